@@ -1,0 +1,53 @@
+"""Distributed deep learning on Spark: HorovodRunner, and what it stands on.
+
+Importing this package imports neither torch, horovod, pyspark nor mlflow; each name below is
+loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from sparkdl_runner.config import RunConfig as RunConfig
+    from sparkdl_runner.driver_log import log_to_driver as log_to_driver
+    from sparkdl_runner.errors import LaunchError as LaunchError
+    from sparkdl_runner.errors import NotPicklableError as NotPicklableError
+    from sparkdl_runner.errors import RunnerError as RunnerError
+    from sparkdl_runner.errors import WorkerDiedError as WorkerDiedError
+    from sparkdl_runner.errors import WorkerError as WorkerError
+    from sparkdl_runner.errors import WorkerFailedError as WorkerFailedError
+    from sparkdl_runner.horovod_runner import HorovodRunner as HorovodRunner
+    from sparkdl_runner.runner import DistributedRunner as DistributedRunner
+    from sparkdl_runner.world import World as World
+    from sparkdl_runner.world import current_world as current_world
+
+_HOMES = {
+    "DistributedRunner": "runner",
+    "HorovodRunner": "horovod_runner",
+    "LaunchError": "errors",
+    "NotPicklableError": "errors",
+    "RunConfig": "config",
+    "RunnerError": "errors",
+    "WorkerDiedError": "errors",
+    "WorkerError": "errors",
+    "WorkerFailedError": "errors",
+    "World": "world",
+    "current_world": "world",
+    "log_to_driver": "driver_log",
+}
+
+__all__ = sorted([*_HOMES, "__version__"])
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

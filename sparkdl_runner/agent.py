@@ -1,0 +1,146 @@
+"""The agent: a barrier-mode Spark task that starts one worker and stays with it to the end.
+
+It runs in a Python process that Spark reuses for other tasks, so it changes nothing there: not
+the environment, not the working folder, and it imports neither torch nor horovod.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sparkdl_runner import __version__, network
+from sparkdl_runner.backends import get_backend
+from sparkdl_runner.control import Envelope
+from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.log_channel import ChannelAddress, LogClient
+from sparkdl_runner.outcome import Outcome, to_error
+from sparkdl_runner.world import Peer, assign_ranks, visible_gpus
+from sparkdl_runner.worker_process import WorkerProcess, worker_environment
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankTask:
+    """What Spark carries to every agent: one attempt of one run."""
+
+    backend: str
+    attempt: int
+    function: bytes = field(repr=False)
+    search_path: tuple[str, ...]
+    channel: ChannelAddress
+    relay_output: bool
+    shutdown_grace_seconds: float
+    single_host: bool
+    """All tasks share the driver's host, so nothing needs to leave the loopback interface."""
+    version: str = __version__
+
+    def __call__(self, _rows: Iterator[Any]) -> Iterator[Outcome]:
+        """Runs one rank. Spark calls this, in a barrier stage of as many tasks as ranks."""
+        from pyspark import BarrierTaskContext
+
+        yield self._run(BarrierTaskContext.get())
+
+    def _run(self, context: Any) -> Outcome:
+        backend = get_backend(self.backend)
+        address, interface = self._own_address(context)
+        with ExitStack() as stack:
+            # Bound before anyone is told of it, and never let go: no port is picked by guess.
+            listener = network.listen(address) if context.partitionId() == 0 else None
+            if listener is not None:
+                stack.callback(listener.close)
+            me = Peer(
+                partition=context.partitionId(),
+                host=socket.gethostname(),
+                host_key=network.host_key(address),
+                address=address,
+                interface=interface,
+                gpus=_own_gpus(context),
+                rendezvous_port=listener.getsockname()[1] if listener is not None else 0,
+                version=__version__,
+            )
+            # The worker imports torch and the backend while Spark gathers.
+            worker = WorkerProcess(
+                backend=self.backend,
+                environment=worker_environment(threads=context.cpus()),
+                listener=listener if backend.listener_in_worker else None,
+                shutdown_grace_seconds=self.shutdown_grace_seconds,
+            )
+            stack.callback(worker.end)
+            peers = self._gather(context, me)
+            world = assign_ranks(peers, backend=self.backend, attempt=self.attempt)[me.partition]
+            environment = backend.environment(world, peers[0].address, peers[0].rendezvous_port)
+            if gpus := visible_gpus(peers, me.host_key):
+                environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+            if listener is not None and not backend.listener_in_worker:
+                hosts = frozenset(peer.address for peer in peers)
+                stack.callback(backend.serve(listener, hosts))
+            client = LogClient(
+                self.channel, world, relay_output=self.relay_output, on_stop=worker.stop
+            )
+            stack.callback(client.close)
+            worker.begin(
+                Envelope(
+                    world=world,
+                    environment=environment,
+                    search_path=list(self.search_path),
+                    function=self.function,
+                ),
+                sink=client,
+            )
+            outcome = worker.wait()
+            if outcome.is_failure and not client.is_connected:
+                # Nobody else can tell the other ranks to end: a failed task makes Spark do it.
+                raise to_error(outcome, [outcome])
+            return replace(outcome, notes=outcome.notes + client.notes())
+
+    def _own_address(self, context: Any) -> tuple[str, str]:
+        if self.single_host:
+            return network.LOOPBACK, network.interface_of(network.LOOPBACK) or "lo"
+        advertised = context.getTaskInfos()[context.partitionId()].address
+        return network.own_address(network.split_host_port(advertised)[0])
+
+    def _gather(self, context: Any, me: Peer) -> Sequence[Peer]:
+        """Tells all agents of this one and learns of all; the one call of Spark's barrier."""
+        messages = context.allGather(json.dumps(me.to_json()))
+        peers = [Peer.from_json(json.loads(message)) for message in messages]
+        peers.sort(key=lambda peer: peer.partition)
+        for peer in peers:
+            if peer.version != self.version:
+                raise LaunchError(
+                    f"Host {peer.host} has sparkdl_runner {peer.version}, the driver has "
+                    f"{self.version}. Install the same version everywhere."
+                )
+        return peers
+
+
+def _own_gpus(context: Any) -> tuple[str, ...]:
+    """The GPUs that Spark gave to this task, as CUDA_VISIBLE_DEVICES would name them.
+
+    Where an executor was itself confined by CUDA_VISIBLE_DEVICES, Spark's addresses count within
+    what it names.
+    """
+    gpu = context.resources().get("gpu")
+    if gpu is None:
+        return ()
+    confined = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if confined is None:
+        return tuple(gpu.addresses)
+    visible = [entry.strip() for entry in confined.split(",") if entry.strip()]
+    own = []
+    for address in gpu.addresses:
+        if not address.isdigit():
+            own.append(address)
+        elif int(address) < len(visible):
+            own.append(visible[int(address)])
+        else:
+            raise LaunchError(
+                f"Spark gave GPU {address} to a task on host {socket.gethostname()}, where "
+                f"CUDA_VISIBLE_DEVICES={confined} shows only {len(visible)}. Make the discovery "
+                "script of spark.executor.resource.gpu.discoveryScript list what the executor sees."
+            )
+    return tuple(own)

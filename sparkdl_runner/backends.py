@@ -1,0 +1,197 @@
+"""What an allreduce library needs: its environment, what to import early, how its errors look."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.rendezvous import RendezvousStore
+from sparkdl_runner.world import World
+
+Release = Callable[[], None]
+
+
+class Backend(ABC):
+    """One allreduce library.
+
+    Attributes:
+        name: What the user writes.
+        imports: Modules that a worker imports while the agents still find one another.
+        listener_in_worker: Whether the rendezvous is served by rank 0's worker, which then
+            inherits the listening socket, rather than by rank 0's agent.
+    """
+
+    name: str
+    imports: tuple[str, ...]
+    listener_in_worker: bool
+
+    def check_installed(self) -> None:
+        """Looks for the library without importing it.
+
+        Raises:
+            LaunchError: It is not installed in this Python.
+        """
+        missing = [name for name in self.packages if importlib.util.find_spec(name) is None]
+        if missing:
+            raise LaunchError(self.missing_sentence)
+
+    packages: tuple[str, ...]
+    missing_sentence: str
+
+    @abstractmethod
+    def environment(self, world: World, address: str, port: int) -> dict[str, str]:
+        """The variables that make user code find its peers.
+
+        Args:
+            world: The rank's place.
+            address: Where rank 0 serves the rendezvous.
+            port: Its port.
+        """
+
+    @abstractmethod
+    def is_communication_error(self, error: BaseException) -> bool:
+        """Whether ``error`` says that a peer was lost, and so is an effect, not a cause."""
+
+    def serve(self, listener: socket.socket, peers: frozenset[str]) -> Release:
+        """Serves the rendezvous from this process on ``listener``, to ``peers`` alone.
+
+        Returns:
+            What to call at the end of the run.
+        """
+        return listener.close
+
+    def join_in_worker(self, listener_fd: int | None) -> None:
+        """Does, in the worker, what must precede the user's own call; the environment is set."""
+
+
+def _common_environment(world: World) -> dict[str, str]:
+    """What both backends set, and what other libraries read to learn their rank."""
+    return {
+        "RANK": str(world.rank),
+        "WORLD_SIZE": str(world.size),
+        "LOCAL_RANK": str(world.local_rank),
+        "LOCAL_WORLD_SIZE": str(world.local_size),
+        "GROUP_RANK": str(world.cross_rank),
+        "NCCL_SOCKET_IFNAME": f"={world.interface}",
+    }
+
+
+class HorovodBackend(Backend):
+    """Horovod over gloo, with NCCL for GPU tensors where the wheel was built for it.
+
+    The variables are those that Horovod 0.28.1's ``gloo_context.cc`` reads.
+    """
+
+    name = "horovod"
+    imports = ("torch", "horovod.torch")
+    listener_in_worker = False
+    packages = ("horovod",)
+    missing_sentence = (
+        "Horovod is not installed here: run conf/horovod/build.sh of sparkdl_runner, which builds "
+        "Horovod 0.28.1 for the installed torch and installs it (on Databricks, make it the "
+        'cluster\'s init script); or use DistributedRunner(backend="torch"), which needs none.'
+    )
+
+    def environment(self, world: World, address: str, port: int) -> dict[str, str]:
+        """See ``Backend.environment``."""
+        return {
+            **_common_environment(world),
+            "HOROVOD_RANK": str(world.rank),
+            "HOROVOD_SIZE": str(world.size),
+            "HOROVOD_LOCAL_RANK": str(world.local_rank),
+            "HOROVOD_LOCAL_SIZE": str(world.local_size),
+            "HOROVOD_CROSS_RANK": str(world.cross_rank),
+            "HOROVOD_CROSS_SIZE": str(world.cross_size),
+            # The local ranks of a host meet in the store under this name; with Horovod's default,
+            # "localhost", the ranks of all hosts would meet in one place.
+            "HOROVOD_HOSTNAME": world.host_id,
+            "HOROVOD_CONTROLLER": "gloo",
+            "HOROVOD_CPU_OPERATIONS": "gloo",
+            "HOROVOD_GLOO_IFACE": world.interface,
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
+            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+        }
+
+    def is_communication_error(self, error: BaseException) -> bool:
+        """See ``Backend.is_communication_error``."""
+        return type(error).__name__ == "HorovodInternalError"
+
+    def serve(self, listener: socket.socket, peers: frozenset[str]) -> Release:
+        """See ``Backend.serve``."""
+        store = RendezvousStore(listener, peers)
+        store.start()
+        return store.close
+
+
+class TorchBackend(Backend):
+    """``torch.distributed`` with the ``env://`` rendezvous, as ``torchrun`` would set it up."""
+
+    name = "torch"
+    imports = ("torch", "torch.distributed")
+    listener_in_worker = True
+    packages = ("torch",)
+    missing_sentence = (
+        "PyTorch is not installed here: run pip install 'sparkdl-runner[torch]' on the driver "
+        "and on every executor."
+    )
+
+    def environment(self, world: World, address: str, port: int) -> dict[str, str]:
+        """See ``Backend.environment``."""
+        return {
+            **_common_environment(world),
+            "MASTER_ADDR": address,
+            "MASTER_PORT": str(port),
+            "GLOO_SOCKET_IFNAME": world.interface,
+            # The store is already there (join_in_worker); env:// must connect, not serve.
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+        }
+
+    def is_communication_error(self, error: BaseException) -> bool:
+        """See ``Backend.is_communication_error``."""
+        if type(error).__name__ in ("DistBackendError", "DistNetworkError", "DistStoreError"):
+            return True
+        text = str(error)
+        # Gloo's errors are plain RuntimeErrors that name the C++ file they come from.
+        return isinstance(error, RuntimeError) and "/gloo/" in text
+
+    def join_in_worker(self, listener_fd: int | None) -> None:
+        """Serves the store in rank 0, on the socket that its agent bound and published."""
+        if listener_fd is None:
+            return
+        from torch.distributed import TCPStore
+
+        global _store
+        _store = TCPStore(
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=listener_fd,
+        )
+
+
+# Rank 0's store serves as long as its process lives.
+_store: object | None = None
+
+BACKENDS: dict[str, Backend] = {
+    backend.name: backend for backend in (HorovodBackend(), TorchBackend())
+}
+
+
+def get_backend(name: str) -> Backend:
+    """Looks up a backend.
+
+    Raises:
+        ValueError: There is none of that name.
+    """
+    if name not in BACKENDS:
+        raise ValueError(
+            f"backend is {name!r}; it must be one of "
+            + " and ".join(repr(known) for known in BACKENDS)
+            + "."
+        )
+    return BACKENDS[name]

@@ -1,0 +1,49 @@
+"""What a person sees on the driver while ranks run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from sparkdl_runner.gang import Gang
+from sparkdl_runner.outcome import Outcome
+from sparkdl_runner.worker_process import Sink
+from sparkdl_runner.world import World
+
+
+class Console(Sink):
+    """Prints on the driver what ranks say, and tells the gang of failures.
+
+    Args:
+        show_output: Whether printed lines are shown, or only ``log_to_driver`` messages.
+    """
+
+    gang: Gang
+
+    def __init__(self, *, show_output: bool) -> None:
+        self._show_output = show_output
+        self.failures: list[Outcome] = []
+
+    def output(self, world: World, lines: list[str]) -> None:
+        """Shows lines, each with its rank."""
+        if self._show_output:
+            # One call, so that lines of different ranks do not run into each other.
+            sys.stdout.write("".join(f"[rank {world.rank}] {line}\n" for line in lines))
+            sys.stdout.flush()
+
+    def message(self, world: World, text: str) -> None:
+        """Shows a ``log_to_driver`` message."""
+        sys.stdout.write(f"[rank {world.rank}] {text}\n")
+        sys.stdout.flush()
+
+    def failed(self, outcome: Outcome) -> None:
+        """Remembers a failure and lets the gang act on it."""
+        self.failures.append(outcome)
+        self.gang.rank_failed(is_communication_error=outcome.is_communication_error)
+
+
+def show_notes(outcomes: Sequence[Outcome]) -> None:
+    """Says on stderr what went less than well in a run that succeeded."""
+    for outcome in outcomes:
+        for note in outcome.notes:
+            print(f"sparkdl_runner: {note}.", file=sys.stderr)

@@ -1,0 +1,196 @@
+"""The user's function on its way to the ranks, and its value or exception on the way back."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import pickle
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import cloudpickle
+
+from sparkdl_runner.errors import NotPicklableError
+from sparkdl_runner.world import World
+
+
+def check_call(main: object, kwargs: Mapping[str, Any]) -> None:
+    """Checks that ``main(**kwargs)`` can be called at all, before anything is started.
+
+    Raises:
+        TypeError: ``main`` is no callable, lacks an argument, or does not take one of ``kwargs``.
+    """
+    if not callable(main):
+        raise TypeError(
+            f"main is {main!r}, a {type(main).__name__}; it must be a function that takes the "
+            "keyword arguments given to run()."
+        )
+    try:
+        signature = inspect.signature(main)
+    except (TypeError, ValueError):
+        return  # Some built-in callables have none; calling will tell.
+    try:
+        signature.bind(**kwargs)
+    except TypeError as error:
+        raise TypeError(
+            f"{_name(main)}{signature} cannot be called with the arguments given to run() "
+            f"({', '.join(kwargs) or 'none'}): {error}."
+        ) from None
+
+
+def pack(main: Callable[..., Any], kwargs: Mapping[str, Any]) -> bytes:
+    """Pickles ``main`` and its arguments, by value where they are not importable.
+
+    Raises:
+        NotPicklableError: It names the variable that is in the way.
+    """
+    try:
+        return bytes(cloudpickle.dumps((main, dict(kwargs)), protocol=pickle.HIGHEST_PROTOCOL))
+    except Exception as error:
+        culprit = _find_unpicklable(main, kwargs)
+        raise NotPicklableError(
+            f"{_name(main)} cannot be sent to the ranks: {culprit or 'it'} cannot be pickled "
+            f"({type(error).__name__}: {_first_line(error)}). Create it inside the function, or "
+            "pass what it is made from as an argument."
+        ) from error
+
+
+def call(packed: bytes) -> Any:
+    """Unpickles what ``pack`` made and calls it, in the worker.
+
+    Raises:
+        RuntimeError: It cannot be unpickled here, which is nearly always a module that is
+            missing on this host.
+    """
+    try:
+        main, kwargs = cloudpickle.loads(packed)
+    except Exception as error:
+        raise RuntimeError(
+            f"The function could not be unpickled in the worker ({type(error).__name__}: {error})."
+            " If it refers to a module of your own, that module must be importable on every host:"
+            " pass it with --py-files or sc.addPyFile, or define the function in the notebook."
+        ) from error
+    return main(**kwargs)
+
+
+def pack_result(value: Any, world: World) -> bytes:
+    """Pickles rank 0's value; other ranks' values go nowhere and are not pickled.
+
+    Raises:
+        NotPicklableError: The value cannot travel.
+    """
+    if world.rank != 0:
+        return b""
+    try:
+        return bytes(cloudpickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL))
+    except Exception as error:
+        raise NotPicklableError(
+            f"The value that rank 0 returned, a {type(value).__name__}, cannot be pickled "
+            f"({type(error).__name__}: {_first_line(error)}). Return plain values or tensors, for "
+            "example model.state_dict() in place of an object that holds open files or processes."
+        ) from error
+
+
+def unpack_result(packed: bytes) -> Any:
+    """Unpickles rank 0's value, on the driver.
+
+    Raises:
+        NotPicklableError: The driver lacks what the value is made of.
+    """
+    try:
+        return cloudpickle.loads(packed)
+    except Exception as error:
+        raise NotPicklableError(
+            "The value that rank 0 returned cannot be unpickled on the driver "
+            f"({type(error).__name__}: {_first_line(error)}). Return plain values, or tensors "
+            "moved to the CPU, or install on the driver what the value needs."
+        ) from error
+
+
+def pack_exception(error: BaseException) -> bytes:
+    """Pickles an exception for the driver; empty if it cannot travel."""
+    try:
+        packed = bytes(cloudpickle.dumps(error, protocol=pickle.HIGHEST_PROTOCOL))
+        # Exceptions with arguments of their own often pickle and then fail to unpickle.
+        cloudpickle.loads(packed)
+        return packed
+    except Exception:
+        return b""
+
+
+def unpack_exception(packed: bytes) -> BaseException | None:
+    """Unpickles what ``pack_exception`` made, or None where that is impossible here."""
+    try:
+        error = cloudpickle.loads(packed)
+    except Exception:
+        return None
+    return error if isinstance(error, BaseException) else None
+
+
+def user_traceback(error: BaseException) -> types.TracebackType | None:
+    """Drops this package's own leading frames, which tell a user nothing about their code."""
+    frame = error.__traceback__
+    while (
+        frame is not None
+        and frame.tb_next is not None
+        and frame.tb_frame.f_globals.get("__package__") == __package__
+    ):
+        frame = frame.tb_next
+    return frame
+
+
+def _name(main: object) -> str:
+    while isinstance(main, functools.partial):
+        main = main.func
+    return getattr(main, "__name__", type(main).__name__)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+def _find_unpicklable(main: Callable[..., Any], kwargs: Mapping[str, Any]) -> str | None:
+    """Names the first thing that ``main(**kwargs)`` needs and that cannot be pickled."""
+    for description, value in _ingredients(main, kwargs, seen=set()):
+        try:
+            cloudpickle.dumps(value)
+        except Exception:
+            return f"{description}, a {type(value).__module__}.{type(value).__qualname__},"
+    return None
+
+
+def _ingredients(
+    main: object, kwargs: Mapping[str, Any], seen: set[int]
+) -> Iterator[tuple[str, Any]]:
+    """Yields what a call is made of, with words for each; innermost things first."""
+    if id(main) in seen:
+        return
+    seen.add(id(main))
+    for name, value in kwargs.items():
+        yield f"the argument {name!r}", value
+    if isinstance(main, functools.partial):
+        for position, value in enumerate(main.args):
+            yield f"argument {position} of the partial", value
+        yield from _ingredients(main.func, main.keywords, seen)
+        return
+    if isinstance(main, types.MethodType):
+        for name, value in getattr(main.__self__, "__dict__", {}).items():
+            yield f"the attribute {name!r} of the method's object", value
+        main = main.__func__
+    if not isinstance(main, types.FunctionType):
+        for name, value in getattr(main, "__dict__", {}).items():
+            yield f"the attribute {name!r} of main", value
+        return
+    variables = inspect.getclosurevars(main)
+    for words, values in (
+        ("the enclosing function's variable", variables.nonlocals),
+        ("the global variable", variables.globals),
+    ):
+        for name, value in values.items():
+            if isinstance(value, types.FunctionType):
+                # A helper function may be the one that refers to it.
+                yield from _ingredients(value, {}, seen)
+            yield f"{words} {name!r}", value
+    for value in main.__defaults__ or ():
+        yield "a default argument", value

@@ -1,0 +1,1 @@
+"""``sparkdl.horovod.tensorflow`` under this package's name."""

@@ -1,0 +1,54 @@
+"""``HorovodRunner``, with the arguments and the meaning that Databricks documents."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from sparkdl_runner.config import RunConfig
+from sparkdl_runner.runner import DistributedRunner, check_count
+
+
+class HorovodRunner:
+    """Runs Horovod training as a Spark job, or on the driver.
+
+    Args:
+        np: How many processes. Positive: that many tasks of one barrier stage, waiting for slots
+            that are busy and failing if the cluster has too few. Negative: ``-np`` processes on
+            the driver, without Spark, for trying code out; all they print is shown. 0
+            (deprecated): all slots of the cluster.
+        driver_log_verbosity: ``"log_callback_only"`` shows what ``log_to_driver`` and
+            ``LogCallback`` send; ``"all"`` also shows all that the ranks print.
+
+    Raises:
+        TypeError: ``np`` is no int.
+        ValueError: ``driver_log_verbosity`` is unknown.
+
+    Example:
+        >>> hr = HorovodRunner(np=2)
+        >>> hr.run(train_hvd, learning_rate=0.1)  # doctest: +SKIP
+    """
+
+    def __init__(self, *, np: int, driver_log_verbosity: str = "log_callback_only") -> None:
+        check_count("np", np)
+        if np == 0:
+            warnings.warn(
+                "HorovodRunner(np=0) is deprecated: how many slots there are changes while "
+                "executors come and go. Give the number of processes.",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+        self._runner = DistributedRunner(
+            num_proc=np,
+            backend="horovod",
+            config=RunConfig(driver_log_verbosity=driver_log_verbosity),
+        )
+
+    def run(self, main: Callable[..., Any], **kwargs: Any) -> Any:
+        """Runs ``main(**kwargs)`` in every process; see ``DistributedRunner.run``.
+
+        Returns:
+            What ``main`` returned in rank 0.
+        """
+        return self._runner.run(main, **kwargs)

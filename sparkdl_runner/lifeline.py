@@ -1,0 +1,55 @@
+"""Makes a worker, and all that it starts, die with its agent, however the agent dies."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_agent(lifeline_fd: int, agent_pid: int) -> int:
+    """Ties this process's group to the agent.
+
+    The kernel kills this process when the thread that started it ends. That leaves what the
+    function has started (data loading processes, say), so a guard, forked while this process is
+    still small, waits for the end of the lifeline, a pipe whose other end only the agent holds,
+    and then kills the group. The guard needs no interpreter lock that user code could keep.
+
+    Args:
+        lifeline_fd: The reading end of the lifeline.
+        agent_pid: The process that must be our parent; if it is not, it has died already.
+
+    Returns:
+        The guard's process id.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != agent_pid:
+        os._exit(1)
+    guard_pid = os.fork()
+    if guard_pid == 0:
+        _guard(lifeline_fd)
+    os.close(lifeline_fd)
+    return guard_pid
+
+
+def release(guard_pid: int) -> None:
+    """Ends the guard when the worker ends by itself, so that no zombie is left to anyone."""
+    os.kill(guard_pid, signal.SIGKILL)
+    os.waitpid(guard_pid, 0)
+
+
+def _guard(lifeline_fd: int) -> None:
+    """Waits for the agent's end, then kills the whole group, itself with it."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    # Output pipes and the control line must close when the worker does, not when the guard does.
+    os.dup2(lifeline_fd, 0)
+    os.closerange(1, 4096)
+    while os.read(0, 1):
+        pass
+    os.killpg(0, signal.SIGKILL)
+    os._exit(1)

@@ -1,0 +1,84 @@
+"""Runs a gang as processes of this host alone: no Spark, no Java."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+from sparkdl_runner import network
+from sparkdl_runner.backends import get_backend
+from sparkdl_runner.config import RunConfig
+from sparkdl_runner.console import Console
+from sparkdl_runner.control import Envelope
+from sparkdl_runner.gang import Gang
+from sparkdl_runner.outcome import Outcome
+from sparkdl_runner.worker_process import WorkerProcess, worker_environment
+from sparkdl_runner.world import Peer, assign_ranks
+
+
+def launch(*, num_proc: int, backend: str, function: bytes, config: RunConfig) -> list[Outcome]:
+    """Runs the function as ``num_proc`` ranks on this host and waits for all of them to end.
+
+    All that the ranks print is shown, whatever ``driver_log_verbosity`` is: here the driver is
+    the only place where it could be seen.
+
+    Args:
+        num_proc: The number of ranks.
+        backend: The backend's name.
+        function: Made by ``function.pack``.
+        config: The run's settings.
+
+    Returns:
+        How each rank ended, in the order of ranks.
+    """
+    interface = network.interface_of(network.LOOPBACK) or "lo"
+    peers = [
+        Peer(
+            partition=rank,
+            host=socket.gethostname(),
+            host_key="this host",
+            address=network.LOOPBACK,
+            interface=interface,
+        )
+        for rank in range(num_proc)
+    ]
+    worlds = assign_ranks(peers, backend=backend)
+    console = Console(show_output=True)
+    chosen = get_backend(backend)
+    environment = worker_environment(threads=max(1, len(os.sched_getaffinity(0)) // num_proc))
+    with ExitStack() as stack:
+        listener = network.listen(network.LOOPBACK)
+        stack.callback(listener.close)
+        address, port = listener.getsockname()
+        if not chosen.listener_in_worker:
+            stack.callback(chosen.serve(listener, frozenset({address})))
+        workers = []
+        for rank in range(num_proc):
+            worker = WorkerProcess(
+                backend=backend,
+                environment=environment,
+                listener=listener if chosen.listener_in_worker and rank == 0 else None,
+                shutdown_grace_seconds=config.shutdown_grace_seconds,
+            )
+            stack.callback(worker.end)
+            workers.append(worker)
+        console.gang = Gang(lambda: [worker.stop() for worker in workers])
+        stack.callback(console.gang.close)
+        pool = stack.enter_context(ThreadPoolExecutor(num_proc, thread_name_prefix="sparkdl-rank"))
+        for rank, worker in enumerate(workers):
+            envelope = Envelope(
+                world=worlds[rank],
+                environment=chosen.environment(worlds[rank], address, port),
+                search_path=[path or os.getcwd() for path in sys.path],
+                function=function,
+            )
+            worker.begin(envelope, sink=console)
+        ends = [pool.submit(worker.wait) for worker in workers]
+        try:
+            return [end.result() for end in ends]
+        except BaseException:
+            console.gang.stop()
+            raise

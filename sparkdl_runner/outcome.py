@@ -1,0 +1,135 @@
+"""How each rank ended, and which of the ends is the cause of all the others."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sparkdl_runner import function
+from sparkdl_runner.errors import NotPicklableError, WorkerDiedError, WorkerError, WorkerFailedError
+from sparkdl_runner.world import World
+
+RETURNED = "returned"
+FAILED = "failed"
+DIED = "died"
+STOPPED = "stopped"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """The end of one rank, as its agent saw it."""
+
+    world: World
+    status: str
+    """``returned``; ``failed`` (the function raised); ``died`` (the process ended without a word);
+    ``stopped`` (ended by us, since another rank had failed or the run was cancelled)."""
+    ended_at: float
+    """Seconds since the epoch, by the host's clock."""
+    exit_code: int | None = None
+    """As ``subprocess`` has it: negative for a signal."""
+    exception: str = ""
+    message: str = ""
+    traceback: str = ""
+    is_communication_error: bool = False
+    output_tail: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What the driver should say about this rank besides: dropped output, an unclean exit."""
+    payload: bytes = field(default=b"", repr=False)
+    """The pickled value of rank 0, or the pickled exception."""
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether the rank ended badly by itself."""
+        return self.status in (FAILED, DIED)
+
+
+def root_cause(outcomes: Sequence[Outcome]) -> Outcome | None:
+    """Picks the failure that explains the others: the earliest that is no communication error."""
+    failures = sorted(
+        (outcome for outcome in outcomes if outcome.is_failure),
+        key=lambda outcome: (outcome.is_communication_error, outcome.ended_at),
+    )
+    return failures[0] if failures else None
+
+
+def to_error(cause: Outcome, outcomes: Sequence[Outcome]) -> WorkerError | NotPicklableError:
+    """Makes the exception that the driver raises.
+
+    Args:
+        cause: What ``root_cause`` picked.
+        outcomes: All ends that are known; the other failures are listed as consequences.
+    """
+    world = cause.world
+    place = f"Rank {world.rank} of {world.size} on host {world.host}"
+    if cause.exception == NotPicklableError.__name__:
+        return NotPicklableError(cause.message)
+    if cause.status == FAILED:
+        summary = f"{place} raised {cause.exception}: {cause.message}".rstrip(": ")
+    else:
+        summary = f"{place} {describe_exit(cause.exit_code)}"
+    parts = [summary]
+    if cause.traceback:
+        parts.append(f"Traceback of rank {world.rank}:\n{_indent(cause.traceback)}")
+    if cause.output_tail:
+        tail = "\n".join(cause.output_tail)
+        parts.append(f"Last output of rank {world.rank}:\n{_indent(tail)}")
+    others = [_consequence(other) for other in outcomes if other.is_failure and other is not cause]
+    if others:
+        parts.append("As a consequence:\n" + _indent("\n".join(others)))
+    message = "\n\n".join(parts)
+    if cause.status == DIED:
+        return WorkerDiedError(
+            message,
+            rank=world.rank,
+            host=world.host,
+            attempt=world.attempt,
+            output_tail=cause.output_tail,
+        )
+    error = WorkerFailedError(
+        message,
+        rank=world.rank,
+        host=world.host,
+        attempt=world.attempt,
+        output_tail=cause.output_tail,
+        remote_traceback=cause.traceback,
+    )
+    error.__cause__ = function.unpack_exception(cause.payload) if cause.payload else None
+    return error
+
+
+def describe_exit(exit_code: int | None) -> str:
+    """Says in words how a process ended that left no result."""
+    if exit_code is None:
+        return "ended without a result."
+    if exit_code >= 0:
+        return (
+            f"exited with code {exit_code} before the function returned (os._exit, or a native "
+            "library that gave up)."
+        )
+    try:
+        name = signal.Signals(-exit_code).name
+    except ValueError:
+        name = f"signal {-exit_code}"
+    hint = {
+        signal.SIGKILL: " That is what the kernel does when memory runs out, or kill -9.",
+        signal.SIGSEGV: " A native library accessed memory that is not its own.",
+        signal.SIGABRT: " A native library gave up; its last words are in the output.",
+    }.get(-exit_code, "")
+    return f"was ended by {name}.{hint}"
+
+
+def _consequence(outcome: Outcome) -> str:
+    world = outcome.world
+    what = (
+        "lost its peers (" + outcome.exception + ")"
+        if outcome.is_communication_error
+        else f"raised {outcome.exception}: {outcome.message}"
+        if outcome.status == FAILED
+        else describe_exit(outcome.exit_code)
+    )
+    return f"rank {world.rank} on host {world.host} {what}"
+
+
+def _indent(text: str) -> str:
+    return "\n".join("  " + line for line in text.rstrip().splitlines())

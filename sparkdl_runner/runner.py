@@ -1,0 +1,119 @@
+"""``DistributedRunner``: runs a function as N ranks and returns what rank 0 returned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sparkdl_runner import function, local_launcher, world
+from sparkdl_runner.backends import get_backend
+from sparkdl_runner.config import RunConfig
+from sparkdl_runner.console import show_notes
+from sparkdl_runner.errors import LaunchError, RunnerError
+from sparkdl_runner.outcome import Outcome, root_cause, to_error
+
+
+class DistributedRunner:
+    """Runs a Python function as allreduce ranks, in a barrier stage of Spark or on this host.
+
+    Args:
+        num_proc: How many ranks. Positive: that many barrier tasks of the running Spark
+            application, one slot each. Negative: ``-num_proc`` processes on this host, with
+            neither Spark nor Java. 0: as many as the cluster has slots.
+        backend: ``"horovod"`` (the function calls ``hvd.init()``) or ``"torch"`` (the function
+            calls ``torch.distributed.init_process_group()``).
+        config: Everything that has a sensible default.
+
+    Raises:
+        TypeError: ``num_proc`` is no int, or ``config`` no RunConfig.
+        ValueError: There is no such backend.
+
+    Example:
+        >>> runner = DistributedRunner(num_proc=-2, backend="torch")
+        >>> runner.run(train, epochs=3)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self, *, num_proc: int, backend: str = "horovod", config: RunConfig | None = None
+    ) -> None:
+        check_count("num_proc", num_proc)
+        if config is not None and not isinstance(config, RunConfig):
+            raise TypeError(
+                f"config is {config!r}, a {type(config).__name__}; it must be a RunConfig."
+            )
+        self.num_proc = num_proc
+        self.backend = get_backend(backend)
+        self.config = config or RunConfig()
+
+    def run(self, main: Callable[..., Any], **kwargs: Any) -> Any:
+        """Runs ``main(**kwargs)`` in every rank and waits for all of them.
+
+        Args:
+            main: The function. It travels by value if it was defined in a notebook or a script,
+                by name if it comes from an installed module.
+            **kwargs: Its arguments.
+
+        Returns:
+            What ``main`` returned in rank 0.
+
+        Raises:
+            TypeError: ``main`` cannot be called, or not with these arguments.
+            NotPicklableError: The function, an argument or the result cannot travel.
+            LaunchError: The ranks cannot be started; nothing has been.
+            WorkerFailedError: The function raised in a rank.
+            WorkerDiedError: A rank's process died.
+            RunnerError: Spark ended the run.
+        """
+        function.check_call(main, kwargs)
+        if world.in_worker():
+            raise LaunchError(
+                f"run() was called inside rank {world.current_world().rank} of another run; it "
+                "must be called on the driver."
+            )
+        outcomes = self._launch(main, kwargs)
+        cause = root_cause(outcomes)
+        if cause is not None:
+            raise to_error(cause, outcomes)
+        show_notes(outcomes)
+        return function.unpack_result(_rank_zero(outcomes).payload)
+
+    def _launch(self, main: Callable[..., Any], kwargs: dict[str, Any]) -> list[Outcome]:
+        if self.num_proc < 0:
+            self.backend.check_installed()
+            return local_launcher.launch(
+                num_proc=-self.num_proc,
+                backend=self.backend.name,
+                function=function.pack(main, kwargs),
+                config=self.config,
+            )
+        # Only now: without Spark, everything above must work.
+        from sparkdl_runner import spark_launcher
+
+        context = spark_launcher.require_spark_context()
+        if spark_launcher.is_single_host(context):
+            self.backend.check_installed()
+        packed = function.pack(main, kwargs)
+        num_proc = spark_launcher.wait_for_slots(context, self.num_proc, self.config)
+        return spark_launcher.launch(
+            context,
+            num_proc=num_proc,
+            backend=self.backend.name,
+            function=packed,
+            config=self.config,
+        )
+
+
+def check_count(name: str, value: object) -> None:
+    """Raises TypeError unless ``value`` is an int (and no bool)."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(
+            f"{name} is {value!r}, a {type(value).__name__}; it must be an int: positive for that "
+            "many ranks on Spark, negative for that many processes on this host."
+        )
+
+
+def _rank_zero(outcomes: list[Outcome]) -> Outcome:
+    for outcome in outcomes:
+        if outcome.world.rank == 0 and outcome.status == "returned":
+            return outcome
+    raise RunnerError("The ranks were stopped before rank 0 had returned its value.")

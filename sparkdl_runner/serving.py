@@ -1,0 +1,96 @@
+"""An asyncio TCP server in a thread of its own, on a socket that is already listening."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine
+from typing import Any
+
+
+class ServerThread(ABC):
+    """Accepts connections until closed, each handled by ``handle`` and closed after it.
+
+    Args:
+        listener: A listening socket; the server owns it from ``start`` on.
+        name: The thread's name.
+        max_connections: How many may be open at once; more are closed at once.
+    """
+
+    def __init__(self, listener: socket.socket, *, name: str, max_connections: int) -> None:
+        self._listener = listener
+        self._max_connections = max_connections
+        self._connections: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._stopped: asyncio.Event = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """The IP address and port that the server listens on."""
+        host, port = self._listener.getsockname()[:2]
+        return str(host), int(port)
+
+    @abstractmethod
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serves one connection. What it raises ends that connection and nothing else."""
+
+    @abstractmethod
+    def admits(self, peer_address: str) -> bool:
+        """Whether a connection from ``peer_address`` may be served at all."""
+
+    def start(self) -> None:
+        """Begins to serve."""
+        self._thread.start()
+
+    def call(self, coroutine: Coroutine[Any, Any, Any], timeout_seconds: float) -> None:
+        """Runs ``coroutine`` in the server's loop and waits for it, at most so long."""
+        if not self._thread.is_alive():
+            coroutine.close()
+            return
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            future.result(timeout_seconds)
+        except TimeoutError:
+            future.cancel()
+
+    def close(self) -> None:
+        """Stops serving, closes all connections and the listening socket. May be called twice."""
+        if self._thread.ident is None:
+            self._listener.close()
+            self._loop.close()
+        elif self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stopped.set)
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_until_complete(self._serve())
+        finally:
+            self._listener.close()
+            self._loop.close()
+
+    async def _serve(self) -> None:
+        server = await asyncio.start_server(self._accept, sock=self._listener)
+        await self._stopped.wait()
+        server.close()
+        for task in list(self._connections):
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # The stream server made this task; remembered, so that closing can end it.
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        try:
+            peer = writer.get_extra_info("peername")
+            if peer and len(self._connections) <= self._max_connections and self.admits(peer[0]):
+                await self.handle(reader, writer)
+        except (OSError, EOFError, ValueError, asyncio.LimitOverrunError, asyncio.CancelledError):
+            pass  # That connection broke, spoke nonsense, or the server is closing.
+        finally:
+            self._connections.discard(task)
+            writer.close()

@@ -1,0 +1,64 @@
+"""Why Spark ended a stage, in a sentence, from what is often two hundred lines of Java."""
+
+from __future__ import annotations
+
+import re
+
+from sparkdl_runner import errors
+
+
+def explain(error: Exception, *, python: str) -> errors.RunnerError:
+    """Makes an error that a person can act on.
+
+    Args:
+        error: What pyspark raised.
+        python: The Python that Spark starts on executors.
+
+    Returns:
+        The error to raise in its place. Where the reason is not a known one, it is followed by
+        Spark's own words.
+    """
+    text = str(error)
+    raised = _raised_in_task(text)
+    if raised is not None:
+        name, message = raised
+        if name.startswith(errors.__name__ + "."):
+            kind = getattr(errors, name.rpartition(".")[2])
+            if issubclass(kind, errors.LaunchError):
+                return errors.LaunchError(message)
+            return errors.RunnerError(message)
+        missing = re.fullmatch(r"No module named '([\w.]+)'", message)
+        if missing:
+            return errors.LaunchError(
+                f"The Python that Spark starts on executors ({python}) has no module "
+                f"{missing.group(1)!r}, which sparkdl_runner needs there. Set PYSPARK_PYTHON to "
+                "the Python in which sparkdl_runner is installed, before the session starts; on a "
+                "cluster, install it on every host."
+            )
+    if "spark.driver.maxResultSize" in text:
+        return errors.RunnerError(
+            "The value that rank 0 returned is larger than spark.driver.maxResultSize allows. "
+            "Write large things to shared storage and return their path, or raise that setting."
+        )
+    if re.search(r"\bcancelled\b", text):
+        return errors.RunnerError("The Spark job was cancelled before the ranks had finished.")
+    return errors.RunnerError(
+        f"Spark ended the run before the ranks had finished: {_stage_failure(text)}\n\n"
+        f"Spark's own words:\n{text}"
+    )
+
+
+def _raised_in_task(text: str) -> tuple[str, str] | None:
+    """The type and message of the exception that ended the Python task, if one did."""
+    found = re.search(r"Traceback \(most recent call last\):\n(.*?)\n\n?\tat ", text, re.DOTALL)
+    if found is None:
+        return None
+    # The exception's own lines follow the last frame, whose lines are indented.
+    last = re.split(r"^  .*\n", found.group(1), flags=re.MULTILINE)[-1]
+    name, _, message = last.partition(": ")
+    return name.strip(), message.strip()
+
+
+def _stage_failure(text: str) -> str:
+    found = re.search(r"(?:ExecutorLostFailure|Job aborted|Lost task)[^\n]*", text)
+    return found.group(0) if found else text.strip().partition("\n")[0]

@@ -1,0 +1,120 @@
+"""The worker: a fresh process that runs the user's function as one rank.
+
+Started as ``python -m sparkdl_runner.worker`` by an agent (or by the local launcher), it imports
+the backend while the agents still find one another, then receives its envelope, sets the
+environment, unpickles the function, runs it, and sends back the value or the error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import gc
+import importlib
+import os
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Iterable
+
+from sparkdl_runner import driver_log, function, lifeline, world
+from sparkdl_runner.backends import Backend, get_backend
+from sparkdl_runner.control import Envelope, Line
+
+
+def main() -> None:
+    """Runs one rank, from the command line that ``worker_process`` builds."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--backend", required=True)
+    parser.add_argument("--control-fd", type=int, required=True)
+    parser.add_argument("--lifeline-fd", type=int, required=True)
+    parser.add_argument("--agent-pid", type=int, required=True)
+    parser.add_argument("--listener-fd", type=int)
+    arguments = parser.parse_args()
+
+    guard_pid = lifeline.die_with_agent(arguments.lifeline_fd, arguments.agent_pid)
+    # What the function starts must not hold these, or their closing would go unseen.
+    for fd in (arguments.control_fd, arguments.listener_fd):
+        if fd is not None:
+            os.set_inheritable(fd, False)
+    # Lines must reach the agent when they are printed, not when a buffer is full.
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+
+    line = Line(socket.socket(fileno=arguments.control_fd))
+    backend = get_backend(arguments.backend)
+    _import_early(backend.imports)
+    try:
+        envelope = Envelope.receive(line)
+    except EOFError:
+        return  # The agent gave up before the run began.
+    os.environ.update(envelope.environment)
+    sys.path += [path for path in envelope.search_path if _is_new(path)]
+    world.enter_world(envelope.world)
+    driver_log.connect(line)
+    _exit(_run(line, backend, envelope, arguments.listener_fd), guard_pid)
+
+
+def _import_early(modules: Iterable[str]) -> None:
+    """Imports what the function will import anyway; what fails will fail there, with its reason."""
+    # Imports make hundreds of thousands of objects and no garbage: collecting costs a tenth.
+    gc.disable()
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except Exception:
+            break
+    gc.enable()
+    gc.freeze()
+
+
+def _is_new(path: str) -> bool:
+    return path not in sys.path and os.path.exists(path)
+
+
+def _run(line: Line, backend: Backend, envelope: Envelope, listener_fd: int | None) -> int:
+    """Runs the function and sends its end to the agent. Returns the exit code."""
+    try:
+        backend.join_in_worker(listener_fd)
+        value = function.call(envelope.function)
+        payload = function.pack_result(value, envelope.world)
+    except SystemExit as stop:
+        if stop.code in (None, 0):
+            line.send({"kind": "returned"}, function.pack_result(None, envelope.world))
+            return 0
+        return _send_failure(line, backend, stop)
+    except BaseException as error:
+        return _send_failure(line, backend, error)
+    line.send({"kind": "returned"}, payload)
+    return 0
+
+
+def _send_failure(line: Line, backend: Backend, error: BaseException) -> int:
+    shown = error.with_traceback(function.user_traceback(error))
+    line.send(
+        {
+            "kind": "failed",
+            "exception": type(error).__name__,
+            "message": str(error),
+            "traceback": "".join(traceback.format_exception(shown)),
+            "is_communication_error": backend.is_communication_error(error),
+        },
+        function.pack_exception(error),
+    )
+    return 1
+
+
+def _exit(code: int, guard_pid: int) -> None:
+    """Ends the process in order, but without Python's slow dismantling of all loaded modules."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        lifeline.release(guard_pid)
+    finally:
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

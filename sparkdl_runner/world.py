@@ -1,0 +1,185 @@
+"""Who is who: the ranks of one run as a frozen value, and how they follow from the hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sparkdl_runner.errors import LaunchError
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """The place of one rank among all ranks.
+
+    ``local_*`` count the ranks of one host, ``cross_*`` the ranks of equal ``local_rank`` over
+    all hosts; the meaning is Horovod's.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    host: str
+    """The host's name, for people."""
+    host_id: str
+    """A name that no other host of this run has, even where two hosts share a hostname."""
+    address: str
+    """The IP address on which this rank's host talks to the others."""
+    interface: str
+    """The network interface that has ``address``."""
+    backend: str
+    attempt: int = 0
+    """Which submission of the gang this is, from 0."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the fields as plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> World:
+        """Rebuilds the value that ``to_json`` returned."""
+        return cls(**fields)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peer:
+    """What one agent tells all the others before ranks are known."""
+
+    partition: int
+    host: str
+    host_key: str
+    """Equal on two agents exactly if they share a host (hostname, namespaces and address)."""
+    address: str
+    interface: str
+    gpus: tuple[str, ...] = ()
+    """What ``CUDA_VISIBLE_DEVICES`` would name: indexes or UUIDs of the GPUs given to the task."""
+    rendezvous_port: int = 0
+    """Where partition 0 serves the rendezvous; 0 on all other partitions."""
+    version: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the fields as plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Peer:
+        """Rebuilds the value that ``to_json`` returned."""
+        return cls(**{**fields, "gpus": tuple(fields["gpus"])})
+
+
+def assign_ranks(peers: Sequence[Peer], *, backend: str, attempt: int = 0) -> dict[int, World]:
+    """Gives every peer its rank.
+
+    Ranks on one host are contiguous; hosts come in the order of their lowest partition, so
+    partition 0 is rank 0. Within a host, ranks follow partitions.
+
+    Args:
+        peers: One per partition, in any order.
+        backend: The backend's name, recorded in each world.
+        attempt: Recorded in each world.
+
+    Returns:
+        The world of each partition.
+    """
+    hosts: dict[str, list[Peer]] = {}
+    for peer in sorted(peers, key=lambda peer: peer.partition):
+        hosts.setdefault(peer.host_key, []).append(peer)
+    worlds: dict[int, World] = {}
+    rank = 0
+    for host_index, members in enumerate(hosts.values()):
+        for local_rank, peer in enumerate(members):
+            column = [key for key, others in hosts.items() if len(others) > local_rank]
+            worlds[peer.partition] = World(
+                rank=rank,
+                size=len(peers),
+                local_rank=local_rank,
+                local_size=len(members),
+                cross_rank=column.index(peer.host_key),
+                cross_size=len(column),
+                host=peer.host,
+                host_id=f"host{host_index}",
+                address=peer.address,
+                interface=peer.interface,
+                backend=backend,
+                attempt=attempt,
+            )
+            rank += 1
+    return worlds
+
+
+def visible_gpus(peers: Sequence[Peer], host_key: str) -> tuple[str, ...]:
+    """Orders a host's GPUs so that ``torch.cuda.set_device(local_rank)`` picks a rank's own.
+
+    Every rank of a host sees all GPUs that the run has there. The first GPU of each rank comes
+    first, in local-rank order; what ranks have beyond one follows.
+
+    Args:
+        peers: All peers of the run.
+        host_key: The host in question.
+
+    Returns:
+        The value for ``CUDA_VISIBLE_DEVICES``, as a tuple; empty if Spark assigned no GPUs.
+
+    Raises:
+        LaunchError: A GPU was given to two ranks, or some ranks of the host have none.
+    """
+    members = sorted(
+        (peer for peer in peers if peer.host_key == host_key), key=lambda peer: peer.partition
+    )
+    owners: dict[str, int] = {}
+    for peer in members:
+        for gpu in peer.gpus:
+            if gpu in owners:
+                raise LaunchError(
+                    f"GPU {gpu} of host {peer.host} was given to two ranks (Spark partitions "
+                    f"{owners[gpu]} and {peer.partition}), which would train on top of each "
+                    "other. Set spark.task.resource.gpu.amount to 1 or more."
+                )
+            owners[gpu] = peer.partition
+    with_gpus = [peer for peer in members if peer.gpus]
+    if with_gpus and len(with_gpus) < len(members):
+        lacking = next(peer for peer in members if not peer.gpus)
+        raise LaunchError(
+            f"On host {lacking.host} Spark gave GPUs to {len(with_gpus)} of {len(members)} ranks. "
+            "Every rank needs one: check spark.executor.resource.gpu.amount and "
+            "spark.task.resource.gpu.amount."
+        )
+    depth = max((len(peer.gpus) for peer in members), default=0)
+    return tuple(
+        peer.gpus[turn] for turn in range(depth) for peer in members if turn < len(peer.gpus)
+    )
+
+
+_current: World | None = None
+
+
+def current_world() -> World:
+    """The world of the calling rank.
+
+    Returns:
+        The rank's ``World``; inside the function that a runner runs, and nowhere else.
+
+    Raises:
+        RuntimeError: Called outside a worker.
+    """
+    if _current is None:
+        raise RuntimeError(
+            "current_world() was called outside a worker: it answers only inside the function "
+            "that HorovodRunner or DistributedRunner runs."
+        )
+    return _current
+
+
+def in_worker() -> bool:
+    """Whether this process is a worker (or was forked from one)."""
+    return _current is not None
+
+
+def enter_world(world: World) -> None:
+    """Makes ``world`` the one that ``current_world`` returns. Called once, by the worker."""
+    global _current
+    _current = world
