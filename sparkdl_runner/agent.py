@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,8 +20,8 @@ from sparkdl_runner.control import Envelope
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.log_channel import ChannelAddress, LogClient
 from sparkdl_runner.outcome import Outcome, to_error
-from sparkdl_runner.world import Peer, assign_ranks, visible_gpus
 from sparkdl_runner.worker_process import WorkerProcess, worker_environment
+from sparkdl_runner.world import Peer, assign_ranks, visible_gpus
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class RankTask:
     """All tasks share the driver's host, so nothing needs to leave the loopback interface."""
     version: str = __version__
 
-    def __call__(self, _rows: Iterator[Any]) -> Iterator[Outcome]:
+    def __call__(self, _rows: Iterable[Any]) -> Iterator[Outcome]:
         """Runs one rank. Spark calls this, in a barrier stage of as many tasks as ranks."""
         from pyspark import BarrierTaskContext
 

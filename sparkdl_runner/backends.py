@@ -64,7 +64,7 @@ class Backend(ABC):
         """
         return listener.close
 
-    def join_in_worker(self, listener_fd: int | None) -> None:
+    def join_in_worker(self, listener_fd: int | None) -> None:  # noqa: B027 - most need nothing
         """Does, in the worker, what must precede the user's own call; the environment is set."""
 
 

@@ -65,7 +65,12 @@ def launch(*, num_proc: int, backend: str, function: bytes, config: RunConfig) -
             )
             stack.callback(worker.end)
             workers.append(worker)
-        console.gang = Gang(lambda: [worker.stop() for worker in workers])
+
+        def stop_all() -> None:
+            for worker in workers:
+                worker.stop()
+
+        console.gang = Gang(stop_all)
         stack.callback(console.gang.close)
         pool = stack.enter_context(ThreadPoolExecutor(num_proc, thread_name_prefix="sparkdl-rank"))
         for rank, worker in enumerate(workers):

@@ -19,7 +19,7 @@ import struct
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from sparkdl_runner.outcome import Outcome
@@ -148,9 +148,7 @@ class LogServer(ServerThread):
         elif kind == "message":
             self._sink.message(world, str(message["text"]))
         elif kind == "failed":
-            report = {name: tuple(v) if isinstance(v, list) else v for name, v in message.items()}
-            del report["kind"]
-            self._sink.failed(Outcome(**{**report, "world": world}))
+            self._sink.failed(Outcome.from_report(world, message["report"]))
 
     async def _send_stop(self) -> None:
         self._stop_requested = True
@@ -211,13 +209,7 @@ class LogClient(Sink):
 
     def failed(self, outcome: Outcome) -> None:
         """See ``Sink.failed``; without the pickled exception, which is not for this channel."""
-        fields = asdict(replace(outcome, payload=b""))
-        del fields["payload"], fields["world"]
-        # A character takes up to 12 bytes of JSON, and a frame must stay under its limit.
-        fields["message"] = fields["message"][: 16 * 1024]
-        fields["traceback"] = fields["traceback"][-32 * 1024 :]
-        fields["output_tail"] = [line[:500] for line in fields["output_tail"]]
-        self._put({**fields, "kind": "failed"})
+        self._put({"kind": "failed", "report": outcome.to_report()})
 
     @property
     def is_connected(self) -> bool:

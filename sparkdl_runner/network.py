@@ -35,7 +35,7 @@ def interface_of(address: str) -> str | None:
         for entry in entries:
             # IPv6 link-local addresses come with their scope: fe80::1%eth0.
             if entry.address.partition("%")[0] == address:
-                return name
+                return str(name)
     return None
 
 

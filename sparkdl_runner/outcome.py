@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from sparkdl_runner import function
 from sparkdl_runner.errors import NotPicklableError, WorkerDiedError, WorkerError, WorkerFailedError
@@ -14,6 +15,12 @@ RETURNED = "returned"
 FAILED = "failed"
 DIED = "died"
 STOPPED = "stopped"
+
+# Characters of a report; one takes up to 12 bytes of JSON.
+MAX_NAME = 200
+MAX_MESSAGE = 16 * 1024
+MAX_TRACEBACK = 32 * 1024
+MAX_TAIL_LINE = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +44,24 @@ class Outcome:
     """What the driver should say about this rank besides: dropped output, an unclean exit."""
     payload: bytes = field(default=b"", repr=False)
     """The pickled value of rank 0, or the pickled exception."""
+
+    def to_report(self) -> dict[str, Any]:
+        """The outcome of a failure as plain values, without the pickle and cut to bearable size."""
+        return {
+            "status": self.status,
+            "ended_at": self.ended_at,
+            "exit_code": self.exit_code,
+            "exception": self.exception[:MAX_NAME],
+            "message": self.message[:MAX_MESSAGE],
+            "traceback": self.traceback[-MAX_TRACEBACK:],
+            "is_communication_error": self.is_communication_error,
+            "output_tail": [line[:MAX_TAIL_LINE] for line in self.output_tail],
+        }
+
+    @classmethod
+    def from_report(cls, world: World, report: dict[str, Any]) -> Outcome:
+        """Rebuilds what ``to_report`` made."""
+        return cls(world=world, **{**report, "output_tail": tuple(report["output_tail"])})
 
     @property
     def is_failure(self) -> bool:
@@ -111,12 +136,12 @@ def describe_exit(exit_code: int | None) -> str:
         name = signal.Signals(-exit_code).name
     except ValueError:
         name = f"signal {-exit_code}"
-    hint = {
+    hints: dict[int, str] = {
         signal.SIGKILL: " That is what the kernel does when memory runs out, or kill -9.",
         signal.SIGSEGV: " A native library accessed memory that is not its own.",
         signal.SIGABRT: " A native library gave up; its last words are in the output.",
-    }.get(-exit_code, "")
-    return f"was ended by {name}.{hint}"
+    }
+    return f"was ended by {name}.{hints.get(-exit_code, '')}"
 
 
 def _consequence(outcome: Outcome) -> str:

@@ -50,7 +50,8 @@ class RendezvousStore(ServerThread):
                 status, body = self._answer(method, path, await reader.readexactly(length))
             writer.write(
                 f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n"
-                "Connection: close\r\n\r\n".encode() + body
+                "Connection: close\r\n\r\n".encode()
+                + body
             )
             await writer.drain()
 
@@ -60,7 +61,8 @@ class RendezvousStore(ServerThread):
             return ("404 Not Found", b"") if value is None else ("200 OK", value)
         if method == "PUT":
             size_bytes = self._size_bytes + len(body) - len(self._values.get(path, b""))
-            if size_bytes > MAX_STORE_BYTES or len(self._values) >= MAX_KEYS:
+            is_one_too_many = path not in self._values and len(self._values) >= MAX_KEYS
+            if size_bytes > MAX_STORE_BYTES or is_one_too_many:
                 return "507 Insufficient Storage", b""
             self._values[path] = body
             self._size_bytes = size_bytes

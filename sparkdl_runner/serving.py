@@ -22,7 +22,7 @@ class ServerThread(ABC):
     def __init__(self, listener: socket.socket, *, name: str, max_connections: int) -> None:
         self._listener = listener
         self._max_connections = max_connections
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._loop = asyncio.new_event_loop()
         self._stopped: asyncio.Event = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -76,21 +76,26 @@ class ServerThread(ABC):
         server = await asyncio.start_server(self._accept, sock=self._listener)
         await self._stopped.wait()
         server.close()
-        for task in list(self._connections):
+        # Connections that asyncio is just accepting become ours before all of them are ended.
+        accepting = asyncio.all_tasks() - self._connections.keys() - {asyncio.current_task()}
+        await asyncio.gather(*accepting, return_exceptions=True)
+        connections = dict(self._connections)
+        for task, writer in connections.items():
             task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+            writer.transport.abort()
+        await asyncio.gather(*connections, return_exceptions=True)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # The stream server made this task; remembered, so that closing can end it.
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections.add(task)
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = self._loop.create_task(self._converse(reader, writer))
+        self._connections[task] = writer
+        task.add_done_callback(self._connections.pop)
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             peer = writer.get_extra_info("peername")
             if peer and len(self._connections) <= self._max_connections and self.admits(peer[0]):
                 await self.handle(reader, writer)
-        except (OSError, EOFError, ValueError, asyncio.LimitOverrunError, asyncio.CancelledError):
-            pass  # That connection broke, spoke nonsense, or the server is closing.
+        except (OSError, EOFError, ValueError, asyncio.LimitOverrunError):
+            pass  # That connection broke, took too long, or spoke nonsense.
         finally:
-            self._connections.discard(task)
             writer.close()

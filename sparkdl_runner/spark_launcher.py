@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sparkdl_runner import network, spark_failure
 from sparkdl_runner.agent import RankTask
@@ -104,7 +104,7 @@ def wait_for_slots(context: SparkContext, needed: int, config: RunConfig) -> int
 
 def is_single_host(context: SparkContext) -> bool:
     """Whether all tasks run in the driver's own process."""
-    return re.fullmatch(r"local(\[.*\])?", context.master) is not None
+    return re.fullmatch(r"local(\[.*\])?", context.master or "") is not None
 
 
 def _too_few_slots(context: SparkContext, needed: int, available: int) -> str:

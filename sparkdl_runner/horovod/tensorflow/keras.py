@@ -13,7 +13,7 @@ except ImportError:
 from sparkdl_runner.driver_log import log_to_driver
 
 
-class LogCallback(keras.callbacks.Callback):  # type: ignore[misc, name-defined]
+class LogCallback(keras.callbacks.Callback):
     """Streams the events of a Keras training to the driver.
 
     Args:

@@ -1,0 +1,84 @@
+"""Bad input that is refused before anything is started."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkdl_runner import DistributedRunner, HorovodRunner, RunConfig
+from sparkdl_runner.driver_log import log_to_driver
+
+
+@pytest.mark.parametrize("np", [True, "2", 2.5, None])
+def test_np_must_be_an_int(np):
+    with pytest.raises(TypeError, match=r"np is .*; it must be an int"):
+        HorovodRunner(np=np)
+    with pytest.raises(TypeError, match=r"num_proc is .*; it must be an int"):
+        DistributedRunner(num_proc=np)
+
+
+def test_np_is_keyword_only_as_databricks_documents():
+    with pytest.raises(TypeError):
+        HorovodRunner(2)
+
+
+def test_np_zero_is_deprecated():
+    with pytest.warns(DeprecationWarning, match="np=0"):
+        HorovodRunner(np=0)
+
+
+def test_unknown_verbosity_lists_the_known_ones():
+    with pytest.raises(ValueError, match="'loud'; it must be one of 'all' and 'log_callback_only'"):
+        HorovodRunner(np=-1, driver_log_verbosity="loud")
+
+
+def test_unknown_backend_lists_the_known_ones():
+    with pytest.raises(ValueError, match="'mpi'; it must be one of 'horovod' and 'torch'"):
+        DistributedRunner(num_proc=-1, backend="mpi")
+
+
+@pytest.mark.parametrize("value", ["5", True, None])
+def test_seconds_must_be_numbers(value):
+    with pytest.raises(TypeError, match="slot_wait_seconds"):
+        RunConfig(slot_wait_seconds=value)
+
+
+@pytest.mark.parametrize("value", [-1, float("nan"), float("inf")])
+def test_seconds_must_be_finite_and_not_negative(value):
+    with pytest.raises(ValueError, match="shutdown_grace_seconds"):
+        RunConfig(shutdown_grace_seconds=value)
+
+
+def test_config_must_be_a_run_config():
+    with pytest.raises(TypeError, match="it must be a RunConfig"):
+        DistributedRunner(num_proc=-1, config={"driver_log_verbosity": "all"})
+
+
+def test_main_must_be_callable():
+    with pytest.raises(TypeError, match="main is 'train', a str; it must be a function"):
+        HorovodRunner(np=-1).run("train")
+
+
+def train(learning_rate, epochs=1):
+    return learning_rate, epochs
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        ({"lr": 0.1}, r"train\(learning_rate, epochs=1\) cannot be called .*\(lr\)"),
+        ({}, r"\(none\): missing a required argument: 'learning_rate'"),
+    ],
+)
+def test_arguments_that_main_does_not_take_are_named(kwargs, words):
+    with pytest.raises(TypeError, match=words):
+        HorovodRunner(np=-1).run(train, **kwargs)
+
+
+def test_log_to_driver_takes_strings_only():
+    with pytest.raises(TypeError, match="takes a string; it was given 3"):
+        log_to_driver(3)
+
+
+def test_log_to_driver_outside_a_rank_prints_at_most_4000_characters(capsys):
+    log_to_driver("x" * 5000)
+    assert capsys.readouterr().out == "x" * 4000 + "\n"

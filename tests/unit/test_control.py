@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import socket
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkdl_runner.control import Envelope, Line
+from sparkdl_runner.world import Peer, assign_ranks
+
+
+@pytest.fixture
+def lines():
+    one, two = (Line(end) for end in socket.socketpair())
+    yield one, two
+    one.close()
+    two.close()
+
+
+@given(
+    st.lists(
+        st.tuples(st.dictionaries(st.text(), st.text() | st.integers()), st.binary()), max_size=5
+    )
+)
+def test_messages_arrive_as_they_were_sent(messages):
+    one, two = (Line(end) for end in socket.socketpair())
+    for message, payload in messages:
+        one.send(message, payload)
+    assert [two.receive() for _ in messages] == messages
+    one.close()
+    two.close()
+
+
+def test_messages_of_several_threads_do_not_mix(lines):
+    one, two = lines
+    payload = bytes(300_000)
+    threads = [
+        threading.Thread(target=one.send, args=({"from": number}, payload)) for number in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    received = [two.receive() for _ in threads]
+    for thread in threads:
+        thread.join()
+    assert sorted(message["from"] for message, _ in received) == list(range(8))
+    assert all(data == payload for _, data in received)
+
+
+def test_the_other_end_gone_is_eof(lines):
+    one, two = lines
+    one.close()
+    with pytest.raises(EOFError):
+        two.receive()
+
+
+def test_an_envelope_arrives_whole(lines):
+    one, two = lines
+    peer = Peer(partition=0, host="h", host_key="k", address="::1", interface="lo")
+    envelope = Envelope(
+        world=assign_ranks([peer], backend="torch")[0],
+        environment={"RANK": "0", "UMLAUT": "ü"},
+        search_path=["/a", "/b"],
+        function=b"\x00\xff",
+    )
+    envelope.send(one)
+    assert Envelope.receive(two) == envelope

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import functools
+import threading
+from dataclasses import replace
+
+import pytest
+
+from sparkdl_runner import function
+from sparkdl_runner.errors import NotPicklableError
+from sparkdl_runner.world import Peer, assign_ranks
+
+RANK_0 = assign_ranks(
+    [Peer(partition=0, host="h", host_key="k", address="127.0.0.1", interface="lo")],
+    backend="torch",
+)[0]
+LOCK = threading.Lock()
+
+
+def test_closures_lambdas_and_partials_travel():
+    offset = 10
+
+    def add(a, b):
+        return a + b + offset
+
+    assert function.call(function.pack(add, {"a": 1, "b": 2})) == 13
+    assert function.call(function.pack(lambda a: a + offset, {"a": 1})) == 11
+    assert function.call(function.pack(functools.partial(add, 1), {"b": 3})) == 14
+
+
+def uses_global_lock():
+    return LOCK
+
+
+def helper():
+    return uses_global_lock()
+
+
+def make_function_over_lock():
+    guard = threading.Lock()
+
+    def train():
+        return guard
+
+    return train
+
+
+class Trainer:
+    def __init__(self):
+        self.guard = threading.Lock()
+
+    def train(self):
+        return self.guard
+
+
+# Functions of this module travel by name; these must travel by value, as a notebook's do.
+def by_value(main):
+    main.__module__ = "__main__"
+    return main
+
+
+@pytest.mark.parametrize(
+    ("main", "kwargs", "words"),
+    [
+        (make_function_over_lock(), {}, "the enclosing function's variable 'guard'"),
+        (by_value(uses_global_lock), {}, "the global variable 'LOCK'"),
+        (by_value(helper), {}, "the global variable 'LOCK'"),
+        (lambda data: data, {"data": LOCK}, "the argument 'data'"),
+        (functools.partial(lambda data: data, LOCK), {}, "argument 0 of the partial"),
+        (Trainer().train, {}, "the attribute 'guard' of the method's object"),
+    ],
+)
+def test_what_cannot_be_pickled_is_named(main, kwargs, words):
+    with pytest.raises(NotPicklableError, match=words) as caught:
+        function.pack(main, kwargs)
+    assert "_thread.lock" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_result_that_cannot_be_pickled_names_its_type():
+    with pytest.raises(NotPicklableError, match="rank 0 returned, a lock, cannot be pickled"):
+        function.pack_result(LOCK, RANK_0)
+
+
+def test_values_of_other_ranks_are_not_pickled():
+    assert function.pack_result(LOCK, replace(RANK_0, rank=1)) == b""
+
+
+def test_a_result_that_the_driver_cannot_unpickle_is_explained():
+    with pytest.raises(NotPicklableError, match="cannot be unpickled on the driver"):
+        function.unpack_result(b"cnosuchmodule\nthing\n.")
+
+
+def test_a_missing_module_in_the_worker_is_explained():
+    with pytest.raises(RuntimeError, match="--py-files"):
+        function.call(b"cnosuchmodule\nthing\n.")
+
+
+class UnloadableError(Exception):
+    def __init__(self, one, two):
+        super().__init__(one)
+
+
+def test_exceptions_travel_where_they_can():
+    assert isinstance(function.unpack_exception(function.pack_exception(KeyError(1))), KeyError)
+    assert function.pack_exception(UnloadableError(1, 2)) == b""
+    assert function.pack_exception(ValueError(LOCK)) == b""
+    assert function.unpack_exception(b"nonsense") is None

@@ -1,0 +1,91 @@
+"""Importing is light, and imports run one way."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import sparkdl_runner
+
+PACKAGE = Path(sparkdl_runner.__file__).parent
+HEAVY = {"torch", "horovod", "pyspark", "mlflow", "petastorm"}
+
+# From the bottom up: a module imports only from rows above its own.
+LAYERS = [
+    {"errors", "config", "network"},
+    {"world"},
+    {"control", "function", "serving", "lifeline"},
+    {"driver_log", "outcome", "rendezvous", "gang", "spark_failure"},
+    {"backends", "worker_process"},
+    {"worker", "log_channel", "console"},
+    {"agent", "local_launcher"},
+    {"spark_launcher"},
+    {"runner"},
+    {"horovod_runner"},
+]
+
+
+def run_python(code: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+
+
+def imported_modules(path: Path, *, top_level_only: bool = False) -> set[str]:
+    tree = ast.parse(path.read_text())
+    nodes = tree.body if top_level_only else list(ast.walk(tree))
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    loaded = run_python("import sys, sparkdl_runner; print(*sys.modules)").split()
+    assert not HEAVY & set(loaded)
+    assert "asyncio" not in loaded
+
+
+def test_the_runners_and_the_local_launcher_import_neither_torch_nor_spark():
+    loaded = run_python(
+        "import sys\nfrom sparkdl_runner import *\n"
+        "import sparkdl_runner.local_launcher, sparkdl_runner.agent\nprint(*sys.modules)"
+    ).split()
+    assert not HEAVY & set(loaded)
+
+
+def test_the_worker_imports_no_pyspark():
+    loaded = run_python("import sys, sparkdl_runner.worker; print(*sys.modules)").split()
+    assert not HEAVY & set(loaded)
+
+
+def test_every_public_name_is_there():
+    for name in sparkdl_runner.__all__:
+        assert getattr(sparkdl_runner, name) is not None
+    assert set(sparkdl_runner.__all__) <= set(dir(sparkdl_runner))
+
+
+def test_imports_run_one_way():
+    modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
+    level = {module: number for number, row in enumerate(LAYERS) for module in row}
+    assert modules == level.keys(), "name every module of the package in LAYERS"
+    for module in modules:
+        for name in imported_modules(PACKAGE / f"{module}.py"):
+            package, _, imported = name.partition(".")
+            if package == "sparkdl_runner" and imported.split(".")[0] in level:
+                imported = imported.split(".")[0]
+                assert level[imported] < level[module], f"{module} must not import {imported}"
+
+
+def test_what_launches_knows_nothing_of_data_and_the_other_way_round():
+    launching = set().union(*LAYERS) - {"world", "errors", "config"}
+    for path in PACKAGE.glob("*.py"):
+        assert not any(name.startswith("sparkdl_runner.data") for name in imported_modules(path))
+    for path in PACKAGE.glob("data/*.py"):
+        for name in imported_modules(path):
+            assert name.removeprefix("sparkdl_runner.").split(".")[0] not in launching, path

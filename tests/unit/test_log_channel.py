@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+import secrets
+import socket
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkdl_runner import log_channel, network
+from sparkdl_runner.log_channel import LENGTH, MAC_BYTES, FrameCodec, LogClient, LogServer
+from sparkdl_runner.outcome import FAILED, Outcome
+from sparkdl_runner.worker_process import Sink
+from sparkdl_runner.world import Peer, assign_ranks
+
+WORLDS = assign_ranks(
+    [
+        Peer(partition=i, host="h", host_key="k", address="127.0.0.1", interface="lo")
+        for i in range(2)
+    ],
+    backend="torch",
+)
+
+
+class Recorder(Sink):
+    def __init__(self):
+        self.heard = []
+
+    def output(self, world, lines):
+        self.heard.append((world.rank, "output", lines))
+
+    def message(self, world, text):
+        self.heard.append((world.rank, "message", text))
+
+    def failed(self, outcome):
+        self.heard.append((outcome.world.rank, "failed", outcome))
+
+
+@pytest.fixture
+def recorder():
+    return Recorder()
+
+
+@pytest.fixture
+def server(recorder):
+    server = LogServer(network.listen("127.0.0.1"), host="127.0.0.1", num_proc=2, sink=recorder)
+    server.start()
+    yield server
+    server.close()
+
+
+def client_of(server, rank=0, *, relay_output=True, on_stop=lambda: None, channel=None):
+    return LogClient(
+        channel or server.channel, WORLDS[rank], relay_output=relay_output, on_stop=on_stop
+    )
+
+
+def test_what_a_rank_says_arrives_in_order_and_before_the_end(server, recorder):
+    client = client_of(server)
+    for number in range(100):
+        client.output(WORLDS[0], [f"line {number}"])
+    client.message(WORLDS[0], "done ü")
+    client.close()
+    server.flush()
+    assert recorder.heard == [(0, "output", [f"line {n}"]) for n in range(100)] + [
+        (0, "message", "done ü")
+    ]
+    assert client.notes() == ()
+
+
+def test_output_that_nobody_asked_for_is_not_sent(server, recorder):
+    client = client_of(server, relay_output=False)
+    client.output(WORLDS[0], ["quiet"])
+    client.message(WORLDS[0], "loud")
+    client.close()
+    assert recorder.heard == [(0, "message", "loud")]
+
+
+def test_a_failure_arrives_without_its_pickle(server, recorder):
+    outcome = Outcome(
+        world=WORLDS[1],
+        status=FAILED,
+        ended_at=1.5,
+        exception="ValueError",
+        message="bad",
+        traceback="Traceback…",
+        output_tail=("a", "b"),
+        payload=b"a pickle",
+    )
+    client = client_of(server, rank=1)
+    client.failed(outcome)
+    client.close()
+    assert recorder.heard == [(1, "failed", replace(outcome, payload=b""))]
+
+
+def test_the_largest_failure_fits_a_frame(server, recorder):
+    client = client_of(server)
+    client.failed(
+        Outcome(
+            world=WORLDS[0],
+            status=FAILED,
+            ended_at=0.0,
+            exception="E",
+            message="😀" * 100_000,
+            traceback="😀" * 100_000,
+            output_tail=("😀" * 20_000,) * 40,
+        )
+    )
+    client.close()
+    assert [kind for _, kind, _ in recorder.heard] == ["failed"]
+
+
+def test_the_driver_stops_ranks_that_are_there_and_ranks_that_come_later(server):
+    stopped = [threading.Event(), threading.Event()]
+    first = client_of(server, rank=0, on_stop=stopped[0].set)
+    assert first.is_connected
+    first.message(WORLDS[0], "so that the server knows the rank")
+    time.sleep(0.1)
+    server.stop_ranks()
+    second = client_of(server, rank=1, on_stop=stopped[1].set)
+    assert stopped[0].wait(3)
+    assert stopped[1].wait(3)
+    first.close()
+    second.close()
+
+
+def test_a_client_with_another_key_is_not_heard(server, recorder):
+    channel = replace(server.channel, key=secrets.token_bytes(32))
+    stranger = client_of(server, channel=channel)
+    stranger.message(WORLDS[0], "forged")
+    stranger.close()
+    honest = client_of(server, rank=1)
+    honest.message(WORLDS[1], "true")
+    honest.close()
+    assert recorder.heard == [(1, "message", "true")]
+
+
+def test_recorded_frames_cannot_be_replayed(server, recorder):
+    """A frame that was right on one connection is wrong on another: the nonce differs."""
+    with socket.create_connection(server.address, timeout=5) as connection:
+        nonce = connection.recv(16, socket.MSG_WAITALL)
+        codec = FrameCodec(server.channel.key, nonce, b"agent")
+        hello = codec.seal({"kind": "hello", "world": WORLDS[0].to_json()})
+        message = codec.seal({"kind": "message", "text": "once"})
+        connection.sendall(hello + message + message)
+        assert connection.recv(1) == b""  # the repeated frame ended the connection
+    with socket.create_connection(server.address, timeout=5) as connection:
+        connection.recv(16, socket.MSG_WAITALL)
+        connection.sendall(hello + message)
+        assert connection.recv(1) == b""
+    assert recorder.heard == [(0, "message", "once")]
+
+
+def test_an_oversized_frame_ends_the_connection(server):
+    with socket.create_connection(server.address, timeout=5) as connection:
+        connection.recv(16, socket.MSG_WAITALL)
+        connection.sendall(LENGTH.pack(0xFFFFFFFF))
+        assert connection.recv(1) == b""
+
+
+def test_an_unreachable_driver_is_said_once_and_the_run_goes_on(server, capsys):
+    closed = network.listen("127.0.0.1")
+    channel = replace(server.channel, port=closed.getsockname()[1])
+    closed.close()
+    client = client_of(server, channel=channel)
+    client.output(WORLDS[0], ["lost"])
+    assert not client.is_connected
+    client.close()
+    assert "could not reach the driver at 127.0.0.1" in client.notes()[0]
+    assert capsys.readouterr().err.count("cannot reach the driver") == 1
+
+
+def test_a_driver_that_does_not_read_costs_lines_not_time(monkeypatch):
+    monkeypatch.setattr(log_channel, "FLUSH_SECONDS", 0.2)
+    listener = network.listen("127.0.0.1")
+    address = log_channel.ChannelAddress(
+        host="127.0.0.1", port=listener.getsockname()[1], key=bytes(32)
+    )
+    client = LogClient(address, WORLDS[0], relay_output=True, on_stop=lambda: None)
+    accepted, _ = listener.accept()
+    accepted.sendall(bytes(16))
+    assert client.is_connected
+    started = time.monotonic()
+    for _ in range(2000):
+        client.output(WORLDS[0], ["x" * 60_000])
+    assert time.monotonic() - started < 5
+    assert client.dropped_lines > 1000
+    assert f"{client.dropped_lines} lines of rank 0 were not shown" in client.notes()[0]
+    accepted.close()
+    client.close()
+    listener.close()
+    client._sender.join()
+
+
+@given(
+    st.binary(min_size=32, max_size=32),
+    st.dictionaries(st.text(), st.text()),
+    st.integers(min_value=0),
+    st.integers(min_value=0, max_value=7),
+)
+def test_a_frame_with_any_bit_flipped_is_refused(key, message, position, bit):
+    frame = bytearray(FrameCodec(key, bytes(16), b"agent").seal(message))
+    body = frame[LENGTH.size :]
+    body[position % len(body)] ^= 1 << bit
+    with pytest.raises(ValueError, match="MAC"):
+        FrameCodec(key, bytes(16), b"agent").open(bytes(body[:MAC_BYTES]), bytes(body[MAC_BYTES:]))
+
+
+def test_a_frame_of_the_other_direction_is_refused():
+    frame = FrameCodec(bytes(32), bytes(16), b"driver").seal({"kind": "stop"})
+    body = frame[LENGTH.size :]
+    with pytest.raises(ValueError, match="MAC"):
+        FrameCodec(bytes(32), bytes(16), b"agent").open(body[:MAC_BYTES], body[MAC_BYTES:])
+
+
+def test_the_key_is_not_shown(server):
+    assert server.channel.key.hex() not in repr(server.channel)
+    assert "key" not in repr(server.channel)

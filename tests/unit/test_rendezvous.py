@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import contextlib
+import http.client
+import pickle
+import socket
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkdl_runner import network, rendezvous
+from sparkdl_runner.rendezvous import RendezvousStore, parse_request
+
+
+@pytest.fixture
+def store():
+    server = RendezvousStore(network.listen("127.0.0.1"), frozenset({"127.0.0.1"}))
+    server.start()
+    yield server
+    server.close()
+
+
+def ask(store, method, path, body=b""):
+    connection = http.client.HTTPConnection(*store.address, timeout=5)
+    try:
+        connection.request(method, path, body=body)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def test_a_value_is_there_once_it_was_put(store):
+    assert ask(store, "GET", "/global/0") == (404, b"")
+    assert ask(store, "PUT", "/global/0", b"\x00\xffraw") == (200, b"")
+    assert ask(store, "GET", "/global/0") == (200, b"\x00\xffraw")
+    assert ask(store, "GET", "/local_host0/0") == (404, b"")
+    assert ask(store, "DELETE", "/global/0") == (200, b"")
+
+
+def test_values_are_not_unpickled(store):
+    class Explosive:
+        def __reduce__(self):
+            return (print, ("unpickled",))
+
+    assert ask(store, "PUT", "/a/b", pickle.dumps(Explosive()))[0] == 200
+    assert ask(store, "GET", "/a/b")[1] == pickle.dumps(Explosive())
+
+
+def test_it_listens_on_its_own_address_only(store):
+    assert store.address[0] == "127.0.0.1"
+
+
+def test_strangers_are_not_served():
+    server = RendezvousStore(network.listen("127.0.0.1"), frozenset({"192.0.2.7"}))
+    server.start()
+    with pytest.raises((http.client.HTTPException, ConnectionError)):
+        ask(server, "GET", "/global/0")
+    server.close()
+
+
+def test_a_value_that_is_too_large_is_refused(store, monkeypatch):
+    monkeypatch.setattr(rendezvous, "MAX_VALUE_BYTES", 10)
+    assert ask(store, "PUT", "/a/b", b"x" * 11)[0] == 413
+    assert ask(store, "PUT", "/a/b", b"x" * 10)[0] == 200
+
+
+def test_a_full_store_refuses_new_values_and_serves_old_ones(store, monkeypatch):
+    monkeypatch.setattr(rendezvous, "MAX_STORE_BYTES", 10)
+    assert ask(store, "PUT", "/a/1", b"x" * 10)[0] == 200
+    assert ask(store, "PUT", "/a/2", b"x")[0] == 507
+    assert ask(store, "PUT", "/a/1", b"y" * 10)[0] == 200  # replacing takes no more room
+    assert ask(store, "GET", "/a/1") == (200, b"y" * 10)
+
+
+def test_the_number_of_keys_is_bounded(store, monkeypatch):
+    monkeypatch.setattr(rendezvous, "MAX_KEYS", 1)
+    assert ask(store, "PUT", "/a/1", b"x")[0] == 200
+    assert ask(store, "PUT", "/a/2", b"x")[0] == 507
+    assert ask(store, "PUT", "/a/1", b"y")[0] == 200
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"\xff\xfe\x00\r\n\r\n",
+        b"GET / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+    ],
+)
+def test_nonsense_ends_its_connection_and_nothing_else(store, raw):
+    with socket.create_connection(store.address, timeout=5) as connection:
+        connection.sendall(raw)
+        assert connection.recv(1024) == b""
+    assert ask(store, "PUT", "/still", b"there")[0] == 200
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_request_or_a_value_error(raw):
+    try:
+        method, path, length = parse_request(raw + b"\r\n\r\n")
+    except ValueError:
+        return
+    assert method is not None
+    assert path.startswith("/")
+    assert length >= 0
+
+
+def test_closing_ends_open_connections_and_frees_the_port(store):
+    with socket.create_connection(store.address, timeout=5) as connection:
+        address = store.address
+        store.close()
+        with contextlib.suppress(ConnectionResetError):
+            assert connection.recv(1) == b""
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(address, timeout=5)

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.world import Peer, World, assign_ranks, current_world, visible_gpus
+
+
+def peer(partition: int, host: str, gpus: tuple[str, ...] = ()) -> Peer:
+    return Peer(
+        partition=partition,
+        host=host,
+        host_key=f"key-{host}",
+        address="10.0.0.1",
+        interface="eth0",
+        gpus=gpus,
+    )
+
+
+hosts_of_partitions = st.lists(st.sampled_from("abcde"), min_size=1, max_size=24)
+
+
+@given(hosts_of_partitions, st.randoms())
+def test_ranks_are_a_permutation_contiguous_by_host_and_start_at_partition_zero(hosts, random):
+    peers = [peer(partition, host) for partition, host in enumerate(hosts)]
+    shuffled = random.sample(peers, len(peers))
+    worlds = assign_ranks(shuffled, backend="torch")
+
+    assert worlds == assign_ranks(peers, backend="torch")
+    assert sorted(world.rank for world in worlds.values()) == list(range(len(hosts)))
+    assert worlds[0].rank == 0
+    by_rank = sorted(worlds.items(), key=lambda item: item[1].rank)
+    order = [hosts[partition] for partition, _ in by_rank]
+    assert order == sorted(order, key=list(dict.fromkeys(order)).index)  # no host comes twice
+    for host in set(hosts):
+        members = [world for partition, world in by_rank if hosts[partition] == host]
+        assert [world.local_rank for world in members] == list(range(len(members)))
+        assert {world.local_size for world in members} == {len(members)}
+        assert len({world.host_id for world in members}) == 1
+    assert len({world.host_id for world in worlds.values()}) == len(set(hosts))
+
+
+@given(hosts_of_partitions)
+def test_cross_ranks_number_the_ranks_of_equal_local_rank(hosts):
+    worlds = assign_ranks(
+        [peer(partition, host) for partition, host in enumerate(hosts)], backend="horovod"
+    ).values()
+    for local_rank in {world.local_rank for world in worlds}:
+        column = sorted(
+            (world for world in worlds if world.local_rank == local_rank),
+            key=lambda world: world.rank,
+        )
+        assert [world.cross_rank for world in column] == list(range(len(column)))
+        assert {world.cross_size for world in column} == {len(column)}
+
+
+def test_equal_hostnames_with_different_keys_are_two_hosts():
+    first = peer(0, "same")
+    second = Peer(**{**first.to_json(), "partition": 1, "host_key": "another namespace"})
+    worlds = assign_ranks([first, second], backend="horovod")
+    assert [worlds[i].local_size for i in (0, 1)] == [1, 1]
+    assert [worlds[i].cross_rank for i in (0, 1)] == [0, 1]
+
+
+def test_world_and_peer_survive_json():
+    one = peer(3, "a", gpus=("0", "GPU-1"))
+    assert Peer.from_json(one.to_json()) == one
+    world = assign_ranks([peer(0, "a")], backend="torch", attempt=2)[0]
+    assert World.from_json(world.to_json()) == world
+    assert world.attempt == 2
+
+
+def test_every_rank_of_a_host_sees_its_gpus_in_local_rank_order():
+    peers = [peer(0, "a", ("3",)), peer(1, "b", ("0",)), peer(2, "a", ("1",))]
+    assert visible_gpus(peers, "key-a") == ("3", "1")
+    assert visible_gpus(peers, "key-b") == ("0",)
+
+
+def test_set_device_by_local_rank_is_right_with_two_gpus_a_rank():
+    peers = [peer(0, "a", ("0", "1")), peer(1, "a", ("2", "3"))]
+    visible = visible_gpus(peers, "key-a")
+    assert visible[0] in peers[0].gpus
+    assert visible[1] in peers[1].gpus
+    assert sorted(visible) == ["0", "1", "2", "3"]
+
+
+def test_no_gpus_is_no_restriction():
+    assert visible_gpus([peer(0, "a"), peer(1, "a")], "key-a") == ()
+
+
+def test_a_gpu_given_to_two_ranks_is_an_error():
+    with pytest.raises(LaunchError, match="GPU 0 of host a was given to two ranks"):
+        visible_gpus([peer(0, "a", ("0",)), peer(1, "a", ("0",))], "key-a")
+
+
+def test_a_rank_without_a_gpu_beside_ranks_with_one_is_an_error():
+    with pytest.raises(LaunchError, match="gave GPUs to 1 of 2 ranks"):
+        visible_gpus([peer(0, "a", ("0",)), peer(1, "a")], "key-a")
+
+
+def test_current_world_outside_a_worker_says_where_it_works():
+    with pytest.raises(RuntimeError, match="inside the function that HorovodRunner"):
+        current_world()
