@@ -1,0 +1,47 @@
+# make help says what there is. Two lanes: classic (.venv) is Spark 3.5 with petastorm,
+# modern (.venv-modern) is Spark 4 with today's Arrow and numpy.
+
+BACKEND ?= horovod
+LANE ?= classic modern
+ARGS ?=
+
+# The demo's last line is the job's own, also where a test of ours calls this make again.
+MAKEFLAGS += --no-print-directory
+# Each lane's pip has its own Spark; nothing of another may come in.
+unexport SPARK_HOME SPARK_CONF_DIR PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYTHONPATH PYTHONHOME
+
+venv_classic := .venv
+venv_modern := .venv-modern
+# Recorded by set-up, so read when a recipe runs.
+in_lane = JAVA_HOME="$$(cat $(venv_$(1))/java-home)" $(venv_$(1))/bin/python
+
+.NOTPARALLEL:
+.PHONY: help setup setup-classic setup-modern demo test test-classic test-modern lint bench clean
+
+help:  ## say what there is
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
+
+setup: setup-classic setup-modern  ## set up both lanes (everything below does this by itself)
+
+setup-classic setup-modern: setup-%:
+	@conf/setup_lane.sh $*
+
+demo: setup-classic  ## train on Spark and track in MLflow; BACKEND=horovod|torch
+	@$(call in_lane,classic) jobs/digits.py --backend $(BACKEND)
+
+test: $(LANE:%=test-%)  ## lint and test both lanes; LANE=classic|modern, ARGS="-k name"
+
+test-classic: lint
+test-classic test-modern: test-%: setup-%
+	@$(call in_lane,$*) -m pytest $(ARGS)
+
+lint: setup-classic  ## ruff and mypy
+	@.venv/bin/python -m ruff check
+	@.venv/bin/python -m ruff format --check
+	@.venv/bin/python -m mypy
+
+bench: setup-classic  ## time from call to result, beside horovod.spark.run and TorchDistributor
+	@$(call in_lane,classic) jobs/benchmark.py launch
+
+clean:  ## remove the lanes and what tools left; wheels in the wheelhouse stay
+	rm -rf .venv .venv-modern *.egg-info build dist .mypy_cache .pytest_cache .ruff_cache .coverage*

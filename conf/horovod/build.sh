@@ -1,0 +1,258 @@
+#!/usr/bin/env bash
+# Builds Horovod for the torch that is installed, keeps the wheel, and installs it.
+#
+# Horovod's last release asks CMake for C++14, which today's torch rejects. Its code is fine with
+# newer standards, so this puts a small wrapper in the compiler's place that replaces the standard
+# by the one that this torch asks for.
+#
+# Works as it is as a Databricks cluster init script. Those take no arguments: there, set
+# HOROVOD_GPU_OPERATIONS=NCCL in the cluster's environment instead of --gpu.
+set -euo pipefail
+
+HOROVOD_VERSION=0.28.1
+
+usage() {
+    cat <<'END'
+usage: build.sh [--gpu] [--python PATH] [--wheelhouse DIR] [--wheel-only | --check]
+
+Builds Horovod for the torch installed in a Python, once, and installs it there.
+
+  --gpu              collective operations on GPUs by NCCL (also: HOROVOD_GPU_OPERATIONS=NCCL)
+  --python PATH      the Python to build for (default: $PYTHON, else Databricks' own, else python3)
+  --wheelhouse DIR   where wheels are kept (default: $SPARKDL_RUNNER_WHEELHOUSE,
+                     else sparkdl-runner/wheelhouse in the user's cache folder)
+  --wheel-only       do not install; print the wheel's path
+  --check            only say whether the wheel is there or could be built
+END
+}
+
+say() { printf 'horovod: %s\n' "$*" >&2; }
+fail() {
+    say "$*"
+    exit 1
+}
+
+gpu=cpu
+[ "${HOROVOD_GPU_OPERATIONS:-}" != NCCL ] || gpu=gpu
+python=${PYTHON:-}
+cache=${XDG_CACHE_HOME:-${HOME:-~}/.cache}
+wheelhouse=${SPARKDL_RUNNER_WHEELHOUSE:-$cache/sparkdl-runner/wheelhouse}
+mode=install
+while [ $# -gt 0 ]; do
+    case $1 in
+        --gpu) gpu=gpu ;;
+        --python | --wheelhouse)
+            [ $# -gt 1 ] || fail "$1 needs a path after it."
+            if [ "$1" = --python ]; then python=$2; else wheelhouse=$2; fi
+            shift
+            ;;
+        --wheel-only) mode=wheel ;;
+        --check) mode=check ;;
+        --help | -h) usage && exit ;;
+        *) fail "unknown argument $1; --help lists those there are." ;;
+    esac
+    shift
+done
+
+databricks=/databricks/python/bin/python
+if [ -z "$python" ]; then
+    python=python3
+    [ ! -x $databricks ] || python=$databricks
+fi
+found=$(command -v "$python") || fail "there is no Python at '$python'; name one with --python."
+# From here on in no particular folder: Python would import from the one that it is started in.
+python=$(cd "$(dirname "$found")" && pwd)/${found##*/}
+wheelhouse=$(realpath -m "$wheelhouse")
+cd /
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+
+# ---- what this torch is and asks for -----------------------------------------------------------
+
+# Reads torch's files and does not import it: on a machine that only builds, a CUDA torch may not
+# find its driver. Prints "wheel_key version cuda standard", or nothing if there is no torch.
+describe_torch() {
+    "$python" - <<'END'
+import importlib.util, os, pathlib, re, runpy, sys, sysconfig
+
+spec = importlib.util.find_spec("torch")
+if spec is None or spec.origin is None:
+    sys.exit()
+torch = pathlib.Path(spec.origin).parent
+facts = runpy.run_path(str(torch / "version.py"))
+version, cuda = facts["__version__"], facts.get("cuda")
+
+# The headers refuse what is too old for torch 2.1 and later; what they use without asking is in
+# the standard that torch gives to CMake projects. 201703 is C++17, 202002 is C++20.
+demanded = [17]
+for header in ("ATen/ATen.h", "torch/csrc/api/include/torch/all.h"):
+    path = torch / "include" / header
+    text = path.read_text() if path.exists() else ""
+    demanded += [int(y[2:4]) for y in re.findall(r"__cplusplus\s*<\s*(\d{6})L", text)]
+config = torch / "share/cmake/Torch/TorchConfig.cmake"
+text = config.read_text() if config.exists() else ""
+demanded += [int(s) for s in re.findall(r"CXX_STANDARD\s+(\d+)", text)]
+
+tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
+libc = os.confstr("CS_GNU_LIBC_VERSION").replace(" ", "")
+print(f"{tag}-torch{version}-{sysconfig.get_platform()}-{libc}", version, cuda, max(demanded))
+END
+}
+
+description=$(describe_torch) || fail "could not read the torch of $python."
+read -r key torch_version torch_cuda standard <<<"$description" || true
+if [ -z "${key:-}" ] && [ $mode != check ]; then
+    fail "$python has no torch to build for; install torch there first (pip install torch)."
+fi
+[ $gpu = cpu ] || [ "${torch_cuda:-}" != None ] ||
+    fail "torch $torch_version in $python was built without CUDA, and --gpu needs it; install a" \
+        "CUDA build of torch or leave out --gpu."
+wheels=$wheelhouse/${key:-none}-$gpu
+find_wheel() {
+    find "$wheels" -maxdepth 1 -name "horovod-$HOROVOD_VERSION-*.whl" 2>/dev/null | head -n 1
+}
+
+# ---- what building needs -----------------------------------------------------------------------
+
+check_tools() {
+    local cxx=${CXX:-g++} name include
+    # Unquoted where it is run: CXX may hold arguments, as in "ccache g++".
+    name=${cxx%% *}
+    command -v "$name" >/dev/null || fail "found no C++ compiler ('$name'), and building Horovod" \
+        "needs one; install it (Debian: apt-get install g++ make; RHEL: dnf install gcc-c++ make)" \
+        "or name yours with CXX."
+    command -v make >/dev/null || fail "found no make, and building Horovod needs it; install it" \
+        "(Debian: apt-get install make; RHEL: dnf install make)."
+    include=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
+    [ -e "$include/Python.h" ] || fail "found no $include/Python.h, and building Horovod needs" \
+        "Python's headers; install them (Debian: apt-get install ${include##*/}-dev;" \
+        "RHEL: dnf install ${include##*/}-devel)."
+    # shellcheck disable=SC2086
+    echo 'int main() {}' | $cxx -std=gnu++"${standard:-17}" -x c++ -fsyntax-only - 2>/dev/null ||
+        fail "found $($cxx --version 2>/dev/null | head -n 1), which cannot compile" \
+            "C++${standard:-17}, and torch${torch_version:+ $torch_version} needs that; install a newer" \
+            "one, GCC 11 or later for C++20 (Debian: apt-get install g++; RHEL: dnf install" \
+            "gcc-toolset-13-gcc-c++), and name it with CXX if it is not the default."
+}
+
+# Sets the environment in which Horovod's CMake finds CUDA and NCCL.
+find_cuda() {
+    local cuda=${CUDA_HOME:-/usr/local/cuda} nccl
+    [ -x "$cuda/bin/nvcc" ] || fail "found no CUDA compiler at $cuda/bin/nvcc, and --gpu needs it;" \
+        "install the CUDA toolkit of the version that torch $torch_version was built for," \
+        "or name its folder with CUDA_HOME."
+    export CUDA_HOME=$cuda HOROVOD_CUDA_HOME=$cuda HOROVOD_GPU_OPERATIONS=NCCL
+    export HOROVOD_NCCL_LINK=SHARED PATH=$cuda/bin:$PATH
+
+    # pip's NCCL is the one that torch itself loads; the machine's is the second choice.
+    nccl=$("$python" -c 'import importlib.util as u
+s = u.find_spec("nvidia") and u.find_spec("nvidia.nccl")
+print(list(s.submodule_search_locations)[0] if s else "")')
+    if [ -e "$nccl/include/nccl.h" ]; then
+        # It has libnccl.so.2 only; the linker looks for the name without a number.
+        mkdir "$work/nccl"
+        ln -s "$nccl/lib/libnccl.so.2" "$work/nccl/libnccl.so"
+        export HOROVOD_NCCL_INCLUDE=$nccl/include HOROVOD_NCCL_LIB=$work/nccl
+    elif [ -z "$(find /usr/include /usr/local/include "$cuda/include" -name nccl.h 2>/dev/null)" ]; then
+        fail "found no nccl.h, neither in pip's nvidia-nccl package nor on the machine, and --gpu" \
+            "needs NCCL; install it (Debian: apt-get install libnccl-dev; RHEL: dnf install" \
+            "libnccl-devel)."
+    fi
+}
+
+# ---- building ----------------------------------------------------------------------------------
+
+write_compiler_wrapper() {
+    # nvcc calls the compiler too, on code that it translated for the standard it was given:
+    # those calls go through as they are.
+    cat >"$work/cxx" <<END
+#!/usr/bin/env bash
+args=()
+for arg in "\$@"; do
+    case \$arg in
+        -D__CUDACC__* | -D__NVCC__* | *.cudafe1.*) exec ${CXX:-g++} "\$@" ;;
+        -std=*) ;;
+        *) args+=("\$arg") ;;
+    esac
+done
+exec ${CXX:-g++} "\${args[@]}" -std=gnu++$standard -I$("$python" -c \
+        'import sysconfig; print(sysconfig.get_path("include"))')
+END
+    chmod +x "$work/cxx"
+}
+
+# Compiling torch's headers takes about 2 GB a process.
+parallel_jobs() {
+    local cpus memory_gb
+    cpus=$(nproc)
+    memory_gb=$(awk '/MemAvailable/ {print int($2 / 2097152)}' /proc/meminfo)
+    [ "$cpus" -le "$memory_gb" ] || cpus=$memory_gb
+    echo $((cpus > 1 ? cpus : 1))
+}
+
+build() {
+    local log=$wheels/build.log
+    work=$(mktemp -d)
+    incoming=$wheels/.incoming
+    trap 'rm -rf "$work" "$incoming"' EXIT
+    trap 'exit 130' INT TERM
+    rm -rf "$incoming"
+    mkdir "$incoming"
+    [ $gpu = cpu ] || find_cuda
+    write_compiler_wrapper
+
+    say "building Horovod $HOROVOD_VERSION for torch $torch_version ($gpu, C++$standard)," \
+        "some minutes, once; log: $log"
+    # The tools go to a folder of their own: the Python that is built for stays as it is.
+    # No cache: pip would hand out a Horovod that it once built for another torch.
+    # MAKEFLAGS replaces what a make around this script may have set.
+    if ! {
+        "$python" -m pip install --quiet --target "$work/tools" 'setuptools<81' wheel packaging \
+            cffi cloudpickle psutil pyyaml 'cmake>=3.18,<4' &&
+            env TMPDIR="$work" PYTHONPATH="$work/tools" CXX="$work/cxx" \
+                MAKEFLAGS="-j$(parallel_jobs)" HOROVOD_CMAKE="$work/tools/cmake/data/bin/cmake" \
+                HOROVOD_WITH_PYTORCH=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 \
+                HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 \
+                "$python" -m pip wheel --verbose --no-cache-dir --no-build-isolation --no-deps \
+                --no-binary horovod --wheel-dir "$incoming" "horovod==$HOROVOD_VERSION"
+    } >"$log" 2>&1; then
+        # The compiler's first complaints say more than the end, which is often pip's own.
+        { grep -m 3 -E 'error: |Error: ' "$log" || true; tail -n 30 "$log"; } >&2
+        fail "Horovod $HOROVOD_VERSION did not build for torch $torch_version; the lines above are" \
+            "the log's end, all of it is in $log."
+    fi
+    # A rename is all or nothing: what bears the name of a wheel is whole.
+    mv "$incoming"/horovod-*.whl "$wheels/"
+    rm -rf "$work" "$incoming"
+}
+
+if [ $mode = check ]; then
+    [ -n "$(find_wheel)" ] || check_tools
+    exit
+fi
+
+if [ -z "$(find_wheel)" ]; then
+    check_tools
+    mkdir -p "$wheels" 2>/dev/null || fail "cannot write to $wheelhouse; name another folder with" \
+        "--wheelhouse or SPARKDL_RUNNER_WHEELHOUSE."
+    if command -v flock >/dev/null; then
+        exec 8>"$wheels/.lock"
+        # Some network folders know no locks; the rename at the end is what keeps wheels whole.
+        flock -n 8 || { say "waiting for another build of the same wheel" && flock 8; } || true
+    fi
+    [ -n "$(find_wheel)" ] || build
+fi
+wheel=$(find_wheel)
+
+if [ $mode = wheel ]; then
+    echo "$wheel"
+    exit
+fi
+
+# ---- installing --------------------------------------------------------------------------------
+
+"$python" -m pip install --quiet cloudpickle psutil pyyaml packaging 'cffi>=1.4' >&2
+# Forced: a Horovod of the same version, built for another torch, may be there.
+"$python" -m pip install --quiet --no-deps --force-reinstall "$wheel" >&2
+"$python" -c 'import horovod.torch' >&2 ||
+    fail "the wheel $wheel was installed but does not load (see above); remove it to build it anew."
+say "Horovod $HOROVOD_VERSION ($gpu) is installed in $("$python" -c 'import sys; print(sys.prefix)')"
