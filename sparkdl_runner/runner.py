@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -65,11 +66,7 @@ class DistributedRunner:
             RunnerError: Spark ended the run.
         """
         function.check_call(main, kwargs)
-        if world.in_worker():
-            raise LaunchError(
-                f"run() was called inside rank {world.current_world().rank} of another run; it "
-                "must be called on the driver."
-            )
+        _check_on_driver()
         outcomes = self._launch(main, kwargs)
         cause = root_cause(outcomes)
         if cause is not None:
@@ -109,6 +106,20 @@ def check_count(name: str, value: object) -> None:
         raise TypeError(
             f"{name} is {value!r}, a {type(value).__name__}; it must be an int: positive for that "
             "many ranks on Spark, negative for that many processes on this host."
+        )
+
+
+def _check_on_driver() -> None:
+    if world.in_worker():
+        raise LaunchError(
+            f"run() was called inside rank {world.current_world().rank} of another run; it must be "
+            "called on the driver."
+        )
+    pyspark = sys.modules.get("pyspark")
+    if pyspark is not None and pyspark.TaskContext.get() is not None:
+        raise LaunchError(
+            "run() was called inside a Spark task; it must be called on the driver, outside of "
+            "functions that are passed to Spark."
         )
 
 

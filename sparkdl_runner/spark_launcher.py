@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import re
 import sys
 import time
@@ -29,30 +30,25 @@ def require_spark_context() -> SparkContext:
     """Returns the running application's SparkContext.
 
     Raises:
-        LaunchError: There is none, it is reached by Spark Connect only, or this is a Spark task.
+        LaunchError: There is none, or it is reached by Spark Connect only.
     """
     try:
-        from pyspark import SparkContext, TaskContext
+        from pyspark import SparkContext
     except ImportError:
         raise LaunchError(
             "A positive number of ranks runs on Spark, and pyspark is not installed here: run "
             "pip install 'sparkdl-runner[spark]', or use a negative number to run on this host "
             "alone, without Spark."
         ) from None
-    if TaskContext.get() is not None:
+    if _is_spark_connect():
         raise LaunchError(
-            "The runner was called inside a Spark task; it must be called on the driver, outside "
-            "of functions that are passed to Spark."
+            "This session reaches Spark through Spark Connect, which offers no barrier tasks with "
+            "a channel to the driver: run on a cluster with a classic session (on Databricks: "
+            "dedicated access mode, not serverless or standard), or use a negative number to run "
+            "on this host alone."
         )
     context = SparkContext._active_spark_context
     if context is None:
-        if _is_spark_connect():
-            raise LaunchError(
-                "This session reaches Spark through Spark Connect, which offers no barrier tasks "
-                "with a channel to the driver: run on a cluster with a classic session (on "
-                "Databricks: dedicated access mode, not serverless or standard), or use a negative "
-                "number to run on this host alone."
-            )
         raise LaunchError(
             "There is no Spark session: create one with SparkSession.builder.getOrCreate() before "
             "run(), or use a negative number to run on this host alone, without Spark."
@@ -151,6 +147,8 @@ def launch(
     bind_address, host = _driver_address(context)
     server = LogServer(network.listen(bind_address), host=host, num_proc=num_proc, sink=console)
     console.gang = Gang(server.stop_ranks)
+    if is_single_host(context):
+        _let_the_jvm_exit(context)
     task = RankTask(
         backend=backend,
         attempt=attempt,
@@ -177,6 +175,25 @@ def launch(
             raise spark_failure.explain(error, python=context.pythonExec) from None
         finally:
             server.flush()
+
+
+def _let_the_jvm_exit(context: SparkContext) -> None:
+    """Ends Spark's barrier timer when this process ends.
+
+    Up to Spark 3.5 that timer's thread is no daemon. With a local master it lives in the driver's
+    JVM, which under spark-submit would then wait for it for ever after the script's end.
+    """
+    global _jvm_will_exit
+    if _jvm_will_exit or int(context.version.partition(".")[0]) >= 4:
+        return
+    _jvm_will_exit = True
+    barrier = context._jvm.java.lang.Class.forName("org.apache.spark.BarrierTaskContext$")
+    timer = barrier.getMethod("org$apache$spark$BarrierTaskContext$$timer", None)
+    cancel = timer.invoke(barrier.getField("MODULE$").get(None), None).cancel
+    atexit.register(cancel)
+
+
+_jvm_will_exit = False
 
 
 def _driver_address(context: SparkContext) -> tuple[str, str]:

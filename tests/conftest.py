@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Iterator
 
-import psutil
 import pytest
 
-
-def _workers() -> set[int]:
-    found = set()
-    for process in psutil.process_iter(["pid", "cmdline", "status"]):
-        command = process.info["cmdline"] or []
-        if "sparkdl_runner.worker" in command and process.info["status"] != psutil.STATUS_ZOMBIE:
-            found.add(process.info["pid"])
-    return found
+from processes import wait_until_gone, workers
 
 
 def _threads() -> set[str]:
@@ -26,16 +17,14 @@ def _threads() -> set[str]:
 
 @pytest.fixture(autouse=True)
 def _leaves_nothing_behind() -> Iterator[None]:
-    workers, environment = _workers(), dict(os.environ)
+    environment = dict(os.environ)
     yield
-    deadline = time.monotonic() + 5
-    while (left := _workers() - workers) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not left, f"worker processes left behind: {left}"
+    assert wait_until_gone("sparkdl_runner.worker"), f"workers left behind: {workers()}"
     assert not _threads()
     changed = {
         name
         for name in environment.keys() | os.environ.keys()
-        if environment.get(name) != os.environ.get(name) and not name.startswith("PYTEST")
+        if environment.get(name) != os.environ.get(name)
+        and not name.startswith(("PYTEST", "SPARK_"))
     }
     assert not changed, f"environment variables changed: {changed}"

@@ -1,0 +1,29 @@
+"""One Spark session per kind of master, whatever the number of tests that use it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+
+import pytest
+from spark_sessions import session_on
+
+# Before any session starts: executors must run the Python of these tests, on no network.
+os.environ["PYSPARK_PYTHON"] = sys.executable
+os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+
+
+@pytest.fixture(scope="session")
+def sessions() -> Iterator[dict]:
+    """The running session by its master; at most one."""
+    running: dict = {}
+    yield running
+    for session in running.values():
+        session.stop()
+
+
+@pytest.fixture
+def spark(sessions):
+    """A session with two slots in the driver's own process."""
+    return session_on(sessions, "local[2]")

@@ -1,0 +1,134 @@
+"""Barrier tasks in executors that are processes of their own: ``local-cluster[2,1,1024]``."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import stat
+import time
+from pathlib import Path
+
+import psutil
+import pyspark
+import pytest
+import rank_functions
+from spark_sessions import session_on
+
+from processes import running, workers
+from sparkdl_runner import DistributedRunner, HorovodRunner, LaunchError, RunConfig, RunnerError
+
+pytestmark = pytest.mark.integration
+
+# Two executors of one machine are two users of one set of GPUs; a lock folder shares them out.
+DISCOVERY = """#!/bin/sh
+for gpu in 5 3; do
+    if mkdir "{folder}/$gpu" 2>/dev/null; then
+        echo "{{\\"name\\": \\"gpu\\", \\"addresses\\": [\\"$gpu\\"]}}"
+        exit 0
+    fi
+done
+exit 1
+"""
+
+
+@pytest.fixture(scope="module")
+def gpu_script(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gpus")
+    script = folder / "discover.sh"
+    script.write_text(DISCOVERY.format(folder=folder))
+    script.chmod(script.stat().st_mode | stat.S_IEXEC)
+    return script
+
+
+@pytest.fixture
+def cluster(sessions, gpu_script, monkeypatch):
+    monkeypatch.setenv("SPARK_HOME", str(Path(pyspark.__file__).parent))
+    return session_on(
+        sessions,
+        "local-cluster[2,1,1024]",
+        **{
+            "spark.executor.memory": "1g",
+            "spark.worker.resource.gpu.amount": "1",
+            "spark.worker.resource.gpu.discoveryScript": str(gpu_script),
+            "spark.executor.resource.gpu.amount": "1",
+            "spark.task.resource.gpu.amount": "1",
+        },
+    )
+
+
+def see_gpus() -> tuple[str, list[int]]:
+    import horovod.torch as hvd
+    import torch
+
+    hvd.init()
+    visible = os.environ["CUDA_VISIBLE_DEVICES"]
+    own = int(visible.split(",")[hvd.local_rank()])
+    return visible, hvd.allgather(torch.tensor([own])).tolist()
+
+
+def test_ranks_wait_for_executors_and_each_finds_its_own_gpu_by_local_rank(cluster):
+    visible, own = DistributedRunner(
+        num_proc=2, backend="horovod", config=RunConfig(slot_wait_seconds=60)
+    ).run(see_gpus)
+    assert sorted(visible.split(",")) == ["3", "5"]
+    assert own == [int(gpu) for gpu in visible.split(",")]
+
+
+@pytest.mark.parametrize(
+    ("backend", "train"),
+    [("horovod", rank_functions.train_with_horovod), ("torch", rank_functions.train_with_ddp)],
+)
+def test_unmodified_training_code_ends_with_equal_weights(cluster, backend, train):
+    weights = DistributedRunner(num_proc=2, backend=backend).run(train)
+    assert weights[0] == weights[1]
+
+
+def test_output_of_executors_reaches_the_driver(cluster, capfd):
+    HorovodRunner(np=2, driver_log_verbosity="all").run(rank_functions.speak)
+    lines = capfd.readouterr().out.splitlines()
+    assert {"[rank 0] printed by 0", "[rank 1] printed by 1"} <= set(lines)
+
+
+def test_slots_that_never_come_are_told_after_the_wait(cluster):
+    runner = DistributedRunner(num_proc=3, config=RunConfig(slot_wait_seconds=1))
+    started = time.monotonic()
+    with pytest.raises(
+        LaunchError, match=r"3 ranks need 3 task slots .* has 2 .*executor\.instances"
+    ):
+        runner.run(print)
+    assert 1 <= time.monotonic() - started < 10
+
+
+def test_a_lost_executor_is_an_error_and_the_next_run_works(cluster):
+    def main():
+        import time
+
+        from sparkdl_runner import current_world, log_to_driver
+
+        log_to_driver("up")
+        if current_world().rank == 1:
+            # The agent's parent is Spark's daemon, whose parent is the executor.
+            agent = psutil.Process(os.getppid())
+            executor = next(p for p in agent.parents() if "java" in p.name())
+            executor.send_signal(signal.SIGKILL)
+        time.sleep(60)
+
+    started = time.monotonic()
+    with pytest.raises(RunnerError, match=re.compile("ended the run before|SIGKILL", re.S)):
+        DistributedRunner(num_proc=2, backend="torch").run(main)
+    assert time.monotonic() - started < 30
+    assert not workers()
+    weights = DistributedRunner(num_proc=2, backend="torch").run(rank_functions.train_with_ddp)
+    assert weights[0] == weights[1]
+
+
+def test_dynamic_allocation_is_refused_in_one_sentence(cluster, monkeypatch):
+    configuration = cluster.sparkContext._conf
+    configuration.set("spark.dynamicAllocation.enabled", "true")
+    try:
+        with pytest.raises(LaunchError, match=r"spark\.dynamicAllocation\.enabled is true"):
+            HorovodRunner(np=2).run(print)
+    finally:
+        configuration.set("spark.dynamicAllocation.enabled", "false")
+    assert not running("sparkdl_runner.worker")

@@ -1,0 +1,240 @@
+"""Positive np: barrier tasks of a real Spark application, on ``local[2]``."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import rank_functions
+
+from processes import wait_until_gone, workers
+from sparkdl_runner import (
+    DistributedRunner,
+    HorovodRunner,
+    LaunchError,
+    NotPicklableError,
+    RunConfig,
+    RunnerError,
+    WorkerDiedError,
+    WorkerFailedError,
+)
+
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("spark")]
+
+
+@pytest.mark.parametrize(
+    ("backend", "train"),
+    [("horovod", rank_functions.train_with_horovod), ("torch", rank_functions.train_with_ddp)],
+)
+def test_unmodified_training_code_ends_with_equal_weights(backend, train):
+    weights = DistributedRunner(num_proc=2, backend=backend).run(train)
+    assert len(weights) == 2
+    assert weights[0] == weights[1]
+
+
+def test_ranks_are_processes_below_sparks_and_know_no_secret_of_its():
+    told = HorovodRunner(np=2).run(rank_functions.describe)
+    assert [row[:3] for row in told["ranks"]] == [[0, 0, 2], [1, 1, 2]]
+    assert os.getpid() not in {row[4] for row in told["ranks"]}
+    assert told["world"]["address"] == "127.0.0.1"
+    assert told["threads"] == "1"  # spark.task.cpus
+    assert told["secrets"] == []
+    assert "pyspark" not in told["modules"]
+
+
+def test_sparks_python_processes_are_left_as_they_were(spark):
+    def look(_):
+        import os
+        import sys
+
+        yield sorted(os.environ), sorted({"torch", "horovod"} & set(sys.modules)), os.getcwd()
+
+    def states():
+        return spark.sparkContext.parallelize(range(2), 2).mapPartitions(look).collect()
+
+    before = states()
+    HorovodRunner(np=2).run(rank_functions.describe)
+    assert states() == before
+    assert all(not heavy for _, heavy, _ in before)
+
+
+def test_np_0_takes_all_slots():
+    with pytest.warns(DeprecationWarning, match="np=0"):
+        runner = HorovodRunner(np=0)
+    assert len(runner.run(rank_functions.describe)["ranks"]) == 2
+
+
+def test_functions_of_a_notebook_travel():
+    # What a cell defines lives in __main__ and refers to names of the cell.
+    cell = {"__name__": "__main__"}
+    exec("offset = 5\ndef double(x): return 2 * x\ndef main(a): return double(a) + offset", cell)
+    assert HorovodRunner(np=1).run(cell["main"], a=2) == 9
+
+
+@pytest.mark.parametrize("verbosity", ["log_callback_only", "all"])
+def test_what_reaches_the_driver_is_what_was_asked_for(verbosity, capfd):
+    HorovodRunner(np=2, driver_log_verbosity=verbosity).run(rank_functions.speak)
+    lines = capfd.readouterr().out.splitlines()
+    for rank in (0, 1):
+        assert f"[rank {rank}] message of {rank} " + "x" * 3987 in lines
+        printed = [f"printed by {rank}", f"complaint of {rank}", "100%", "no newline at the end"]
+        shown = [f"[rank {rank}] {text}" in lines for text in printed]
+        assert shown == [verbosity == "all"] * 4
+
+
+def test_output_arrives_while_the_run_is_going(capfd):
+    started = time.monotonic()
+    arrived = []
+
+    def main():
+        import time
+
+        print("early", flush=True)
+        time.sleep(3)
+
+    def watch():
+        while not arrived and time.monotonic() - started < 30:
+            if "early" in capfd.readouterr().out:
+                arrived.append(time.monotonic())
+            time.sleep(0.05)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    DistributedRunner(num_proc=1, backend="torch").run(main)
+    ended = time.monotonic()
+    watcher.join()
+    assert ended - arrived[0] > 1
+
+
+@pytest.mark.parametrize("backend", ["horovod", "torch"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_exception_in_any_rank_is_raised_with_its_traceback(backend, rank, spark):
+    runner = DistributedRunner(num_proc=2, backend=backend)
+    with pytest.raises(WorkerFailedError) as caught:
+        runner.run(rank_functions.fail_in_rank, backend=backend, rank=rank, how="raise")
+    error = caught.value
+    assert error.rank == rank
+    assert error.host
+    assert isinstance(error.__cause__, ValueError)
+    assert f"raised ValueError: the data of rank {rank} is bad" in str(error)
+    assert "in fail_in_rank" in error.remote_traceback
+    assert "about to raise" in error.output_tail
+    # Both slots are free again, and Spark is unharmed.
+    assert spark.sparkContext.parallelize(range(2), 2).barrier().mapPartitions(list).count() == 2
+
+
+@pytest.mark.parametrize("backend", ["horovod", "torch"])
+def test_a_killed_rank_is_the_cause_and_its_peers_loss_the_consequence(backend):
+    runner = DistributedRunner(num_proc=2, backend=backend)
+    with pytest.raises(WorkerDiedError, match="SIGKILL") as caught:
+        runner.run(rank_functions.fail_in_rank, backend=backend, rank=1, how="kill")
+    assert caught.value.rank == 1
+
+
+def test_what_a_failed_rank_has_started_ends_with_it():
+    with pytest.raises(WorkerFailedError, match="with a child"):
+        HorovodRunner(np=2).run(rank_functions.start_a_sleeper_and_fail)
+    assert wait_until_gone("4711")
+
+
+def test_more_ranks_than_slots_is_told_at_once():
+    started = time.monotonic()
+    with pytest.raises(LaunchError, match=r"3 ranks need 3 task slots .* has 2 .*local\[3\]"):
+        HorovodRunner(np=3).run(print)
+    assert time.monotonic() - started < 5
+
+
+def test_slots_that_are_busy_are_waited_for(spark):
+    def occupy(_):
+        import time
+
+        time.sleep(3)
+
+    with ThreadPoolExecutor(1) as pool:
+        busy = pool.submit(spark.sparkContext.parallelize(range(1), 1).foreach, occupy)
+        time.sleep(1)
+        assert len(HorovodRunner(np=2).run(rank_functions.describe)["ranks"]) == 2
+        busy.result()
+
+
+def test_a_thread_other_than_the_main_one_can_run():
+    with ThreadPoolExecutor(1) as pool:
+        told = pool.submit(HorovodRunner(np=2).run, rank_functions.describe).result()
+    assert len(told["ranks"]) == 2
+
+
+def test_calling_from_inside_a_spark_task_is_refused(spark):
+    def call(_):
+        from sparkdl_runner import HorovodRunner, LaunchError
+
+        for np in (1, -1):
+            try:
+                HorovodRunner(np=np).run(print)
+            except LaunchError as error:
+                yield str(error)
+
+    told = spark.sparkContext.parallelize(range(1), 1).mapPartitions(call).collect()
+    assert len(told) == 2
+    assert all("called inside a Spark task; it must be called on the driver" in t for t in told)
+
+
+def test_a_function_that_refers_to_the_session_is_told_its_name(spark):
+    def main():
+        return spark.range(3).count()
+
+    with pytest.raises(NotPicklableError, match="the enclosing function's variable 'spark'"):
+        HorovodRunner(np=2).run(main)
+
+
+def test_a_value_that_cannot_be_pickled_is_one_sentence():
+    with pytest.raises(NotPicklableError, match="rank 0 returned, a lock, cannot be pickled"):
+        HorovodRunner(np=2).run(rank_functions.return_unpicklable)
+
+
+def test_a_large_value_arrives():
+    value = HorovodRunner(np=2).run(lambda: bytes(range(256)) * 200_000)
+    assert value == bytes(range(256)) * 200_000
+
+
+@pytest.mark.parametrize("how", ["job group", "interrupt"])
+def test_a_cancelled_run_leaves_no_process(spark, how):
+    context = spark.sparkContext
+    ended = []
+
+    def run():
+        context.setJobGroup("to be cancelled", "a run")
+        try:
+            DistributedRunner(num_proc=2, backend="torch").run(
+                rank_functions.sleep_in_ranks, seconds=60
+            )
+        except RunnerError as error:
+            ended.append(str(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    deadline = time.monotonic() + 30
+    while len(workers()) < 4:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    if how == "job group":
+        context.cancelJobGroup("to be cancelled")
+    else:
+        context.cancelAllJobs()  # what pyspark does for Ctrl-C, and notebooks for their button
+    thread.join(10)
+    assert not thread.is_alive()
+    assert ended == ["The Spark job was cancelled before the ranks had finished."]
+    assert wait_until_gone("sparkdl_runner.worker")
+
+
+def test_the_job_keeps_its_description_and_the_caller_keeps_theirs(spark):
+    context = spark.sparkContext
+    context.setLocalProperty("spark.job.description", "mine")
+    try:
+        DistributedRunner(num_proc=1, backend="torch", config=RunConfig()).run(os.getpid)
+        assert context.getLocalProperty("spark.job.description") == "mine"
+    finally:
+        context.setLocalProperty("spark.job.description", None)
+    assert not list(context.getJobTags())

@@ -1,0 +1,60 @@
+"""The launch benchmark as a person runs it; how fast the launchers are is not for a test to say."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+JOB = Path(__file__).resolve().parents[2] / "jobs" / "benchmark.py"
+OURS = {"HorovodRunner", "DistributedRunner(torch)"}
+PEERS = {"horovod.spark.run", "TorchDistributor"}
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(420)]
+
+
+def run_benchmark(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(JOB), *arguments],
+        cwd=folder,
+        env={**os.environ, "TMPDIR": str(folder), "PYSPARK_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+
+
+def test_launch_measures_every_launcher(tmp_path: Path) -> None:
+    done = run_benchmark(tmp_path, "launch", "--repeat", "1", "--output", "figures.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / "figures.json").read_text())
+    assert report["benchmark"] == "launch"
+    assert report["ranks"] == 2
+    assert report["repeat"] == 1
+    assert set(report["versions"]) >= {"python", "pyspark", "torch"}
+    for table in (report["first_call"], report["warm_call"]):
+        assert set(table) == OURS | PEERS
+        peers_median = [table[name]["median"] for name in PEERS if "median" in table[name]]
+        assert peers_median, table
+        for name in OURS:
+            assert len(table[name]["seconds"]) == 1
+            assert table[name]["min"] <= table[name]["median"] <= table[name]["max"]
+            expected = min(peers_median) / table[name]["median"]
+            assert table[name]["times_faster"] == pytest.approx(expected)
+        for name in PEERS:
+            # A peer may not work with the newest of everything; then it says why.
+            assert "seconds" in table[name] or table[name]["unavailable"]
+    for name in OURS | PEERS:
+        assert sum(line.startswith(name) for line in done.stdout.splitlines()) == 2
+
+
+@pytest.mark.parametrize("repeat", ["0", "-1", "many"])
+def test_launch_refuses_to_measure_nothing(tmp_path: Path, repeat: str) -> None:
+    done = run_benchmark(tmp_path, "launch", "--repeat", repeat)
+    assert done.returncode == 2
+    assert f"{repeat!r} is not a whole number of at least 1" in done.stderr
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,158 @@
+"""The main job as a person runs it: one command in an empty folder, on both backends."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+JOB = ROOT / "jobs" / "digits.py"
+SUMMARY_KEYS = {
+    "accuracy",
+    "samples_per_second",
+    "seconds",
+    "backend",
+    "world_size",
+    "run_id",
+    "tracking_uri",
+}
+EPOCHS = 10
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+HAS_PETASTORM = importlib.util.find_spec("petastorm") is not None
+
+
+@pytest.fixture(autouse=True)
+def _same_environment() -> Iterator[None]:
+    """mlflow and torch set variables when they read a model; here, only for the test."""
+    environment = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+def run_job(
+    folder: Path, *arguments: str, launcher: tuple[str, ...] = (sys.executable,)
+) -> subprocess.CompletedProcess[str]:
+    """Runs the job in ``folder``, with everything temporary kept inside it."""
+    environment = {name: value for name, value in os.environ.items() if "MLFLOW" not in name}
+    temporary = folder / "temporary"
+    temporary.mkdir()
+    environment |= {"TMPDIR": str(temporary), "PYSPARK_PYTHON": sys.executable}
+    return subprocess.run(
+        [*launcher, str(JOB), *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+
+def check_run(summary: dict[str, Any], backend: str) -> None:
+    """Looks at the run in MLflow as someone would who knows no more than the job's last line."""
+    import mlflow
+    import numpy as np
+    from sklearn.datasets import load_digits
+
+    client = mlflow.MlflowClient(tracking_uri=summary["tracking_uri"])
+    run = client.get_run(summary["run_id"])
+    assert run.info.status == "FINISHED"
+    assert run.data.params["backend"] == backend
+    assert run.data.params["world_size"] == "2"
+    assert run.data.params["epochs"] == str(EPOCHS)
+    rows = int(run.data.params["train_rows"]) + int(run.data.params["test_rows"])
+    assert rows == 1797
+    for name in ("loss", "accuracy", "samples_per_second"):
+        history = client.get_metric_history(summary["run_id"], name)
+        assert [metric.step for metric in history] == list(range(1, EPOCHS + 1))
+    assert run.data.metrics["accuracy"] == summary["accuracy"]
+
+    (output,) = run.outputs.model_outputs
+    model_uri = f"models:/{output.model_id}"
+    mlflow.set_tracking_uri(summary["tracking_uri"])
+    info = mlflow.models.get_model_info(model_uri)
+    model = mlflow.pyfunc.load_model(model_uri)
+    assert info.signature.inputs.inputs[0].shape == (-1, 64)
+    assert info.signature.outputs.inputs[0].shape == (-1, 10)
+    assert np.asarray(model.input_example).shape[1:] == (64,)
+    # The weights are the trained ones, in any number of rows.
+    digits, labels = load_digits(return_X_y=True)
+    predicted = model.predict(digits.astype("float32")).argmax(axis=1)
+    assert (predicted == labels).mean() > 0.95
+
+
+def spark_submit(master: str) -> tuple[str, ...]:
+    """The command that comes with the installed pyspark."""
+    import pyspark
+
+    return (str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", master)
+
+
+# A test that the lane cannot run does not exist there, rather than being skipped.
+if HAS_PETASTORM:
+
+    @pytest.mark.parametrize("backend", ["horovod", "torch"])
+    def test_trains_and_tracks(tmp_path: Path, backend: str) -> None:
+        done = run_job(tmp_path, "--backend", backend, "--epochs", str(EPOCHS))
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == ""
+        *lines, last = done.stdout.splitlines()
+        for epoch in range(1, EPOCHS + 1):
+            assert any(f"epoch {epoch:2} of {EPOCHS}" in line for line in lines)
+        summary = json.loads(last)
+        assert set(summary) == SUMMARY_KEYS
+        assert summary["accuracy"] >= 0.95
+        assert summary["backend"] == backend
+        assert summary["world_size"] == 2
+        assert summary["samples_per_second"] > 0
+        assert 0 < summary["seconds"] < 240
+        assert summary["tracking_uri"] == f"sqlite:///{tmp_path}/mlflow.db"
+        assert any(
+            f"mlflow ui --backend-store-uri {summary['tracking_uri']}" in line for line in lines
+        )
+        assert any(line.endswith(f"/runs/{summary['run_id']}") for line in lines)
+        check_run(summary, backend)
+        assert not list((tmp_path / "temporary").glob("digits-*"))
+
+    def test_is_failed_in_mlflow_when_ranks_cannot_start(tmp_path: Path) -> None:
+        done = run_job(tmp_path, "--np", "2", launcher=spark_submit("local[1]"))
+        assert done.returncode == 1
+        # spark-submit passes on both of the job's streams as its own stdout.
+        assert "digits: 2 ranks need 2 task slots at once" in done.stdout
+        assert "Traceback" not in done.stdout + done.stderr
+        import mlflow
+
+        client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
+        experiment = client.get_experiment_by_name("digits")
+        (run,) = client.search_runs([experiment.experiment_id])
+        assert run.info.status == "FAILED"
+        assert not list((tmp_path / "temporary").glob("digits-*"))
+
+else:
+
+    def test_says_what_is_missing(tmp_path: Path) -> None:
+        done = run_job(tmp_path)
+        assert done.returncode == 2
+        assert done.stdout == ""
+        (sentence,) = done.stderr.splitlines()
+        assert "petastorm" in sentence
+        assert not (tmp_path / "mlflow.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--np", "0"), ("--epochs", "2.5"), ("--batch-size", "-1")]
+)
+def test_refuses_numbers_that_make_no_sense(tmp_path: Path, option: str, value: str) -> None:
+    done = run_job(tmp_path, option, value)
+    assert done.returncode == 2
+    assert f"argument {option}" in done.stderr.splitlines()[-1]

@@ -1,0 +1,238 @@
+"""Negative np: processes of this host, without Spark and without Java."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import psutil
+import pytest
+import rank_functions
+
+from processes import wait_until_gone
+from sparkdl_runner import (
+    DistributedRunner,
+    HorovodRunner,
+    LaunchError,
+    NotPicklableError,
+    WorkerDiedError,
+    WorkerFailedError,
+    log_to_driver,
+)
+
+pytestmark = pytest.mark.integration
+
+
+def run_script(tmp_path, code, **environment):
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(code))
+    return subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, **environment},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_rank_0s_value_is_returned_and_the_driver_stays_without_spark_and_java(tmp_path):
+    done = run_script(
+        tmp_path,
+        """
+        import functools, sys
+        from sparkdl_runner import HorovodRunner
+
+        offset = 100
+
+        def main(a, b):
+            import horovod.torch as hvd
+            hvd.init()
+            return offset + a + b + hvd.rank() + 10 * hvd.size()
+
+        if __name__ == "__main__":
+            print(HorovodRunner(np=-2).run(main, a=1, b=2))
+            print(HorovodRunner(np=-1).run(functools.partial(main, 1), b=2))
+            print(HorovodRunner(np=-1).run(lambda: offset))
+            print([m for m in ("pyspark", "torch", "horovod") if m in sys.modules])
+        """,
+        PATH="/nonexistent",
+        JAVA_HOME="/nonexistent",
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == ["123", "113", "100", "[]"]
+
+
+@pytest.mark.parametrize(
+    ("backend", "train"),
+    [("horovod", rank_functions.train_with_horovod), ("torch", rank_functions.train_with_ddp)],
+)
+def test_unmodified_training_code_ends_with_equal_weights(backend, train):
+    weights = DistributedRunner(num_proc=-2, backend=backend).run(train)
+    assert len(weights) == 2
+    assert weights[0] == weights[1]
+
+
+def test_each_rank_knows_its_world():
+    told = HorovodRunner(np=-2).run(rank_functions.describe)
+    assert [row[:3] for row in told["ranks"]] == [[0, 0, 2], [1, 1, 2]]
+    assert {row[4] for row in told["ranks"]} == {os.getpid()}
+    assert told["world"]["size"] == told["world"]["local_size"] == 2
+    assert told["world"]["backend"] == "horovod"
+    assert told["modules"] == ["horovod", "torch"]
+    assert told["threads"] == str(max(1, len(os.sched_getaffinity(0)) // 2))
+
+
+def test_all_that_ranks_print_is_shown_whatever_the_verbosity(capfd):
+    HorovodRunner(np=-2).run(rank_functions.speak)
+    lines = capfd.readouterr().out.splitlines()
+    for rank in (0, 1):
+        assert f"[rank {rank}] printed by {rank}" in lines
+        assert f"[rank {rank}] complaint of {rank}" in lines
+        assert f"[rank {rank}] 100%" in lines
+        assert f"[rank {rank}] no newline at the end" in lines
+        assert f"[rank {rank}] message of {rank} " + "x" * 3987 in lines
+
+
+@pytest.mark.parametrize("backend", ["horovod", "torch"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_exception_in_any_rank_is_raised_with_its_traceback(backend, rank):
+    with pytest.raises(WorkerFailedError) as caught:
+        DistributedRunner(num_proc=-2, backend=backend).run(
+            rank_functions.fail_in_rank, backend=backend, rank=rank, how="raise"
+        )
+    error = caught.value
+    assert error.rank == rank
+    assert isinstance(error.__cause__, ValueError)
+    assert f"raised ValueError: the data of rank {rank} is bad" in str(error)
+    assert "in fail_in_rank" in error.remote_traceback
+    assert "about to raise" in error.output_tail
+
+
+@pytest.mark.parametrize("backend", ["horovod", "torch"])
+@pytest.mark.parametrize(("how", "words"), [("kill", "SIGKILL"), ("exit", "exited with code 7")])
+def test_a_death_in_any_rank_is_told_apart_from_what_it_does_to_the_others(backend, how, words):
+    with pytest.raises(WorkerDiedError, match=words) as caught:
+        DistributedRunner(num_proc=-2, backend=backend).run(
+            rank_functions.fail_in_rank, backend=backend, rank=1, how=how
+        )
+    assert caught.value.rank == 1
+
+
+def test_what_a_failed_rank_has_started_ends_with_it():
+    with pytest.raises(WorkerFailedError, match="with a child"):
+        HorovodRunner(np=-2).run(rank_functions.start_a_sleeper_and_fail)
+    assert wait_until_gone("4711")
+
+
+def test_an_exception_of_a_class_from_main_is_the_same_class_on_the_driver(tmp_path):
+    done = run_script(
+        tmp_path,
+        """
+        from sparkdl_runner import HorovodRunner, WorkerFailedError
+
+        class DataError(Exception):
+            pass
+
+        def main():
+            raise DataError("mine")
+
+        try:
+            HorovodRunner(np=-1).run(main)
+        except WorkerFailedError as error:
+            print(type(error.__cause__) is DataError, error.__cause__)
+        """,
+    )
+    assert done.stdout == "True mine\n"
+
+
+def test_a_value_that_cannot_be_pickled_is_one_sentence():
+    with pytest.raises(NotPicklableError, match="rank 0 returned, a lock, cannot be pickled"):
+        HorovodRunner(np=-2).run(rank_functions.return_unpicklable)
+
+
+def test_sys_exit_with_0_is_a_return_and_with_another_code_a_failure():
+    assert HorovodRunner(np=-1).run(sys.exit) is None
+    with pytest.raises(WorkerFailedError, match="SystemExit: 3"):
+        HorovodRunner(np=-1).run(lambda: sys.exit(3))
+
+
+def test_running_inside_a_rank_is_refused():
+    def nested():
+        HorovodRunner(np=-1).run(log_to_driver, message="never")
+
+    with pytest.raises(WorkerFailedError, match="called inside rank 0 of another run"):
+        HorovodRunner(np=-1).run(nested)
+
+
+def test_without_horovod_the_command_that_provides_it_is_named(tmp_path):
+    """A real Python without Horovod: one whose path leaves site-packages out, but for the rest."""
+    done = run_script(
+        tmp_path,
+        """
+        import sys
+        from importlib.machinery import PathFinder
+
+        class WithoutHorovod(PathFinder):
+            @classmethod
+            def find_spec(cls, name, path=None, target=None):
+                return None if name == "horovod" else super().find_spec(name, path, target)
+
+        sys.meta_path = [f for f in sys.meta_path if f is not PathFinder] + [WithoutHorovod]
+        from sparkdl_runner import DistributedRunner, HorovodRunner
+        try:
+            HorovodRunner(np=-1).run(print)
+        except Exception as error:
+            print(type(error).__name__, error)
+        print(DistributedRunner(num_proc=-1, backend="torch").run(lambda: "works"))
+        """,
+    )
+    assert "LaunchError Horovod is not installed here: run conf/horovod/build.sh" in done.stdout
+    assert done.stdout.endswith("works\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_or_killed_driver_leaves_no_process(tmp_path, number):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import rank_functions\nfrom sparkdl_runner import HorovodRunner\n"
+        "def main():\n"
+        "    import subprocess\n"
+        "    subprocess.Popen(['sleep', '4712'])\n"
+        "    print('started')\n"
+        "    rank_functions.sleep_in_ranks(60)\n"
+        "HorovodRunner(np=-2).run(main)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    driver = subprocess.Popen(
+        [sys.executable, str(script)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert driver.stdout is not None
+    assert {driver.stdout.readline()[-9:-1] for _ in range(2)} == {" started"}
+    processes = psutil.Process(driver.pid).children(recursive=True)
+    assert len(processes) >= 4
+    driver.send_signal(number)
+    driver.wait(10)
+    driver.stdout.close()
+    _, alive = psutil.wait_procs(processes, timeout=5)
+    assert not alive
+    assert wait_until_gone("4712")
+
+
+def test_lambda_travels_from_a_thread_of_its_own():
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(HorovodRunner(np=-1).run, lambda: 42).result() == 42
+
+
+def test_launch_error_is_a_runner_error():
+    assert issubclass(LaunchError, RuntimeError)

@@ -1,0 +1,89 @@
+"""Positive np where there is no Spark that could run it: one sentence, and nothing is left."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.integration
+
+RUN = """
+from sparkdl_runner import HorovodRunner, LaunchError
+try:
+    HorovodRunner(np=2).run(print)
+except LaunchError as error:
+    print("refused:", error)
+"""
+CONNECT = """
+from pyspark.sql import SparkSession
+session = SparkSession.builder.remote("local[2]").getOrCreate()
+assert session.range(3).count() == 3
+"""
+
+
+def run_python(code: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1]
+
+
+def test_without_a_session():
+    said = run_python(RUN)
+    assert said.startswith("refused: There is no Spark session: create one with")
+    assert "negative number" in said
+
+
+def test_without_pyspark():
+    hide = "import sys\nsys.modules['pyspark'] = None\n"
+    said = run_python(hide + RUN)
+    assert "pyspark is not installed here: run pip install 'sparkdl-runner[spark]'" in said
+
+
+def test_under_spark_connect():
+    # The classic lane has no Connect client; there the mode is all that can be had.
+    if importlib.util.find_spec("grpc") is not None:
+        said = run_python(CONNECT + RUN)
+    else:
+        said = run_python(RUN, SPARK_CONNECT_MODE_ENABLED="1")
+    assert said.startswith("refused: This session reaches Spark through Spark Connect")
+
+
+def test_a_script_of_spark_submit_can_run_a_function_of_its_own(tmp_path):
+    script = tmp_path / "job.py"
+    script.write_text(
+        "from pyspark.sql import SparkSession\n"
+        "from sparkdl_runner import HorovodRunner\n"
+        "import mine\n"
+        "def main(a):\n"
+        "    import horovod.torch as hvd\n"
+        "    hvd.init()\n"
+        "    return mine.double(a) + hvd.size()\n"
+        "if __name__ == '__main__':\n"
+        "    SparkSession.builder.getOrCreate()\n"
+        "    print('value', HorovodRunner(np=2).run(main, a=20))\n"
+    )
+    (tmp_path / "mine.py").write_text("def double(a):\n    return 2 * a\n")
+    import pyspark
+
+    home = os.path.dirname(pyspark.__file__)
+    done = subprocess.run(
+        [f"{home}/bin/spark-submit", "--master", "local[2]", str(script)],
+        env={**os.environ, "SPARK_HOME": home, "PYSPARK_DRIVER_PYTHON": sys.executable},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "value 42" in done.stdout.splitlines(), done.stderr[-3000:]

@@ -1,0 +1,37 @@
+"""Which processes belong to this test session."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+
+import psutil
+
+# Inherited by all that the tests start, so that another test session's workers are not ours.
+MARK = f"SPARKDL_RUNNER_TESTS_{uuid.uuid4().hex}"
+os.environ[MARK] = "1"
+
+
+def running(word: str) -> list[psutil.Process]:
+    """The session's processes that have ``word`` in their command line; orphans too."""
+    return [
+        process
+        for process in psutil.process_iter(["cmdline", "environ"])
+        if word in (process.info["cmdline"] or []) and MARK in (process.info["environ"] or {})
+    ]
+
+
+def workers() -> list[psutil.Process]:
+    """The session's workers (and their guards)."""
+    return running("sparkdl_runner.worker")
+
+
+def wait_until_gone(word: str, timeout_seconds: float = 5.0) -> bool:
+    """Whether no process with ``word`` is left, or soon will be."""
+    deadline = time.monotonic() + timeout_seconds
+    while running(word):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
