@@ -7,9 +7,10 @@ import re
 import sys
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import closing, contextmanager, suppress
+from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner import network, spark_failure
 from sparkdl_runner.agent import RankTask
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 SLOT_POLL_SECONDS = 0.5
+# How long a cancelled job's tasks may take to end.
+CANCEL_SECONDS = 10.0
 
 
 def require_spark_context() -> SparkContext:
@@ -161,13 +164,15 @@ def launch(
     )
     server.start()
     with closing(server), closing(console.gang), _spark_job(context, num_proc, backend) as tag:
+        ranks = context.parallelize(range(num_proc), num_proc).barrier().mapPartitions(task)
+        job = _Job(lambda: list(ranks.collect()))
         try:
-            ranks = context.parallelize(range(num_proc), num_proc).barrier().mapPartitions(task)
-            return list(ranks.collect())
+            return job.result()
         except BaseException as error:
             # Spark may leave the other tasks a few seconds; their workers get none.
             console.gang.stop()
             context.cancelJobsWithTag(tag)
+            job.wait(CANCEL_SECONDS)
             if console.failures:
                 return console.failures
             if not isinstance(error, Exception):
@@ -175,6 +180,37 @@ def launch(
             raise spark_failure.explain(error, python=context.pythonExec) from None
         finally:
             server.flush()
+
+
+class _Job:
+    """A Spark action in a thread of its own, with the caller's job group and other properties.
+
+    Py4J gives each thread one connection, on which the JVM answers in order. Were the action on
+    the caller's, a Ctrl-C there could cancel nothing before the action had ended.
+    """
+
+    def __init__(self, action: Callable[[], list[Outcome]]) -> None:
+        from pyspark import InheritableThread
+
+        self._end: Future[list[Outcome]] = Future()
+        self._action = action
+        self._thread = InheritableThread(target=self._run, name="sparkdl-job", daemon=True)
+        self._thread.start()
+
+    def result(self) -> list[Outcome]:
+        """Waits for the action; may be interrupted. Raises what the action raised."""
+        return self._end.result()
+
+    def wait(self, timeout_seconds: float) -> None:
+        """Waits until the action has ended one way or the other, at most so long."""
+        wait([self._end], timeout_seconds)
+        self._thread.join(timeout_seconds)
+
+    def _run(self) -> None:
+        try:
+            self._end.set_result(self._action())
+        except BaseException as error:
+            self._end.set_exception(error)
 
 
 def _let_the_jvm_exit(context: SparkContext) -> None:
@@ -187,10 +223,16 @@ def _let_the_jvm_exit(context: SparkContext) -> None:
     if _jvm_will_exit or int(context.version.partition(".")[0]) >= 4:
         return
     _jvm_will_exit = True
-    barrier = context._jvm.java.lang.Class.forName("org.apache.spark.BarrierTaskContext$")
+    jvm: Any = context._jvm
+    barrier = jvm.java.lang.Class.forName("org.apache.spark.BarrierTaskContext$")
     timer = barrier.getMethod("org$apache$spark$BarrierTaskContext$$timer", None)
     cancel = timer.invoke(barrier.getField("MODULE$").get(None), None).cancel
-    atexit.register(cancel)
+
+    def cancel_if_it_still_runs() -> None:
+        with suppress(Exception):  # The JVM may be gone by then.
+            cancel()
+
+    atexit.register(cancel_if_it_still_runs)
 
 
 _jvm_will_exit = False

@@ -26,9 +26,16 @@ def start_session(master: str, **settings: str):
 
 def session_on(sessions: dict, master: str, **settings: str):
     """Returns the session on ``master``, stopping one on another master."""
+    from pyspark import SparkContext
+
     if master not in sessions:
         for session in sessions.values():
             session.stop()
         sessions.clear()
+        # A JVM keeps the settings of its first session for all later ones.
+        if SparkContext._gateway is not None:
+            SparkContext._gateway.shutdown()
+            SparkContext._gateway.proc.stdin.close()
+            SparkContext._gateway = SparkContext._jvm = None
         sessions[master] = start_session(master, **settings)
     return sessions[master]

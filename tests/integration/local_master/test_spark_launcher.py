@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import rank_functions
 
-from processes import wait_until_gone, workers
+from processes import running, wait_until_gone, workers
 from sparkdl_runner import (
     DistributedRunner,
     HorovodRunner,
@@ -199,7 +202,7 @@ def test_a_large_value_arrives():
     assert value == bytes(range(256)) * 200_000
 
 
-@pytest.mark.parametrize("how", ["job group", "interrupt"])
+@pytest.mark.parametrize("how", ["job group", "all jobs"])
 def test_a_cancelled_run_leaves_no_process(spark, how):
     context = spark.sparkContext
     ended = []
@@ -222,11 +225,42 @@ def test_a_cancelled_run_leaves_no_process(spark, how):
     if how == "job group":
         context.cancelJobGroup("to be cancelled")
     else:
-        context.cancelAllJobs()  # what pyspark does for Ctrl-C, and notebooks for their button
+        context.cancelAllJobs()
     thread.join(10)
     assert not thread.is_alive()
     assert ended == ["The Spark job was cancelled before the ranks had finished."]
     assert wait_until_gone("sparkdl_runner.worker")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_or_killed_driver_leaves_no_process(tmp_path, number):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from pyspark.sql import SparkSession\n"
+        "from sparkdl_runner import HorovodRunner\n"
+        "def main():\n"
+        "    import subprocess, time\n"
+        "    subprocess.Popen(['sleep', '4713'])\n"
+        "    time.sleep(60)\n"
+        "SparkSession.builder.master('local[2]').getOrCreate()\n"
+        "try:\n"
+        "    HorovodRunner(np=2).run(main)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted')\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as driver:
+        deadline = time.monotonic() + 60
+        while len(running("4713")) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        driver.send_signal(number)
+        assert wait_until_gone("4713")
+        assert wait_until_gone("sparkdl_runner.worker")
+        said = driver.stdout.read()
+        driver.wait(20)
+    assert said == ("interrupted\n" if number == signal.SIGINT else "")
 
 
 def test_the_job_keeps_its_description_and_the_caller_keeps_theirs(spark):
