@@ -18,9 +18,11 @@ from sparkdl_runner import __version__, network
 from sparkdl_runner.backends import get_backend
 from sparkdl_runner.control import Envelope
 from sparkdl_runner.errors import LaunchError
-from sparkdl_runner.log_channel import ChannelAddress, LogClient
+from sparkdl_runner.log_client import LogClient
+from sparkdl_runner.log_server import ChannelAddress
 from sparkdl_runner.outcome import Outcome, to_error
-from sparkdl_runner.worker_process import WorkerProcess, worker_environment
+from sparkdl_runner.worker_environment import worker_environment
+from sparkdl_runner.worker_process import WorkerProcess
 from sparkdl_runner.world import Peer, assign_ranks, visible_gpus
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from sparkdl_runner.gang import Gang
 from sparkdl_runner.outcome import Outcome
-from sparkdl_runner.worker_process import Sink
+from sparkdl_runner.sink import Sink
 from sparkdl_runner.world import World
 
 

@@ -15,7 +15,8 @@ from sparkdl_runner.console import Console
 from sparkdl_runner.control import Envelope
 from sparkdl_runner.gang import Gang
 from sparkdl_runner.outcome import Outcome
-from sparkdl_runner.worker_process import WorkerProcess, worker_environment
+from sparkdl_runner.worker_environment import worker_environment
+from sparkdl_runner.worker_process import WorkerProcess
 from sparkdl_runner.world import Peer, assign_ranks
 
 

@@ -84,13 +84,13 @@ class DistributedRunner:
                 config=self.config,
             )
         # Only now: without Spark, everything above must work.
-        from sparkdl_runner import spark_launcher
+        from sparkdl_runner import slots, spark_context, spark_launcher
 
-        context = spark_launcher.require_spark_context()
-        if spark_launcher.is_single_host(context):
+        context = spark_context.require_spark_context()
+        if spark_context.is_single_host(context):
             self.backend.check_installed()
         packed = function.pack(main, kwargs)
-        num_proc = spark_launcher.wait_for_slots(context, self.num_proc, self.config)
+        num_proc = slots.wait_for_slots(context, self.num_proc, self.config)
         return spark_launcher.launch(
             context,
             num_proc=num_proc,

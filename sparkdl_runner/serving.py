@@ -75,10 +75,12 @@ class ServerThread(ABC):
     async def _serve(self) -> None:
         server = await asyncio.start_server(self._accept, sock=self._listener)
         await self._stopped.wait()
-        server.close()
-        # Connections that asyncio is just accepting become ours before all of them are ended.
+        # A connection that asyncio is just accepting would be lost, open, if the server closed now:
+        # accept no more, and let those become ours before all are ended.
+        self._loop.remove_reader(self._listener)
         accepting = asyncio.all_tasks() - self._connections.keys() - {asyncio.current_task()}
         await asyncio.gather(*accepting, return_exceptions=True)
+        server.close()
         connections = dict(self._connections)
         for task, writer in connections.items():
             task.cancel()

@@ -8,49 +8,21 @@ import signal
 import socket
 import subprocess
 import sys
-import sysconfig
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
 from sparkdl_runner.control import Envelope, Line
 from sparkdl_runner.outcome import DIED, FAILED, RETURNED, STOPPED, Outcome, describe_exit
+from sparkdl_runner.sink import Sink
 from sparkdl_runner.world import World
 
 TAIL_LINES = 40
 MAX_LINE_CHARACTERS = 16 * 1024
 # What may still write to the output pipe after the group is dead has left the group on purpose.
 DRAIN_SECONDS = 2.0
-
-# Spark's secrets in its Python processes' environment; user code has no business with them.
-SPARK_SECRETS = (
-    "PYTHON_WORKER_FACTORY_PORT",
-    "PYTHON_WORKER_FACTORY_SECRET",
-    "PYTHON_WORKER_FACTORY_SOCK_PATH",
-    "PYSPARK_GATEWAY_PORT",
-    "PYSPARK_GATEWAY_SECRET",
-    "SPARK_CONNECT_AUTHENTICATE_TOKEN",
-    "_SPARK_AUTH_SECRET",
-)
-
-
-class Sink(ABC):
-    """Where a worker's words go while it runs. Must never block for long."""
-
-    @abstractmethod
-    def output(self, world: World, lines: list[str]) -> None:
-        """Takes lines that the rank printed."""
-
-    @abstractmethod
-    def message(self, world: World, text: str) -> None:
-        """Takes what the rank sent with ``log_to_driver``."""
-
-    @abstractmethod
-    def failed(self, outcome: Outcome) -> None:
-        """Takes the news that the rank has failed or died, as soon as it is known."""
 
 
 class WorkerProcess:
@@ -276,30 +248,3 @@ def _readable(raw: bytes) -> str:
     """Decodes a line; of a progress bar that rewrites itself, the last state is kept."""
     text = raw.decode(errors="replace").rstrip("\r")
     return text.rpartition("\r")[2][:MAX_LINE_CHARACTERS]
-
-
-def worker_environment(threads: int) -> dict[str, str]:
-    """The environment that a worker starts with: this process's, made fit for it.
-
-    Args:
-        threads: The CPU threads that the rank may use, unless OMP_NUM_THREADS says otherwise.
-    """
-    environment = {name: value for name, value in os.environ.items() if name not in SPARK_SECRETS}
-    environment.setdefault("OMP_NUM_THREADS", str(threads))
-    environment["PYTHONPATH"] = os.pathsep.join(_extra_search_path())
-    return environment
-
-
-def _extra_search_path() -> list[str]:
-    """The modules that this process sees beyond the interpreter's own: py-files, archives.
-
-    The interpreter's own folders stay out: the variable reaches whatever the function starts,
-    which may be another Python.
-    """
-    own = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-    paths = (os.path.abspath(path) if path else os.getcwd() for path in sys.path)
-    return [
-        path
-        for path in paths
-        if not path.startswith(own) and not os.path.basename(path).startswith("python3")
-    ]

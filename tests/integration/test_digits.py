@@ -124,6 +124,12 @@ if HAS_PETASTORM:
         check_run(summary, backend)
         assert not list((tmp_path / "temporary").glob("digits-*"))
 
+    def test_ends_under_spark_submit(tmp_path: Path) -> None:
+        # All but the last line may be mixed with what Spark says.
+        done = run_job(tmp_path, "--epochs", "1", launcher=spark_submit("local[2]"))
+        assert done.returncode == 0, done.stdout
+        assert set(json.loads(done.stdout.splitlines()[-1])) == SUMMARY_KEYS
+
     def test_is_failed_in_mlflow_when_ranks_cannot_start(tmp_path: Path) -> None:
         done = run_job(tmp_path, "--np", "2", launcher=spark_submit("local[1]"))
         assert done.returncode == 1

@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkdl_runner import log_channel, network
-from sparkdl_runner.log_channel import LENGTH, MAC_BYTES, FrameCodec, LogClient, LogServer
+from sparkdl_runner import log_client, network
+from sparkdl_runner.frames import LENGTH, MAC_BYTES, FrameCodec
+from sparkdl_runner.log_client import LogClient
+from sparkdl_runner.log_server import ChannelAddress, LogServer
 from sparkdl_runner.outcome import FAILED, Outcome
-from sparkdl_runner.worker_process import Sink
+from sparkdl_runner.sink import Sink
 from sparkdl_runner.world import Peer, assign_ranks
 
 WORLDS = assign_ranks(
@@ -174,11 +176,9 @@ def test_an_unreachable_driver_is_said_once_and_the_run_goes_on(server, capsys):
 
 
 def test_a_driver_that_does_not_read_costs_lines_not_time(monkeypatch):
-    monkeypatch.setattr(log_channel, "FLUSH_SECONDS", 0.2)
+    monkeypatch.setattr(log_client, "FLUSH_SECONDS", 0.2)
     listener = network.listen("127.0.0.1")
-    address = log_channel.ChannelAddress(
-        host="127.0.0.1", port=listener.getsockname()[1], key=bytes(32)
-    )
+    address = ChannelAddress(host="127.0.0.1", port=listener.getsockname()[1], key=bytes(32))
     client = LogClient(address, WORLDS[0], relay_output=True, on_stop=lambda: None)
     accepted, _ = listener.accept()
     accepted.sendall(bytes(16))

@@ -1,0 +1,113 @@
+"""The driver's end of the log channel: hears all agents, and tells them to stop.
+
+One TCP connection from each agent, on the driver's address, in frames that only the run's own
+agents can make (``frames``). Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparkdl_runner.frames import LENGTH, MAC_BYTES, MAX_FRAME_BYTES, NONCE_BYTES, FrameCodec
+from sparkdl_runner.outcome import Outcome
+from sparkdl_runner.serving import ServerThread
+from sparkdl_runner.sink import Sink
+from sparkdl_runner.world import World
+
+HELLO_SECONDS = 10.0
+# How long the end of a run waits for words that are still on their way.
+FLUSH_SECONDS = 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChannelAddress:
+    """Where agents reach the driver, and the key to be heard. Travels in Spark's closure only."""
+
+    host: str
+    port: int
+    key: bytes = field(repr=False)
+
+
+class LogServer(ServerThread):
+    """The driver's end.
+
+    Args:
+        listener: A listening socket on the driver's address.
+        host: The name or address under which executors reach the driver.
+        num_proc: How many agents there will be.
+        sink: Where what they say goes.
+    """
+
+    def __init__(self, listener: socket.socket, *, host: str, num_proc: int, sink: Sink) -> None:
+        super().__init__(listener, name="sparkdl-log-channel", max_connections=4 * num_proc + 64)
+        self._sink = sink
+        self._key = secrets.token_bytes(32)
+        self._host = host
+        self._writers: dict[int, tuple[asyncio.StreamWriter, FrameCodec]] = {}
+        self._stop_requested = False
+
+    @property
+    def channel(self) -> ChannelAddress:
+        """What agents need to connect."""
+        return ChannelAddress(host=self._host, port=self.address[1], key=self._key)
+
+    def admits(self, peer_address: str) -> bool:
+        """Any address may try; without the key it is not heard."""
+        return True
+
+    def stop_ranks(self) -> None:
+        """Tells every agent to end its worker, also one that connects later."""
+        self.call(self._send_stop(), FLUSH_SECONDS)
+
+    def flush(self) -> None:
+        """Waits until all agents that are connected have said their last word."""
+        self.call(self._drain(), FLUSH_SECONDS)
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Listens to one agent."""
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        writer.write(nonce)
+        incoming = FrameCodec(self._key, nonce, b"agent")
+        outgoing = FrameCodec(self._key, nonce, b"driver")
+        async with asyncio.timeout(HELLO_SECONDS):
+            world = World.from_json((await _read_frame(reader, incoming))["world"])
+        self._writers[world.rank] = writer, outgoing
+        try:
+            if self._stop_requested:
+                writer.write(outgoing.seal({"kind": "stop"}))
+            while True:
+                message = await _read_frame(reader, incoming)
+                # The sink prints, which may block; the loop must go on hearing the others.
+                await asyncio.to_thread(self._deliver, world, message)
+        finally:
+            del self._writers[world.rank]
+
+    def _deliver(self, world: World, message: dict[str, Any]) -> None:
+        kind = message["kind"]
+        if kind == "output":
+            self._sink.output(world, [str(line) for line in message["lines"]])
+        elif kind == "message":
+            self._sink.message(world, str(message["text"]))
+        elif kind == "failed":
+            self._sink.failed(Outcome.from_report(world, message["report"]))
+
+    async def _send_stop(self) -> None:
+        self._stop_requested = True
+        for writer, codec in self._writers.values():
+            writer.write(codec.seal({"kind": "stop"}))
+
+    async def _drain(self) -> None:
+        while self._writers:
+            await asyncio.sleep(0.005)
+
+
+async def _read_frame(reader: asyncio.StreamReader, codec: FrameCodec) -> dict[str, Any]:
+    (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+    if size > MAX_FRAME_BYTES:
+        raise ValueError("the frame is over the limit")
+    mac = await reader.readexactly(MAC_BYTES)
+    return codec.open(mac, await reader.readexactly(size))

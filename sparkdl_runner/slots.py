@@ -1,0 +1,73 @@
+"""Slots: how many tasks the cluster can run at once, and what to do where that is too few."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from sparkdl_runner.config import RunConfig
+from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.spark_context import is_single_host
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+POLL_SECONDS = 0.5
+
+
+def count_slots(context: SparkContext) -> int:
+    """How many tasks of the default resource profile the cluster can run at once, busy or not."""
+    scala_context = context._jsc.sc()
+    profile = scala_context.resourceProfileManager().defaultResourceProfile()
+    return int(scala_context.maxNumConcurrentTasks(profile))
+
+
+def wait_for_slots(context: SparkContext, needed: int, config: RunConfig) -> int:
+    """Makes sure that the cluster has enough slots, or will have soon.
+
+    Args:
+        context: The application's context.
+        needed: How many ranks there will be; 0 for as many as there are slots.
+        config: Says how long to wait for executors that have yet to register.
+
+    Returns:
+        The number of ranks to start.
+
+    Raises:
+        LaunchError: There are too few, or dynamic allocation is on.
+    """
+    if (context.getConf().get("spark.dynamicAllocation.enabled") or "").lower() == "true":
+        raise LaunchError(
+            "spark.dynamicAllocation.enabled is true, and Spark starts no barrier stage then: "
+            "set it to false and give the cluster a fixed size (spark.executor.instances)."
+        )
+    deadline = time.monotonic() + (0 if is_single_host(context) else config.slot_wait_seconds)
+    told = False
+    while (available := count_slots(context)) < max(needed, 1):
+        if time.monotonic() >= deadline:
+            raise LaunchError(_too_few_slots(context, needed, available))
+        if not told:
+            told = True
+            print(
+                f"sparkdl_runner: waiting up to {config.slot_wait_seconds:g} s for executors: "
+                f"{max(needed, 1)} slots are needed, {available} are there.",
+                file=sys.stderr,
+            )
+        time.sleep(POLL_SECONDS)
+    return needed or available
+
+
+def _too_few_slots(context: SparkContext, needed: int, available: int) -> str:
+    if is_single_host(context):
+        remedy = f"start the session with .master('local[{needed}]')"
+    else:
+        remedy = (
+            "add executors or cores (spark.executor.instances, spark.executor.cores, "
+            "spark.cores.max), or lower spark.task.cpus or spark.task.resource.gpu.amount, or "
+            "raise RunConfig.slot_wait_seconds if executors are still starting"
+        )
+    return (
+        f"{needed} ranks need {needed} task slots at once, and the cluster has {available} "
+        f"(master {context.master}): ask for at most {available} ranks, or {remedy}."
+    )

@@ -1,0 +1,54 @@
+"""The running Spark application, or why there is none that could run ranks."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from sparkdl_runner.errors import LaunchError
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+
+def require_spark_context() -> SparkContext:
+    """Returns the running application's SparkContext.
+
+    Raises:
+        LaunchError: There is none, or it is reached by Spark Connect only.
+    """
+    try:
+        from pyspark import SparkContext
+    except ImportError:
+        raise LaunchError(
+            "A positive number of ranks runs on Spark, and pyspark is not installed here: run "
+            "pip install 'sparkdl-runner[spark]', or use a negative number to run on this host "
+            "alone, without Spark."
+        ) from None
+    if _is_spark_connect():
+        raise LaunchError(
+            "This session reaches Spark through Spark Connect, which offers no barrier tasks with "
+            "a channel to the driver: run on a cluster with a classic session (on Databricks: "
+            "dedicated access mode, not serverless or standard), or use a negative number to run "
+            "on this host alone."
+        )
+    context = SparkContext._active_spark_context
+    if context is None:
+        raise LaunchError(
+            "There is no Spark session: create one with SparkSession.builder.getOrCreate() before "
+            "run(), or use a negative number to run on this host alone, without Spark."
+        )
+    return context
+
+
+def _is_spark_connect() -> bool:
+    try:
+        from pyspark.sql.utils import is_remote
+    except ImportError:
+        return False
+    return bool(is_remote())
+
+
+def is_single_host(context: SparkContext) -> bool:
+    """Whether all tasks run in the driver's own process."""
+    return re.fullmatch(r"local(\[.*\])?", context.master or "") is not None

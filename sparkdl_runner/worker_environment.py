@@ -1,0 +1,45 @@
+"""The environment that a worker starts with."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+
+# Spark's secrets in its Python processes' environment; user code has no business with them.
+SPARK_SECRETS = (
+    "PYTHON_WORKER_FACTORY_PORT",
+    "PYTHON_WORKER_FACTORY_SECRET",
+    "PYTHON_WORKER_FACTORY_SOCK_PATH",
+    "PYSPARK_GATEWAY_PORT",
+    "PYSPARK_GATEWAY_SECRET",
+    "SPARK_CONNECT_AUTHENTICATE_TOKEN",
+    "_SPARK_AUTH_SECRET",
+)
+
+
+def worker_environment(threads: int) -> dict[str, str]:
+    """The environment that a worker starts with: this process's, made fit for it.
+
+    Args:
+        threads: The CPU threads that the rank may use, unless OMP_NUM_THREADS says otherwise.
+    """
+    environment = {name: value for name, value in os.environ.items() if name not in SPARK_SECRETS}
+    environment.setdefault("OMP_NUM_THREADS", str(threads))
+    environment["PYTHONPATH"] = os.pathsep.join(_extra_search_path())
+    return environment
+
+
+def _extra_search_path() -> list[str]:
+    """The modules that this process sees beyond the interpreter's own: py-files, archives.
+
+    The interpreter's own folders stay out: the variable reaches whatever the function starts,
+    which may be another Python.
+    """
+    own = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    paths = (os.path.abspath(path) if path else os.getcwd() for path in sys.path)
+    return [
+        path
+        for path in paths
+        if not path.startswith(own) and not os.path.basename(path).startswith("python3")
+    ]

@@ -1,0 +1,85 @@
+"""Every command and every code block of the README does what it says."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, flags=re.DOTALL)
+
+# These would run this very test again, or take minutes: that make knows how is what is checked.
+DRY = {"make test": "make --dry-run test", "make bench": "make --dry-run bench"}
+IN_CLASSIC_LANE = importlib.util.find_spec("petastorm") is not None
+
+
+def blocks(kind: str) -> list[str]:
+    return [text for found, text in BLOCKS if found == kind]
+
+
+def test_there_is_no_other_kind_of_block():
+    assert {kind for kind, _ in BLOCKS} == {"bash", "python", "text"}
+
+
+@pytest.mark.parametrize("code", blocks("python"))
+def test_python_blocks_run(tmp_path, code):
+    script = tmp_path / "block.py"
+    script.write_text(code)
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    for rank in (0, 1):
+        assert f"[rank {rank}] rank {rank} o" in done.stdout
+
+
+def test_the_example_is_as_short_as_promised():
+    function = re.search(r"def train\(learning_rate\):\n(?:    .*\n)+", README)
+    assert function is not None
+    assert len(function.group(0).splitlines()) <= 20
+
+
+@pytest.mark.skipif(not IN_CLASSIC_LANE, reason="the classic lane's tests run these commands")
+@pytest.mark.parametrize("command", [line for text in blocks("bash") for line in text.splitlines()])
+def test_commands_run(command):
+    environment = {name: value for name, value in os.environ.items() if name != "MAKEFLAGS"}
+    done = subprocess.run(
+        ["/bin/sh", "-c", DRY.get(command, command)],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=170,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+
+
+def test_links_lead_to_files():
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target
+    for path in re.findall(r"`((?:conf|jobs|notebooks|sparkdl_runner)/[\w./-]+)`", README):
+        assert (ROOT / path).exists(), path
+
+
+def test_names_in_the_table_of_modules_exist():
+    table = README.partition("| module | holds |")[2].partition("\n\n")[0]
+    names = re.findall(r"`(\w+)`", table)
+    assert len(names) > 10
+    for name in names:
+        assert (ROOT / "sparkdl_runner" / f"{name}.py").exists(), name
