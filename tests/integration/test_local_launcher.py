@@ -129,6 +129,16 @@ def test_what_a_failed_rank_has_started_ends_with_it():
     assert wait_until_gone("4711")
 
 
+def test_what_a_rank_that_returned_has_started_ends_with_it_too():
+    def main():
+        import subprocess
+
+        subprocess.Popen(["sleep", "4714"])
+
+    HorovodRunner(np=-1).run(main)
+    assert wait_until_gone("4714", timeout_seconds=1)
+
+
 def test_an_exception_of_a_class_from_main_is_the_same_class_on_the_driver(tmp_path):
     done = run_script(
         tmp_path,

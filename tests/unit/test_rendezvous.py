@@ -55,9 +55,11 @@ def test_it_listens_on_its_own_address_only(store):
 def test_strangers_are_not_served():
     server = RendezvousStore(network.listen("127.0.0.1"), frozenset({"192.0.2.7"}))
     server.start()
-    with pytest.raises((http.client.HTTPException, ConnectionError)):
+    with (
+        contextlib.closing(server),
+        pytest.raises((http.client.HTTPException, ConnectionError)),
+    ):
         ask(server, "GET", "/global/0")
-    server.close()
 
 
 def test_a_value_that_is_too_large_is_refused(store, monkeypatch):
