@@ -1,0 +1,275 @@
+"""Trains a network on handwritten digits, from a Spark DataFrame to a model in MLflow.
+
+scikit-learn's 1797 digits become a Spark DataFrame, petastorm converts it, HorovodRunner (or
+DistributedRunner, for DistributedDataParallel) trains on the ranks' shards, and MLflow keeps the
+parameters, the metrics of every epoch and the model.
+
+    python jobs/digits.py                              # starts Spark on this machine
+    python jobs/digits.py --backend torch
+    spark-submit --master 'local[2]' jobs/digits.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import logging
+import os
+import shlex
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+import digits_training
+import psutil
+import torch
+from local_spark import start_spark
+
+from sparkdl_runner import DistributedRunner, HorovodRunner, RunConfig, RunnerError
+
+if TYPE_CHECKING:
+    from petastorm.spark import SparkDatasetConverter
+    from pyspark.sql import DataFrame, SparkSession
+
+TEST_FRACTION = 0.2
+SPLIT_SEED = 20
+# A shard is a set of whole row groups; with several for each rank, shards are of similar size.
+ROW_GROUPS_PER_RANK = 4
+
+
+class Phases:
+    """The wall time of the job's phases; one ends where the next begins."""
+
+    def __init__(self) -> None:
+        self._start = self._mark = psutil.Process().create_time()
+        self.seconds: dict[str, float] = {}
+
+    def end(self, name: str) -> None:
+        """Says that the phase called ``name`` ends now."""
+        now = time.time()
+        self.seconds[name] = now - self._mark
+        self._mark = now
+
+    @property
+    def total(self) -> float:
+        """Seconds from the start of this process to the end of the last phase."""
+        return self._mark - self._start
+
+
+def main() -> int:
+    """Runs the job and returns its exit code."""
+    phases = Phases()
+    arguments = parse_arguments()
+    if importlib.util.find_spec("petastorm") is None:
+        print(
+            "digits: petastorm, which converts the data, is not installed in this Python: run the "
+            "job in the environment that make setup-classic prepares.",
+            file=sys.stderr,
+        )
+        return 2
+    quieten_libraries()
+    phases.end("start Python")
+    say(f"Starting Spark for {arguments.np} ranks")
+    spark = start_spark("digits", slots=arguments.np)
+    phases.end("start Spark")
+    try:
+        summary = convert_and_train(spark, arguments, phases)
+    except RunnerError as error:
+        print(f"digits: {error}", file=sys.stderr)
+        return 1
+    finally:
+        spark.stop()
+    phases.end("stop Spark")
+    show({**summary, "seconds": phases.total}, phases)
+    return 0
+
+
+def convert_and_train(
+    spark: SparkSession, arguments: argparse.Namespace, phases: Phases
+) -> dict[str, Any]:
+    """Does the work, inside one MLflow run that ends FINISHED, or FAILED if this raises."""
+    import mlflow
+
+    say(f"Opening an MLflow run in {arguments.tracking_uri}")
+    mlflow.set_tracking_uri(arguments.tracking_uri)
+    mlflow.set_experiment("digits")
+    with mlflow.start_run() as run:
+        mlflow.log_params(
+            {
+                "backend": arguments.backend,
+                "world_size": arguments.np,
+                "epochs": arguments.epochs,
+                "batch_size_per_rank": arguments.batch_size,
+                "learning_rate": digits_training.LEARNING_RATE,
+                "seed": digits_training.SEED,
+            }
+        )
+        phases.end("open MLflow run")
+        say("Converting the digits with petastorm")
+        with converted_digits(spark, shards=arguments.np) as (train_data, test_data):
+            rows = {"train_rows": len(train_data), "test_rows": len(test_data)}
+            if arguments.batch_size * arguments.np > rows["train_rows"]:
+                sys.exit(
+                    f"digits: {arguments.np} ranks with {arguments.batch_size} rows each need more "
+                    f"than the {rows['train_rows']} training rows in one step: lower --batch-size."
+                )
+            mlflow.log_params(rows)
+            phases.end("convert")
+            say(
+                f"Training with {arguments.backend} on {arguments.np} ranks, {len(train_data)} rows"
+            )
+            result = run_ranks(
+                arguments.backend,
+                arguments.np,
+                train_data=train_data,
+                test_data=test_data,
+                epochs=arguments.epochs,
+                batch_size=arguments.batch_size,
+                tracking_uri=arguments.tracking_uri,
+                run_id=run.info.run_id,
+            )
+        phases.end("launch and train")
+        say("Logging the model")
+        log_model(result.pop("state_dict"))
+        phases.end("log model")
+    return {
+        **result,
+        "backend": arguments.backend,
+        "world_size": arguments.np,
+        "run_id": run.info.run_id,
+        "tracking_uri": arguments.tracking_uri,
+        "run_page": f"#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}",
+    }
+
+
+def run_ranks(backend: str, np: int, **task: Any) -> dict[str, Any]:
+    """Runs the training function as ``np`` ranks and returns what rank 0 returned."""
+    # By value: hosts of a cluster have the libraries, and need not have the file next to this one.
+    cloudpickle.register_pickle_by_value(digits_training)
+    if backend == "horovod":
+        return HorovodRunner(np=np).run(digits_training.train_with_horovod, **task)
+    config = RunConfig(driver_log_verbosity="log_callback_only")
+    runner = DistributedRunner(num_proc=np, backend="torch", config=config)
+    return runner.run(digits_training.train_with_torch, **task)
+
+
+@contextmanager
+def converted_digits(
+    spark: SparkSession, *, shards: int
+) -> Iterator[tuple[SparkDatasetConverter, SparkDatasetConverter]]:
+    """Converts the training and the test rows; the files exist as long as the context does."""
+    from petastorm.spark import SparkDatasetConverter, make_spark_converter
+
+    parts = digits_frame(spark).randomSplit([1 - TEST_FRACTION, TEST_FRACTION], seed=SPLIT_SEED)
+    with tempfile.TemporaryDirectory(prefix="digits-") as folder:
+        spark.conf.set(SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF, Path(folder).as_uri())
+        # Each partition becomes a file, which so few rows fill with one row group.
+        train_data, test_data = (
+            make_spark_converter(part.repartition(ROW_GROUPS_PER_RANK * shards)) for part in parts
+        )
+        for data in (train_data, test_data):
+            # Spark lists files in any order; in this one, a seed gives the same shards every time.
+            data.file_urls.sort()
+        yield train_data, test_data
+
+
+def digits_frame(spark: SparkSession) -> DataFrame:
+    """scikit-learn's digits: ``features``, an ML vector of 64 pixels, and ``label``."""
+    from pyspark.ml.linalg import Vectors
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    rows = [(Vectors.dense(row), int(label)) for row, label in zip(pixels, labels, strict=True)]
+    # From one partition, a seed splits off the same rows however many slots there are.
+    return spark.createDataFrame(rows, ["features", "label"]).coalesce(1)
+
+
+def log_model(state_dict: dict[str, torch.Tensor]) -> None:
+    """Logs the trained network to the active run, as a graph that loads without its source."""
+    import mlflow.pytorch
+    from mlflow.models import infer_signature
+    from sklearn.datasets import load_digits
+
+    model = digits_training.DigitsNet().eval()
+    model.load_state_dict(state_dict)
+    # Exported from an example of several rows, the graph takes any number of them.
+    example = load_digits().data[:4].astype("float32")
+    scores = model(torch.from_numpy(example)).detach().numpy()
+    mlflow.pytorch.log_model(
+        model,
+        name="model",
+        signature=infer_signature(example, scores),
+        input_example=example,
+        serialization_format="pt2",
+        pip_requirements=[f"torch=={torch.__version__.partition('+')[0]}"],
+    )
+
+
+def quieten_libraries() -> None:
+    """Hides what libraries say of themselves, so that what the job says is seen."""
+    warnings.filterwarnings("ignore", category=FutureWarning, module="petastorm")
+    logging.getLogger("petastorm").setLevel(logging.ERROR)
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "ERROR")
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+    # And nothing goes out to the network.
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+
+
+def say(what: str) -> None:
+    """Tells a person what happens now."""
+    print(f"{what} ...", flush=True)
+
+
+def show(summary: dict[str, Any], phases: Phases) -> None:
+    """Prints the result for a person and, as the last line, for a program."""
+    uri, run_page = summary["tracking_uri"], summary.pop("run_page")
+    print(f"\n{'phase':<18}{'seconds':>8}")
+    for name, seconds in [*phases.seconds.items(), ("all", phases.total)]:
+        print(f"{name:<18}{seconds:>8.1f}")
+    print(f"\ntest accuracy  {summary['accuracy']:.4f}")
+    print(f"samples/s      {summary['samples_per_second']:,.0f}\n")
+    if uri.startswith(("http://", "https://")):
+        print(f"The run in MLflow:\n  {uri.rstrip('/')}/{run_page}\n")
+    else:
+        command = shlex.join([sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri])
+        print(f"Open the MLflow UI with\n  {command}")
+        print(f"and this run at\n  http://127.0.0.1:5000/{run_page}\n")
+    print(json.dumps(summary))
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(description="Train on handwritten digits, as Spark ranks.")
+    parser.add_argument("--backend", choices=("horovod", "torch"), default="horovod")
+    parser.add_argument("--np", type=positive, default=2, help="number of ranks (default: 2)")
+    parser.add_argument("--epochs", type=positive, default=15, help="default: 15")
+    parser.add_argument("--batch-size", type=positive, default=32, help="per rank (default: 32)")
+    parser.add_argument(
+        "--tracking-uri",
+        default=os.environ.get("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db"),
+        help="MLflow's store (default: MLFLOW_TRACKING_URI, or sqlite:///mlflow.db)",
+    )
+    arguments = parser.parse_args()
+    if arguments.tracking_uri.startswith("sqlite:///"):
+        # Ranks, and whoever reads the last line, may be in another folder.
+        path = Path(arguments.tracking_uri.removeprefix("sqlite:///"))
+        arguments.tracking_uri = f"sqlite:///{path.resolve()}"
+    return arguments
+
+
+def positive(text: str) -> int:
+    """Reads a whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
