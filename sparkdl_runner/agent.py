@@ -20,7 +20,7 @@ from sparkdl_runner.control import Envelope
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.log_client import LogClient
 from sparkdl_runner.log_server import ChannelAddress
-from sparkdl_runner.outcome import Outcome, to_error
+from sparkdl_runner.outcome import Outcome, UnheardFailureError
 from sparkdl_runner.worker_environment import worker_environment
 from sparkdl_runner.worker_process import WorkerProcess
 from sparkdl_runner.world import Peer, assign_ranks, visible_gpus
@@ -49,6 +49,7 @@ class RankTask:
 
     def _run(self, context: Any) -> Outcome:
         backend = get_backend(self.backend)
+        backend.check_installed()
         address, interface = self._own_address(context)
         with ExitStack() as stack:
             # Bound before anyone is told of it, and never let go: no port is picked by guess.
@@ -60,6 +61,7 @@ class RankTask:
                 host=socket.gethostname(),
                 host_key=network.host_key(address),
                 address=address,
+                addresses=network.addresses_of_host(),
                 interface=interface,
                 gpus=_own_gpus(context),
                 rendezvous_port=listener.getsockname()[1] if listener is not None else 0,
@@ -79,10 +81,14 @@ class RankTask:
             if gpus := visible_gpus(peers, me.host_key):
                 environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
             if listener is not None and not backend.listener_in_worker:
-                hosts = frozenset(peer.address for peer in peers)
+                hosts = frozenset(address for peer in peers for address in peer.addresses)
                 stack.callback(backend.serve(listener, hosts))
             client = LogClient(
-                self.channel, world, relay_output=self.relay_output, on_stop=worker.stop
+                self.channel,
+                world,
+                relay_output=self.relay_output,
+                echo_output=not self.single_host,
+                on_stop=worker.stop,
             )
             stack.callback(client.close)
             worker.begin(
@@ -95,9 +101,8 @@ class RankTask:
                 sink=client,
             )
             outcome = worker.wait()
-            if outcome.is_failure and not client.is_connected:
-                # Nobody else can tell the other ranks to end: a failed task makes Spark do it.
-                raise to_error(outcome, [outcome])
+            if outcome.is_failure and not client.driver_has_heard():
+                raise UnheardFailureError.of(outcome)
             return replace(outcome, notes=outcome.notes + client.notes())
 
     def _own_address(self, context: Any) -> tuple[str, str]:

@@ -154,9 +154,8 @@ class TorchBackend(Backend):
         """See ``Backend.is_communication_error``."""
         if type(error).__name__ in ("DistBackendError", "DistNetworkError", "DistStoreError"):
             return True
-        text = str(error)
         # Gloo's errors are plain RuntimeErrors that name the C++ file they come from.
-        return isinstance(error, RuntimeError) and "/gloo/" in text
+        return type(error) is RuntimeError and "/gloo/" in str(error)
 
     def join_in_worker(self, listener_fd: int | None) -> None:
         """Serves the store in rank 0, on the socket that its agent bound and published."""
@@ -188,7 +187,7 @@ def get_backend(name: str) -> Backend:
     Raises:
         ValueError: There is none of that name.
     """
-    if name not in BACKENDS:
+    if not isinstance(name, str) or name not in BACKENDS:
         raise ValueError(
             f"backend is {name!r}; it must be one of "
             + " and ".join(repr(known) for known in BACKENDS)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from sparkdl_runner.gang import Gang
 from sparkdl_runner.outcome import Outcome
-from sparkdl_runner.sink import Sink
+from sparkdl_runner.sink import Sink, write_lines
 from sparkdl_runner.world import World
 
 
@@ -27,14 +27,11 @@ class Console(Sink):
     def output(self, world: World, lines: list[str]) -> None:
         """Shows lines, each with its rank."""
         if self._show_output:
-            # One call, so that lines of different ranks do not run into each other.
-            sys.stdout.write("".join(f"[rank {world.rank}] {line}\n" for line in lines))
-            sys.stdout.flush()
+            write_lines(sys.stdout, world, lines)
 
     def message(self, world: World, text: str) -> None:
         """Shows a ``log_to_driver`` message."""
-        sys.stdout.write(f"[rank {world.rank}] {text}\n")
-        sys.stdout.flush()
+        write_lines(sys.stdout, world, [text])
 
     def failed(self, outcome: Outcome) -> None:
         """Remembers a failure and lets the gang act on it."""

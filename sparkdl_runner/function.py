@@ -182,15 +182,32 @@ def _ingredients(
         for name, value in getattr(main, "__dict__", {}).items():
             yield f"the attribute {name!r} of main", value
         return
-    variables = inspect.getclosurevars(main)
+    cells = zip(main.__code__.co_freevars, main.__closure__ or (), strict=True)
+    enclosing = {name: cell.cell_contents for name, cell in cells if _is_filled(cell)}
+    names = _names(main.__code__)
+    used = {name: value for name, value in main.__globals__.items() if name in names}
     for words, values in (
-        ("the enclosing function's variable", variables.nonlocals),
-        ("the global variable", variables.globals),
+        ("the enclosing function's variable", enclosing),
+        ("the global variable", used),
     ):
         for name, value in values.items():
             if isinstance(value, types.FunctionType):
                 # A helper function may be the one that refers to it.
                 yield from _ingredients(value, {}, seen)
             yield f"{words} {name!r}", value
-    for value in main.__defaults__ or ():
+    for value in (*(main.__defaults__ or ()), *(main.__kwdefaults__ or {}).values()):
         yield "a default argument", value
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """The names that a function refers to, also in its comprehensions and inner functions."""
+    inner = (_names(part) for part in code.co_consts if isinstance(part, types.CodeType))
+    return set(code.co_names).union(*inner)
+
+
+def _is_filled(cell: types.CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018 - asking is the test
+    except ValueError:
+        return False
+    return True

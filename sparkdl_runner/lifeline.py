@@ -9,6 +9,9 @@ import sys
 
 _PR_SET_PDEATHSIG = 1
 
+FAMILY = "SPARKDL_RUNNER_FAMILY"
+"""In the environment of a worker and of all that it starts, with a value of its own."""
+
 
 def die_with_agent(lifeline_fd: int, agent_pid: int) -> int:
     """Ties this process's group to the agent.
@@ -16,7 +19,7 @@ def die_with_agent(lifeline_fd: int, agent_pid: int) -> int:
     The kernel kills this process when the thread that started it ends. That leaves what the
     function has started (data loading processes, say), so a guard, forked while this process is
     still small, waits for the end of the lifeline, a pipe whose other end only the agent holds,
-    and then kills the group. The guard needs no interpreter lock that user code could keep.
+    and then kills the family. The guard needs no interpreter lock that user code could keep.
 
     Args:
         lifeline_fd: The reading end of the lifeline.
@@ -36,6 +39,41 @@ def die_with_agent(lifeline_fd: int, agent_pid: int) -> int:
     return guard_pid
 
 
+def kill_family(name: str) -> None:
+    """Kills every process whose environment says that it is of this family, but for this one.
+
+    A process may leave its group and its session; what its environment was when it started stays.
+
+    Args:
+        name: The value of ``FAMILY``.
+    """
+    mark = f"{FAMILY}={name}".encode()
+    for _ in range(3):  # One that is found may just have started another.
+        found = [pid for pid in _processes() if pid != os.getpid() and mark in _environment(pid)]
+        for pid in found:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                pass
+        if not found:
+            return
+
+
+def _processes() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:
+        return []  # No /proc, no way to tell.
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as environment:
+            return environment.read().split(b"\0")
+    except OSError:
+        return []  # It has ended, or is another user's.
+
+
 def release(guard_pid: int) -> None:
     """Ends the guard when the worker ends by itself, so that no zombie is left to anyone."""
     os.kill(guard_pid, signal.SIGKILL)
@@ -43,7 +81,7 @@ def release(guard_pid: int) -> None:
 
 
 def _guard(lifeline_fd: int) -> None:
-    """Waits for the agent's end, then kills the whole group, itself with it."""
+    """Waits for the agent's end, then kills the family and the group, itself with it."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     # Output pipes and the control line must close when the worker does, not when the guard does.
@@ -51,5 +89,6 @@ def _guard(lifeline_fd: int) -> None:
     os.closerange(1, 4096)
     while os.read(0, 1):
         pass
+    kill_family(os.environ[FAMILY])
     os.killpg(0, signal.SIGKILL)
     os._exit(1)

@@ -74,16 +74,16 @@ def launch(*, num_proc: int, backend: str, function: bytes, config: RunConfig) -
         console.gang = Gang(stop_all)
         stack.callback(console.gang.close)
         pool = stack.enter_context(ThreadPoolExecutor(num_proc, thread_name_prefix="sparkdl-rank"))
-        for rank, worker in enumerate(workers):
-            envelope = Envelope(
-                world=worlds[rank],
-                environment=chosen.environment(worlds[rank], address, port),
-                search_path=[path or os.getcwd() for path in sys.path],
-                function=function,
-            )
-            worker.begin(envelope, sink=console)
-        ends = [pool.submit(worker.wait) for worker in workers]
         try:
+            for world, worker in zip(worlds.values(), workers, strict=True):
+                envelope = Envelope(
+                    world=world,
+                    environment=chosen.environment(world, address, port),
+                    search_path=[path or os.getcwd() for path in sys.path],
+                    function=function,
+                )
+                worker.begin(envelope, sink=console)
+            ends = [pool.submit(worker.wait) for worker in workers]
             return [end.result() for end in ends]
         except BaseException:
             console.gang.stop()

@@ -7,17 +7,21 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from sparkdl_runner.frames import LENGTH, MAC_BYTES, MAX_FRAME_BYTES, NONCE_BYTES, FrameCodec
 from sparkdl_runner.log_server import FLUSH_SECONDS, ChannelAddress
 from sparkdl_runner.outcome import Outcome
-from sparkdl_runner.sink import Sink
+from sparkdl_runner.sink import Sink, write_lines
 from sparkdl_runner.world import World
 
 CONNECT_SECONDS = 5.0
 # What an agent holds back for a driver that is slow to read; beyond it, lines are dropped.
 MAX_QUEUED_FRAMES = 256
+# How long the driver may take to answer a failure with a stop to all.
+ANSWER_SECONDS = 4.0
+KEEP_ALIVE_SECONDS = 30
 
 
 class LogClient(Sink):
@@ -27,6 +31,8 @@ class LogClient(Sink):
         channel: From the closure.
         world: Who speaks.
         relay_output: Whether printed lines are sent, or only messages and failures.
+        echo_output: Whether printed lines also go to this process's stderr, which on a cluster
+            is the executor's log.
         on_stop: Called when the driver asks for the worker's end.
     """
 
@@ -36,21 +42,26 @@ class LogClient(Sink):
         world: World,
         *,
         relay_output: bool,
+        echo_output: bool = False,
         on_stop: Callable[[], None],
     ) -> None:
         self._channel = channel
         self._world = world
         self._relay_output = relay_output
+        self._echo_output = echo_output
         self._on_stop = on_stop
         self._queue: queue.Queue[dict[str, Any] | None] = queue.Queue(MAX_QUEUED_FRAMES)
         self._connected = threading.Event()
         self._settled = threading.Event()
+        self._stop_heard = threading.Event()
         self.dropped_lines = 0
         self._sender = threading.Thread(target=self._send, name="sparkdl-log-send", daemon=True)
         self._sender.start()
 
     def output(self, world: World, lines: list[str]) -> None:
         """See ``Sink.output``."""
+        if self._echo_output:
+            write_lines(sys.stderr, world, lines)
         if self._relay_output and not self._put({"kind": "output", "lines": lines}):
             self.dropped_lines += len(lines)
 
@@ -61,13 +72,22 @@ class LogClient(Sink):
 
     def failed(self, outcome: Outcome) -> None:
         """See ``Sink.failed``; without the pickled exception, which is not for this channel."""
-        self._put({"kind": "failed", "report": outcome.to_report()})
+        report = {"kind": "failed", "report": outcome.to_report()}
+        while not self._put(report):
+            # What failed matters more than what was printed.
+            with suppress(queue.Empty):
+                self._queue.get_nowait()
+                self.dropped_lines += 1
 
     @property
     def is_connected(self) -> bool:
         """Whether the driver hears us; waits for the connection to be made or to fail."""
         self._settled.wait(CONNECT_SECONDS + 1)
         return self._connected.is_set()
+
+    def driver_has_heard(self) -> bool:
+        """Whether the driver has answered a failure: it tells everyone to stop."""
+        return self.is_connected and self._stop_heard.wait(ANSWER_SECONDS)
 
     def notes(self) -> tuple[str, ...]:
         """What the driver should say about this connection after the run."""
@@ -122,6 +142,10 @@ class LogClient(Sink):
         incoming = FrameCodec(self._channel.key, nonce, b"driver")
         connection.sendall(outgoing.seal({"kind": "hello", "world": self._world.to_json()}))
         connection.settimeout(None)
+        # A rank may be silent for hours, and what lies between forgets silent connections.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEP_ALIVE_SECONDS)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEP_ALIVE_SECONDS)
         self._connected.set()
         self._settled.set()
         listening = threading.Thread(
@@ -142,9 +166,10 @@ class LogClient(Sink):
                     return
                 mac = _receive_exactly(connection, MAC_BYTES)
                 if codec.open(mac, _receive_exactly(connection, size))["kind"] == "stop":
+                    self._stop_heard.set()
                     self._on_stop()
         except (OSError, EOFError, ValueError):
-            pass  # The driver has closed, or is gone; Spark ends this task if it is.
+            self._connected.clear()  # The driver has closed the connection, or is gone.
 
 
 def _receive_exactly(connection: socket.socket, size: int) -> bytes:

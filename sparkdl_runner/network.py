@@ -39,6 +39,17 @@ def interface_of(address: str) -> str | None:
     return None
 
 
+def addresses_of_host() -> tuple[str, ...]:
+    """Returns all IP addresses of this host."""
+    families = (socket.AF_INET, socket.AF_INET6)
+    return tuple(
+        entry.address.partition("%")[0]
+        for entries in psutil.net_if_addrs().values()
+        for entry in entries
+        if entry.family in families
+    )
+
+
 def own_address(advertised: str) -> tuple[str, str]:
     """Finds the address on which this host talks to the others.
 

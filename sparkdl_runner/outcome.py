@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -39,6 +40,8 @@ class Outcome:
     message: str = ""
     traceback: str = ""
     is_communication_error: bool = False
+    is_unpicklable_result: bool = False
+    """The function returned, and what it returned cannot travel; ``message`` says why."""
     output_tail: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     """What the driver should say about this rank besides: dropped output, an unclean exit."""
@@ -55,6 +58,7 @@ class Outcome:
             "message": self.message[:MAX_MESSAGE],
             "traceback": self.traceback[-MAX_TRACEBACK:],
             "is_communication_error": self.is_communication_error,
+            "is_unpicklable_result": self.is_unpicklable_result,
             "output_tail": [line[:MAX_TAIL_LINE] for line in self.output_tail],
         }
 
@@ -67,6 +71,25 @@ class Outcome:
     def is_failure(self) -> bool:
         """Whether the rank ended badly by itself."""
         return self.status in (FAILED, DIED)
+
+
+class UnheardFailureError(Exception):
+    """Raised by an agent whose rank has failed while the driver does not hear it.
+
+    A failed task makes Spark end the other ranks, and its text reaches the driver: one line of
+    JSON, from which the driver rebuilds the outcome.
+    """
+
+    @classmethod
+    def of(cls, outcome: Outcome) -> UnheardFailureError:
+        """Packs an outcome."""
+        return cls(json.dumps({"world": outcome.world.to_json(), "report": outcome.to_report()}))
+
+    @staticmethod
+    def outcome(text: str) -> Outcome:
+        """Unpacks the text of such an error."""
+        fields = json.loads(text)
+        return Outcome.from_report(World.from_json(fields["world"]), fields["report"])
 
 
 def root_cause(outcomes: Sequence[Outcome]) -> Outcome | None:
@@ -87,7 +110,7 @@ def to_error(cause: Outcome, outcomes: Sequence[Outcome]) -> WorkerError | NotPi
     """
     world = cause.world
     place = f"Rank {world.rank} of {world.size} on host {world.host}"
-    if cause.exception == NotPicklableError.__name__:
+    if cause.is_unpicklable_result:
         return NotPicklableError(cause.message)
     if cause.status == FAILED:
         summary = f"{place} raised {cause.exception}: {cause.message}".rstrip(": ")
@@ -99,9 +122,7 @@ def to_error(cause: Outcome, outcomes: Sequence[Outcome]) -> WorkerError | NotPi
     if cause.output_tail:
         tail = "\n".join(cause.output_tail)
         parts.append(f"Last output of rank {world.rank}:\n{_indent(tail)}")
-    others = [_consequence(other) for other in outcomes if other.is_failure and other is not cause]
-    if others:
-        parts.append("As a consequence:\n" + _indent("\n".join(others)))
+    parts += consequences([other for other in outcomes if other is not cause])
     message = "\n\n".join(parts)
     if cause.status == DIED:
         return WorkerDiedError(
@@ -121,6 +142,12 @@ def to_error(cause: Outcome, outcomes: Sequence[Outcome]) -> WorkerError | NotPi
     )
     error.__cause__ = function.unpack_exception(cause.payload) if cause.payload else None
     return error
+
+
+def consequences(outcomes: Sequence[Outcome]) -> list[str]:
+    """A paragraph on the ranks that failed because something else had; none if none did."""
+    failures = [_consequence(outcome) for outcome in outcomes if outcome.is_failure]
+    return ["As a consequence:\n" + _indent("\n".join(failures))] if failures else []
 
 
 def describe_exit(exit_code: int | None) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import TextIO
 
 from sparkdl_runner.outcome import Outcome
 from sparkdl_runner.world import World
 
 
 class Sink(ABC):
-    """Where a worker's words go while it runs. Must never block for long."""
+    """Where a worker's words go while it runs. Must neither raise nor block for long."""
 
     @abstractmethod
     def output(self, world: World, lines: list[str]) -> None:
@@ -22,3 +23,20 @@ class Sink(ABC):
     @abstractmethod
     def failed(self, outcome: Outcome) -> None:
         """Takes the news that the rank has failed or died, as soon as it is known."""
+
+
+def write_lines(stream: TextIO, world: World, lines: list[str]) -> None:
+    """Writes lines, each with its rank, in one call so that ranks do not run into each other.
+
+    It does not raise: a closed pipe or a terminal that lacks a character must not end a training.
+    """
+    text = "".join(f"[rank {world.rank}] {line}\n" for line in lines)
+    try:
+        try:
+            stream.write(text)
+        except UnicodeEncodeError:
+            encoding = getattr(stream, "encoding", None) or "ascii"
+            stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        stream.flush()
+    except (OSError, ValueError):
+        pass

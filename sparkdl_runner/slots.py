@@ -39,7 +39,7 @@ def wait_for_slots(context: SparkContext, needed: int, config: RunConfig) -> int
     """
     if (context.getConf().get("spark.dynamicAllocation.enabled") or "").lower() == "true":
         raise LaunchError(
-            "spark.dynamicAllocation.enabled is true, and Spark starts no barrier stage then: "
+            "spark.dynamicAllocation.enabled is true, with which clusters start no barrier stage: "
             "set it to false and give the cluster a fixed size (spark.executor.instances)."
         )
     deadline = time.monotonic() + (0 if is_single_host(context) else config.slot_wait_seconds)

@@ -33,12 +33,20 @@ def require_spark_context() -> SparkContext:
             "on this host alone."
         )
     context = SparkContext._active_spark_context
-    if context is None:
+    if context is None or is_stopped(context):
         raise LaunchError(
             "There is no Spark session: create one with SparkSession.builder.getOrCreate() before "
             "run(), or use a negative number to run on this host alone, without Spark."
         )
     return context
+
+
+def is_stopped(context: SparkContext) -> bool:
+    """Whether the application has ended: its session was stopped, or its JVM died."""
+    try:
+        return bool(context._jsc.sc().isStopped())
+    except Exception:
+        return True  # Its JVM does not answer.
 
 
 def _is_spark_connect() -> bool:

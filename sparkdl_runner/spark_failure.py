@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from sparkdl_runner import errors
+from sparkdl_runner.outcome import Outcome, UnheardFailureError, consequences, to_error
 
 
-def explain(error: Exception, *, python: str) -> errors.RunnerError:
+def explain(
+    error: Exception,
+    *,
+    python: str,
+    failures: Sequence[Outcome] = (),
+    application_ended: bool = False,
+) -> errors.RunnerError | errors.NotPicklableError:
     """Makes an error that a person can act on.
 
     Args:
         error: What pyspark raised.
         python: The Python that Spark starts on executors.
+        failures: What ranks have reported; none of it is the cause.
+        application_ended: Whether the session is stopped, or its JVM no longer answers.
 
     Returns:
         The error to raise in its place. Where the reason is not a known one, it is followed by
@@ -22,6 +32,9 @@ def explain(error: Exception, *, python: str) -> errors.RunnerError:
     raised = _raised_in_task(text)
     if raised is not None:
         name, message = raised
+        if name.endswith(UnheardFailureError.__name__):
+            cause = UnheardFailureError.outcome(message)
+            return to_error(cause, [cause, *failures])
         if name.startswith(errors.__name__ + "."):
             kind = getattr(errors, name.rpartition(".")[2])
             if issubclass(kind, errors.LaunchError):
@@ -40,11 +53,21 @@ def explain(error: Exception, *, python: str) -> errors.RunnerError:
             "The value that rank 0 returned is larger than spark.driver.maxResultSize allows. "
             "Write large things to shared storage and return their path, or raise that setting."
         )
+    if application_ended:
+        return errors.RunnerError(
+            "The Spark application ended before the ranks had finished: its session was stopped, "
+            "or its JVM died, for example of a result larger than spark.driver.memory holds."
+        )
     if re.search(r"\bcancelled\b", text):
         return errors.RunnerError("The Spark job was cancelled before the ranks had finished.")
     return errors.RunnerError(
-        f"Spark ended the run before the ranks had finished: {_stage_failure(text)}\n\n"
-        f"Spark's own words:\n{text}"
+        "\n\n".join(
+            [
+                f"Spark ended the run before the ranks had finished: {_stage_failure(text)}",
+                *consequences(failures),
+                f"Spark's own words:\n{text}",
+            ]
+        )
     )
 
 
@@ -56,9 +79,13 @@ def _raised_in_task(text: str) -> tuple[str, str] | None:
     # The exception's own lines follow the last frame, whose lines are indented.
     last = re.split(r"^  .*\n", found.group(1), flags=re.MULTILINE)[-1]
     name, _, message = last.partition(": ")
-    return name.strip(), message.strip()
+    # Spark 4 adds a line of its own.
+    return name.strip(), re.sub(r"\n\s*SQLSTATE: \w+\s*$", "", message).strip()
 
 
 def _stage_failure(text: str) -> str:
-    found = re.search(r"(?:ExecutorLostFailure|Job aborted|Lost task)[^\n]*", text)
-    return found.group(0) if found else text.strip().partition("\n")[0]
+    for reason in ("ExecutorLostFailure", "Job aborted", "Lost task"):
+        found = re.search(rf"{reason}[^\n]*", text)
+        if found:
+            return found.group(0)
+    return text.strip().partition("\n")[0]

@@ -58,8 +58,9 @@ def tagged(context: SparkContext, num_proc: int, backend: str) -> Iterator[str]:
     try:
         yield tag
     finally:
-        context.removeJobTag(tag)
-        context.setLocalProperty("spark.job.description", description)  # type: ignore[arg-type]
+        with suppress(Exception):  # The session may have ended meanwhile.
+            context.removeJobTag(tag)
+            context.setLocalProperty("spark.job.description", description)  # type: ignore[arg-type]
 
 
 _jvm_will_exit = False

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import socket
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from sparkdl_runner import network, spark_failure, spark_job
 from sparkdl_runner.agent import RankTask
 from sparkdl_runner.config import RunConfig
 from sparkdl_runner.console import Console
+from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.gang import Gang
 from sparkdl_runner.log_server import LogServer
 from sparkdl_runner.outcome import Outcome
-from sparkdl_runner.spark_context import is_single_host
+from sparkdl_runner.spark_context import is_single_host, is_stopped
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -48,8 +50,8 @@ def launch(
         RunnerError: Spark ended the stage, and no rank said why.
     """
     console = Console(show_output=config.driver_log_verbosity == "all")
-    bind_address, host = _driver_address(context)
-    server = LogServer(network.listen(bind_address), host=host, num_proc=num_proc, sink=console)
+    listener, host = _listen_on_driver(context)
+    server = LogServer(listener, host=host, num_proc=num_proc, sink=console)
     console.gang = Gang(server.stop_ranks)
     if is_single_host(context):
         spark_job.let_the_jvm_exit(context)
@@ -76,21 +78,41 @@ def launch(
         except BaseException as error:
             # Spark may leave the other tasks a few seconds; their workers get none.
             console.gang.stop()
-            context.cancelJobsWithTag(tag)
+            with suppress(Exception):  # Its JVM may be gone, and then so is the job.
+                context.cancelJobsWithTag(tag)
             job.wait(CANCEL_SECONDS)
-            if console.failures:
-                return console.failures
             if not isinstance(error, Exception):
                 raise
-            raise spark_failure.explain(error, python=context.pythonExec) from None
+            if any(not failure.is_communication_error for failure in console.failures):
+                return console.failures
+            raise spark_failure.explain(
+                error,
+                python=context.pythonExec,
+                failures=console.failures,
+                application_ended=is_stopped(context),
+            ) from None
         finally:
             server.flush()
 
 
-def _driver_address(context: SparkContext) -> tuple[str, str]:
-    """The address to listen on, and the one that executors are told."""
+def _listen_on_driver(context: SparkContext) -> tuple[socket.socket, str]:
+    """Opens the log channel's socket. Returns it, and the name that executors are told.
+
+    It is bound to the one address by which executors reach the driver, also where Spark itself
+    listens on all interfaces; only under address translation, where the driver has no such
+    address, to the one that spark.driver.bindAddress names.
+    """
     if is_single_host(context):
-        return network.LOOPBACK, network.LOOPBACK
-    host = context.getConf().get("spark.driver.host") or network.LOOPBACK
-    bind_address = context.getConf().get("spark.driver.bindAddress") or host
-    return network.resolve(bind_address), host
+        return network.listen(network.LOOPBACK), network.LOOPBACK
+    configuration = context.getConf()
+    host = (configuration.get("spark.driver.host") or network.LOOPBACK).strip("[]")
+    bound = (configuration.get("spark.driver.bindAddress") or host).strip("[]")
+    try:
+        if bound in ("0.0.0.0", "::") and network.interface_of(network.resolve(host)):  # noqa: S104
+            bound = host
+        return network.listen(network.resolve(bound)), host
+    except OSError as error:
+        raise LaunchError(
+            f"The driver cannot listen on {bound} ({error}), which spark.driver.bindAddress or "
+            "spark.driver.host names: set it to an address of this host that executors can reach."
+        ) from error

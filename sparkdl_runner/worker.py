@@ -21,6 +21,8 @@ from collections.abc import Iterable
 from sparkdl_runner import driver_log, function, lifeline, world
 from sparkdl_runner.backends import Backend, get_backend
 from sparkdl_runner.control import Envelope, Line
+from sparkdl_runner.errors import NotPicklableError
+from sparkdl_runner.outcome import FAILED, MAX_MESSAGE, MAX_TRACEBACK, RETURNED
 
 
 def main() -> None:
@@ -74,34 +76,56 @@ def _is_new(path: str) -> bool:
 
 def _run(line: Line, backend: Backend, envelope: Envelope, listener_fd: int | None) -> int:
     """Runs the function and sends its end to the agent. Returns the exit code."""
+    pid = os.getpid()
     try:
         backend.join_in_worker(listener_fd)
-        value = function.call(envelope.function)
+        try:
+            value = function.call(envelope.function)
+        except SystemExit as stop:
+            if stop.code not in (None, 0):
+                raise
+            value = None
+        _end_if_forked(pid, None)
         payload = function.pack_result(value, envelope.world)
-    except SystemExit as stop:
-        if stop.code in (None, 0):
-            line.send({"kind": "returned"}, function.pack_result(None, envelope.world))
-            return 0
-        return _send_failure(line, backend, stop)
     except BaseException as error:
-        return _send_failure(line, backend, error)
-    line.send({"kind": "returned"}, payload)
+        _end_if_forked(pid, error)
+        _send_failure(line, backend, error)
+        return 1
+    line.send({"kind": RETURNED}, payload)
     return 0
 
 
-def _send_failure(line: Line, backend: Backend, error: BaseException) -> int:
+def _end_if_forked(pid: int, error: BaseException | None) -> None:
+    """Ends a process that the function forked and let return; only the rank speaks for the rank."""
+    if os.getpid() == pid:
+        return
+    if error is not None:
+        traceback.print_exception(error)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0 if error is None else 1)
+
+
+def _send_failure(line: Line, backend: Backend, error: BaseException) -> None:
     shown = error.with_traceback(function.user_traceback(error))
     line.send(
         {
-            "kind": "failed",
+            "kind": FAILED,
             "exception": type(error).__name__,
-            "message": str(error),
-            "traceback": "".join(traceback.format_exception(shown)),
+            "message": _text_of(error),
+            "traceback": "".join(traceback.format_exception(shown))[-MAX_TRACEBACK:],
             "is_communication_error": backend.is_communication_error(error),
+            "is_unpicklable_result": isinstance(error, NotPicklableError),
         },
         function.pack_exception(error),
     )
-    return 1
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)[:MAX_MESSAGE]
+    except Exception:
+        return "(its text cannot be had: its __str__ raised)"
 
 
 def _exit(code: int, guard_pid: int) -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import queue
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from sparkdl_runner import lifeline
 from sparkdl_runner.control import Envelope, Line
 from sparkdl_runner.outcome import DIED, FAILED, RETURNED, STOPPED, Outcome, describe_exit
 from sparkdl_runner.sink import Sink
@@ -21,8 +24,9 @@ from sparkdl_runner.world import World
 
 TAIL_LINES = 40
 MAX_LINE_CHARACTERS = 16 * 1024
-# What may still write to the output pipe after the group is dead has left the group on purpose.
+# How long last words may take to arrive once the worker is dead.
 DRAIN_SECONDS = 2.0
+OUTPUT_POLL_MILLISECONDS = 250
 
 
 class WorkerProcess:
@@ -56,12 +60,14 @@ class WorkerProcess:
         self._report: tuple[dict[str, Any], bytes] | None = None
         self._was_stopped = False
         self._is_relaying = False  # The relaying thread closes the output pipe that it reads.
+        self._is_over = threading.Event()
+        self._family = uuid.uuid4().hex
         ours, theirs = socket.socketpair()
-        lifeline, self._lifeline = os.pipe()
+        lifeline_end, self._lifeline = os.pipe()
         output, output_end = os.pipe()
-        inherited = [theirs.fileno(), lifeline]
+        inherited = [theirs.fileno(), lifeline_end]
         command = [sys.executable, "-P", "-m", "sparkdl_runner.worker", "--backend", backend]
-        command += ["--control-fd", str(theirs.fileno()), "--lifeline-fd", str(lifeline)]
+        command += ["--control-fd", str(theirs.fileno()), "--lifeline-fd", str(lifeline_end)]
         command += ["--agent-pid", str(os.getpid())]
         if listener is not None:
             inherited.append(listener.fileno())
@@ -69,7 +75,7 @@ class WorkerProcess:
         try:
             self._process = subprocess.Popen(
                 command,
-                env=dict(environment),
+                env={**environment, lifeline.FAMILY: self._family},
                 stdin=subprocess.DEVNULL,
                 stdout=output_end,
                 stderr=output_end,
@@ -83,7 +89,7 @@ class WorkerProcess:
             raise
         finally:
             theirs.close()
-            os.close(lifeline)
+            os.close(lifeline_end)
             os.close(output_end)
             if listener is not None:
                 listener.close()
@@ -123,12 +129,12 @@ class WorkerProcess:
         try:
             self._supervise()
         finally:
-            self._signal_group(signal.SIGKILL)
-            self._process.wait()
+            self._kill()
         # What the worker said in its last moment may have been overtaken by its exit.
         threads[1].join(DRAIN_SECONDS)
         while not self._events.empty():
             self._note(*self._events.get())
+        self._is_over.set()
         threads[0].join(DRAIN_SECONDS)
         self.end()
         outcome = self._outcome()
@@ -139,8 +145,8 @@ class WorkerProcess:
     def end(self) -> None:
         """Ends the worker if it still runs, without waiting for its last words. Idempotent."""
         if self._process.poll() is None:
-            self._signal_group(signal.SIGKILL)
-            self._process.wait()
+            self._kill()
+        self._is_over.set()
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
@@ -204,6 +210,12 @@ class WorkerProcess:
             **fields,
         )
 
+    def _kill(self) -> None:
+        """Ends the worker and all that it started, whether that stayed in its group or not."""
+        self._signal_group(signal.SIGKILL)
+        self._process.wait()
+        lifeline.kill_family(self._family)
+
     def _signal_group(self, number: int) -> None:
         # The leader is not reaped before the group is dead, so the id cannot mean another group.
         try:
@@ -228,8 +240,17 @@ class WorkerProcess:
 
     def _relay_output(self) -> None:
         rest = b""
+        poller = select.poll()
+        poller.register(self._output, select.POLLIN)
         with open(self._output, "rb", buffering=0) as pipe:
-            while chunk := pipe.read(64 * 1024):
+            while True:
+                if not poller.poll(OUTPUT_POLL_MILLISECONDS):
+                    if self._is_over.is_set():
+                        break  # Someone unknown to us still holds the pipe, in silence.
+                    continue
+                chunk = pipe.read(64 * 1024)
+                if not chunk:
+                    break
                 *whole, rest = (rest + chunk).split(b"\n")
                 if len(rest) > MAX_LINE_CHARACTERS:
                     whole, rest = [*whole, rest], b""

@@ -55,6 +55,8 @@ class Peer:
     """Equal on two agents exactly if they share a host (hostname, namespaces and address)."""
     address: str
     interface: str
+    addresses: tuple[str, ...] = ()
+    """All addresses of the host; from which one it reaches a peer is the kernel's choice."""
     gpus: tuple[str, ...] = ()
     """What ``CUDA_VISIBLE_DEVICES`` would name: indexes or UUIDs of the GPUs given to the task."""
     rendezvous_port: int = 0
@@ -68,7 +70,8 @@ class Peer:
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Peer:
         """Rebuilds the value that ``to_json`` returned."""
-        return cls(**{**fields, "gpus": tuple(fields["gpus"])})
+        tuples = {name: tuple(fields[name]) for name in ("addresses", "gpus")}
+        return cls(**{**fields, **tuples})
 
 
 def assign_ranks(peers: Sequence[Peer], *, backend: str, attempt: int = 0) -> dict[int, World]:

@@ -129,11 +129,12 @@ def test_what_a_failed_rank_has_started_ends_with_it():
     assert wait_until_gone("4711")
 
 
-def test_what_a_rank_that_returned_has_started_ends_with_it_too():
+@pytest.mark.parametrize("start_new_session", [False, True])
+def test_what_a_rank_that_returned_has_started_ends_with_it_too(start_new_session):
     def main():
         import subprocess
 
-        subprocess.Popen(["sleep", "4714"])
+        subprocess.Popen(["sleep", "4714"], start_new_session=start_new_session)
 
     HorovodRunner(np=-1).run(main)
     assert wait_until_gone("4714", timeout_seconds=1)
@@ -163,6 +164,35 @@ def test_an_exception_of_a_class_from_main_is_the_same_class_on_the_driver(tmp_p
 def test_a_value_that_cannot_be_pickled_is_one_sentence():
     with pytest.raises(NotPicklableError, match="rank 0 returned, a lock, cannot be pickled"):
         HorovodRunner(np=-2).run(rank_functions.return_unpicklable)
+
+
+def test_an_exception_without_a_text_is_still_the_functions():
+    class Wordless(Exception):  # noqa: N818
+        def __str__(self):
+            raise RuntimeError
+
+    def main():
+        raise Wordless
+
+    with pytest.raises(WorkerFailedError, match=r"raised Wordless: .*its __str__ raised"):
+        HorovodRunner(np=-1).run(main)
+
+
+@pytest.mark.parametrize("child_raises", [False, True])
+def test_only_the_rank_speaks_for_the_rank(child_raises, capfd):
+    def main():
+        import os
+
+        child = os.fork()
+        if child == 0:
+            if child_raises:
+                raise ValueError("in the child")
+            return "the child's value"
+        os.waitpid(child, 0)
+        return "the rank's value"
+
+    assert HorovodRunner(np=-1).run(main) == "the rank's value"
+    assert ("ValueError: in the child" in capfd.readouterr().out) == child_raises
 
 
 def test_sys_exit_with_0_is_a_return_and_with_another_code_a_failure():

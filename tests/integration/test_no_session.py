@@ -59,6 +59,32 @@ def test_under_spark_connect():
     assert said.startswith("refused: This session reaches Spark through Spark Connect")
 
 
+START = """
+import os, threading, time
+from pyspark.sql import SparkSession
+session = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+"""
+
+
+def test_executors_without_the_package_are_named_with_the_setting():
+    said = run_python(START + RUN, PYSPARK_PYTHON=sys._base_executable)
+    assert said.startswith(
+        f"refused: The Python that Spark starts on executors ({sys._base_executable}) has no module"
+    )
+    assert "Set PYSPARK_PYTHON" in said
+
+
+def test_a_session_that_is_stopped_during_a_run():
+    said = run_python(
+        START
+        + "from sparkdl_runner import DistributedRunner, RunnerError\n"
+        + "threading.Timer(4, session.stop).start()\n"
+        + "try:\n    DistributedRunner(num_proc=2, backend='torch').run(lambda: time.sleep(60))\n"
+        + "except RunnerError as error:\n    print('ended:', error)\n"
+    )
+    assert said.startswith("ended: The Spark application ended before the ranks had finished")
+
+
 def test_a_script_of_spark_submit_can_run_a_function_of_its_own(tmp_path):
     script = tmp_path / "job.py"
     script.write_text(

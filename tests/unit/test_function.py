@@ -36,6 +36,14 @@ def helper():
     return uses_global_lock()
 
 
+def uses_lock_in_a_comprehension():
+    return [LOCK.locked() for _ in range(3)]
+
+
+def takes_lock_by_default(*, lock=LOCK):
+    return lock
+
+
 def make_function_over_lock():
     guard = threading.Lock()
 
@@ -64,6 +72,8 @@ def by_value(main):
     [
         (make_function_over_lock(), {}, "the enclosing function's variable 'guard'"),
         (by_value(uses_global_lock), {}, "the global variable 'LOCK'"),
+        (by_value(uses_lock_in_a_comprehension), {}, "the global variable 'LOCK'"),
+        (by_value(takes_lock_by_default), {}, "a default argument"),
         (by_value(helper), {}, "the global variable 'LOCK'"),
         (lambda data: data, {"data": LOCK}, "the argument 'data'"),
         (functools.partial(lambda data: data, LOCK), {}, "argument 0 of the partial"),

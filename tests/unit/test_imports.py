@@ -22,12 +22,11 @@ LAYERS = [
         "outcome",
         "rendezvous",
         "gang",
-        "spark_failure",
         "slots",
         "frames",
         "worker_environment",
     },
-    {"backends", "sink", "spark_job"},
+    {"backends", "sink", "spark_job", "spark_failure"},
     {"worker", "worker_process", "log_server", "console"},
     {"log_client"},
     {"agent", "local_launcher"},
@@ -59,6 +58,14 @@ def test_importing_the_package_imports_nothing_heavy():
     loaded = run_python("import sys, sparkdl_runner; print(*sys.modules)").split()
     assert not HEAVY & set(loaded)
     assert "asyncio" not in loaded
+
+
+def test_importing_the_package_takes_less_than_150_milliseconds():
+    code = (
+        "import time; start = time.perf_counter()\n"
+        "import sparkdl_runner; print(time.perf_counter() - start)"
+    )
+    assert min(float(run_python(code)) for _ in range(5)) < 0.15
 
 
 def test_the_runners_and_the_local_launcher_import_neither_torch_nor_spark():

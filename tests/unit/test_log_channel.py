@@ -65,12 +65,12 @@ def test_what_a_rank_says_arrives_in_order_and_before_the_end(server, recorder):
     for number in range(100):
         client.output(WORLDS[0], [f"line {number}"])
     client.message(WORLDS[0], "done ü")
+    assert client.notes() == ()
     client.close()
     server.flush()
     assert recorder.heard == [(0, "output", [f"line {n}"]) for n in range(100)] + [
         (0, "message", "done ü")
     ]
-    assert client.notes() == ()
 
 
 def test_output_that_nobody_asked_for_is_not_sent(server, recorder):
@@ -173,6 +173,46 @@ def test_an_unreachable_driver_is_said_once_and_the_run_goes_on(server, capsys):
     client.close()
     assert "could not reach the driver at 127.0.0.1" in client.notes()[0]
     assert capsys.readouterr().err.count("cannot reach the driver") == 1
+
+
+def test_a_failure_gets_through_a_queue_that_is_full(recorder, monkeypatch):
+    monkeypatch.setattr(log_client, "MAX_QUEUED_FRAMES", 3)
+    listener = network.listen("127.0.0.1")
+    server = LogServer(listener, host="127.0.0.1", num_proc=1, sink=recorder)
+    client = client_of(server)  # connected by the kernel; the server does not yet accept
+    for _ in range(10):
+        client.output(WORLDS[0], ["line"])
+    client.failed(Outcome(world=WORLDS[0], status=FAILED, ended_at=0.0))
+    server.start()
+    client.close()
+    server.close()
+    assert [kind for _, kind, _ in recorder.heard][-1] == "failed"
+    assert client.dropped_lines == 8
+
+
+def test_a_failure_is_heard_once_the_driver_has_answered_it(server):
+    client = client_of(server)
+    answer = threading.Timer(0.2, server.stop_ranks)
+    answer.start()
+    assert client.driver_has_heard()
+    client.close()
+
+
+def test_a_failure_that_nobody_answers_was_not_heard(server, monkeypatch):
+    monkeypatch.setattr(log_client, "ANSWER_SECONDS", 0.1)
+    client = client_of(server)
+    assert not client.driver_has_heard()
+    client.close()
+
+
+def test_a_connection_that_the_driver_has_closed_is_no_connection(server):
+    client = client_of(server)
+    assert client.is_connected
+    server.close()
+    deadline = time.monotonic() + 5
+    while client.is_connected:
+        assert time.monotonic() < deadline
+    client.close()
 
 
 def test_a_driver_that_does_not_read_costs_lines_not_time(monkeypatch):

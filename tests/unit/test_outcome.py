@@ -6,7 +6,16 @@ import pytest
 
 from sparkdl_runner import function
 from sparkdl_runner.errors import NotPicklableError, WorkerDiedError, WorkerFailedError
-from sparkdl_runner.outcome import DIED, FAILED, RETURNED, STOPPED, Outcome, root_cause, to_error
+from sparkdl_runner.outcome import (
+    DIED,
+    FAILED,
+    RETURNED,
+    STOPPED,
+    Outcome,
+    UnheardFailureError,
+    root_cause,
+    to_error,
+)
 from sparkdl_runner.world import Peer, assign_ranks
 
 WORLDS = assign_ranks(
@@ -87,7 +96,14 @@ def test_a_death_says_how(exit_code, words):
 
 
 def test_a_result_that_cannot_travel_is_its_own_kind_of_error():
-    cause = replace(failed(0, 1.0, "NotPicklableError"), message="The value that rank 0 returned …")
+    cause = replace(failed(0, 1.0), message="The value that rank 0 …", is_unpicklable_result=True)
     error = to_error(cause, [cause])
     assert type(error) is NotPicklableError
-    assert str(error) == "The value that rank 0 returned …"
+    assert str(error) == "The value that rank 0 …"
+
+
+def test_an_outcome_survives_sparks_error_text():
+    cause = failed(1, 1.0, payload=b"stays behind")
+    text = str(UnheardFailureError.of(cause))
+    assert "\n" not in text
+    assert UnheardFailureError.outcome(text) == replace(cause, payload=b"")

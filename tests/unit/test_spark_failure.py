@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from sparkdl_runner.errors import LaunchError, RunnerError
+from sparkdl_runner.errors import LaunchError, WorkerFailedError
+from sparkdl_runner.outcome import FAILED, Outcome, UnheardFailureError
 from sparkdl_runner.spark_failure import explain
+from sparkdl_runner.world import Peer, assign_ranks
 
 JAVA = "\n\n\tat org.apache.spark.api.python.BasePythonRunner.handle(PythonRunner.scala:572)\n"
 
@@ -24,14 +26,40 @@ def test_an_error_of_ours_keeps_its_kind_and_its_sentence():
     assert str(error) == "GPU 0 was given to two ranks."
 
 
-def test_a_worker_failure_that_only_spark_could_report_keeps_all_its_lines():
-    text = (
-        "sparkdl_runner.errors.WorkerFailedError: Rank 1 raised X\n\nTraceback of rank 1:\n  here"
+WORLD = assign_ranks(
+    [Peer(partition=0, host="h", host_key="k", address="::1", interface="lo")], backend="torch"
+)[0]
+
+
+@pytest.mark.parametrize("ending", ["", "\n SQLSTATE: 38000"])
+def test_a_failure_that_only_spark_could_report_is_what_it_would_have_been(ending):
+    outcome = Outcome(
+        world=WORLD,
+        status=FAILED,
+        ended_at=0.0,
+        exception="ValueError",
+        message="bad",
+        traceback="Traceback (most recent call last):\n  here\nValueError: bad",
     )
-    error = explain(from_task(text), python="python3")
-    assert type(error) is RunnerError
-    assert "Rank 1 raised X" in str(error)
-    assert "Traceback of rank 1:" in str(error)
+    text = f"sparkdl_runner.outcome.UnheardFailureError: {UnheardFailureError.of(outcome)}"
+    error = explain(from_task(text + ending), python="python3")
+    assert isinstance(error, WorkerFailedError)
+    assert error.rank == 0
+    assert error.remote_traceback == outcome.traceback
+
+
+def test_ranks_that_lost_a_peer_are_consequences_of_what_spark_says():
+    lost = Outcome(
+        world=WORLD,
+        status=FAILED,
+        ended_at=0.0,
+        exception="HorovodInternalError",
+        is_communication_error=True,
+    )
+    text = "x\nExecutorLostFailure (executor 1 exited)\ny"
+    said = str(explain(RuntimeError(text), python="python3", failures=[lost]))
+    assert said.startswith("Spark ended the run before the ranks had finished: ExecutorLostFailure")
+    assert "As a consequence:\n  rank 0 on host h lost its peers (HorovodInternalError)" in said
 
 
 def test_an_executor_with_another_python_is_explained():
@@ -47,13 +75,19 @@ def test_an_executor_with_another_python_is_explained():
         ("bigger than spark.driver.maxResultSize (1024.0 MiB)", "Write large things to shared"),
         ("Job 3 cancelled as part of cancellation of all jobs", "was cancelled"),
         (
-            "x\nExecutorLostFailure (executor 1 exited)\ny",
+            "Job aborted: reason.\nExecutorLostFailure (executor 1 exited)\ny",
             "had finished: ExecutorLostFailure (executor 1 exited)",
         ),
     ],
 )
 def test_known_reasons_are_named(text, words):
     assert words in str(explain(RuntimeError(text), python="python3"))
+
+
+def test_an_application_that_has_ended_is_named_whatever_py4j_says():
+    error = RuntimeError("Job 0 cancelled because SparkContext was shut down")
+    said = str(explain(error, python="python3", application_ended=True))
+    assert "its session was stopped, or its JVM died" in said
 
 
 def test_an_unknown_reason_keeps_sparks_own_words():

@@ -23,7 +23,9 @@ from sparkdl_runner import (
     RunnerError,
     WorkerDiedError,
     WorkerFailedError,
+    network,
 )
+from sparkdl_runner.log_server import ChannelAddress, LogServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("spark")]
 
@@ -52,16 +54,32 @@ def test_sparks_python_processes_are_left_as_they_were(spark):
     def look(_):
         import os
         import sys
+        import threading
 
-        yield sorted(os.environ), sorted({"torch", "horovod"} & set(sys.modules)), os.getcwd()
+        yield (
+            sorted(os.environ),
+            sorted({"torch", "horovod"} & set(sys.modules)),
+            os.getcwd(),
+            threading.active_count(),
+            len(os.listdir("/proc/self/fd")),
+        )
 
     def states():
         return spark.sparkContext.parallelize(range(2), 2).mapPartitions(look).collect()
 
+    def start_what_leaves_the_group():
+        import subprocess
+
+        subprocess.Popen(["sleep", "4715"], start_new_session=True)
+
+    # The first run loads this package's own modules.
+    HorovodRunner(np=2).run(start_what_leaves_the_group)
     before = states()
-    HorovodRunner(np=2).run(rank_functions.describe)
+    for _ in range(3):
+        HorovodRunner(np=2).run(start_what_leaves_the_group)
+    assert wait_until_gone("4715")
     assert states() == before
-    assert all(not heavy for _, heavy, _ in before)
+    assert all(not heavy for _, heavy, *_ in before)
 
 
 def test_np_0_takes_all_slots():
@@ -109,6 +127,7 @@ def test_output_arrives_while_the_run_is_going(capfd):
     DistributedRunner(num_proc=1, backend="torch").run(main)
     ended = time.monotonic()
     watcher.join()
+    assert arrived
     assert ended - arrived[0] > 1
 
 
@@ -127,6 +146,17 @@ def test_an_exception_in_any_rank_is_raised_with_its_traceback(backend, rank, sp
     assert "about to raise" in error.output_tail
     # Both slots are free again, and Spark is unharmed.
     assert spark.sparkContext.parallelize(range(2), 2).barrier().mapPartitions(list).count() == 2
+
+
+def test_a_failure_is_the_same_where_the_driver_cannot_be_reached(monkeypatch):
+    closed = network.listen("127.0.0.1")
+    address = ChannelAddress(host="127.0.0.1", port=closed.getsockname()[1], key=bytes(32))
+    closed.close()
+    monkeypatch.setattr(LogServer, "channel", address)
+    with pytest.raises(WorkerFailedError, match="the data of rank 1 is bad") as caught:
+        HorovodRunner(np=2).run(rank_functions.fail_in_rank, backend="horovod", rank=1, how="raise")
+    assert caught.value.rank == 1
+    assert "in fail_in_rank" in caught.value.remote_traceback
 
 
 @pytest.mark.parametrize("backend", ["horovod", "torch"])
