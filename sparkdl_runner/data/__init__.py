@@ -11,7 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sparkdl_runner.data.converter import ConversionError as ConversionError
+    from sparkdl_runner.data.commit import ConversionError as ConversionError
     from sparkdl_runner.data.converter import make_spark_converter as make_spark_converter
     from sparkdl_runner.data.dataset import SparkDatasetConverter as SparkDatasetConverter
     from sparkdl_runner.data.errors import DatasetError as DatasetError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "ArrowLoader": "loader",
-    "ConversionError": "converter",
+    "ConversionError": "commit",
     "DatasetError": "errors",
     "NoManifestError": "errors",
     "SparkDatasetConverter": "dataset",

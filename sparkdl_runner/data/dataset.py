@@ -24,7 +24,7 @@ from sparkdl_runner.data.leftovers import delete_directory
 from sparkdl_runner.data.manifest import Manifest
 
 DEFAULT_BATCH_SIZE = 32
-DEFAULT_WORKERS_COUNT = 4
+PETASTORM_WORKERS_COUNT = 4
 
 _log = logging.getLogger(__name__)
 
@@ -181,7 +181,7 @@ class SparkDatasetConverter:
             {
                 **given,
                 "num_epochs": num_epochs,
-                "workers_count": workers_count or DEFAULT_WORKERS_COUNT,
+                "workers_count": workers_count,
             },
             shuffling_queue_capacity,
             storage_options,
@@ -251,6 +251,7 @@ class TorchLoaderContext:
         }
         batch_size = arguments.pop("batch_size")
         reader = {name: value for name, value in arguments.items() if name != "num_epochs"}
+        reader["workers_count"] = reader["workers_count"] or PETASTORM_WORKERS_COUNT
         if columns is not None:
             reader["schema_fields"] = columns
         if not shuffle:

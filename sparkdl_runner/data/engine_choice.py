@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import os
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
+
+from sparkdl_runner import world
 
 ENGINES = ("arrow", "petastorm")
 
@@ -153,21 +154,19 @@ def resolve_shard(cur_shard: int | None, shard_count: int | None) -> tuple[int, 
         ValueError: Only one of the two is given, they are out of range, or they disagree with
             the rank of this process.
     """
-    rank, size = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
-    if rank is None or size is None:
-        rank, size = os.environ.get("HOROVOD_RANK"), os.environ.get("HOROVOD_SIZE")
-    world = (int(rank), int(size)) if rank is not None and size is not None else None
+    here = world.current_world() if world.in_worker() else None
+    ranks = (here.rank, here.size) if here is not None else None
     if (cur_shard is None) != (shard_count is None):
         raise ValueError("cur_shard and shard_count belong together: give both or neither.")
     if cur_shard is None or shard_count is None:
-        return world or (0, 1)
+        return ranks or (0, 1)
     if not 0 <= cur_shard < shard_count:
         raise ValueError(
             f"cur_shard must be from 0 to shard_count - 1 = {shard_count - 1}, not {cur_shard}."
         )
-    if world is not None and world != (cur_shard, shard_count):
+    if ranks is not None and ranks != (cur_shard, shard_count):
         raise ValueError(
             f"cur_shard={cur_shard} of shard_count={shard_count} disagrees with this process, "
-            f"which is rank {world[0]} of {world[1]}: leave both out."
+            f"which is rank {ranks[0]} of {ranks[1]}: leave both out."
         )
     return cur_shard, shard_count

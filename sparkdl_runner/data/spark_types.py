@@ -42,7 +42,7 @@ def check_columns(schema: t.StructType) -> None:
     """Checks that each column can be converted.
 
     Raises:
-        ValueError: There are no columns, or two have one name.
+        ValueError: There are no columns, two have one name, or a name has a dot.
         TypeError: A column is of a type that has no place in a tensor.
     """
     if not schema.fields:
@@ -52,6 +52,12 @@ def check_columns(schema: t.StructType) -> None:
         raise ValueError(
             f"The DataFrame has more than one column called {repeated[0]!r}: rename one, since a "
             "batch is a dict by column name."
+        )
+    dotted = [name for name in schema.names if "." in name]
+    if dotted:
+        raise ValueError(
+            f"Column {dotted[0]!r} has a dot in its name, by which Parquet's readers mean a part "
+            f"of a column: rename it, to {dotted[0].replace('.', '_')!r} say."
         )
     bad = [f for f in schema.fields if not _is_supported(f.dataType, top=True)]
     if bad:
