@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.manifest import ColumnInfo, FileInfo, Manifest, RowGroups
-from sparkdl_runner.data.observe import Observation, hint_of, observe
+from sparkdl_runner.data.observe import Observation, depth_of, hint_of, observe
 
 _TAIL_BYTES = 64 * 1024
 _Item = TypeVar("_Item")
@@ -81,7 +81,7 @@ def describe_parquet(
         column.name
         for column in schema
         if column.name not in known_nulls
-        or (column.name not in known_lengths and _has_lengths(column.type))
+        or (column.name not in known_lengths and depth_of(column.type) > 0)
     ]
     seen: dict[str, Observation] = {name: Observation() for name in unknown}
     if unknown:
@@ -102,8 +102,8 @@ def describe_parquet(
             list_lengths=(
                 known_lengths[column.name]
                 if column.name in known_lengths
-                else seen[column.name].lengths()
-                if column.name in seen and _has_lengths(column.type)
+                else seen[column.name].lengths(depth_of(column.type))
+                if column.name in seen
                 else ()
             ),
             size_bytes=sum(footer.column_bytes[column.name] for footer in footers),
@@ -244,15 +244,6 @@ def _check_same_schema(first: pa.Schema, other: pa.Schema, first_path: str, path
             )
     if first.names != other.names:
         raise DatasetError(f"{path} has its columns in another order than {first_path}.")
-
-
-def _has_lengths(arrow_type: pa.DataType) -> bool:
-    return (
-        pa.types.is_list(arrow_type)
-        or pa.types.is_large_list(arrow_type)
-        or pa.types.is_fixed_size_list(arrow_type)
-        or hint_of(arrow_type) is not None
-    )
 
 
 def _observe_file(

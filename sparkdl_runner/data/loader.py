@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Literal
@@ -180,7 +181,8 @@ class ArrowLoader:
         self._arena: tuple[Sizes, Arena] | None = None
         self._position = Position()
         self._just_moved = False
-        self._active: Iterator[Batch] | None = None
+        # Weak, so that leaving a for loop ends the iteration.
+        self._active: weakref.ref[Generator[Batch, None, None]] | None = None
         self._closed = False
 
     def __len__(self) -> int:
@@ -259,10 +261,11 @@ class ArrowLoader:
         self._refuse_while_iterating("iter")
         if self._closed:
             raise RuntimeError("the loader is closed. Make a new one.")
-        self._active = self._iterate()
-        return self._active
+        iterator = self._iterate()
+        self._active = weakref.ref(iterator)
+        return iterator
 
-    def _iterate(self) -> Iterator[Batch]:
+    def _iterate(self) -> Generator[Batch, None, None]:
         end_epoch = None
         if self._num_epochs is not None:
             end_epoch = self._position.first_epoch + self._num_epochs
@@ -329,7 +332,7 @@ class ArrowLoader:
         )
 
     def _refuse_while_iterating(self, what: str) -> None:
-        if self._active is not None:
+        if self._active is not None and self._active() is not None:
             raise RuntimeError(
                 f"{what} was called while the loader is being iterated: it has one place, not "
                 "two. Let the first iteration end (or close() it), or make a second loader."
@@ -337,9 +340,10 @@ class ArrowLoader:
 
     def close(self) -> None:
         """Ends an iteration under way, the threads, and lets the memory go."""
-        if self._active is not None:
-            self._active.close()  # type: ignore[attr-defined]
-            self._active = None
+        iterator = self._active() if self._active is not None else None
+        if iterator is not None:
+            iterator.close()
+        self._active = None
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None

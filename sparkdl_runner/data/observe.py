@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sparkdl_runner.data.decode import is_list
+
 _VECTOR_FIELDS = {"type", "size", "indices", "values"}
 _IMAGE_FIELDS = {"origin", "height", "width", "nChannels", "mode", "data"}
 
@@ -35,9 +37,9 @@ class Observation:
         for depth, pair in enumerate(other.extremes):
             self.see_lengths(depth, pa.array(pair or [], pa.int64()))
 
-    def lengths(self) -> tuple[int | None, ...]:
-        """By depth: the one length of all lists, or None; 0 where there was no list at all."""
-        pairs = [pair or (0, 0) for pair in self.extremes]
+    def lengths(self, depth: int) -> tuple[int | None, ...]:
+        """``[depth]``: the one length of all lists, or None; 0 where there was no list at all."""
+        pairs = [pair or (0, 0) for pair in (self.extremes + [None] * depth)[:depth]]
         return tuple(low if low == high else None for low, high in pairs)
 
 
@@ -52,15 +54,21 @@ def hint_of(arrow_type: pa.DataType) -> str | None:
     return None
 
 
+def depth_of(arrow_type: pa.DataType) -> int:
+    """How many lengths a value of the type has: see ``ColumnInfo.list_lengths``."""
+    hint = hint_of(arrow_type)
+    if hint is not None:
+        return 3 if hint == "image" else 1
+    if is_list(arrow_type):
+        return 1 + depth_of(arrow_type.value_type)
+    return 0
+
+
 def observe(array: pa.Array, into: Observation, depth: int = 0) -> None:
     """Adds the nulls and list lengths of ``array`` to ``into``."""
     into.null_count += array.null_count
     arrow_type = array.type
-    if (
-        pa.types.is_list(arrow_type)
-        or pa.types.is_large_list(arrow_type)
-        or pa.types.is_fixed_size_list(arrow_type)
-    ):
+    if is_list(arrow_type):
         into.see_lengths(depth, pc.list_value_length(array))
         observe(pc.list_flatten(array), into, depth + 1)
     elif hint_of(arrow_type) == "vector":
