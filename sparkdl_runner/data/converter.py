@@ -178,8 +178,8 @@ def _explain(error: Exception, url: str) -> str:
     causes = [line for line in lines if line.startswith("Caused by:")]
     told = causes[-1].removeprefix("Caused by:").strip() if causes else " ".join(lines[:1])
     return (
-        f"Spark could not write the conversion to {redact(url)}: {told} Nothing was kept of it; "
-        "Spark's own error follows above."
+        f"Spark could not write the conversion to {redact(url)}: {told.rstrip('.')}. Nothing of it "
+        "was kept; Spark's own error is above."
     )
 
 
