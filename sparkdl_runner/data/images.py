@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from sparkdl_runner.data.decode import lists, validity
+from sparkdl_runner.data.decode import as_numpy, lists, validity
 from sparkdl_runner.data.errors import DatasetError
 
 _CHANNELS = {"L": 1, "RGB": 3, "RGBA": 4}
@@ -119,7 +119,7 @@ def decode_schema(array: pa.Array, shape: tuple[int, int, int]) -> npt.NDArray[n
             "channel are read)"
         )
     result = np.zeros((len(array), *shape), dtype=np.uint8)
-    pixels = values.to_numpy().reshape(-1, *shape)
+    pixels = as_numpy(values).reshape(-1, *shape)
     if shape[2] >= 3:
         order = [2, 1, 0, 3][: shape[2]]
         pixels = pixels[..., order]
