@@ -25,8 +25,8 @@ class LoadedBlock:
     """int64 ``[rows]``, the permutation of the block."""
     place: IntArray
     """int64 ``[rows]``, where the row that comes i-th lies in the arena."""
-    variable: dict[str, list[pa.Array | None]]
-    """By column of variable length: the rows of each segment."""
+    variable: dict[str, list[list[pa.Array]]]
+    """By column of variable length: the rows of each segment, in parts."""
     reads: list[Future[None]] = field(default_factory=list)
 
     def wait(self) -> None:
@@ -127,7 +127,7 @@ class BlockLoader:
             order=order,
             place=self._arena.row_index(pages, order),
             variable={
-                column.name: [None] * len(block.segments)
+                column.name: [[] for _ in block.segments]
                 for column in self._columns
                 if not isinstance(column, DenseColumn)
             },
@@ -135,16 +135,30 @@ class BlockLoader:
 
     def _read(self, group: int, pieces: list[_Piece]) -> None:
         """Runs in the pool."""
-        for column, values in zip(
-            self._columns, self._reader.read(group, self._columns), strict=True
-        ):
-            for loaded, number, at, start, rows in pieces:
-                if isinstance(column, DenseColumn):
-                    self._arena.write(
-                        loaded.pages, at, column, values, slice(start, start + rows)
-                    )
-                else:
-                    loaded.variable[column.name][number] = values.slice(start, rows)
+        until = max(start + rows for _, _, _, start, rows in pieces)
+        stream = self._reader.stream(
+            group, self._columns, rows=self._arena.page_rows, until=until
+        )
+        for first, decoded in stream:
+            for column, values in zip(self._columns, decoded, strict=True):
+                dense = isinstance(column, DenseColumn)
+                length = len(values[0]) if dense else len(values)
+                for loaded, number, at, start, rows in pieces:
+                    # What this part of the row group has of the piece, in rows of the row group.
+                    begin, end = max(first, start), min(first + length, start + rows)
+                    if begin >= end:
+                        continue
+                    if isinstance(column, DenseColumn):
+                        self._arena.write(
+                            loaded.pages,
+                            at + begin - start,
+                            column,
+                            values,
+                            slice(begin - first, end - first),
+                        )
+                    else:
+                        part = values.slice(begin - first, end - begin)
+                        loaded.variable[column.name][number].append(part)
 
     def blocks_of(self, epoch: int, lane: int, begin: int, end: int) -> list[LoadedBlock]:
         """The blocks that hold positions ``begin`` to ``end`` of a lane, ready to be read."""

@@ -15,6 +15,7 @@ from sparkdl_runner.data.plan import Order
 MOST_LANES = 8
 """Lanes that one rank reads side by side, where the budget allows."""
 _DEFAULT_BYTES = 512 << 20
+_DECODING_BYTES = 4 << 20
 _CHUNK_BYTES = 8 << 20
 
 
@@ -45,7 +46,7 @@ class Budget:
     """What follows from ``memory_budget_bytes``, before the number of ranks is looked at.
 
     A quarter of the budget is for the blocks in use and a quarter for those that come next; the
-    rest is for row groups being decoded, for batches ahead, and for what does not divide evenly.
+    rest is for rows being decoded, for batches ahead, and for what does not divide evenly.
     """
 
     memory_budget_bytes: int
@@ -142,7 +143,7 @@ class Sizes:
         needed_rows = min(lane_rows, chunk_rows + 2 * block_rows)
         broken = chunk_rows // order.block_rows + 3
         needed = lanes * (needed_rows // page_rows + broken)
-        decoding = threads * budget.largest_group_rows * row_bytes * 3 // 2
+        decoding = threads * _DECODING_BYTES
         ahead = 4 * chunk_steps * batch_bytes
         page_bytes = page_rows * row_bytes
         page_limit = max(1, (budget.memory_budget_bytes - decoding - ahead) // page_bytes)

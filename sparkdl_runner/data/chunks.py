@@ -155,7 +155,9 @@ class Chunker:
         for column, lane in enumerate(self.lanes):
             end = min(begin + count * lane_batch, int(lane_rows[lane]))
             for loaded in used[column]:
-                segments = pa.concat_arrays(loaded.variable[variable.name])
+                segments = pa.concat_arrays(
+                    [part for segment in loaded.variable[variable.name] for part in segment]
+                )
                 parts.append(segments.take(pa.array(loaded.order[_part(loaded, begin, end)])))
             rows = np.full(count * lane_batch, -1, dtype=np.int64)
             length = max(0, end - begin)

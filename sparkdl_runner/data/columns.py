@@ -188,6 +188,8 @@ class _Reading:
         info = self.info = manifest.column(name)
         self.name = info.name
         self.type = manifest.schema.field(name).type
+        if pa.types.is_dictionary(self.type):
+            self.type = self.type.value_type
         # Twice what Parquet takes before compression, for dictionaries; and an offset.
         self.row_bytes = 8 + 2 * info.size_bytes // max(1, manifest.rows)
         self.options = options

@@ -40,8 +40,6 @@ class Leaf:
 
     def numbers(self, array: pa.Array, fill: float | None) -> Array:
         """``[n]`` numbers; nulls become ``fill``, or are refused if that is None."""
-        if pa.types.is_dictionary(array.type):
-            array = array.dictionary_decode()
         for step, arrow_type in self.steps:
             array = array.cast(arrow_type) if step == "cast" else array.view(arrow_type)
         if pa.types.is_boolean(array.type):
@@ -61,8 +59,6 @@ class Leaf:
 def leaf_of(arrow_type: pa.DataType, *, decimals: str = "error") -> Leaf | str:
     """How values of a type become numbers, or a sentence why they cannot."""
     types = pa.types
-    if types.is_dictionary(arrow_type):
-        return leaf_of(arrow_type.value_type, decimals=decimals)
     if types.is_boolean(arrow_type):
         return Leaf(dtype=np.dtype(np.bool_))
     for narrow, wide in ((pa.uint16(), pa.int32()), (pa.uint32(), pa.int64())):
