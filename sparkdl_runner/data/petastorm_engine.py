@@ -5,10 +5,12 @@ petastorm is imported only by the functions that use it.
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +33,14 @@ _LIMITS = {"pyarrow": 15, "numpy": 2}
 """The first major versions that petastorm 0.12 cannot run with."""
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps pyarrow from warning of the interfaces that petastorm uses; nobody can change that."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
 def obstacle() -> str | None:
     """Returns why petastorm cannot run in this process, in one sentence, or ``None`` if it can."""
     for package, limit in _LIMITS.items():
@@ -41,7 +51,8 @@ def obstacle() -> str | None:
                 f"engine='arrow', or an environment with an older {package}."
             )
     try:
-        import petastorm  # noqa: F401
+        with _quiet():
+            import petastorm  # noqa: F401
     except ImportError as error:
         return (
             f"petastorm cannot be imported ({error}): use engine='arrow', or run "
@@ -73,9 +84,10 @@ def materialize(df: DataFrame, parent_url: str, settings: WriteSettings) -> str:
     Returns:
         The directory's URL.
     """
-    # Its public function would count the rows in a second job and read the schema in a third.
-    from petastorm.spark import spark_dataset_converter
+    with _quiet():
+        from petastorm.spark import spark_dataset_converter
 
+    # Its public function would count the rows in a second job and read the schema in a third.
     url: str = spark_dataset_converter._materialize_df(
         df,
         parent_cache_dir_url=parent_url,
@@ -84,6 +96,8 @@ def materialize(df: DataFrame, parent_url: str, settings: WriteSettings) -> str:
         # Precision and vectors are seen to already, at any depth; petastorm knows one.
         dtype=None,
     )
+    # It deletes at exit what we delete as well, and what it calls for that warns of itself.
+    atexit.register(warnings.filterwarnings, "ignore", category=FutureWarning, module="petastorm")
     return url
 
 
@@ -225,7 +239,8 @@ class PetastormLoader:
                 )
 
     def _one_pass(self, epoch: int, turn: int) -> Iterator[Any]:
-        from petastorm.pytorch import DataLoader
+        with _quiet():
+            from petastorm.pytorch import DataLoader
 
         self._reader = self._open_reader(epoch, turn)
         make_loader = self._data_loader_fn or DataLoader
@@ -239,7 +254,8 @@ class PetastormLoader:
             self.close()
 
     def _open_reader(self, epoch: int, turn: int) -> Any:
-        from petastorm import make_batch_reader, make_reader
+        with _quiet():
+            from petastorm import make_batch_reader, make_reader
 
         arguments = dict(self._reader_arguments, num_epochs=1)
         if self._shard[1] > 1:
@@ -247,9 +263,8 @@ class PetastormLoader:
         if self._seed is not None:
             # petastorm takes 0 for "no seed", and repeats one order for as long as a reader lives.
             arguments["seed"] = 1 + (self._seed * 1_000_003 + epoch * 1009 + turn) % (2**31 - 2)
-        with warnings.catch_warnings():
-            # It takes any seed for its deprecated shard_seed, and pyarrow warns of its interfaces.
-            warnings.simplefilter("ignore")
+        with _quiet():
+            # It also takes any seed for its deprecated shard_seed, and warns of that.
             if self._unischema:
                 return make_reader(self._url, **arguments)
             # Files, not the directory: a file that the manifest does not list is never read, and
