@@ -42,6 +42,7 @@ class Arena:
 
     def __init__(self, layout: Layout, *, pages: int, page_rows: int) -> None:
         self.page_rows = page_rows
+        self.read_rows = read_rows_for(layout.row_bytes, page_rows)
         self._free = list(range(pages))[::-1]
         self._pages = pages
         self._lock = threading.Lock()
@@ -165,6 +166,11 @@ class Arena:
             for place, output in enumerate(members):
                 result[output.name] = across[place].view(output.dtype)
         return result
+
+
+def read_rows_for(row_bytes: int, page_rows: int) -> int:
+    """Rows to decode at a time: whole pages, about two megabytes, up to 16,384 rows or so."""
+    return page_rows * max(1, min(4, 2 * _PAGE_BYTES // (page_rows * row_bytes)))
 
 
 def page_rows_for(row_bytes: int) -> int:

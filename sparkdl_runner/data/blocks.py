@@ -137,7 +137,7 @@ class BlockLoader:
         """Runs in the pool."""
         until = max(start + rows for _, _, _, start, rows in pieces)
         stream = self._reader.stream(
-            group, self._columns, rows=self._arena.page_rows, until=until
+            group, self._columns, rows=self._arena.read_rows, until=until
         )
         for first, decoded in stream:
             for column, values in zip(self._columns, decoded, strict=True):

@@ -16,7 +16,7 @@ MOST_LANES = 8
 """Lanes that one rank reads side by side, where the budget allows."""
 _DEFAULT_BYTES = 512 << 20
 _DECODING_BYTES = 4 << 20
-_CHUNK_BYTES = 8 << 20
+_CHUNK_BYTES = 4 << 20
 
 
 def row_bytes_of(manifest: Manifest, layout: Layout) -> int:
@@ -147,9 +147,10 @@ class Sizes:
         ahead = 4 * chunk_steps * batch_bytes
         page_bytes = page_rows * row_bytes
         page_limit = max(1, (budget.memory_budget_bytes - decoding - ahead) // page_bytes)
-        # No more than the rank's share of two epochs can ever be in use.
-        everything = 2 * lanes * (lane_rows // page_rows + lane_rows // order.block_rows + 3)
-        page_limit = min(page_limit, everything)
+        # The blocks in use and half as many: blocks of different lanes end at different times.
+        # More would only take memory, and time to touch it first.
+        usual = max(order.block_rows, budget.largest_group_rows) // page_rows + 2
+        page_limit = min(page_limit, max(lanes + 1, lanes * 3 // 2) * usual)
         return cls(
             page_rows=page_rows,
             pages=max(needed, page_limit) + 1,

@@ -15,7 +15,7 @@ from sparkdl_runner.data.errors import DatasetError
 Array = npt.NDArray[Any]
 
 _DTYPES = {
-    str(arrow_type): np.dtype(name)
+    arrow_type.id: np.dtype(name)
     for name, arrow_type in {
         **{f"int{bits}": pa.type_for_alias(f"int{bits}") for bits in (8, 16, 32, 64)},
         **{f"uint{bits}": pa.type_for_alias(f"uint{bits}") for bits in (8, 16, 32, 64)},
@@ -63,11 +63,11 @@ def leaf_of(arrow_type: pa.DataType, *, decimals: str = "error") -> Leaf | str:
         return Leaf(dtype=np.dtype(np.bool_))
     for narrow, wide in ((pa.uint16(), pa.int32()), (pa.uint32(), pa.int64())):
         if arrow_type == narrow:  # torch has next to no operations for these
-            return Leaf(dtype=_DTYPES[str(wide)], steps=(("cast", wide),))
+            return Leaf(dtype=_DTYPES[wide.id], steps=(("cast", wide),))
     if types.is_uint64(arrow_type):
         return Leaf(dtype=np.dtype(np.int64), steps=(("cast", pa.int64()),))
     if types.is_integer(arrow_type) or types.is_floating(arrow_type):
-        return Leaf(dtype=_DTYPES[str(arrow_type)])
+        return Leaf(dtype=_DTYPES[arrow_type.id])
     if types.is_date(arrow_type):
         steps = (("cast", pa.date32()), ("view", pa.int32()))
         return Leaf(dtype=np.dtype(np.int32), steps=steps)
@@ -107,7 +107,7 @@ def as_numpy(array: pa.Array) -> Array:
     """
     if array.null_count:
         raise DatasetError(UNKNOWN_NULLS)
-    dtype = _DTYPES[str(array.type)]
+    dtype = _DTYPES[array.type.id]
     data = array.buffers()[1]
     if data is None:
         return np.empty(0, dtype=dtype)

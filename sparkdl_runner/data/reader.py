@@ -75,6 +75,7 @@ class RowGroupReader:
             found, expected = parquet.metadata.row_group(index).num_rows, int(groups.rows[group])
             if found != expected:
                 raise DatasetError(f"it has {found:,} rows and the manifest says {expected:,}")
+            places: list[int] = []
             for batch in parquet.iter_batches(
                 batch_size=rows,
                 row_groups=[index],
@@ -82,9 +83,10 @@ class RowGroupReader:
                 use_threads=False,
             ):
                 decoded: list[tuple[Array, ...] | pa.Array] = []
-                for column in columns:
+                places = places or [batch.schema.get_field_index(c.name) for c in columns]
+                for column, place in zip(columns, places, strict=True):
                     name = column.name
-                    array = _plain(batch.column(batch.schema.get_field_index(name)))
+                    array = _plain(batch.column(place))
                     decoded.append(
                         column.decode(array)
                         if isinstance(column, DenseColumn)
