@@ -45,7 +45,9 @@ def parent_cache_dir_url(spark: SparkSession) -> str:
     name = f"sparkdl_runner-cache-{_user()}"
     master = spark.conf.get("spark.master", "") or ""
     on_databricks = "DATABRICKS_RUNTIME_VERSION" in os.environ
-    if master.startswith("local") and not on_databricks:
+    # Through Spark Connect, "local" is the server's word for the server's machine.
+    is_here = getattr(spark, "_jsc", None) is not None
+    if is_here and master.startswith("local") and not on_databricks:
         return normalize_url(f"file://{tempfile.gettempdir()}/{name}")
     default = _default_filesystem(spark)
     if default and not default.startswith("file:") and not on_databricks:

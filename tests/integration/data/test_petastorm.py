@@ -165,6 +165,7 @@ def test_a_new_order_each_epoch_and_the_same_again(spark):
     assert orders(seed=1) != [first, second, third]
 
 
+@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
 def test_what_petastorm_alone_can_do_chooses_it(spark, petastorm):
     converter = uneven(spark)
     if petastorm is None:

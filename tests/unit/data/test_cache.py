@@ -53,6 +53,13 @@ def test_on_a_cluster_it_is_shared_or_asked_for(monkeypatch):
         parent_cache_dir_url(FakeSpark("dbfs:/", spark__master="local[8]"))
 
 
+def test_through_spark_connect_nobody_knows_what_local_means():
+    spark = FakeSpark(spark__master="local[2]")
+    del spark._jsc
+    with pytest.raises(ValueError, match=PARENT_CACHE_DIR_URL_CONF):
+        parent_cache_dir_url(spark)
+
+
 def test_a_process_makes_one_directory_and_sweeps_once(tmp_path, monkeypatch):
     swept = []
     monkeypatch.setattr(
