@@ -462,6 +462,12 @@ TABLES: dict[str, tuple[Callable[[np.random.Generator, int], dict[str, Any]], in
 """By name: what makes the columns, and the bytes of a row in a batch."""
 
 
+def _even(rows: int, most: int) -> int:
+    """Rows of equal row groups that have ``most`` or fewer."""
+    groups = -(-rows // most)
+    return -(-rows // groups)
+
+
 def _write(table: str, directory: Path, rows: int) -> None:
     import pyarrow as pa
     import pyarrow.fs
@@ -483,7 +489,7 @@ def _write(table: str, directory: Path, rows: int) -> None:
             pa.table(make(random, count)),
             directory / names[-1],
             compression="none",
-            row_group_size=_GROUP_BYTES // row_bytes,
+            row_group_size=_even(count, _GROUP_BYTES // row_bytes),
         )
     filesystem = pyarrow.fs.LocalFileSystem()
     describe_parquet(filesystem, str(directory), names).write(filesystem, str(directory))

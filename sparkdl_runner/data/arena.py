@@ -42,13 +42,14 @@ class Arena:
 
     def __init__(self, layout: Layout, *, pages: int, page_rows: int) -> None:
         self.page_rows = page_rows
-        self.read_rows = read_rows_for(layout.row_bytes, page_rows)
+        self.read_rows = read_rows_for(layout, page_rows)
         self._free = list(range(pages))[::-1]
         self._pages = pages
         self._lock = threading.Lock()
         self._layout = layout
         self._groups: list[_Group] = []
         self._place: dict[str, tuple[int, int]] = {}
+        self._scratch: dict[int, Array] = {}
         capacity = pages * page_rows
         narrow: dict[int, list[Output]] = {}
         for output in layout.outputs:
@@ -160,7 +161,8 @@ class Arena:
                 np.take(group.rows, index, axis=0, out=flat, mode="clip")
                 result[output.name] = whole
                 continue
-            rows = np.take(group.rows, index, axis=0, mode="clip")
+            rows = self._scratch_for(group, count)
+            np.take(group.rows, index, axis=0, out=rows, mode="clip")
             across = empty(f"{group.rows.dtype.itemsize} bytes", (width, count), group.rows.dtype)
             np.copyto(across, rows.T)
             for place, output in enumerate(members):
@@ -168,9 +170,19 @@ class Arena:
         return result
 
 
-def read_rows_for(row_bytes: int, page_rows: int) -> int:
-    """Rows to decode at a time: whole pages, about two megabytes, up to 16,384 rows or so."""
-    return page_rows * max(1, min(4, 2 * _PAGE_BYTES // (page_rows * row_bytes)))
+    def _scratch_for(self, group: _Group, count: int) -> Array:
+        """Memory ``[count, width]`` that only this gather uses."""
+        key = group.rows.dtype.itemsize
+        scratch = self._scratch.get(key)
+        if scratch is None or len(scratch) < count:
+            scratch = self._scratch[key] = np.empty((count, group.rows.shape[1]), group.rows.dtype)
+        return scratch[:count]
+
+
+def read_rows_for(layout: Layout, page_rows: int) -> int:
+    """Rows to decode at a time: whole pages, up to 2 MiB of one column and 8 pages."""
+    widest = max((output.row_bytes for output in layout.outputs), default=1)
+    return page_rows * max(1, min(8, 2 * _PAGE_BYTES // max(1, page_rows * widest)))
 
 
 def page_rows_for(row_bytes: int) -> int:

@@ -147,10 +147,10 @@ class Sizes:
         ahead = 4 * chunk_steps * batch_bytes
         page_bytes = page_rows * row_bytes
         page_limit = max(1, (budget.memory_budget_bytes - decoding - ahead) // page_bytes)
-        # The blocks in use and half as many: blocks of different lanes end at different times.
-        # More would only take memory, and time to touch it first.
+        # The blocks in use, and for each the next one, so that every thread has one to read. More
+        # would only take memory, and time to touch it first.
         usual = max(order.block_rows, budget.largest_group_rows) // page_rows + 2
-        page_limit = min(page_limit, max(lanes + 1, lanes * 3 // 2) * usual)
+        page_limit = min(page_limit, (lanes + max(lanes, threads)) * usual)
         return cls(
             page_rows=page_rows,
             pages=max(needed, page_limit) + 1,
