@@ -99,7 +99,7 @@ def _table(arguments: argparse.Namespace, table: str, directory: Path) -> list[d
                 continue
             try:
                 measured = _ranks(arguments, table, engine, directory)
-            except _Unavailable as error:
+            except _UnavailableError as error:
                 skipped[engine] = str(error)
                 continue
             found[engine].append(measured)
@@ -139,7 +139,7 @@ def _table(arguments: argparse.Namespace, table: str, directory: Path) -> list[d
     return results
 
 
-class _Unavailable(Exception):
+class _UnavailableError(Exception):
     """An engine that cannot run here, and why."""
 
 
@@ -174,13 +174,13 @@ def _ranks(
         for process in processes:
             line = process.stdout.readline() if process.stdout else ""
             if line.startswith("unavailable"):
-                raise _Unavailable(line.partition(" ")[2].strip())
+                raise _UnavailableError(line.partition(" ")[2].strip())
             if line != "ready\n":
                 raise RuntimeError(f"{engine}: {process.communicate()[1][-2000:]}")
         for process in processes:
-            assert process.stdin is not None
-            process.stdin.write("go\n")
-            process.stdin.flush()
+            if process.stdin is not None:
+                process.stdin.write("go\n")
+                process.stdin.flush()
         answers = []
         for process in processes:
             output, errors = process.communicate()

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sparkdl_runner.data.columns import DenseColumn, Layout, Output
 from sparkdl_runner.data.decode import Array
@@ -100,7 +99,8 @@ class Arena:
             rows: int64 ``[n]``, rows within the block.
         """
         page, offset = np.divmod(rows, self.page_rows)
-        return pages[page] * self.page_rows + offset
+        index: IntArray = pages[page] * self.page_rows + offset
+        return index
 
     def write(
         self, pages: IntArray, at: int, column: DenseColumn, values: tuple[Array, ...], rows: slice
@@ -168,7 +168,6 @@ class Arena:
             for place, output in enumerate(members):
                 result[output.name] = across[place].view(output.dtype)
         return result
-
 
     def _scratch_for(self, group: _Group, count: int) -> Array:
         """Memory ``[count, width]`` that only this gather uses."""

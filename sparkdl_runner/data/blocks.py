@@ -136,29 +136,21 @@ class BlockLoader:
     def _read(self, group: int, pieces: list[_Piece]) -> None:
         """Runs in the pool."""
         until = max(start + rows for _, _, _, start, rows in pieces)
-        stream = self._reader.stream(
+        for first, length, decoded in self._reader.stream(
             group, self._columns, rows=self._arena.read_rows, until=until
-        )
-        for first, decoded in stream:
-            for column, values in zip(self._columns, decoded, strict=True):
-                dense = isinstance(column, DenseColumn)
-                length = len(values[0]) if dense else len(values)
-                for loaded, number, at, start, rows in pieces:
-                    # What this part of the row group has of the piece, in rows of the row group.
-                    begin, end = max(first, start), min(first + length, start + rows)
-                    if begin >= end:
-                        continue
+        ):
+            for loaded, number, at, start, rows in pieces:
+                # What this part of the row group has of the piece, in rows of the row group.
+                begin, end = max(first, start), min(first + length, start + rows)
+                if begin >= end:
+                    continue
+                part = slice(begin - first, end - first)
+                for column, values in zip(self._columns, decoded, strict=True):
                     if isinstance(column, DenseColumn):
-                        self._arena.write(
-                            loaded.pages,
-                            at + begin - start,
-                            column,
-                            values,
-                            slice(begin - first, end - first),
-                        )
+                        self._arena.write(loaded.pages, at + begin - start, column, values, part)
                     else:
-                        part = values.slice(begin - first, end - begin)
-                        loaded.variable[column.name][number].append(part)
+                        rows_of_part = values.slice(part.start, end - begin)
+                        loaded.variable[column.name][number].append(rows_of_part)
 
     def blocks_of(self, epoch: int, lane: int, begin: int, end: int) -> list[LoadedBlock]:
         """The blocks that hold positions ``begin`` to ``end`` of a lane, ready to be read."""

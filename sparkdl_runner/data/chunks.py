@@ -175,4 +175,3 @@ def _part(loaded: LoadedBlock, begin: int, end: int) -> slice:
     """Which entries of a block's order are positions ``begin`` to ``end`` of its lane."""
     start = loaded.block.position
     return slice(max(begin, start) - start, min(end, start + loaded.block.rows) - start)
-

@@ -173,8 +173,8 @@ def _plan_column(
         return column
     if not isinstance(column, DenseColumn) or [o.shape for o in column.outputs] != [()]:
         raise ValueError(
-            f"feature_cols names {name!r}, which is {manifest.column(name).type}: the matrix takes columns of one "
-            "number per row, without nulls='mask'. Leave it out of feature_cols."
+            f"feature_cols names {name!r}, which is {manifest.column(name).type}: the matrix takes "
+            "columns of one number per row, without nulls='mask'. Leave it out of feature_cols."
         )
     return DenseColumn(
         name=name, outputs=column.outputs, decode=column.decode, feature=features.index(name)

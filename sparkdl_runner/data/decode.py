@@ -139,7 +139,12 @@ def lists(array: pa.Array) -> tuple[Array, pa.Array]:
 
 
 def dense(
-    array: pa.Array, lengths: tuple[int, ...], leaf: Leaf, fill: float | None, *, masked: bool = False
+    array: pa.Array,
+    lengths: tuple[int, ...],
+    leaf: Leaf,
+    fill: float | None,
+    *,
+    masked: bool = False,
 ) -> tuple[Array, npt.NDArray[np.bool_] | None]:
     """Lists of fixed lengths, or plain values, as one dense array.
 

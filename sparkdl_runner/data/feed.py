@@ -132,19 +132,19 @@ class Feed:
             if self._transform is None:
                 ticket = self._memory.send(batches)
         if self._transform is not None:
-            batches = [self._transformed(batch) for batch in batches]
+            batches = [_transformed(self._transform, batch) for batch in batches]
             ticket = self._memory.send(batches)
         return _Delivery(epoch=chunk.epoch, step=chunk.step, batches=batches, ticket=ticket)
 
-    def _transformed(self, batch: Batch) -> Batch:
-        assert self._transform is not None
-        result = self._transform(batch)
-        if not isinstance(result, Mapping):
-            raise TypeError(
-                f"transform returned a {type(result).__name__}; expected a dict of tensors, as it "
-                "was given."
-            )
-        return dict(result)
+
+def _transformed(transform: Transform, batch: Batch) -> Batch:
+    result = transform(batch)
+    if not isinstance(result, Mapping):
+        raise TypeError(
+            f"transform returned a {type(result).__name__}; expected a dict of tensors, as it was "
+            "given."
+        )
+    return dict(result)
 
 
 def _split(whole: Mapping[str, torch.Tensor], chunk: Chunk) -> list[Batch]:

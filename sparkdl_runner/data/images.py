@@ -102,12 +102,13 @@ def decode_schema(array: pa.Array, shape: tuple[int, int, int]) -> npt.NDArray[n
     """
     fields = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
     data = fields["data"].cast(pa.large_binary())
+    content = data.buffers()[2] or pa.py_buffer(b"")
     as_lists = pa.LargeListArray.from_buffers(
         pa.large_list(pa.uint8()),
         len(data),
         data.buffers()[:2],
         offset=data.offset,
-        children=[pa.Array.from_buffers(pa.uint8(), data.buffers()[2].size, [None, data.buffers()[2]])],
+        children=[pa.Array.from_buffers(pa.uint8(), content.size, [None, content])],
     )
     offsets, values = lists(as_lists)
     valid = validity(data)

@@ -397,11 +397,10 @@ def _ranks(cur_shard: int | None, shard_count: int | None) -> tuple[int, int]:
 
 
 def _global_batch(batch_size: int | None, global_batch_size: int | None, world_size: int) -> int:
-    if (batch_size is None) == (global_batch_size is None):
-        raise ValueError("give batch_size (rows per rank) or global_batch_size, and not both.")
-    if batch_size is not None:
+    if batch_size is not None and global_batch_size is None:
         return batch_size * world_size
-    assert global_batch_size is not None
+    if batch_size is not None or global_batch_size is None:
+        raise ValueError("give batch_size (rows per rank) or global_batch_size, and not both.")
     if global_batch_size % world_size:
         below = global_batch_size // world_size * world_size
         near = [str(size) for size in (below, below + world_size) if size > 0]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 
 from sparkdl_runner.data.columns import Column, DenseColumn
-from sparkdl_runner.data.decode import Array
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.manifest import Manifest
 
@@ -45,7 +45,7 @@ class RowGroupReader:
 
     def stream(
         self, group: int, columns: Sequence[Column], *, rows: int, until: int
-    ) -> Iterator[tuple[int, list[tuple[Array, ...] | pa.Array]]]:
+    ) -> Iterator[tuple[int, int, list[Any]]]:
         """Reads one row group a few rows at a time.
 
         Small pieces stay in the processor's cache on their way to where they are copied, and take
@@ -58,8 +58,9 @@ class RowGroupReader:
             until: Rows from this one on are not needed.
 
         Yields:
-            The first row's number within the row group and, for each column, its decoded outputs,
-            ``[n, *shape]`` each, or, where rows differ in length, the Arrow array ``[n]``.
+            The first row's number within the row group, the number n of rows and, for each column,
+            its decoded outputs, ``[n, *shape]`` each, or, where rows differ in length, the Arrow
+            array ``[n]``.
 
         Raises:
             DatasetError: The file is gone, broken, or not what the manifest says; it names the
@@ -82,7 +83,7 @@ class RowGroupReader:
                 columns=[column.name for column in columns],
                 use_threads=False,
             ):
-                decoded: list[tuple[Array, ...] | pa.Array] = []
+                decoded: list[Any] = []
                 places = places or [batch.schema.get_field_index(c.name) for c in columns]
                 for column, place in zip(columns, places, strict=True):
                     name = column.name
@@ -93,7 +94,7 @@ class RowGroupReader:
                         else column.check(array)
                     )
                 name = None
-                yield done, decoded
+                yield done, batch.num_rows, decoded
                 done += batch.num_rows
                 if done >= until:
                     break

@@ -41,9 +41,7 @@ def all_ranks(
 
 def joined(ranks: list[list[dict[str, Any]]]) -> list[list[int]]:
     """The ids of each global batch."""
-    return [
-        [int(i) for batch in step for i in batch["id"]] for step in zip(*ranks, strict=True)
-    ]
+    return [[int(i) for batch in step for i in batch["id"]] for step in zip(*ranks, strict=True)]
 
 
 @pytest.fixture

@@ -243,7 +243,7 @@ def test_images_of_sparks_schema(tmp_path: Path) -> None:
 @pytest.mark.parametrize("values", [[1, None, 3, 4], [1.5, None, 2.5, 3.0]])
 def test_nulls_of_numbers(tmp_path: Path, values: list[Any]) -> None:
     columns = {"x": values, "y": [[1, 2], None, [3, None], [5, 6]]}
-    with pytest.raises(DatasetError, match="column 'x' holds 1 nulls.*nulls='fill'"):
+    with pytest.raises(DatasetError, match=r"column 'x' holds 1 nulls.*nulls='fill'"):
         read(tmp_path, columns)
     filled = read(tmp_path, columns, nulls="fill", fill_value=9)
     assert filled["x"].tolist() == [9 if value is None else value for value in values]
