@@ -45,18 +45,21 @@ class PinnedRing:
     """Batches on a GPU.
 
     Args:
-        device: A CUDA device.
+        device: A CUDA device. With a CPU the ring works the same, of ordinary memory and without
+            streams: what its tests use.
         slots: Chunks in flight: one that is gathered, one that is copied, and spare.
     """
 
     def __init__(self, device: torch.device, *, slots: int = 3) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(device)
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._slots = [_Slot() for _ in range(slots)]
         self._turn = -1
 
     def begin(self) -> None:
         """Takes the next slot, once nothing is copied from it any more."""
+        if self._stream is not None:
+            torch.cuda.set_device(self._device)  # of this thread; pinning would open GPU 0 else
         self._turn = (self._turn + 1) % len(self._slots)
         copied = self._slots[self._turn].copied
         if copied is not None:
@@ -68,29 +71,41 @@ class PinnedRing:
         slot = self._slots[self._turn]
         memory = slot.pinned.get(name)
         if memory is None or memory.numel() < size:
-            memory = slot.pinned[name] = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+            pin = self._stream is not None
+            memory = slot.pinned[name] = torch.empty(size, dtype=torch.uint8, pin_memory=pin)
         array: Array = memory.numpy()[:size].view(dtype).reshape(shape)
         return array
 
-    def send(self, batches: Sequence[dict[str, Any]]) -> torch.cuda.Event:
+    def send(self, batches: Sequence[dict[str, Any]]) -> torch.cuda.Event | None:
         """Starts copying every tensor of the batches, which are changed in place."""
         with torch.cuda.stream(self._stream):
             for batch in batches:
                 for name, value in batch.items():
                     if isinstance(value, torch.Tensor):
-                        source = value if value.is_pinned() else value.pin_memory()
-                        batch[name] = source.to(self._device, non_blocking=True)
+                        batch[name] = self._copy(value)
+            if self._stream is None:
+                return None
             copied = torch.cuda.Event()
             copied.record(self._stream)
         self._slots[self._turn].copied = copied
         return copied
 
-    def receive(self, batch: Mapping[str, Any], ticket: torch.cuda.Event) -> None:
+    def _copy(self, value: torch.Tensor) -> torch.Tensor:
+        if self._stream is None:
+            return value.clone()
+        if value.device == self._device:  # sent before, or made there by a transform
+            return value
+        source = value if value.is_pinned() else value.pin_memory()
+        return source.to(self._device, non_blocking=True)
+
+    def receive(self, batch: Mapping[str, Any], ticket: torch.cuda.Event | None) -> None:
         """Makes the caller's stream wait for the copy, and tells the allocator who uses it."""
+        if ticket is None:
+            return
         stream = torch.cuda.current_stream(self._device)
         stream.wait_event(ticket)
         for value in batch.values():
-            if isinstance(value, torch.Tensor):
+            if isinstance(value, torch.Tensor) and value.is_cuda:
                 value.record_stream(stream)
 
 
