@@ -2,7 +2,8 @@
 
 Every converter is given the same Parquet table and ends with a converter that knows its rows and
 files. Calls are interleaved in one session, so that all share the machine's good and bad moments,
-and what was converted is deleted outside of the measured time.
+and what was converted is deleted outside of the measured time. Beside the time on the clock there is
+the time on the processors, of this process and Spark's, which a busy machine hardly changes.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import psutil
 from local_spark import start_spark
 
 SLOTS = 2
@@ -110,7 +112,8 @@ def measure(spark: Any, table: str, rows: int, repeat: int) -> dict[str, Any]:
         repeat: Measured calls of each, after one that is not measured.
 
     Returns:
-        For each converter a list of seconds, or the reason why there is none.
+        For each converter a list of seconds on the clock and on the processors, or the reason why
+        there is none.
     """
     results: dict[str, Any] = {name: [] for name in CONVERTERS}
     names = list(CONVERTERS)
@@ -120,13 +123,13 @@ def measure(spark: Any, table: str, rows: int, repeat: int) -> dict[str, Any]:
             if isinstance(results[name], str):
                 continue
             gc.collect()
-            started = time.perf_counter()
+            started, started_cpu = time.perf_counter(), cpu_seconds()
             try:
                 converter = CONVERTERS[name](spark.read.parquet(table))
             except Exception as error:
                 results[name] = f"{type(error).__name__}: {error}".splitlines()[0]
                 continue
-            seconds = time.perf_counter() - started
+            seconds = (time.perf_counter() - started, cpu_seconds() - started_cpu)
             found = len(converter)
             converter.delete()
             if found != rows:
@@ -136,6 +139,18 @@ def measure(spark: Any, table: str, rows: int, repeat: int) -> dict[str, Any]:
     return results
 
 
+SHARES = {"of_petastorms_time": "median", "of_petastorms_cpu": "cpu_median"}
+
+
+def cpu_seconds() -> float:
+    """What this process and its children, the JVM first of all, have used so far."""
+    total = 0.0
+    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+        times = process.cpu_times()
+        total += times.user + times.system
+    return total
+
+
 def summarize(results: dict[str, Any], rows: int, size_bytes: int) -> dict[str, Any]:
     """Adds medians and rates, and to ours the time as a share of petastorm's."""
     summary: dict[str, Any] = {}
@@ -143,21 +158,23 @@ def summarize(results: dict[str, Any], rows: int, size_bytes: int) -> dict[str, 
         if isinstance(result, str):
             summary[name] = {"unavailable": result}
             continue
-        median = statistics.median(result)
+        seconds, cpu = map(list, zip(*result, strict=True))
+        median = statistics.median(seconds)
         summary[name] = {
-            "seconds": result,
+            "seconds": seconds,
             "median": median,
-            "min": min(result),
-            "max": max(result),
+            "min": min(seconds),
+            "max": max(seconds),
+            "cpu_seconds": cpu,
+            "cpu_median": statistics.median(cpu),
             "rows_per_second": rows / median,
             "megabytes_per_second": size_bytes / 1e6 / median,
         }
     if "median" in summary[PETASTORM]:
         for name in (OURS, OURS_WITHOUT):
             if "median" in summary[name]:
-                summary[name]["of_petastorms_time"] = (
-                    summary[name]["median"] / summary[PETASTORM]["median"]
-                )
+                for share, figure in SHARES.items():
+                    summary[name][share] = summary[name][figure] / summary[PETASTORM][figure]
     return summary
 
 
@@ -168,12 +185,13 @@ def show(kind: str, summary: dict[str, Any]) -> None:
     )
     for name, figures in summary.items():
         if "unavailable" in figures:
-            print(f"{name:<32} unavailable: {figures['unavailable']}")
+            print(f"{name:<30} unavailable: {figures['unavailable']}")
             continue
-        times = "".join(f"{figures[key]:>6.2f} s" for key in ("median", "min", "max"))
-        rates = f"{figures['rows_per_second']:>12,.0f}{figures['megabytes_per_second']:>8.0f}"
-        share = figures.get("of_petastorms_time")
-        print(f"{name:<32}{times}{rates}" + (f"   {share:.2f}" if share is not None else ""))
+        keys = ("median", "min", "max", "cpu_median")
+        times = "".join(f"{figures[key]:>6.2f} s" for key in keys)
+        rates = f"{figures['rows_per_second']:>11,.0f}{figures['megabytes_per_second']:>6.0f}"
+        shares = "".join(f"   {figures[share]:.2f}" for share in SHARES if share in figures)
+        print(f"{name:<30}{times}{rates}{shares}")
 
 
 def run(arguments: argparse.Namespace) -> int:
