@@ -2,8 +2,9 @@
 
 Every converter is given the same Parquet table and ends with a converter that knows its rows and
 files. Calls are interleaved in one session, so that all share the machine's good and bad moments,
-and what was converted is deleted outside of the measured time. Beside the time on the clock there is
-the time on the processors, of this process and Spark's, which a busy machine hardly changes.
+and what was converted is deleted outside of the measured time. Beside the time on the
+clock there is the time on the processors, of this process and Spark's, which a busy machine hardly
+changes.
 """
 
 from __future__ import annotations
@@ -180,9 +181,8 @@ def summarize(results: dict[str, Any], rows: int, size_bytes: int) -> dict[str, 
 
 def show(kind: str, summary: dict[str, Any]) -> None:
     """Prints one table."""
-    print(
-        f"\n{kind:<32}{'median':>8}{'min':>8}{'max':>8}{'rows/s':>12}{'MB/s':>8}   of petastorm's"
-    )
+    heads = f"{'median':>8}{'min':>8}{'max':>8}{'cpu':>8}{'rows/s':>11}{'MB/s':>6}"
+    print(f"\n{kind:<30}{heads}   of petastorm's time and cpu")
     for name, figures in summary.items():
         if "unavailable" in figures:
             print(f"{name:<30} unavailable: {figures['unavailable']}")
