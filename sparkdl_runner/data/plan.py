@@ -180,18 +180,24 @@ def permute_groups(group_rows: IntArray, lanes: int, seed: int, epoch: int) -> I
         int64 ``[row groups with rows]``, indexes of row groups: lane 0's first, in reading order.
     """
     groups = np.flatnonzero(group_rows)
+    count = len(groups)
     random = _generator(seed, epoch, _GROUP_STREAM)
-    times = -(-len(groups) // lanes)
+    times = round(count / lanes)
     if times <= 1:
         return random.permutation(groups)
     # Row s of `dealt` is stratum s: `times` neighbours in random order, one for each time. The
-    # last stratum may be short: it is dealt to random times too.
-    dealt = np.full(lanes * times, -1)
-    dealt[: len(groups)] = groups
-    dealt = random.permuted(dealt.reshape(lanes, times), axis=1)
-    # At each time, which lane gets which stratum is random.
-    dealt = random.permuted(dealt, axis=0).ravel()
-    return dealt[dealt >= 0]
+    # last stratum may be short: its members get random times too.
+    strata = -(-count // times)
+    dealt = np.full(strata * times, -1)
+    dealt[:count] = groups
+    dealt = random.permuted(dealt.reshape(strata, times), axis=1)
+    # At each time, the strata come in random order, so that any lane may get any of them.
+    by_time = random.permuted(dealt, axis=0).T.ravel()
+    by_time = by_time[by_time >= 0]
+    # Place p is read at the time (p * lanes / count) mod 1, as far as row groups are of one size.
+    result = np.empty(count, dtype=np.int64)
+    result[np.argsort(np.arange(count) * lanes % count, kind="stable")] = by_time
+    return result
 
 
 def cut_lanes(order: Order, groups: IntArray, epoch: int) -> EpochPlan:

@@ -321,3 +321,23 @@ def test_what_a_transform_raises_arrives(tmp_path: Path, manifest: Manifest) -> 
         pytest.raises(TypeError, match="transform returned a int; expected a dict"),
     ):
         list(loader)
+
+
+def test_lists_and_nulls_that_the_manifest_denies(tmp_path: Path) -> None:
+    rows = [[1.0, 2.0]] * 9 + [[1.0]]
+    pq.write_table(pa.table({"x": rows, "y": [[1.0]] * 9 + [[None]]}), tmp_path / "0.parquet")
+    wrong = describe_parquet(
+        LOCAL,
+        str(tmp_path),
+        ["0.parquet"],
+        null_counts={"x": 0, "y": 0},
+        list_lengths={"x": [2], "y": [1]},
+    )
+    for name, sentence in (("x", "a list of length 1 was found"), ("y", "nulls were found")):
+        with (
+            load(tmp_path, wrong, batch_size=2, columns=[name]) as loader,
+            pytest.raises(
+                DatasetError, match=rf"0\.parquet, row group 0, column '{name}': {sentence}"
+            ),
+        ):
+            list(loader)
