@@ -179,9 +179,9 @@ class Arena:
 
 
 def read_rows_for(layout: Layout, page_rows: int) -> int:
-    """Rows to decode at a time: whole pages, up to 2 MiB of one column and 8 pages."""
+    """Rows to decode at a time: whole pages, up to 1 MiB of one column and 8 pages."""
     widest = max((output.row_bytes for output in layout.outputs), default=1)
-    return page_rows * max(1, min(8, 2 * _PAGE_BYTES // max(1, page_rows * widest)))
+    return page_rows * max(1, min(8, _PAGE_BYTES // max(1, page_rows * widest)))
 
 
 def page_rows_for(row_bytes: int) -> int:

@@ -16,7 +16,7 @@ MOST_LANES = 8
 """Lanes that one rank reads side by side, where the budget allows."""
 _DEFAULT_BYTES = 512 << 20
 _DECODING_BYTES = 4 << 20
-_CHUNK_BYTES = 4 << 20
+_CHUNK_BYTES = 2 << 20
 
 
 def row_bytes_of(manifest: Manifest, layout: Layout) -> int:
