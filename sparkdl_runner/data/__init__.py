@@ -1,0 +1,44 @@
+"""From a Spark DataFrame to balanced, deterministic, resumable batches.
+
+On the driver, :func:`make_spark_converter` writes a DataFrame where every rank can read it; in a
+rank, ``converter.make_torch_dataloader(…)`` opens a loader over that rank's shard. Importing this
+package imports neither torch, pyspark nor petastorm; each name is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sparkdl_runner.data.commit import ConversionError as ConversionError
+    from sparkdl_runner.data.converter import make_spark_converter as make_spark_converter
+    from sparkdl_runner.data.dataset import SparkDatasetConverter as SparkDatasetConverter
+    from sparkdl_runner.data.errors import DatasetError as DatasetError
+    from sparkdl_runner.data.errors import NoManifestError as NoManifestError
+    from sparkdl_runner.data.errors import StateError as StateError
+    from sparkdl_runner.data.leftovers import sweep_leftovers as sweep_leftovers
+    from sparkdl_runner.data.loader import ArrowLoader as ArrowLoader
+
+_HOMES = {
+    "ArrowLoader": "loader",
+    "ConversionError": "commit",
+    "DatasetError": "errors",
+    "NoManifestError": "errors",
+    "SparkDatasetConverter": "dataset",
+    "StateError": "errors",
+    "make_spark_converter": "converter",
+    "sweep_leftovers": "leftovers",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,173 @@
+"""Which parent directory conversions go to, and which DataFrame was converted already."""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import os
+import tempfile
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from sparkdl_runner.data.filesystem import StorageOptions, normalize_url
+from sparkdl_runner.data.leftovers import make_marked_directory, sweep_leftovers
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from sparkdl_runner.data.dataset import SparkDatasetConverter
+
+PARENT_CACHE_DIR_URL_CONF = "petastorm.spark.converter.parentCacheDirUrl"
+
+_log = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
+
+
+def parent_cache_dir_url(spark: SparkSession) -> str:
+    """Returns where this Spark application puts its conversions.
+
+    That is ``petastorm.spark.converter.parentCacheDirUrl``, and where it is not set: a directory
+    below the system's temporary one if all of Spark runs on this machine, or below ``/tmp`` of
+    Hadoop's default filesystem if that is shared.
+
+    Raises:
+        ValueError: Neither is there, or the setting is not a URL.
+    """
+    configured = spark.conf.get(PARENT_CACHE_DIR_URL_CONF, None)
+    if configured:
+        try:
+            return normalize_url(configured)
+        except ValueError as error:
+            raise ValueError(f"{PARENT_CACHE_DIR_URL_CONF}: {error}") from None
+    name = f"sparkdl_runner-cache-{_user()}"
+    master = spark.conf.get("spark.master", "") or ""
+    on_databricks = "DATABRICKS_RUNTIME_VERSION" in os.environ
+    # Through Spark Connect, "local" is the server's word for the server's machine.
+    is_here = getattr(spark, "_jsc", None) is not None
+    if is_here and master.startswith("local") and not on_databricks:
+        return normalize_url(f"file://{tempfile.gettempdir()}/{name}")
+    default = _default_filesystem(spark)
+    if default and not default.startswith("file:") and not on_databricks:
+        return normalize_url(f"{default.rstrip('/')}/tmp/{name}")  # noqa: S108
+    raise ValueError(
+        "The executors of this cluster need a directory that they share with the ranks: set the "
+        f"Spark setting {PARENT_CACHE_DIR_URL_CONF} to one, such as s3a://bucket/cache, "
+        "abfss://container@account.dfs.core.windows.net/cache, dbfs:/Volumes/catalog/schema/volume "
+        "or file:///mnt/shared/cache."
+    )
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def _default_filesystem(spark: SparkSession) -> str | None:
+    jsc = getattr(spark, "_jsc", None)
+    if jsc is None:
+        return None
+    value: str | None = jsc.hadoopConfiguration().get("fs.defaultFS")
+    return value
+
+
+_process_directories: dict[tuple[str, int], str] = {}
+_process_directories_lock = threading.Lock()
+
+
+def process_directory(
+    parent_url: str, application_id: str, storage_options: StorageOptions | None = None
+) -> str:
+    """Returns this process's own directory below the parent, made and marked on first use.
+
+    On first use, what processes that have ended left there is removed.
+
+    Raises:
+        OSError: The parent cannot be written.
+    """
+    key = (parent_url, os.getpid())
+    with _process_directories_lock:
+        if key not in _process_directories:
+            url = make_marked_directory(parent_url, application_id, storage_options)
+            _process_directories[key] = url
+            for removed in sweep_leftovers(parent_url, storage_options=storage_options):
+                _log.info("Removed %s, left by a process that has ended.", removed)
+        return _process_directories[key]
+
+
+@dataclass(eq=False)
+class _Entry(Generic[_Result]):
+    df: DataFrame
+    key: tuple[Any, ...]
+    future: Future[_Result] = field(default_factory=Future)
+
+
+class ConversionCache(Generic[_Result]):
+    """Converts an equal DataFrame with equal settings once, also from several threads.
+
+    Equal is: the same plan in the sense of ``DataFrame.sameSemantics``, the same column names and
+    types (which that leaves out), and the same input files, so that a table that was written
+    again is converted again.
+    """
+
+    def __init__(self) -> None:
+        self._entries: list[_Entry[_Result]] = []
+        self._lock = threading.Lock()
+
+    def get_or_convert(
+        self,
+        df: DataFrame,
+        settings: tuple[Any, ...],
+        convert: Callable[[], _Result],
+        is_valid: Callable[[_Result], bool],
+    ) -> _Result:
+        """Returns the earlier result for an equal DataFrame, or that of ``convert()``.
+
+        Args:
+            df: What to convert.
+            settings: Everything else that the result depends on.
+            convert: Called without a lock; what it raises is raised to all who wait for it.
+            is_valid: Whether an earlier result is still there.
+        """
+        key = (*settings, df.schema.json(), tuple(sorted(df.inputFiles())))
+        with self._lock:
+            entry = self._find(df, key)
+            if entry is not None and entry.future.done() and not is_valid(entry.future.result()):
+                self._entries.remove(entry)
+                entry = None
+            ours = entry is None
+            if entry is None:
+                entry = _Entry(df, key)
+                self._entries.append(entry)
+        if ours:
+            try:
+                entry.future.set_result(convert())
+            except BaseException as error:
+                with self._lock:
+                    self._entries.remove(entry)
+                entry.future.set_exception(error)
+                raise
+        return entry.future.result()
+
+    def forget(self, matches: Callable[[_Result], bool]) -> None:
+        """Drops the results that ``matches`` holds for, so that they are converted again."""
+        with self._lock:
+            self._entries = [
+                entry
+                for entry in self._entries
+                if not (entry.future.done() and matches(entry.future.result()))
+            ]
+
+    def _find(self, df: DataFrame, key: tuple[Any, ...]) -> _Entry[_Result] | None:
+        for entry in self._entries:
+            if entry.key == key and entry.df.sameSemantics(df):
+                return entry
+        return None
+
+
+conversions: ConversionCache[SparkDatasetConverter] = ConversionCache()
+"""What this process has converted."""

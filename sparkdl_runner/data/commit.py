@@ -1,0 +1,104 @@
+"""The end of a conversion: what Spark wrote is checked, and the manifest makes it readable."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from pyarrow import fs
+
+from sparkdl_runner.data.dataset import SparkDatasetConverter, deleter
+from sparkdl_runner.data.describe import describe_parquet
+from sparkdl_runner.data.errors import DatasetError
+from sparkdl_runner.data.filesystem import (
+    StorageOptions,
+    join_url,
+    normalize_url,
+    open_filesystem,
+    redact,
+)
+from sparkdl_runner.data.locate import first_file_with_nulls, first_file_with_other_lengths
+from sparkdl_runner.data.manifest import Manifest
+
+if TYPE_CHECKING:
+    from sparkdl_runner.data.spark_writer import Written
+
+_log = logging.getLogger(__name__)
+
+
+class ConversionError(DatasetError):
+    """Spark could not write the files; nothing of them is left to be read by mistake."""
+
+
+def commit(
+    written: Written, allow_nulls: bool, storage_options: StorageOptions | None
+) -> SparkDatasetConverter:
+    """Describes what was written, checks it, and writes the manifest: only now can it be read."""
+    url = normalize_url(written.url)
+    filesystem, directory = open_filesystem(url, storage_options)
+    manifest = describe_parquet(
+        filesystem,
+        directory,
+        list_parquet(filesystem, directory),
+        null_counts=written.null_counts,
+        list_lengths=written.list_lengths,
+    )
+    if written.rows is not None and manifest.rows != written.rows:
+        raise ConversionError(
+            f"Spark wrote {written.rows:,} rows to {redact(url)}, and the files there hold "
+            f"{manifest.rows:,}: a failed attempt of a task left a file, or one was lost. Convert "
+            "again; if it returns, look at the committer of this storage."
+        )
+    check_nulls(filesystem, directory, manifest, allow_nulls)
+    warn_of_ragged(filesystem, directory, manifest)
+    manifest.write(filesystem, directory)
+    files = [join_url(url, file.path) for file in manifest.files]
+    return SparkDatasetConverter(url, files, manifest.rows, delete=deleter(url, storage_options))
+
+
+def list_parquet(filesystem: fs.FileSystem, directory: str) -> list[str]:
+    """The names of the Parquet files in a directory, sorted, without hidden and partial ones."""
+    prefix = len(directory.rstrip("/")) + 1
+    selector = fs.FileSelector(directory, recursive=True)
+    names = [
+        info.path[prefix:]
+        for info in filesystem.get_file_info(selector)
+        if info.type == fs.FileType.File
+    ]
+    hidden = ("_", ".")
+    return sorted(
+        name
+        for name in names
+        if name.endswith((".parquet", ".parq"))
+        and not any(part.startswith(hidden) for part in name.split("/"))
+    )
+
+
+def check_nulls(
+    filesystem: fs.FileSystem, directory: str, manifest: Manifest, allow_nulls: bool
+) -> None:
+    """Raises a DatasetError that names column, count and file if there are nulls unasked for."""
+    found = [column for column in manifest.columns if column.null_count]
+    if allow_nulls or not found:
+        return
+    listed = ", ".join(f"{column.name!r} ({column.null_count:,})" for column in found)
+    path = first_file_with_nulls(filesystem, directory, manifest, found[0].name)
+    raise DatasetError(
+        f"There are nulls in column {listed}, the first in {path}, and a tensor has none: drop or "
+        "fill them in the DataFrame, or pass allow_nulls=True here and nulls='fill', 'nan' or "
+        "'mask' to make_torch_dataloader."
+    )
+
+
+def warn_of_ragged(filesystem: fs.FileSystem, directory: str, manifest: Manifest) -> None:
+    for column in manifest.columns:
+        if None in column.list_lengths:
+            found = first_file_with_other_lengths(filesystem, directory, manifest, column.name)
+            path, lengths = found or ("?", "different numbers")
+            _log.warning(
+                "Column %r holds lists that differ in length (first in %s: %s): loaders will need "
+                "pad= or ragged= for it.",
+                column.name,
+                path,
+                lengths,
+            )

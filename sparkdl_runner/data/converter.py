@@ -1,0 +1,190 @@
+"""``make_spark_converter``: a DataFrame becomes files that every rank can read."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from typing import TYPE_CHECKING, Any
+
+from sparkdl_runner.data import petastorm_engine
+from sparkdl_runner.data.cache import (
+    PARENT_CACHE_DIR_URL_CONF,
+    conversions,
+    parent_cache_dir_url,
+    process_directory,
+)
+from sparkdl_runner.data.commit import ConversionError, commit
+from sparkdl_runner.data.dataset import SparkDatasetConverter
+from sparkdl_runner.data.errors import DatasetError
+from sparkdl_runner.data.existing import (
+    adopt_petastorm,
+    describe_directory,
+    is_petastorm_converter,
+)
+from sparkdl_runner.data.filesystem import StorageOptions, join_url, redact
+from sparkdl_runner.data.leftovers import delete_directory
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from sparkdl_runner.data.spark_writer import WriteSettings
+
+DEFAULT_ROW_GROUP_SIZE_BYTES = 32 * 1024 * 1024
+
+CODECS = ("uncompressed", "snappy", "gzip", "lz4", "zstd")
+"""What Spark can write and pyarrow can read; petastorm's list has two that Parquet never had."""
+
+_log = logging.getLogger(__name__)
+
+
+class CodecError(ValueError, RuntimeError):
+    """An unknown compression codec: a ``RuntimeError`` in petastorm, a ``ValueError`` elsewhere."""
+
+
+def make_spark_converter(
+    df: DataFrame | str | Any,
+    parquet_row_group_size_bytes: int = DEFAULT_ROW_GROUP_SIZE_BYTES,
+    compression_codec: str | None = None,
+    dtype: str | None = "float32",
+    *,
+    allow_nulls: bool = False,
+    storage_options: StorageOptions | None = None,
+) -> SparkDatasetConverter:
+    """Converts a DataFrame into files from which every rank reads its shard.
+
+    The files go below ``petastorm.spark.converter.parentCacheDirUrl`` and are deleted when this
+    process exits. An equal DataFrame with equal settings is converted once, and the later calls
+    return the earlier files. petastorm does the converting where it can run, and otherwise Spark
+    writes the same layout.
+
+    Args:
+        df: A DataFrame; or the URL of a directory of Parquet files, which is read as it is and
+            where it is, so that the next three arguments do not apply; or what
+            ``petastorm.spark.make_spark_converter`` returned.
+        parquet_row_group_size_bytes: The size of a row group in memory.
+        compression_codec: ``"uncompressed"`` (the default), ``"snappy"``, ``"gzip"``, ``"lz4"``
+            or ``"zstd"``.
+        dtype: What floating point numbers become, also inside of arrays and vectors:
+            ``"float32"``, ``"float64"``, or ``None`` to leave them as they are.
+        allow_nulls: Whether nulls are fine, to be filled or masked when reading.
+        storage_options: Credentials and such for this process; ranks are given their own.
+
+    Returns:
+        What makes the loaders. It can be pickled into a training function.
+
+    Raises:
+        TypeError: A column has no place in a tensor.
+        ValueError: A setting is out of range, or there is no usable cache directory.
+        ConversionError: Spark could not write the files.
+        DatasetError: There are nulls, or the files in a given directory are no data set.
+    """
+    if isinstance(df, str):
+        return describe_directory(df, allow_nulls, storage_options)
+    if is_petastorm_converter(df):
+        return adopt_petastorm(df, allow_nulls, storage_options)
+    settings = _check_settings(df, parquet_row_group_size_bytes, compression_codec, dtype)
+    spark = df.sparkSession
+    parent_url = parent_cache_dir_url(spark)
+    application_id = _application_id(spark)
+
+    def convert() -> SparkDatasetConverter:
+        return _convert(df, parent_url, application_id, settings, allow_nulls, storage_options)
+
+    def is_still_there(converter: SparkDatasetConverter) -> bool:
+        try:
+            converter.open(storage_options)
+        except (OSError, DatasetError):
+            return False
+        return True
+
+    key = (settings, allow_nulls, parent_url, application_id)
+    return conversions.get_or_convert(df, key, convert, is_still_there)
+
+
+def _check_settings(
+    df: Any, row_group_size_bytes: int, codec: str | None, dtype: str | None
+) -> WriteSettings:
+    from sparkdl_runner.data.spark_types import DTYPES, check_columns
+    from sparkdl_runner.data.spark_writer import WriteSettings
+
+    if not hasattr(df, "sparkSession") or not hasattr(df, "schema"):
+        raise TypeError(
+            "df must be a Spark DataFrame, a directory's URL or a petastorm converter, not "
+            f"{type(df).__name__}."
+        )
+    if isinstance(row_group_size_bytes, bool) or not isinstance(row_group_size_bytes, int):
+        raise TypeError(
+            "parquet_row_group_size_bytes must be a whole number, not "
+            f"{type(row_group_size_bytes).__name__}."
+        )
+    if not 1 <= row_group_size_bytes < 2**31:
+        raise ValueError(
+            "parquet_row_group_size_bytes must be from 1 to 2,147,483,647, not "
+            f"{row_group_size_bytes:,}."
+        )
+    codec = (codec or "uncompressed").lower()
+    if codec not in CODECS:
+        raise CodecError(f"compression_codec must be None or one of {CODECS}, not {codec!r}.")
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype {dtype!r} is not supported. Use None, 'float32' or 'float64'.")
+    check_columns(df.schema)
+    return WriteSettings(
+        row_group_size_bytes=row_group_size_bytes, compression_codec=codec, dtype=dtype
+    )
+
+
+def _application_id(spark: SparkSession) -> str:
+    context = getattr(spark, "_sc", None)
+    return context.applicationId if context is not None else "connect"
+
+
+def _convert(
+    df: DataFrame,
+    parent_url: str,
+    application_id: str,
+    settings: WriteSettings,
+    allow_nulls: bool,
+    storage_options: StorageOptions | None,
+) -> SparkDatasetConverter:
+    from sparkdl_runner.data.spark_writer import write_parquet
+
+    try:
+        process_url = process_directory(parent_url, application_id, storage_options)
+    except OSError as error:
+        raise ConversionError(
+            f"Cannot write to the cache directory {redact(parent_url)} ({error}): make it "
+            f"writable, or set {PARENT_CACHE_DIR_URL_CONF} to another place."
+        ) from error
+    with_petastorm = petastorm_engine.can_convert(df, parent_url)
+    materialize = petastorm_engine.materialize if with_petastorm else None
+    # One directory more, so that all that one attempt wrote can be deleted if it fails.
+    attempt_url = join_url(process_url, f"conversion-{next(_attempts)}")
+    try:
+        try:
+            written = write_parquet(df, attempt_url, application_id, settings, materialize)
+        except Exception as error:
+            raise ConversionError(_explain(error, attempt_url)) from error
+        return commit(written, allow_nulls, storage_options)
+    except BaseException:
+        _delete_quietly(attempt_url, storage_options)
+        raise
+
+
+_attempts = itertools.count()
+
+
+def _explain(error: Exception, url: str) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [line for line in lines if line.startswith("Caused by:")]
+    told = causes[-1].removeprefix("Caused by:").strip() if causes else " ".join(lines[:1])
+    return (
+        f"Spark could not write the conversion to {redact(url)}: {told.rstrip('.')}. Nothing of it "
+        "was kept; Spark's own error is above."
+    )
+
+
+def _delete_quietly(url: str, storage_options: StorageOptions | None) -> None:
+    try:
+        delete_directory(url, storage_options)
+    except Exception as error:
+        _log.warning("Cannot delete the unfinished conversion %s: %s", redact(url), error)

@@ -1,0 +1,245 @@
+"""Arrow arrays to dense NumPy arrays, without a copy where Arrow's memory already is one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sparkdl_runner.data.errors import DatasetError
+
+Array = npt.NDArray[Any]
+
+_DTYPES = {
+    arrow_type.id: np.dtype(name)
+    for name, arrow_type in {
+        **{f"int{bits}": pa.type_for_alias(f"int{bits}") for bits in (8, 16, 32, 64)},
+        **{f"uint{bits}": pa.type_for_alias(f"uint{bits}") for bits in (8, 16, 32, 64)},
+        **{f"float{bits}": pa.type_for_alias(f"float{bits}") for bits in (16, 32, 64)},
+    }.items()
+}
+
+UNKNOWN_NULLS = (
+    "nulls were found where the manifest says that there are none: the file was changed after the "
+    "conversion"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaf:
+    """How the innermost values of a column become numbers."""
+
+    dtype: np.dtype[Any]
+    """What torch will see."""
+    steps: tuple[tuple[str, pa.DataType], ...] = ()
+    """What to do to the Arrow array first: ``("cast", type)`` or ``("view", type)``, in order."""
+
+    def numbers(self, array: pa.Array, fill: float | None) -> Array:
+        """``[n]`` numbers; nulls become ``fill``, or are refused if that is None."""
+        for step, arrow_type in self.steps:
+            array = array.cast(arrow_type) if step == "cast" else array.view(arrow_type)
+        if pa.types.is_boolean(array.type):
+            array = array.cast(pa.uint8())
+        if array.null_count:
+            if fill is None:
+                raise DatasetError(UNKNOWN_NULLS)
+            # Through NumPy, as fill_null knows neither float16 nor NaN in an integer column.
+            valid = validity(array)
+            numbers = np.full(len(array), fill, dtype=self.dtype)
+            numbers[valid] = as_numpy(array.drop_null())
+            return numbers
+        numbers = as_numpy(array)
+        return numbers.view(np.bool_) if self.dtype == np.bool_ else numbers
+
+
+def leaf_of(arrow_type: pa.DataType, *, decimals: str = "error") -> Leaf | str:
+    """How values of a type become numbers, or a sentence why they cannot."""
+    types = pa.types
+    if types.is_boolean(arrow_type):
+        return Leaf(dtype=np.dtype(np.bool_))
+    for narrow, wide in ((pa.uint16(), pa.int32()), (pa.uint32(), pa.int64())):
+        if arrow_type == narrow:  # torch has next to no operations for these
+            return Leaf(dtype=_DTYPES[wide.id], steps=(("cast", wide),))
+    if types.is_uint64(arrow_type):
+        return Leaf(dtype=np.dtype(np.int64), steps=(("cast", pa.int64()),))
+    if types.is_integer(arrow_type) or types.is_floating(arrow_type):
+        return Leaf(dtype=_DTYPES[arrow_type.id])
+    if types.is_date(arrow_type):
+        steps = (("cast", pa.date32()), ("view", pa.int32()))
+        return Leaf(dtype=np.dtype(np.int32), steps=steps)
+    if types.is_timestamp(arrow_type):
+        steps = (("cast", pa.timestamp("us", arrow_type.tz)), ("view", pa.int64()))
+        return Leaf(dtype=np.dtype(np.int64), steps=steps)
+    if types.is_duration(arrow_type):
+        steps = (("cast", pa.duration("us")), ("view", pa.int64()))
+        return Leaf(dtype=np.dtype(np.int64), steps=steps)
+    if types.is_time(arrow_type):
+        steps = (("cast", pa.time64("us")), ("view", pa.int64()))
+        return Leaf(dtype=np.dtype(np.int64), steps=steps)
+    if types.is_decimal(arrow_type):
+        if decimals == "float64":
+            return Leaf(dtype=np.dtype(np.float64), steps=(("cast", pa.float64()),))
+        return (
+            "torch has no decimal numbers. Pass decimals='float64' to have it as float64, which "
+            "keeps about 16 digits, or cast the column before converting"
+        )
+    return "torch has no such type. Convert the column, or leave it out with columns=[…]"
+
+
+def is_list(arrow_type: pa.DataType) -> bool:
+    """Whether values of the type are lists, of whatever kind."""
+    types = pa.types
+    return bool(
+        types.is_list(arrow_type)
+        or types.is_large_list(arrow_type)
+        or types.is_fixed_size_list(arrow_type)
+    )
+
+
+def as_numpy(array: pa.Array) -> Array:
+    """Numbers without nulls, ``[n]``, as they lie in Arrow's memory.
+
+    Unlike ``Array.to_numpy`` it does not import pandas, which takes a fifth of a second.
+    """
+    if array.null_count:
+        raise DatasetError(UNKNOWN_NULLS)
+    dtype = _DTYPES[array.type.id]
+    data = array.buffers()[1]
+    if data is None:
+        return np.empty(0, dtype=dtype)
+    return np.frombuffer(data, dtype=dtype, count=len(array), offset=array.offset * dtype.itemsize)
+
+
+def validity(array: pa.Array) -> npt.NDArray[np.bool_]:
+    """Bool ``[n]``: which entries are not null."""
+    if not array.null_count:
+        return np.ones(len(array), dtype=np.bool_)
+    return as_numpy(array.is_valid().cast(pa.uint8())).view(np.bool_)
+
+
+def lists(array: pa.Array) -> tuple[Array, pa.Array]:
+    """Splits an array of lists.
+
+    Args:
+        array: ``[n]`` lists of any kind, sliced or not.
+
+    Returns:
+        int64 ``[n + 1]`` offsets from 0, a null list having no values, and the values.
+    """
+    if array.null_count or pa.types.is_fixed_size_list(array.type):
+        lengths = as_numpy(pc.fill_null(pc.list_value_length(array), 0))
+        return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]), array.flatten()
+    offsets = as_numpy(array.offsets)
+    first, last = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
+    return offsets.astype(np.int64) - first, array.values.slice(first, last - first)
+
+
+def dense(
+    array: pa.Array,
+    lengths: tuple[int, ...],
+    leaf: Leaf,
+    fill: float | None,
+    *,
+    masked: bool = False,
+) -> tuple[Array, npt.NDArray[np.bool_] | None]:
+    """Lists of fixed lengths, or plain values, as one dense array.
+
+    Args:
+        array: ``[n]``, nested as deep as ``lengths`` is long.
+        lengths: The length of every list at each depth, from the outside in.
+        leaf: How the innermost values become numbers.
+        fill: What a null value becomes, and every value of a null list; None if there are none.
+        masked: Whether to say what was null.
+
+    Returns:
+        ``[n, *lengths]`` numbers and, if ``masked``, bool of the same shape: what was not null.
+
+    Raises:
+        DatasetError: A list has another length.
+    """
+    count = len(array)
+    if not lengths:
+        return leaf.numbers(array, fill), validity(array) if masked else None
+    offsets, child = lists(array)
+    present = validity(array) if array.null_count else None
+    sizes = np.diff(offsets)
+    wrong = np.flatnonzero((sizes if present is None else sizes[present]) != lengths[0])
+    if len(wrong):
+        found = (sizes if present is None else sizes[present])[wrong[0]]
+        raise DatasetError(
+            f"a list of length {found} was found where the manifest says that all have length "
+            f"{lengths[0]}"
+        )
+    values, valid = dense(child, lengths[1:], leaf, fill, masked=masked)
+    kept = count if present is None else int(present.sum())
+    values = values.reshape(kept, *lengths)
+    valid = valid.reshape(kept, *lengths) if valid is not None else None
+    if present is not None:
+        values = _spread(values, present, fill or 0)
+        valid = _spread(valid, present, 0) if valid is not None else None
+    return values, valid
+
+
+def padded(
+    array: pa.Array,
+    length: int,
+    inner_lengths: tuple[int, ...],
+    leaf: Leaf,
+    fill: float | None,
+    pad_value: float,
+) -> tuple[Array, Array]:
+    """Lists of any length, each cut or filled up to ``length``.
+
+    Returns:
+        ``[n, length, *inner_lengths]`` numbers, and int64 ``[n]``: how many of each are real.
+    """
+    offsets, child = lists(array)
+    values, _ = dense(child, inner_lengths, leaf, fill)
+    sizes = np.minimum(np.diff(offsets), length)
+    real = np.arange(length) < sizes[:, None]
+    place = (offsets[:-1, None] + np.arange(length))[real]
+    result = np.full((len(array), length, *inner_lengths), pad_value, dtype=leaf.dtype)
+    result[real] = values[place]
+    return result, sizes
+
+
+def vectors(array: pa.Array, size: int, fill: float | None) -> Array:
+    """Spark's ML vectors, dense or sparse, as stored: float64 ``[n, size]``.
+
+    ``type`` is 1 for a dense vector, all of whose numbers are in ``values``, and 0 for a sparse
+    one, whose ``values`` belong to ``indices``; see VectorUDT in Spark's ML library.
+    """
+    result = np.zeros((len(array), size), dtype=np.float64)
+    # flatten() carries the struct's own nulls down to its fields.
+    fields = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
+    offsets, values = lists(fields["values"])
+    sizes = np.diff(offsets)
+    numbers = as_numpy(values)
+    is_dense = as_numpy(pc.fill_null(pc.equal(fields["type"], 1), False).cast(pa.uint8())) == 1
+    wrong = sizes[is_dense] != size
+    if wrong.any():
+        raise DatasetError(
+            f"a vector of size {sizes[is_dense][wrong][0]} was found where the manifest says that "
+            f"all have size {size}"
+        )
+    from_dense = np.repeat(is_dense, sizes)
+    result[is_dense] = numbers[from_dense].reshape(-1, size)
+    if not is_dense.all():
+        index_offsets, indices = lists(fields["indices"])
+        owner = np.repeat(np.arange(len(array)), np.diff(index_offsets))
+        keep = ~is_dense[owner]
+        result[owner[keep], as_numpy(indices)[keep]] = numbers[~from_dense]
+    if array.null_count:
+        result[~validity(array)] = fill or 0
+    return result
+
+
+def _spread(values: Array, present: npt.NDArray[np.bool_], fill: float) -> Array:
+    """Puts the rows of ``values`` where ``present`` is true, and ``fill`` elsewhere."""
+    result = np.full((len(present), *values.shape[1:]), fill, dtype=values.dtype)
+    result[present] = values
+    return result

@@ -1,0 +1,272 @@
+"""Builds a manifest from Parquet files, and later checks the files against it."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.fs
+import pyarrow.parquet as pq
+
+from sparkdl_runner.data.errors import DatasetError
+from sparkdl_runner.data.manifest import ColumnInfo, FileInfo, Manifest, RowGroups
+from sparkdl_runner.data.observe import Observation, depth_of, hint_of, observe
+
+_TAIL_BYTES = 64 * 1024
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Footer:
+    """What is kept of one file's footer; the Parquet metadata itself is large and let go."""
+
+    file: FileInfo
+    schema: pa.Schema
+    groups: list[tuple[int, int]]
+    column_bytes: dict[str, int]
+    null_counts: dict[str, int | None]
+
+
+def describe_parquet(
+    filesystem: pa.fs.FileSystem,
+    directory: str,
+    files: Sequence[str],
+    *,
+    null_counts: Mapping[str, int] | None = None,
+    list_lengths: Mapping[str, Sequence[int | None]] | None = None,
+    hints: Mapping[str, str] | None = None,
+    threads: int = 16,
+) -> Manifest:
+    """Describes Parquet files from their footers.
+
+    What the caller does not know of nulls and list lengths comes from the footers where they say
+    it (nulls of columns that are not nested), and otherwise from reading those columns.
+
+    Args:
+        filesystem: Where the files are.
+        directory: The data set's directory in ``filesystem``.
+        files: Their paths relative to ``directory``; this is the data set's order.
+        null_counts: By column, see ``ColumnInfo.null_count``.
+        list_lengths: By column, see ``ColumnInfo.list_lengths``.
+        hints: By column, see ``ColumnInfo.hint``; seen from the type where left out.
+        threads: Files looked at together.
+
+    Returns:
+        The manifest, not yet written.
+
+    Raises:
+        DatasetError: No files; a file is missing or is not Parquet; two files differ in schema.
+    """
+    if not files:
+        raise DatasetError(f"{directory} holds no Parquet file to describe.")
+    directory = directory.rstrip("/")
+    footers = _in_threads(lambda path: _read_footer(filesystem, directory, path), files, threads)
+    schema = footers[0].schema
+    for footer in footers[1:]:
+        _check_same_schema(schema, footer.schema, footers[0].file.path, footer.file.path)
+
+    known_nulls: dict[str, int] = dict(null_counts or {})
+    for name in schema.names:
+        counts = [footer.null_counts[name] for footer in footers]
+        if name not in known_nulls and None not in counts:
+            known_nulls[name] = sum(count for count in counts if count is not None)
+    known_lengths = {name: tuple(lengths) for name, lengths in (list_lengths or {}).items()}
+    unknown = [
+        column.name
+        for column in schema
+        if column.name not in known_nulls
+        or (column.name not in known_lengths and depth_of(column.type) > 0)
+    ]
+    seen: dict[str, Observation] = {name: Observation() for name in unknown}
+    if unknown:
+        for observations in _in_threads(
+            lambda path: _observe_file(filesystem, f"{directory}/{path}", unknown), files, threads
+        ):
+            for name, observation in observations.items():
+                seen[name].merge(observation)
+    columns = tuple(
+        ColumnInfo(
+            name=column.name,
+            type=str(column.type),
+            null_count=(
+                known_nulls[column.name]
+                if column.name in known_nulls
+                else seen[column.name].null_count
+            ),
+            list_lengths=(
+                known_lengths[column.name]
+                if column.name in known_lengths
+                else seen[column.name].lengths(depth_of(column.type))
+                if column.name in seen
+                else ()
+            ),
+            size_bytes=sum(footer.column_bytes[column.name] for footer in footers),
+            hint=(hints or {}).get(column.name, hint_of(column.type)),
+        )
+        for column in schema
+    )
+    return Manifest(
+        files=tuple(footer.file for footer in footers),
+        row_groups=RowGroups.of(footer.groups for footer in footers),
+        schema_base64=base64.b64encode(schema.serialize().to_pybytes()).decode(),
+        columns=columns,
+    )
+
+
+def check_files(filesystem: pa.fs.FileSystem, directory: str, manifest: Manifest) -> None:
+    """Checks that the files of a manifest are still there and unchanged.
+
+    Sizes are compared for all; the footer of a file is read again only if the filesystem says
+    that the file was changed later than the manifest knows, which is so for a copy, too.
+
+    Raises:
+        DatasetError: A file is gone, has another size, or has another footer.
+    """
+    directory = directory.rstrip("/")
+    selector = pa.fs.FileSelector(directory, recursive=True, allow_not_found=True)
+    prefix = len(directory) + 1
+    found = {info.path[prefix:]: info for info in filesystem.get_file_info(selector)}
+    touched: list[FileInfo] = []
+    for file in manifest.files:
+        info = found.get(file.path)
+        if info is None or info.type != pa.fs.FileType.File:
+            raise DatasetError(
+                f"{directory}/{file.path} is gone: the manifest lists {len(manifest.files)} files "
+                "and expects all of them. Convert the DataFrame again, or restore the file."
+            )
+        if info.size != file.size_bytes:
+            raise DatasetError(
+                f"{directory}/{file.path} has {info.size:,} bytes and the manifest says "
+                f"{file.size_bytes:,}: it was cut short or replaced after the conversion. Convert "
+                "the DataFrame again, or restore the file."
+            )
+        if file.modified_ns is None or info.mtime_ns != file.modified_ns:
+            touched.append(file)
+
+    def compare(file: FileInfo) -> None:
+        with filesystem.open_input_file(f"{directory}/{file.path}") as stream:
+            _, crc32 = _footer_bytes(stream, f"{directory}/{file.path}")
+        if crc32 != file.footer_crc32:
+            raise DatasetError(
+                f"{directory}/{file.path} was changed after the conversion: its Parquet footer is "
+                "not the one that the manifest knows. Convert the DataFrame again, or restore the "
+                "file."
+            )
+
+    _in_threads(compare, touched, 16)
+
+
+def _read_footer(filesystem: pa.fs.FileSystem, directory: str, path: str) -> _Footer:
+    full_path = f"{directory}/{path}"
+    info = filesystem.get_file_info(full_path)
+    if info.type != pa.fs.FileType.File:
+        raise DatasetError(f"{full_path} is not a file.")
+    with filesystem.open_input_file(full_path) as stream:
+        tail, crc32 = _footer_bytes(stream, full_path)
+    try:
+        parquet = pq.ParquetFile(pa.BufferReader(tail), coerce_int96_timestamp_unit="us")
+    except (pa.ArrowException, OSError) as error:
+        raise DatasetError(f"{full_path} has a broken Parquet footer: {error}") from error
+    metadata = parquet.metadata
+    schema = parquet.schema_arrow.remove_metadata()
+    owners = [parquet.schema.column(leaf).path.split(".")[0] for leaf in range(len(parquet.schema))]
+    column_bytes = dict.fromkeys(schema.names, 0)
+    null_counts: dict[str, int | None] = {
+        column.name: None if pa.types.is_nested(column.type) else 0 for column in schema
+    }
+    groups = []
+    for index in range(metadata.num_row_groups):
+        group = metadata.row_group(index)
+        groups.append((group.num_rows, group.total_byte_size))
+        for leaf, name in enumerate(owners):
+            chunk = group.column(leaf)
+            column_bytes[name] += chunk.total_uncompressed_size
+            so_far = null_counts[name]
+            if so_far is not None:
+                statistics = chunk.statistics
+                known = statistics is not None and statistics.has_null_count
+                null_counts[name] = so_far + statistics.null_count if known else None
+    return _Footer(
+        file=FileInfo(
+            path=path,
+            size_bytes=info.size,
+            rows=metadata.num_rows,
+            footer_crc32=crc32,
+            modified_ns=info.mtime_ns,
+        ),
+        schema=schema,
+        groups=groups,
+        column_bytes=column_bytes,
+        null_counts=null_counts,
+    )
+
+
+def _footer_bytes(stream: Any, path: str) -> tuple[bytes, int]:
+    """The end of a Parquet file, from its footer on, and the footer's CRC-32.
+
+    A Parquet file ends in the footer, the footer's length (4 bytes, little endian) and ``PAR1``:
+    https://parquet.apache.org/docs/file-format/
+    """
+    size = stream.size()
+    start = max(0, size - _TAIL_BYTES)
+    stream.seek(start)
+    tail = stream.read()
+    footer_size = int.from_bytes(tail[-8:-4], "little") + 8
+    if size < 12 or tail[-4:] != b"PAR1" or footer_size > size:
+        raise DatasetError(
+            f"{path} ({size:,} bytes) does not end as a Parquet file does: it was cut short, or "
+            "is something else."
+        )
+    if footer_size > len(tail):
+        stream.seek(size - footer_size)
+        tail = stream.read()
+    tail = tail[-footer_size:]
+    return tail, zlib.crc32(tail)
+
+
+def _check_same_schema(first: pa.Schema, other: pa.Schema, first_path: str, path: str) -> None:
+    if first.equals(other):
+        return
+    for name in dict.fromkeys([*first.names, *other.names]):
+        here, there = first.get_field_index(name), other.get_field_index(name)
+        mine = str(first.field(here).type) if here >= 0 else "no such column"
+        theirs = str(other.field(there).type) if there >= 0 else "no such column"
+        if mine != theirs:
+            raise DatasetError(
+                f"column {name!r} is {theirs} in {path} and {mine} in {first_path}: the files of "
+                "one data set have one schema. Convert them again from one DataFrame."
+            )
+    if first.names != other.names:
+        raise DatasetError(f"{path} has its columns in another order than {first_path}.")
+
+
+def _observe_file(
+    filesystem: pa.fs.FileSystem, path: str, names: Iterable[str]
+) -> dict[str, Observation]:
+    seen = {name: Observation() for name in names}
+    with filesystem.open_input_file(path) as stream:
+        parquet = pq.ParquetFile(stream, coerce_int96_timestamp_unit="us")
+        for table in _batches(parquet, list(seen)):
+            for name, observation in seen.items():
+                observe(table.column(name), observation)
+    return seen
+
+
+def _batches(parquet: pq.ParquetFile, names: list[str]) -> Iterator[pa.RecordBatch]:
+    yield from parquet.iter_batches(batch_size=16_384, columns=names, use_threads=False)
+
+
+def _in_threads(
+    function: Callable[[_Item], _Result], items: Sequence[_Item], threads: int
+) -> list[_Result]:
+    """``[function(item) for item in items]``, with several at a time."""
+    if len(items) <= 1:
+        return [function(item) for item in items]
+    with ThreadPoolExecutor(min(threads, len(items)), "sparkdl-footers") as pool:
+        return list(pool.map(function, items))

@@ -1,0 +1,172 @@
+"""From the arguments of ``make_torch_dataloader`` to an engine and its own arguments.
+
+Code written for petastorm keeps working: what only petastorm can do chooses petastorm's engine,
+what has a counterpart is translated, and what only tunes petastorm's threads is accepted.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sparkdl_runner import world
+
+ENGINES = ("arrow", "petastorm")
+
+PETASTORM_ONLY = frozenset(
+    {
+        "data_loader_fn",
+        "filters",
+        "predicate",
+        "rowgroup_selector",
+        "steps_per_epoch",
+        "transform_spec",
+        "trust_unischema",
+    }
+)
+"""Arguments that need petastorm's readers."""
+
+TUNING = frozenset(
+    {
+        "cache_extra_settings",
+        "cache_location",
+        "cache_row_size_estimate",
+        "cache_size_limit",
+        "cache_type",
+        "hdfs_driver",
+        "pyarrow_serialize",
+        "reader_pool_type",
+        "results_queue_size",
+        "shard_seed",
+        "shuffle_row_drop_partitions",
+        "shuffle_rows",
+        "zmq_copy_buffers",
+    }
+)
+"""Arguments of petastorm's readers that change how it works, not what comes out of an epoch."""
+
+SHARED = frozenset(
+    {
+        "columns",
+        "cur_shard",
+        "schema_fields",
+        "seed",
+        "shard_count",
+        "shuffle",
+        "shuffle_row_groups",
+    }
+)
+"""Arguments that both engines understand, ``columns`` and ``schema_fields`` being one."""
+
+_HANDLED = frozenset({"manifest", "filesystem", "directory", "batch_size", "num_epochs"})
+
+
+def arrow_arguments() -> frozenset[str]:
+    """The names that ``ArrowLoader`` takes beyond the data set, the batch and the epochs."""
+    from sparkdl_runner.data.loader import ArrowLoader
+
+    names = set(inspect.signature(ArrowLoader.__init__).parameters) - {"self"}
+    return frozenset(names - _HANDLED - {"workers_count"})
+
+
+def choose_engine(engine: str | None, arguments: Iterable[str], *, unischema: bool) -> str:
+    """Chooses the engine and refuses arguments that it does not know.
+
+    Args:
+        engine: What the caller asked for; ``None`` to choose.
+        arguments: The names of what was given, beyond petastorm's five.
+        unischema: Whether the data set was written by petastorm's codecs.
+
+    Raises:
+        TypeError: An argument is unknown, or does not belong to this engine.
+        ValueError: The engine is unknown, or cannot read this data set.
+    """
+    given = set(arguments)
+    if engine is not None and engine not in ENGINES:
+        raise ValueError(f"engine must be 'arrow' or 'petastorm', not {engine!r}.")
+    arrow_only = arrow_arguments() - SHARED
+    known = PETASTORM_ONLY | TUNING | SHARED | arrow_only
+    for name in sorted(given - known):
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        raise TypeError(f"make_torch_dataloader() has no argument {name!r}{hint}")
+    needs_petastorm = sorted(given & PETASTORM_ONLY)
+    if engine == "arrow":
+        if needs_petastorm:
+            raise TypeError(
+                f"{needs_petastorm[0]} is petastorm's own: leave out engine='arrow', or use "
+                "transform= for a function of a batch and filter the DataFrame before converting."
+            )
+        if unischema:
+            raise ValueError(
+                "This data set was encoded by petastorm's codecs, which only engine='petastorm' "
+                "can decode."
+            )
+    chosen = engine or ("petastorm" if needs_petastorm or unischema else "arrow")
+    if chosen == "petastorm" and given & arrow_only:
+        reason = f" ({needs_petastorm[0]} chose it)" if needs_petastorm and not engine else ""
+        raise TypeError(
+            f"{min(given & arrow_only)} is known to engine='arrow' only, and this is "
+            f"engine='petastorm'{reason}."
+        )
+    return chosen
+
+
+def wants_shuffle(arguments: dict[str, Any], shuffling_queue_capacity: int) -> bool:
+    """Whether the order should be random: yes, unless it was switched off in so many words.
+
+    petastorm code switches it off with ``shuffle_row_groups=False`` and no shuffling queue.
+    """
+    shuffle = arguments.get("shuffle")
+    if shuffle is not None:
+        return bool(shuffle)
+    return bool(arguments.get("shuffle_row_groups", True)) or shuffling_queue_capacity > 0
+
+
+def wanted_columns(arguments: dict[str, Any], names: Sequence[str]) -> list[str] | None:
+    """The columns by name, from ``columns`` or from petastorm's patterns in ``schema_fields``.
+
+    Raises:
+        TypeError: Both are given.
+        ValueError: A pattern matches no column.
+    """
+    columns, patterns = arguments.get("columns"), arguments.get("schema_fields")
+    if columns is not None and patterns is not None:
+        raise TypeError("columns and schema_fields say the same: give one of them.")
+    if patterns is None:
+        return None if columns is None else list(columns)
+    texts = [getattr(pattern, "name", pattern) for pattern in patterns]
+    for text in texts:
+        if not any(re.fullmatch(text, name) for name in names):
+            near = difflib.get_close_matches(text, names, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(names)}."
+            raise ValueError(f"schema_fields: no column matches {text!r}{hint}")
+    return [name for name in names if any(re.fullmatch(text, name) for text in texts)]
+
+
+def resolve_shard(cur_shard: int | None, shard_count: int | None) -> tuple[int, int]:
+    """The shard of this process: as given, or its rank among the ranks, or the only one.
+
+    Raises:
+        ValueError: Only one of the two is given, they are out of range, or they disagree with
+            the rank of this process.
+    """
+    here = world.current_world() if world.in_worker() else None
+    ranks = (here.rank, here.size) if here is not None else None
+    if (cur_shard is None) != (shard_count is None):
+        raise ValueError("cur_shard and shard_count belong together: give both or neither.")
+    if cur_shard is None or shard_count is None:
+        return ranks or (0, 1)
+    if not 0 <= cur_shard < shard_count:
+        raise ValueError(
+            f"cur_shard must be from 0 to shard_count - 1 = {shard_count - 1}, not {cur_shard}."
+        )
+    if ranks is not None and ranks != (cur_shard, shard_count):
+        raise ValueError(
+            f"cur_shard={cur_shard} of shard_count={shard_count} disagrees with this process, "
+            f"which is rank {ranks[0]} of {ranks[1]}: leave both out."
+        )
+    return cur_shard, shard_count

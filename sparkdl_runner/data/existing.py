@@ -1,0 +1,95 @@
+"""Data sets that were not converted here: a directory's path, or a converter of petastorm's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyarrow import fs
+
+from sparkdl_runner.data.commit import check_nulls, list_parquet, warn_of_ragged
+from sparkdl_runner.data.dataset import SparkDatasetConverter
+from sparkdl_runner.data.describe import check_files, describe_parquet
+from sparkdl_runner.data.errors import DatasetError, NoManifestError
+from sparkdl_runner.data.filesystem import (
+    StorageOptions,
+    join_url,
+    normalize_url,
+    open_filesystem,
+    redact,
+)
+from sparkdl_runner.data.leftovers import MARKER_NAME
+from sparkdl_runner.data.manifest import Manifest
+from sparkdl_runner.data.petastorm_engine import has_unischema
+
+
+def describe_directory(
+    url: str, allow_nulls: bool, storage_options: StorageOptions | None
+) -> SparkDatasetConverter:
+    url = normalize_url(url)
+    filesystem, directory = open_filesystem(url, storage_options)
+
+    def is_there(path: str) -> bool:
+        return bool(filesystem.get_file_info(path).type != fs.FileType.NotFound)
+
+    if not is_there(directory):
+        raise NoManifestError(f"There is no directory {redact(url)}.")
+    if is_there(f"{directory}/_delta_log"):
+        raise DatasetError(
+            f"{redact(url)} is a Delta table, whose directory also holds files of other versions: "
+            "pass spark.read.format('delta').load(…) instead of its path."
+        )
+    embedded = None
+    try:
+        manifest = Manifest.read(filesystem, directory)
+        check_files(filesystem, directory, manifest)
+    except NoManifestError:
+        # The marker of the process that converted lies two directories up.
+        if is_there(f"{directory.rsplit('/', 2)[0]}/{MARKER_NAME}"):
+            raise
+        names = list_parquet(filesystem, directory)
+        _refuse_partitions(url, names)
+        embedded = manifest = describe_parquet(filesystem, directory, names)
+    unischema = has_unischema(filesystem, directory)
+    if not unischema:  # Only petastorm knows what its codecs make of a null.
+        check_nulls(filesystem, directory, manifest, allow_nulls)
+        warn_of_ragged(filesystem, directory, manifest)
+    files = [join_url(url, file.path) for file in manifest.files]
+    return SparkDatasetConverter(url, files, manifest.rows, manifest=embedded, unischema=unischema)
+
+
+def _refuse_partitions(url: str, names: list[str]) -> None:
+    for name in names:
+        folder = name.rpartition("/")[0]
+        if "=" in folder:
+            raise DatasetError(
+                f"{redact(url)} is partitioned by the names of its directories ({folder}), so its "
+                "files lack those columns: pass spark.read.parquet(…) instead of its path."
+            )
+
+
+def is_petastorm_converter(df: Any) -> bool:
+    origin = type(df).__module__.partition(".")[0] == "petastorm"
+    return origin and all(hasattr(df, name) for name in ("cache_dir_url", "file_urls"))
+
+
+def adopt_petastorm(
+    petastorm_converter: Any, allow_nulls: bool, storage_options: StorageOptions | None
+) -> SparkDatasetConverter:
+    """Takes over what petastorm converted: its list of files is what counts."""
+    url = normalize_url(petastorm_converter.cache_dir_url)
+    filesystem, directory = open_filesystem(url, storage_options)
+    names = [file_url.rstrip("/").rpartition("/")[2] for file_url in petastorm_converter.file_urls]
+    manifest = describe_parquet(filesystem, directory, sorted(names))
+    if manifest.rows != len(petastorm_converter):
+        raise DatasetError(
+            f"petastorm counted {len(petastorm_converter):,} rows in {redact(url)}, and its files "
+            f"hold {manifest.rows:,}: they were changed since. Convert again."
+        )
+    check_nulls(filesystem, directory, manifest, allow_nulls)
+    return SparkDatasetConverter(
+        url,
+        list(petastorm_converter.file_urls),
+        manifest.rows,
+        manifest=manifest,
+        delete=petastorm_converter.delete,
+    )

@@ -1,0 +1,198 @@
+"""Directories that say who made them, so that what a crash leaves behind can be removed safely.
+
+Every process that converts makes one directory below the parent cache directory, with a marker
+file written first. The directory goes at exit; if the process is killed, a later sweep finds the
+marker and removes the directory once it is certain that its maker is gone. What has no marker, or
+a marker that names another directory, was not made here and is never touched.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+import socket
+import time
+import uuid
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from pyarrow import fs
+
+from sparkdl_runner.data.filesystem import (
+    StorageOptions,
+    join_url,
+    local_path,
+    normalize_url,
+    open_filesystem,
+    redact,
+)
+
+MARKER_NAME = "_sparkdl_runner.json"
+PREFIX = "sparkdl_runner-"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owner:
+    """The process that made a directory, told apart from any other that has the same id."""
+
+    directory: str
+    """The name of the directory that the marker belongs to."""
+    application_id: str
+    hostname: str
+    boot_id: str
+    pid_namespace: str
+    pid: int
+    process_started_unix_seconds: float
+    created_unix_seconds: float
+
+    @classmethod
+    def this_process(cls, directory: str, application_id: str) -> Owner:
+        """Describes the calling process as the owner of ``directory``."""
+        return cls(
+            directory=directory,
+            application_id=application_id,
+            hostname=socket.gethostname(),
+            boot_id=_boot_id(),
+            pid_namespace=_pid_namespace(),
+            pid=os.getpid(),
+            process_started_unix_seconds=psutil.Process().create_time(),
+            created_unix_seconds=time.time(),
+        )
+
+    def is_on_this_machine(self) -> bool:
+        """Whether this process can see the owner's process id."""
+        here = (socket.gethostname(), _boot_id(), _pid_namespace())
+        return here == (self.hostname, self.boot_id, self.pid_namespace)
+
+    def is_gone(self) -> bool:
+        """Whether the owner has certainly ended; only for an owner on this machine."""
+        try:
+            started = psutil.Process(self.pid).create_time()
+        except psutil.NoSuchProcess:
+            return True
+        # The start time is derived from the clock, which may have been corrected since.
+        return bool(abs(started - self.process_started_unix_seconds) > 5)
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _pid_namespace() -> str:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
+def make_marked_directory(
+    parent_url: str, application_id: str, storage_options: StorageOptions | None = None
+) -> str:
+    """Makes a directory that belongs to this process and is deleted when the process exits.
+
+    Args:
+        parent_url: Where to make it; made as well if it is not there.
+        application_id: Goes into the name, so that a person can tell whose it is.
+        storage_options: As in :func:`~sparkdl_runner.data.filesystem.open_filesystem`.
+
+    Returns:
+        Its URL.
+
+    Raises:
+        OSError: The parent cannot be written.
+    """
+    time_text = time.strftime("%Y%m%d%H%M%S")
+    name = f"{PREFIX}{time_text}-appid-{application_id}-{uuid.uuid4()}"
+    url = join_url(normalize_url(parent_url), name)
+    filesystem, path = open_filesystem(url, storage_options)
+    filesystem.create_dir(path, recursive=True)
+    owner = Owner.this_process(name, application_id)
+    with filesystem.open_output_stream(f"{path}/{MARKER_NAME}") as stream:
+        stream.write(json.dumps(asdict(owner)).encode())
+    atexit.register(_delete_at_exit, url, storage_options, os.getpid())
+    return url
+
+
+def delete_directory(url: str, storage_options: StorageOptions | None = None) -> None:
+    """Deletes a directory and what it holds; one that is not there is fine."""
+    filesystem, path = open_filesystem(url, storage_options)
+    if filesystem.get_file_info(path).type != fs.FileType.NotFound:
+        filesystem.delete_dir(path)
+
+
+def sweep_leftovers(
+    parent_url: str,
+    *,
+    older_than_seconds: float | None = None,
+    storage_options: StorageOptions | None = None,
+) -> list[str]:
+    """Removes directories that processes which are gone left in a parent cache directory.
+
+    A directory goes only if it carries this package's marker with its own name, and its maker ran
+    on this machine and has ended. Makers on other machines cannot be seen from here: with
+    ``older_than_seconds`` their directories go too once they are older than that, so choose more
+    than the longest run takes.
+
+    Args:
+        parent_url: The parent cache directory.
+        older_than_seconds: ``None`` leaves what was made on other machines alone.
+        storage_options: As in :func:`~sparkdl_runner.data.filesystem.open_filesystem`.
+
+    Returns:
+        The URLs of the directories that were removed.
+    """
+    if older_than_seconds is not None and older_than_seconds <= 0:
+        raise ValueError(f"older_than_seconds must be above 0, not {older_than_seconds}.")
+    filesystem, parent = open_filesystem(parent_url, storage_options)
+    removed = []
+    for entry in filesystem.get_file_info(fs.FileSelector(parent, allow_not_found=True)):
+        if entry.type != fs.FileType.Directory or not entry.base_name.startswith(PREFIX):
+            continue
+        if local_path(parent_url) is not None and Path(entry.path).is_symlink():
+            continue
+        owner = _read_owner(filesystem, entry.path)
+        if owner is None or owner.directory != entry.base_name:
+            continue
+        if not _is_leftover(owner, older_than_seconds):
+            continue
+        try:
+            filesystem.delete_dir(entry.path)
+        except OSError as error:
+            _log.warning("Cannot remove the leftover %s: %s", entry.base_name, error)
+            continue
+        removed.append(join_url(normalize_url(parent_url), entry.base_name))
+    return removed
+
+
+def _is_leftover(owner: Owner, older_than_seconds: float | None) -> bool:
+    if owner.is_on_this_machine():
+        return owner.is_gone()
+    age = time.time() - owner.created_unix_seconds
+    return older_than_seconds is not None and age > older_than_seconds
+
+
+def _read_owner(filesystem: fs.FileSystem, directory: str) -> Owner | None:
+    try:
+        with filesystem.open_input_stream(f"{directory}/{MARKER_NAME}") as stream:
+            fields: dict[str, Any] = json.loads(stream.read())
+        return Owner(**fields)
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _delete_at_exit(url: str, storage_options: StorageOptions | None, pid: int) -> None:
+    if os.getpid() != pid:
+        return  # A fork inherits the handler, but not the directory.
+    try:
+        delete_directory(url, storage_options)
+    except Exception as error:
+        _log.warning("Cannot delete %s at exit: %s", redact(url), error)

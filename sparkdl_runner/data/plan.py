@@ -1,0 +1,269 @@
+"""Which row comes when: pure functions of row counts, seed, epoch, lanes and batch size.
+
+    row groups, permuted         |  3  | 0 |   5   |  1  | 4 |    2    |
+    laid end to end, cut         |-- lane 0 --|-- lane 1 --|-- lane 2 --|
+    read by blocks of segments   |  3  | 0 ,  |5  |  1  ,  4 |    2    |
+    shuffled within each block,
+    and the same number of rows of every lane in every step
+
+A lane is a run of rows as long as every other (to one row), whatever the row groups are. Ranks own
+lanes, so all ranks take the same number of steps without talking to each other, and any world
+size that divides the lanes sees the same global batches: lanes, not ranks, make the order.
+
+Nothing here reads a file, and every array has one entry per row group, segment or lane, never per
+row, except the permutation of one block.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Tail = Literal["drop", "pad", "uneven"]
+IntArray = npt.NDArray[np.int64]
+
+TAILS: tuple[Tail, ...] = ("drop", "pad", "uneven")
+_GROUP_STREAM, _BLOCK_STREAM = 0, 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """Everything that the order of rows follows from, besides the epoch."""
+
+    group_rows: IntArray = field(repr=False)
+    """``[row_groups]``, rows of each row group, in the manifest's order."""
+    global_batch_size: int
+    lanes: int
+    """Divides ``global_batch_size``."""
+    block_rows: int
+    """Rows of one lane that are shuffled together, about: blocks are made of whole segments."""
+    seed: int = 0
+    shuffle: bool = True
+
+    def __post_init__(self) -> None:
+        if self.global_batch_size < 1 or self.lanes < 1 or self.block_rows < 1:
+            raise ValueError("global_batch_size, lanes and block_rows must be 1 or more.")
+        if self.global_batch_size % self.lanes:
+            raise ValueError(
+                f"lanes={self.lanes} does not divide the global batch of "
+                f"{self.global_batch_size} rows: every step takes the same number of rows from "
+                f"each lane. Lanes that fit: {_some_divisors(self.global_batch_size)}."
+            )
+
+    @property
+    def lane_batch(self) -> int:
+        """Rows that every step takes from each lane."""
+        return self.global_batch_size // self.lanes
+
+    @cached_property
+    def rows(self) -> int:
+        """Rows of the data set."""
+        return int(self.group_rows.sum())
+
+    @cached_property
+    def lane_rows(self) -> IntArray:
+        """int64 ``[lanes]``: the first ``rows % lanes`` lanes have one row more than the others."""
+        result = np.full(self.lanes, self.rows // self.lanes)
+        result[: self.rows % self.lanes] += 1
+        return result
+
+    def steps(self, tail: Tail) -> int:
+        """Steps of one epoch, the same on every rank."""
+        if tail == "drop":
+            return self.rows // self.global_batch_size
+        return -(-self.rows // self.global_batch_size)
+
+    def epoch(self, epoch: int) -> EpochPlan:
+        """Lays out one epoch; takes about 20 ms for 100,000 row groups."""
+        groups = (
+            permute_groups(self.group_rows, self.lanes, self.seed, epoch)
+            if self.shuffle
+            else np.flatnonzero(self.group_rows)
+        )
+        return cut_lanes(self, groups, epoch)
+
+    def block_order(self, epoch: int, lane: int, block: int, rows: int) -> IntArray:
+        """The permutation ``[rows]`` of one block: entry i is the row that comes i-th."""
+        if not self.shuffle:
+            return np.arange(rows)
+        return _generator(self.seed, epoch, _BLOCK_STREAM, lane, block).permutation(rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochPlan:
+    """One epoch, as segments: runs of rows of one row group in one lane.
+
+    Attributes:
+        order: What it follows from.
+        epoch: From 0.
+        group: int64 ``[segments]``, index of the row group; segments are sorted by lane, and by
+            position within their lane.
+        start: int64 ``[segments]``, first row within the row group.
+        rows: int64 ``[segments]``, always 1 or more.
+        position: int64 ``[segments]``, where the segment begins in its lane.
+        block: int64 ``[segments]``, number of its block within its lane, from 0.
+        first_segment: int64 ``[lanes + 1]``; lane l has segments ``first_segment[l]`` up to, not
+            including, ``first_segment[l + 1]``.
+    """
+
+    order: Order
+    epoch: int
+    group: IntArray
+    start: IntArray
+    rows: IntArray
+    position: IntArray
+    block: IntArray
+    first_segment: IntArray
+
+    def blocks(self, lane: int) -> list[Block]:
+        """The blocks of one lane, in the order in which they are used up."""
+        first, last = int(self.first_segment[lane]), int(self.first_segment[lane + 1])
+        if first == last:
+            return []
+        numbers = self.block[first:last]
+        edges = first + np.flatnonzero(np.diff(numbers, prepend=-1, append=np.iinfo(np.int64).max))
+        return [
+            Block(
+                lane=lane,
+                number=number,
+                position=int(self.position[begin]),
+                rows=int(self.rows[begin:end].sum()),
+                segments=tuple(
+                    zip(
+                        self.group[begin:end].tolist(),
+                        self.start[begin:end].tolist(),
+                        self.rows[begin:end].tolist(),
+                        strict=True,
+                    )
+                ),
+            )
+            for number, (begin, end) in enumerate(
+                zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+            )
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """Segments of one lane that are read and shuffled together."""
+
+    lane: int
+    number: int
+    position: int
+    """Where it begins in its lane."""
+    rows: int
+    segments: tuple[tuple[int, int, int], ...]
+    """``(row group, first row in it, rows)`` of each segment."""
+
+
+def permute_groups(group_rows: IntArray, lanes: int, seed: int, epoch: int) -> IntArray:
+    """Permutes the row groups that have rows, spread evenly over the data set.
+
+    Lanes are read side by side, so at any time one row group per lane is in use. The permutation
+    is stratified: each neighbourhood of the data set is dealt out over the whole epoch, one row
+    group to each time, so the rows in use at a time come from all over the data set and are a
+    fair sample of it even when the data set is sorted by label. Without strata, the time at which
+    a row group comes would correlate with its place by about 1 / sqrt(row groups).
+
+    Args:
+        group_rows: ``[row_groups]``, rows of each.
+        lanes: Number of lanes that the result will be cut into.
+        seed: The loader's seed.
+        epoch: From 0.
+
+    Returns:
+        int64 ``[row groups with rows]``, indexes of row groups: lane 0's first, in reading order.
+    """
+    groups = np.flatnonzero(group_rows)
+    count = len(groups)
+    random = _generator(seed, epoch, _GROUP_STREAM)
+    times = round(count / lanes)
+    if times <= 1:
+        return random.permutation(groups)
+    # Row s of `dealt` is stratum s: `times` neighbours in random order, one for each time. The
+    # last stratum may be short: its members get random times too.
+    strata = -(-count // times)
+    dealt = np.full(strata * times, -1)
+    dealt[:count] = groups
+    dealt = random.permuted(dealt.reshape(strata, times), axis=1)
+    # At each time, the strata come in random order, so that any lane may get any of them.
+    by_time = random.permuted(dealt, axis=0).T.ravel()
+    by_time = by_time[by_time >= 0]
+    # Place p is read at the time (p * lanes / count) mod 1, as far as row groups are of one size.
+    result = np.empty(count, dtype=np.int64)
+    result[np.argsort(np.arange(count) * lanes % count, kind="stable")] = by_time
+    return result
+
+
+def cut_lanes(order: Order, groups: IntArray, epoch: int) -> EpochPlan:
+    """Lays row groups end to end and cuts them into lanes, at row granularity.
+
+    Args:
+        order: Gives rows of each row group, lanes and rows of a block.
+        groups: int64 ``[n]``, indexes of row groups that have rows, in the order to lay.
+        epoch: Recorded in the plan.
+
+    Returns:
+        The plan.
+    """
+    rows = order.group_rows[groups]
+    group_ends = np.cumsum(rows)
+    total = int(group_ends[-1]) if len(groups) else 0
+    lane_rows = order.lane_rows
+    lane_starts = np.concatenate([[0], np.cumsum(lane_rows)])[:-1]
+    # A segment begins where a row group or a lane begins.
+    begins = np.unique(np.concatenate([group_ends - rows, lane_starts[lane_rows > 0]]))
+    lengths = np.diff(begins, append=total)
+    member = np.searchsorted(group_ends, begins, side="right")
+    lane = np.searchsorted(lane_starts[lane_rows > 0], begins, side="right") - 1
+    position = begins - lane_starts[lane_rows > 0][lane]
+    # Lanes end their blocks at different times, so that reading goes on evenly.
+    stagger = lane * order.block_rows // order.lanes
+    return EpochPlan(
+        order=order,
+        epoch=epoch,
+        group=groups[member],
+        start=begins - (group_ends - rows)[member],
+        rows=lengths,
+        position=position,
+        block=(position + stagger) // order.block_rows,
+        first_segment=np.searchsorted(lane, np.arange(order.lanes + 1)),
+    )
+
+
+def default_lanes(*, global_batch_size: int, world_size: int, most: int) -> int:
+    """The number of lanes where the caller does not say.
+
+    As far as possible it does not depend on the world size: it is the largest power of two up to
+    ``most`` that divides the global batch, and where the world size does not divide that, the
+    least number above which it does.
+
+    Args:
+        global_batch_size: A multiple of ``world_size``.
+        world_size: Number of ranks.
+        most: Lanes that one rank can afford to read side by side.
+    """
+    base = math.gcd(global_batch_size, 1 << (max(1, most).bit_length() - 1))
+    return math.lcm(base, world_size)
+
+
+def _generator(seed: int, epoch: int, *stream: int) -> np.random.Generator:
+    """A generator of its own for every part of every epoch.
+
+    Philox counts: the key is (seed, epoch), and each part counts from a place of its own.
+    """
+    counter = np.zeros(4, dtype=np.uint64)
+    counter[4 - len(stream) :] = stream[::-1]
+    key = np.array([seed, epoch], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=key, counter=counter))
+
+
+def _some_divisors(number: int) -> str:
+    low = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    divisors = sorted({*low, *(number // n for n in low)})
+    return ", ".join(map(str, divisors[:12])) + (", …" if len(divisors) > 12 else "")

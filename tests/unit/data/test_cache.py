@@ -1,0 +1,155 @@
+"""Where conversions go, and that an equal one is made once."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from sparkdl_runner.data.cache import (
+    PARENT_CACHE_DIR_URL_CONF,
+    ConversionCache,
+    parent_cache_dir_url,
+    process_directory,
+)
+
+
+class FakeSpark:
+    def __init__(self, default_fs: str = "file:///", **conf: str) -> None:
+        self.conf = {name.replace("__", "."): value for name, value in conf.items()}
+        self._jsc = self
+        self.default_fs = default_fs
+
+    def hadoopConfiguration(self):  # noqa: N802 - Spark's name
+        return {"fs.defaultFS": self.default_fs}
+
+
+def configured(url: str) -> FakeSpark:
+    spark = FakeSpark(spark__master="yarn")
+    spark.conf[PARENT_CACHE_DIR_URL_CONF] = url
+    return spark
+
+
+def test_the_setting_wins():
+    assert parent_cache_dir_url(configured("/Volumes/c/s/v/")) == "dbfs:/Volumes/c/s/v"
+    with pytest.raises(ValueError, match=f"{PARENT_CACHE_DIR_URL_CONF}: .*no scheme"):
+        parent_cache_dir_url(configured("/tmp/cache"))
+
+
+def test_on_one_machine_it_is_the_temporary_directory(monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for master in ("local", "local[2]", "local[*]", "local-cluster[2,1,1024]"):
+        url = parent_cache_dir_url(FakeSpark(spark__master=master))
+        assert url.startswith(f"file://{tmp_path}/sparkdl_runner-cache-")
+
+
+def test_on_a_cluster_it_is_shared_or_asked_for(monkeypatch):
+    url = parent_cache_dir_url(FakeSpark("hdfs://name:9000/", spark__master="yarn"))
+    assert url.startswith("hdfs://name:9000/tmp/sparkdl_runner-cache-")
+    with pytest.raises(ValueError, match=PARENT_CACHE_DIR_URL_CONF):
+        parent_cache_dir_url(FakeSpark(spark__master="spark://host:7077"))
+    monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "17.0")
+    with pytest.raises(ValueError, match="dbfs:/Volumes"):
+        parent_cache_dir_url(FakeSpark("dbfs:/", spark__master="local[8]"))
+
+
+def test_through_spark_connect_nobody_knows_what_local_means():
+    spark = FakeSpark(spark__master="local[2]")
+    del spark._jsc
+    with pytest.raises(ValueError, match=PARENT_CACHE_DIR_URL_CONF):
+        parent_cache_dir_url(spark)
+
+
+def test_a_process_makes_one_directory_and_sweeps_once(tmp_path, monkeypatch):
+    swept = []
+    monkeypatch.setattr(
+        "sparkdl_runner.data.cache.sweep_leftovers", lambda url, **options: swept.append(url) or []
+    )
+    parent = f"file://{tmp_path}/cache"
+    first = process_directory(parent, "app")
+    assert process_directory(parent, "app") == first
+    assert swept == [parent]
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
+class FakeFrame:
+    """As much of a DataFrame as the cache looks at."""
+
+    def __init__(self, plan: str, names: str = "a", files: tuple[str, ...] = ()) -> None:
+        self.plan, self.names, self.files = plan, names, files
+        self.schema = self
+
+    def json(self) -> str:
+        return self.names
+
+    def inputFiles(self) -> list[str]:  # noqa: N802 - Spark's name
+        return list(self.files)
+
+    def sameSemantics(self, other: FakeFrame) -> bool:  # noqa: N802 - Spark's name
+        return self.plan == other.plan
+
+
+class Counting:
+    def __init__(self) -> None:
+        self.cache: ConversionCache = ConversionCache()
+        self.calls = 0
+
+    def __call__(self, df, settings=(), valid=True):
+        def convert():
+            self.calls += 1
+            return f"result {self.calls}"
+
+        return self.cache.get_or_convert(df, settings, convert, lambda result: valid)
+
+
+def test_equal_is_plan_names_files_and_settings():
+    count = Counting()
+    first = count(FakeFrame("p"))
+    assert count(FakeFrame("p")) == first
+    others = [
+        (FakeFrame("q"), ()),
+        (FakeFrame("p", names="b"), ()),
+        (FakeFrame("p", files=("f",)), ()),
+        (FakeFrame("p"), ("snappy",)),
+    ]
+    assert len({first, *(count(df, settings) for df, settings in others)}) == 5
+    assert count.calls == 5
+
+
+def test_what_is_no_longer_there_is_made_again():
+    count = Counting()
+    first = count(FakeFrame("p"))
+    second = count(FakeFrame("p"), valid=False)
+    assert first != second == count(FakeFrame("p"))
+    count.cache.forget(lambda result: result == second)
+    assert count(FakeFrame("p")) not in (first, second)
+
+
+def test_a_failure_is_told_to_all_who_wait_and_then_tried_again():
+    cache: ConversionCache = ConversionCache()
+    started, go = threading.Event(), threading.Event()
+    errors = []
+
+    def fail():
+        started.set()
+        go.wait(10)
+        raise OSError("full")
+
+    def ask(convert):
+        try:
+            cache.get_or_convert(FakeFrame("p"), (), convert, lambda result: True)
+        except OSError as error:
+            errors.append(str(error))
+
+    first = threading.Thread(target=ask, args=(fail,))
+    first.start()
+    started.wait(10)
+    second = threading.Thread(target=ask, args=(lambda: pytest.fail("converted twice"),))
+    second.start()
+    while second.is_alive() and not cache._entries[0].future._condition._waiters:
+        pass
+    go.set()
+    first.join()
+    second.join()
+    assert errors == ["full", "full"]
+    assert cache.get_or_convert(FakeFrame("p"), (), lambda: "fine", lambda r: True) == "fine"

@@ -1,0 +1,106 @@
+"""What a loader takes and gives back: memory, threads, files, time."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from parquet_sets import LOCAL, load, numbered, one, write_groups
+
+from sparkdl_runner.data.describe import describe_parquet
+
+
+def _rss_bytes() -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no VmRSS")
+
+
+def test_memory_is_flat_over_50_epochs(tmp_path: Path) -> None:
+    manifest = one(tmp_path, numbered(20_000, width=64), 1_000)  # 5 MB
+    with load(
+        tmp_path, manifest, batch_size=256, num_epochs=None, memory_budget_bytes=2_000_000
+    ) as loader:
+        batches = iter(loader)
+        for _ in range(10 * len(loader)):
+            next(batches)
+        gc.collect()
+        before = _rss_bytes()
+        for _ in range(50 * len(loader)):
+            next(batches)
+        gc.collect()
+        assert _rss_bytes() - before < 5_000_000
+        batches.close()  # type: ignore[attr-defined]
+
+
+def test_pages_stay_within_the_budget(tmp_path: Path) -> None:
+    manifest = one(tmp_path, numbered(40_000, width=64), 1_000)  # 10 MB
+    budget = 2_000_000
+    with load(tmp_path, manifest, batch_size=64, memory_budget_bytes=budget) as loader:
+        most = 0
+        for _ in loader:
+            assert loader._arena is not None
+            sizes, arena = loader._arena
+            pages = arena.pages_in_use
+            most = max(most, pages * sizes.page_rows * loader._layout.row_bytes)
+        assert loader._arena[1].pages_in_use == 0
+    assert 0 < most <= 1.3 * budget
+
+
+def test_files_and_threads_are_given_back(tmp_path: Path) -> None:
+    manifest = write_groups(tmp_path, numbered(600), [[20]] * 30)
+    before = set(os.listdir("/proc/self/fd"))
+    with load(tmp_path, manifest, batch_size=8) as loader:
+        for number, _ in enumerate(loader):
+            files = [
+                os.readlink(f"/proc/self/fd/{fd}")
+                for fd in os.listdir("/proc/self/fd")
+                if os.path.exists(f"/proc/self/fd/{fd}")
+            ]
+            assert sum(name.endswith(".parquet") for name in files) <= 8 + 4
+            if number == 20:
+                break
+    gc.collect()
+    assert set(os.listdir("/proc/self/fd")) <= before
+
+
+def test_the_first_batch_of_1_000_files_comes_within_a_second(tmp_path: Path) -> None:
+    table = numbered(100)
+    names = [f"{number}.parquet" for number in range(1_000)]
+    pq.write_table(table, tmp_path / names[0])
+    content = (tmp_path / names[0]).read_bytes()
+    for name in names[1:]:
+        (tmp_path / name).write_bytes(content)
+    manifest = describe_parquet(LOCAL, str(tmp_path), names)
+    manifest.write(LOCAL, str(tmp_path))
+    began = time.perf_counter()
+    with load(tmp_path, manifest.read(LOCAL, str(tmp_path)), batch_size=64) as loader:
+        next(iter(loader))
+        seconds = time.perf_counter() - began
+    assert seconds < 1
+
+
+def test_closing_in_the_middle_is_quick(tmp_path: Path) -> None:
+    manifest = one(tmp_path, numbered(50_000, width=64), 1_000)
+    with load(tmp_path, manifest, batch_size=64, num_epochs=None) as loader:
+        next(iter(loader))
+        began = time.perf_counter()
+    assert time.perf_counter() - began < 1
+
+
+@pytest.mark.parametrize("workers_count", [1, 3])
+def test_the_pool_outlives_an_epoch_and_not_the_loader(tmp_path: Path, workers_count: int) -> None:
+    manifest = one(tmp_path, numbered(100))
+    loader = load(tmp_path, manifest, batch_size=8, workers_count=workers_count)
+    list(loader)
+    pool = loader._pool
+    list(loader)
+    assert loader._pool is pool
+    loader.close()
+    loader.close()
+    assert loader._pool is None

@@ -1,0 +1,92 @@
+"""The manifest says what the files hold, and comes back as it was written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from parquet_sets import LOCAL, numbered, one, write_groups
+
+from sparkdl_runner.data.describe import check_files, describe_parquet
+from sparkdl_runner.data.manifest import Manifest
+
+
+def test_it_comes_back_as_it_was(tmp_path: Path) -> None:
+    written = write_groups(tmp_path, numbered(60), [[20, 10], [], [30]])
+    read = Manifest.read(LOCAL, str(tmp_path))
+    assert read.files == written.files
+    assert read.columns == written.columns
+    assert read.schema == written.schema == numbered(1).schema
+    assert read.fingerprint == written.fingerprint
+    assert read.rows == 60
+    assert read.size_bytes == sum(path.stat().st_size for path in tmp_path.glob("*.parquet"))
+    for name in ("file", "index_in_file", "rows", "size_bytes"):
+        assert np.array_equal(getattr(read.row_groups, name), getattr(written.row_groups, name))
+        assert getattr(read.row_groups, name).dtype == getattr(written.row_groups, name).dtype
+    assert read.row_groups.file.tolist() == [0, 0, 2]
+    assert read.row_groups.index_in_file.tolist() == [0, 1, 0]
+    check_files(LOCAL, str(tmp_path), read)
+
+
+def test_it_is_small_and_names_no_place(tmp_path: Path) -> None:
+    manifest = one(tmp_path, numbered(30))
+    text = json.dumps(manifest.to_json())
+    assert str(tmp_path) not in text
+    assert len(text) < 3_000
+
+
+def test_another_content_has_another_fingerprint(tmp_path: Path) -> None:
+    first = one(tmp_path / "a", numbered(30))
+    assert one(tmp_path / "b", numbered(30)).fingerprint == first.fingerprint
+    assert one(tmp_path / "c", numbered(31)).fingerprint != first.fingerprint
+    assert one(tmp_path / "d", numbered(30), 10).fingerprint != first.fingerprint
+
+
+def test_nulls_and_lengths_are_counted_where_nobody_says(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "n": [1, None, 3, None],
+            "fixed": [[1, 2], [3, 4], [5, 6], [7, 8]],
+            "ragged": [[1], [], None, [1, None]],
+            "nested": [[[1], [2]], [[3], [4]], [[5], [6]], [[7], [8]]],
+            "half": [[[1], [2, 3]], [[3], [4]], [[5], [6]], [[7], [8]]],
+            "nothing": pa.array([None] * 4, pa.list_(pa.int64())),
+        }
+    )
+    columns = {column.name: column for column in one(tmp_path, table).columns}
+    assert columns["n"].null_count == 2
+    assert columns["n"].list_lengths == ()
+    assert columns["fixed"].list_lengths == (2,)
+    assert columns["fixed"].null_count == 0
+    assert columns["ragged"].list_lengths == (None,)
+    assert columns["ragged"].null_count == 2
+    assert columns["nested"].list_lengths == (2, 1)
+    assert columns["half"].list_lengths == (2, None)
+    assert columns["nothing"].list_lengths == (0,)
+    assert columns["nothing"].null_count == 4
+
+
+def test_what_the_caller_knows_is_taken(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": [[1, 2], [3, 4]], "y": [1, 2]}), tmp_path / "0.parquet")
+    manifest = describe_parquet(
+        LOCAL,
+        str(tmp_path),
+        ["0.parquet"],
+        null_counts={"x": 0, "y": 7},
+        list_lengths={"x": [2]},
+        hints={"y": "vector"},
+    )
+    assert manifest.column("x").list_lengths == (2,)
+    assert manifest.column("y").null_count == 7
+    assert manifest.column("y").hint == "vector"
+
+
+def test_100_000_row_groups_cost_little() -> None:
+    from sparkdl_runner.data.manifest import RowGroups
+
+    groups = RowGroups.of([[(1000, 64_000)] * 100] * 1000)
+    assert len(groups) == 100_000
+    assert sum(getattr(groups, name).nbytes for name in vars(groups)) < 3_000_000

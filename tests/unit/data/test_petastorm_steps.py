@@ -1,0 +1,153 @@
+"""Equal steps from petastorm's unequal shards, counted without petastorm."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkdl_runner.data import DatasetError, petastorm_engine
+from sparkdl_runner.data.manifest import Manifest, RowGroups
+from sparkdl_runner.data.petastorm_engine import PetastormLoader, obstacle
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _pretend_that_petastorm_runs():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(petastorm_engine, "require_petastorm", lambda: None)
+        yield
+
+
+def manifest_of(group_rows: list[int]) -> Manifest:
+    return Manifest(
+        files=(),
+        row_groups=RowGroups.of([[(rows, rows * 8) for rows in group_rows]]),
+        schema_base64="",
+        columns=(),
+    )
+
+
+class Dealt(PetastormLoader):
+    """Deals rows as petastorm's reader does, without reading any."""
+
+    def __init__(self, group_rows: list[int], keep=lambda row: True, **arguments) -> None:
+        options = {
+            "batch_size": 4,
+            "num_epochs": 1,
+            "cur_shard": 0,
+            "shard_count": 1,
+            "seed": 0,
+            "steps_per_epoch": None,
+            "unischema": False,
+            "data_loader_fn": None,
+            "shuffling_queue_capacity": 0,
+            "reader_arguments": {},
+            **arguments,
+        }
+        super().__init__(manifest_of(group_rows), "file:///x", **options)
+        self.keep = keep
+        ends = list(itertools.accumulate(group_rows))
+        starts = [0, *ends[:-1]]
+        self.groups = [range(*pair) for pair in zip(starts, ends, strict=True)]
+
+    def _one_pass(self, epoch, turn):
+        shard, count = self._shard
+        rows = [row for group in self.groups[shard::count] for row in group if self.keep(row)]
+        for start in range(0, len(rows), self._batch_size):
+            yield rows[start : start + self._batch_size]
+
+
+@given(
+    group_rows=st.lists(st.integers(1, 30), min_size=1, max_size=20),
+    shards=st.integers(1, 7),
+    batch_size=st.integers(1, 8),
+    epochs=st.integers(1, 3),
+)
+def test_all_ranks_make_the_same_steps(group_rows, shards, batch_size, epochs):
+    def load(shard):
+        arguments = {"batch_size": batch_size, "num_epochs": epochs, "shard_count": shards}
+        return Dealt(group_rows, cur_shard=shard, **arguments)
+
+    if shards > 1 and min(sum(group_rows[shard::shards]) for shard in range(shards)) < batch_size:
+        with pytest.raises(ValueError, match="leave some rank without a batch"):
+            load(0)
+        return
+    loaders = [load(shard) for shard in range(shards)]
+    batches = [list(loader) for loader in loaders]
+    assert {len(made) for made in batches} == {epochs * len(loaders[0])}
+    one_epoch = [row for made in batches for batch in made[: len(loaders[0])] for row in batch]
+    assert len(one_epoch) == len(set(one_epoch))
+    if shards == 1:
+        assert sorted(one_epoch) == list(range(sum(group_rows)))
+    else:
+        assert all(len(batch) == batch_size for made in batches for batch in made)
+
+
+def test_a_filtered_shard_begins_again_until_its_steps_are_made():
+    def odd(row):
+        return row % 2 == 1
+
+    arguments = {"reader_arguments": {"predicate": odd}, "shard_count": 2, "steps_per_epoch": 5}
+    for shard in (0, 1):
+        loader = Dealt([10, 10], odd, cur_shard=shard, **arguments)
+        assert len(list(loader)) == len(loader) == 5
+    with pytest.raises(DatasetError, match="lets nothing through"):
+        list(Dealt([10, 10], lambda row: False, **arguments))
+    del arguments["steps_per_epoch"]
+    with pytest.raises(ValueError, match="With predicate and 2 shards"):
+        Dealt([10, 10], **arguments)
+
+
+def test_no_end_of_epochs():
+    loader = Dealt([10], num_epochs=None)
+    assert len(list(itertools.islice(loader, 10))) == 10
+    assert len(loader) == 3
+
+
+def test_bad_counts():
+    for size in (0, -1, 2.5, None):
+        with pytest.raises(ValueError, match="batch_size must be a whole number above 0"):
+            Dealt([10], batch_size=size)
+    with pytest.raises(ValueError, match="steps_per_epoch must be above 0"):
+        Dealt([10], steps_per_epoch=0)
+
+
+def test_seeds_differ_between_epochs_and_are_never_petastorms_none(monkeypatch):
+    seen = []
+    real = PetastormLoader._open_reader
+    fake = {"make_batch_reader": lambda *args, **kwargs: seen.append(kwargs["seed"])}
+    fake["make_reader"] = fake["make_batch_reader"]
+    monkeypatch.setitem(sys.modules, "petastorm", type("Fake", (), fake))
+    for seed in (0, 1, 2**63):
+        loader = Dealt([10], seed=seed)
+        for epoch, turn in itertools.product(range(5), range(3)):
+            real(loader, epoch, turn)
+    assert len(set(seen)) == len(seen) == 45
+    assert 0 not in seen
+    assert max(seen) < 2**31
+    assert np.array(seen).min() > 0
+
+
+@pytest.mark.parametrize(
+    ("versions", "sentence"),
+    [
+        ({"pyarrow": "25.0.1", "numpy": "2.4.0"}, "pyarrow below 15, and this is pyarrow 25.0.1"),
+        ({"pyarrow": "14.0.2", "numpy": "2.4.0"}, "numpy below 2, and this is numpy 2.4.0"),
+    ],
+)
+def test_one_sentence_says_which_version_is_in_the_way(monkeypatch, versions, sentence):
+    monkeypatch.setattr(petastorm_engine.metadata, "version", versions.__getitem__)
+    assert sentence in obstacle()
+    assert obstacle().count(". ") == 0
+
+
+def test_a_missing_petastorm_is_named(monkeypatch):
+    old = {"pyarrow": "14.0.2", "numpy": "1.26.4"}
+    monkeypatch.setattr(petastorm_engine.metadata, "version", old.__getitem__)
+    monkeypatch.setitem(sys.modules, "petastorm", None)
+    assert "petastorm cannot be imported" in obstacle()
+    assert "pip install 'sparkdl-runner[petastorm]'" in obstacle()
