@@ -26,8 +26,8 @@ setup: setup-classic setup-modern  ## set up both lanes (everything below does t
 setup-classic setup-modern: setup-%:
 	@conf/setup_lane.sh $*
 
-demo: setup-classic  ## train on Spark and track in MLflow; BACKEND=horovod|torch
-	@$(call in_lane,classic) jobs/digits.py --backend $(BACKEND)
+demo: setup-$(firstword $(LANE))  ## train on Spark and track in MLflow; BACKEND=horovod|torch
+	@$(call in_lane,$(firstword $(LANE))) jobs/digits.py --backend $(BACKEND)
 
 test: $(LANE:%=test-%)  ## lint and test both lanes; LANE=classic|modern, ARGS="-k name"
 

@@ -1,6 +1,8 @@
 """Measures what this package is fast at, beside what else there is, in one and the same run.
 
 python jobs/benchmark.py launch      # from a call to its result
+python jobs/benchmark.py convert     # from a DataFrame to files
+python jobs/benchmark.py loader      # from files to batches
 """
 
 from __future__ import annotations
@@ -8,14 +10,16 @@ from __future__ import annotations
 import argparse
 import sys
 
+import convert_benchmark
 import launch_benchmark
+import loader_benchmark
 
 
 def main() -> int:
     """Runs one benchmark and returns its exit code."""
     parser = argparse.ArgumentParser(description="Measure this package beside its peers.")
     benchmarks = parser.add_subparsers(required=True, metavar="BENCHMARK")
-    for benchmark in (launch_benchmark,):
+    for benchmark in (launch_benchmark, convert_benchmark, loader_benchmark):
         benchmark.add_parser(benchmarks)
     arguments = parser.parse_args()
     return arguments.run(arguments)

@@ -1,6 +1,6 @@
 """Trains a network on handwritten digits, from a Spark DataFrame to a model in MLflow.
 
-scikit-learn's 1797 digits become a Spark DataFrame, petastorm converts it, HorovodRunner (or
+scikit-learn's 1797 digits become a Spark DataFrame and that a conversion, HorovodRunner (or
 DistributedRunner, for DistributedDataParallel) trains on the ranks' shards, and MLflow keeps the
 parameters, the metrics of every epoch and the model.
 
@@ -12,7 +12,6 @@ parameters, the metrics of every epoch and the model.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import logging
 import os
@@ -35,13 +34,12 @@ from local_spark import start_spark
 from sparkdl_runner import DistributedRunner, HorovodRunner, RunConfig, RunnerError
 
 if TYPE_CHECKING:
-    from petastorm.spark import SparkDatasetConverter
     from pyspark.sql import DataFrame, SparkSession
+
+    from sparkdl_runner.data import SparkDatasetConverter
 
 TEST_FRACTION = 0.2
 SPLIT_SEED = 20
-# A shard is a set of whole row groups; with several for each rank, shards are of similar size.
-ROW_GROUPS_PER_RANK = 4
 
 
 class Phases:
@@ -67,13 +65,6 @@ def main() -> int:
     """Runs the job and returns its exit code."""
     phases = Phases()
     arguments = parse_arguments()
-    if importlib.util.find_spec("petastorm") is None:
-        print(
-            "digits: petastorm, which converts the data, is not installed in this Python: run the "
-            "job in the environment that make setup-classic prepares.",
-            file=sys.stderr,
-        )
-        return 2
     quieten_libraries()
     phases.end("start Python")
     say(f"Starting Spark for {arguments.np} ranks")
@@ -112,8 +103,8 @@ def convert_and_train(
             }
         )
         phases.end("open MLflow run")
-        say("Converting the digits with petastorm")
-        with converted_digits(spark, shards=arguments.np) as (train_data, test_data):
+        say("Converting the digits")
+        with converted_digits(spark) as (train_data, test_data):
             rows = {"train_rows": len(train_data), "test_rows": len(test_data)}
             if arguments.batch_size * arguments.np > rows["train_rows"]:
                 sys.exit(
@@ -162,21 +153,15 @@ def run_ranks(backend: str, np: int, **task: Any) -> dict[str, Any]:
 
 @contextmanager
 def converted_digits(
-    spark: SparkSession, *, shards: int
+    spark: SparkSession,
 ) -> Iterator[tuple[SparkDatasetConverter, SparkDatasetConverter]]:
     """Converts the training and the test rows; the files exist as long as the context does."""
-    from petastorm.spark import SparkDatasetConverter, make_spark_converter
+    from sparkdl_runner.data import SparkDatasetConverter, make_spark_converter
 
     parts = digits_frame(spark).randomSplit([1 - TEST_FRACTION, TEST_FRACTION], seed=SPLIT_SEED)
     with tempfile.TemporaryDirectory(prefix="digits-") as folder:
         spark.conf.set(SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF, Path(folder).as_uri())
-        # Each partition becomes a file, which so few rows fill with one row group.
-        train_data, test_data = (
-            make_spark_converter(part.repartition(ROW_GROUPS_PER_RANK * shards)) for part in parts
-        )
-        for data in (train_data, test_data):
-            # Spark lists files in any order; in this one, a seed gives the same shards every time.
-            data.file_urls.sort()
+        train_data, test_data = (make_spark_converter(part) for part in parts)
         yield train_data, test_data
 
 

@@ -1,7 +1,7 @@
 """What the ranks of the digits job run: ordinary Horovod, or DistributedDataParallel, code.
 
-Nothing in this file knows Spark: each rank reads its shard of what petastorm converted, and the
-functions are those that would run under horovodrun or torchrun.
+Nothing in this file knows Spark: each rank reads its shard of what was converted, and the functions
+are those that would run under horovodrun or torchrun.
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ from torch import Tensor, nn
 from sparkdl_runner import log_to_driver
 
 if TYPE_CHECKING:
-    from petastorm.spark import SparkDatasetConverter
+    from sparkdl_runner.data import SparkDatasetConverter
 
 SEED = 20
 LEARNING_RATE = 3e-3
-# More rows than a shard has, so that every batch is drawn from all of them.
-SHUFFLE_ROWS = 1000
 
 
 class DigitsNet(nn.Module):
@@ -116,33 +114,23 @@ def fit(
         ``accuracy`` on the test rows, ``samples_per_second`` of training over all ranks, and
         ``state_dict``, the trained weights.
     """
-    from petastorm.pytorch import BatchedDataLoader
-
-    reader = {
-        "cur_shard": rank,
-        "shard_count": world_size,
-        "seed": SEED,
-        "workers_count": 1,  # One thread reads, so that the order is the same in every run.
-        "data_loader_fn": BatchedDataLoader,
-    }
-    # Shards differ in size, and a rank that runs out of batches leaves the others waiting in their
-    # allreduce. So the reader never ends, and every rank takes the same number of steps.
-    steps = train_data.dataset_size // (batch_size * world_size)
-    samples = steps * batch_size * world_size
-    training_seconds = 0.0
     with (
-        train_data.make_torch_dataloader(
-            batch_size, num_epochs=None, shuffling_queue_capacity=SHUFFLE_ROWS, **reader
-        ) as train_loader,
-        test_data.make_torch_dataloader(batch_size=512, num_epochs=1, **reader) as test_loader,
+        train_data.make_torch_dataloader(batch_size, num_epochs=1, seed=SEED) as train_loader,
+        # Every row counts once, also where the ranks' numbers of rows differ.
+        test_data.make_torch_dataloader(
+            512, num_epochs=1, shuffle=False, tail="uneven"
+        ) as test_loader,
     ):
-        batches = iter(train_loader)
+        # The same on all ranks: none is left waiting for the others in its allreduce.
+        steps = len(train_loader)
+        samples = steps * batch_size * world_size
+        training_seconds = 0.0
         for epoch in range(1, epochs + 1):
             started = time.perf_counter()
             model.train()
+            train_loader.set_epoch(epoch)
             loss_sum = torch.zeros(1)
-            for _ in range(steps):
-                batch = next(batches)
+            for batch in train_loader:
                 optimizer.zero_grad()
                 loss = nn.functional.cross_entropy(model(batch["features"]), batch["label"])
                 loss.backward()

@@ -49,6 +49,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--measure", default=None, help=argparse.SUPPRESS)
 
 
+def add_parser(benchmarks: Any) -> None:
+    """Adds this benchmark to the command line."""
+    parser = benchmarks.add_parser("loader", help="batches, beside petastorm's loaders")
+    add_arguments(parser)
+    parser.set_defaults(run=run)
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Runs the benchmark; returns the exit status."""
     if arguments.measure is not None:
