@@ -45,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers-count", type=int, default=2)
     parser.add_argument("--shuffling-queue-capacity", type=int, default=50_000)
     parser.add_argument("--data", default=None, help="directory for the files; kept if given")
-    parser.add_argument("--output", default=None, help="where the JSON goes; standard output else")
+    parser.add_argument(
+        "--output", type=Path, default=Path("benchmark-loader.json"), help="the JSON file"
+    )
     parser.add_argument("--measure", default=None, help=argparse.SUPPRESS)
 
 
@@ -75,12 +77,29 @@ def run(arguments: argparse.Namespace) -> int:
         },
         "results": results,
     }
-    text = json.dumps(report, indent=2)
-    if arguments.output:
-        Path(arguments.output).write_text(text + "\n")
-    else:
-        print(text)
+    arguments.output.write_text(json.dumps(report, indent=2) + "\n")
+    _show(results)
+    print(f"\nWritten to {arguments.output}")
     return 0
+
+
+def _show(results: list[dict[str, Any]]) -> None:
+    """Prints the table for a person."""
+    head = ("rows/s", "MB/s", "peak MB", "petastorm Batched", "row loader", "decode only")
+    print(f"\n{'':<28}{head[0]:>12}{head[1]:>8}{head[2]:>9}   times {', '.join(head[3:])}")
+    for one in results:
+        name = f"{one['table']}: {one['engine']}"
+        if "skipped" in one:
+            print(f"{name:<28} unavailable: {one['skipped']}")
+            continue
+        times = (
+            one.get(f"times_{of}") for of in ("petastorm_batched", "petastorm_row", "decode_only")
+        )
+        ratios = ", ".join("-" if ratio is None else f"{ratio:.2f}" for ratio in times)
+        print(
+            f"{name:<28}{one['rows_per_second']:>12,}{one['megabytes_per_second']:>8,.0f}"
+            f"{one['peak_rss_megabytes']:>9,}   {ratios}"
+        )
 
 
 _REPORTED_SETTINGS = (
