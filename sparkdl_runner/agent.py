@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from sparkdl_runner import __version__, network
 from sparkdl_runner.backends import get_backend
 from sparkdl_runner.control import Envelope
 from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.gang import SETTLE_SECONDS
 from sparkdl_runner.log_client import LogClient
 from sparkdl_runner.log_server import ChannelAddress
 from sparkdl_runner.outcome import Outcome, UnheardFailureError
@@ -102,6 +104,9 @@ class RankTask:
             )
             outcome = worker.wait()
             if outcome.is_failure and not client.driver_has_heard():
+                if outcome.is_communication_error:
+                    # Spark tells the driver of the task that fails first: let that be the cause's.
+                    time.sleep(3 * SETTLE_SECONDS)
                 raise UnheardFailureError.of(outcome)
             return replace(outcome, notes=outcome.notes + client.notes())
 
