@@ -287,6 +287,12 @@ class _Reading:
         return DenseColumn(name=self.name, outputs=tuple(outputs), decode=decode_dense)
 
     def _padded(self, leaf: Leaf, length: int, inner: tuple[int, ...]) -> DenseColumn:
+        if self.nulls == "mask" and self.info.null_count:
+            raise DatasetError(
+                f"column {self.name!r}: nulls='mask' cannot go with pad=. Use nulls='fill' or "
+                "'nan'."
+            )
+
         def decode_padded(array: pa.Array) -> tuple[Array, ...]:
             array = self.known_nulls(array)
             return decode.padded(array, length, inner, leaf, self.fill, self.options.pad_value)

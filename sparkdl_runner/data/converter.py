@@ -135,7 +135,8 @@ def _check_settings(
 
 def _application_id(spark: SparkSession) -> str:
     context = getattr(spark, "_sc", None)
-    return context.applicationId if context is not None else "connect"
+    # Through Spark Connect, a plan means something in its own session only.
+    return context.applicationId if context is not None else f"connect-{spark.session_id}"  # type: ignore[attr-defined]
 
 
 def _convert(

@@ -215,6 +215,8 @@ class TorchLoaderContext:
         self._loader: Any = None
 
     def __enter__(self) -> Any:
+        if self._loader is not None:
+            raise RuntimeError("this loader is open already; make another one.")
         opened = self._converter.open(self._storage_options)
         arguments = dict(self._arguments)
         shuffle = wants_shuffle(arguments, self._queue_capacity)
@@ -232,6 +234,7 @@ class TorchLoaderContext:
         exc_traceback: TracebackType | None,
     ) -> None:
         self._loader.close()
+        self._loader = None
 
     def _open_petastorm(
         self,

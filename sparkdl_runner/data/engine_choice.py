@@ -137,7 +137,7 @@ def wanted_columns(arguments: dict[str, Any], names: Sequence[str]) -> list[str]
     if columns is not None and patterns is not None:
         raise TypeError("columns and schema_fields say the same: give one of them.")
     if patterns is None:
-        return None if columns is None else list(columns)
+        return None if columns is None else [columns] if isinstance(columns, str) else list(columns)
     texts = [getattr(pattern, "name", pattern) for pattern in patterns]
     for text in texts:
         if not any(re.fullmatch(text, name) for name in names):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 import weakref
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -153,7 +154,6 @@ class ArrowLoader:
         )
         check_files(filesystem, directory, manifest)
         self._budget = Budget.of(memory_budget_bytes, manifest, self._layout)
-        self._lanes_given = lanes
         if lanes is None:
             most = self._budget.most_lanes if shuffle else 1
             lanes = default_lanes(global_batch_size=rows, world_size=self.world_size, most=most)
@@ -170,6 +170,12 @@ class ArrowLoader:
             seed=seed,
             shuffle=shuffle,
         )
+        if tail == "drop" and 0 < manifest.rows < rows:
+            warnings.warn(
+                f"The data set's {manifest.rows} rows do not fill one global batch of {rows}, so "
+                "there will be no step. Take smaller batches, or tail='pad' or 'uneven'.",
+                stacklevel=2,
+            )
         self._tail: Tail = tail
         self._num_epochs = num_epochs
         self._transform = transform
@@ -215,7 +221,8 @@ class ArrowLoader:
         Right after ``load_state_dict``, moving to the epoch of the state changes nothing, so that
         a loop over epochs that calls this goes on in the middle of the one that was interrupted.
         """
-        _check_counts(epoch_plus_one=epoch + 1)
+        if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
+            raise ValueError(f"epoch is {epoch!r}; expected a whole number from 0 up.")
         self._refuse_while_iterating("set_epoch")
         if not (self._just_moved and epoch == self._position.epoch):
             self._position = Position(epoch=epoch, first_epoch=epoch)
@@ -247,9 +254,10 @@ class ArrowLoader:
                 shuffle=self._order.shuffle,
             )
             self._arena = None
-        self._position = Position(
-            epoch=loaded.epoch, step=loaded.step, first_epoch=loaded.first_epoch
-        )
+        first_epoch = loaded.first_epoch
+        if self._num_epochs is not None and loaded.epoch >= first_epoch + self._num_epochs:
+            first_epoch = loaded.epoch  # It was saved by a loader with more epochs in a pass.
+        self._position = Position(epoch=loaded.epoch, step=loaded.step, first_epoch=first_epoch)
         self._just_moved = True
 
     def __iter__(self) -> Iterator[Batch]:

@@ -71,8 +71,12 @@ class LoaderState:
             state = cls(**fields)
         except TypeError as error:
             raise StateError(f"this is not the state of a loader: {error}.") from None
-        if min(state.epoch, state.step, state.first_epoch) < 0:
-            raise StateError("the loader state counts below zero: it was altered.")
+        numbers = (state.epoch, state.step, state.first_epoch, state.lanes, state.block_rows)
+        # Each is an int, and neither bool nor a number of another kind.
+        if not all(type(number) is int for number in numbers):
+            raise StateError("the loader state holds something that is no whole number.")
+        if min(numbers[:3]) < 0 or min(numbers[3:]) < 1:
+            raise StateError("the loader state counts below zero, or has no lanes: it was altered.")
         return state
 
     def check(self, order: Order, tail: str, fingerprint: str, world_size: int) -> None:
@@ -98,6 +102,11 @@ class LoaderState:
                     f"{expected!r}: it could not go on with the same batches. Make the loader "
                     f"with {name}={found!r}."
                 )
+        if self.step > order.steps(tail):  # type: ignore[arg-type]
+            raise StateError(
+                f"the loader state is after step {self.step} of an epoch that has "
+                f"{order.steps(tail)}: it was altered."  # type: ignore[arg-type]
+            )
         if self.lanes % world_size:
             raise StateError(
                 f"the loader state was saved with {self.lanes} lanes, which {world_size} ranks "
