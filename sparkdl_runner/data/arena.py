@@ -23,7 +23,7 @@ from sparkdl_runner.data.plan import IntArray
 Empty = Callable[[str, tuple[int, ...], np.dtype[Any]], Array]
 """Makes the array of a given name, shape and dtype that a gather fills."""
 
-_PAGE_BYTES = 1 << 20
+_READ_BYTES = 1 << 20
 _UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 
 
@@ -163,7 +163,8 @@ class Arena:
                 continue
             rows = self._scratch_for(group, count)
             np.take(group.rows, index, axis=0, out=rows, mode="clip")
-            across = empty(f"{group.rows.dtype.itemsize} bytes", (width, count), group.rows.dtype)
+            # No column can have a name that begins like this one.
+            across = empty(f"\0{group.rows.dtype.itemsize} bytes", (width, count), group.rows.dtype)
             np.copyto(across, rows.T)
             for place, output in enumerate(members):
                 result[output.name] = across[place].view(output.dtype)
@@ -181,9 +182,9 @@ class Arena:
 def read_rows_for(layout: Layout, page_rows: int) -> int:
     """Rows to decode at a time: whole pages, up to 1 MiB of one column and 8 pages."""
     widest = max((output.row_bytes for output in layout.outputs), default=1)
-    return page_rows * max(1, min(8, _PAGE_BYTES // max(1, page_rows * widest)))
+    return page_rows * max(1, min(8, _READ_BYTES // max(1, page_rows * widest)))
 
 
-def page_rows_for(row_bytes: int) -> int:
-    """Rows of a page: a power of two, about a megabyte, from 1 to 4,096."""
-    return max(1, min(4096, 1 << (max(1, _PAGE_BYTES // row_bytes).bit_length() - 1)))
+def page_rows_for(row_bytes: int, page_bytes: int) -> int:
+    """Rows of a page: a power of two, from 1 to 4,096, that takes up to ``page_bytes``."""
+    return max(1, min(4096, 1 << (max(1, page_bytes // row_bytes).bit_length() - 1)))

@@ -15,8 +15,11 @@ from sparkdl_runner.data.plan import Order
 MOST_LANES = 8
 """Lanes that one rank reads side by side, where the budget allows."""
 _DEFAULT_BYTES = 512 << 20
-_DECODING_BYTES = 4 << 20
+_DECODING_BYTES = 16 << 20
+"""What decoding takes for each thread. Arrow uses a third of it at a time; its allocators hold on
+to the rest."""
 _CHUNK_BYTES = 2 << 20
+_PAGE_BYTES = 1 << 20
 
 
 def row_bytes_of(manifest: Manifest, layout: Layout) -> int:
@@ -85,11 +88,19 @@ class Budget:
         """Bytes of the largest row group, decoded."""
         return self.largest_group_rows * self.row_bytes
 
+    def threads(self, most: int) -> int:
+        """Threads that may decode, up to ``most``: what a quarter of the budget is enough for."""
+        return max(1, min(most, self.memory_budget_bytes // 4 // _DECODING_BYTES))
+
     @property
     def most_lanes(self) -> int:
         """Lanes that one rank can read side by side: each needs a row group or more."""
         quarter = self.memory_budget_bytes // 4
         return max(1, min(MOST_LANES, quarter // max(1, self.group_bytes)))
+
+    def bytes_for(self, lanes: int) -> int:
+        """Bytes that reading so many lanes side by side takes."""
+        return self.memory_budget_bytes * max(lanes, self.most_lanes) // self.most_lanes
 
     @property
     def block_rows(self) -> int:
@@ -134,7 +145,8 @@ class Sizes:
         chunk_steps = max(1, chunk_bytes // batch_bytes)
         if prefetch_batches is not None:
             chunk_steps = max(1, min(chunk_steps, prefetch_batches // 2))
-        page_rows = page_rows_for(row_bytes)
+        # Small pages waste little where a lane ends in the middle of one.
+        page_rows = page_rows_for(row_bytes, min(_PAGE_BYTES, budget.memory_budget_bytes // 256))
         chunk_rows = chunk_steps * order.lane_batch
         block_rows = order.block_rows + budget.largest_group_rows
         lane_rows = int(order.lane_rows[0])

@@ -31,9 +31,16 @@ class ConversionError(DatasetError):
 
 
 def commit(
-    written: Written, allow_nulls: bool, storage_options: StorageOptions | None
+    written: Written, allow_nulls: bool, storage_options: StorageOptions | None, own_url: str
 ) -> SparkDatasetConverter:
-    """Describes what was written, checks it, and writes the manifest: only now can it be read."""
+    """Describes what was written, checks it, and writes the manifest: only now can it be read.
+
+    Args:
+        written: What Spark wrote.
+        allow_nulls: Whether nulls are fine.
+        storage_options: Credentials and such.
+        own_url: The directory that holds this conversion and nothing else, to be deleted with it.
+    """
     url = normalize_url(written.url)
     filesystem, directory = open_filesystem(url, storage_options)
     manifest = describe_parquet(
@@ -42,6 +49,7 @@ def commit(
         list_parquet(filesystem, directory),
         null_counts=written.null_counts,
         list_lengths=written.list_lengths,
+        just_written=True,
     )
     if written.rows is not None and manifest.rows != written.rows:
         raise ConversionError(
@@ -53,7 +61,9 @@ def commit(
     warn_of_ragged(filesystem, directory, manifest)
     manifest.write(filesystem, directory)
     files = [join_url(url, file.path) for file in manifest.files]
-    return SparkDatasetConverter(url, files, manifest.rows, delete=deleter(url, storage_options))
+    return SparkDatasetConverter(
+        url, files, manifest.rows, delete=deleter(own_url, storage_options)
+    )
 
 
 def list_parquet(filesystem: fs.FileSystem, directory: str) -> list[str]:

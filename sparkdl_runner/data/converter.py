@@ -165,7 +165,7 @@ def _convert(
             written = write_parquet(df, attempt_url, application_id, settings, materialize)
         except Exception as error:
             raise ConversionError(_explain(error, attempt_url)) from error
-        return commit(written, allow_nulls, storage_options)
+        return commit(written, allow_nulls, storage_options, attempt_url)
     except BaseException:
         _delete_quietly(attempt_url, storage_options)
         raise

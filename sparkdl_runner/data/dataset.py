@@ -14,7 +14,6 @@ from sparkdl_runner.data.cache import PARENT_CACHE_DIR_URL_CONF, conversions
 from sparkdl_runner.data.engine_choice import (
     TUNING,
     choose_engine,
-    resolve_shard,
     wanted_columns,
     wants_shuffle,
 )
@@ -22,6 +21,7 @@ from sparkdl_runner.data.errors import DatasetError, NoManifestError
 from sparkdl_runner.data.filesystem import StorageOptions, open_filesystem, redact
 from sparkdl_runner.data.leftovers import delete_directory
 from sparkdl_runner.data.manifest import Manifest
+from sparkdl_runner.data.shard import resolve_shard
 
 DEFAULT_BATCH_SIZE = 32
 PETASTORM_WORKERS_COUNT = 4

@@ -6,13 +6,14 @@ import base64
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 
+from sparkdl_runner.data.checksum import crc32_from_sidecar, crc32_of
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.manifest import ColumnInfo, FileInfo, Manifest, RowGroups
 from sparkdl_runner.data.observe import Observation, depth_of, hint_of, observe
@@ -40,7 +41,7 @@ def describe_parquet(
     *,
     null_counts: Mapping[str, int] | None = None,
     list_lengths: Mapping[str, Sequence[int | None]] | None = None,
-    hints: Mapping[str, str] | None = None,
+    just_written: bool = False,
     threads: int = 16,
 ) -> Manifest:
     """Describes Parquet files from their footers.
@@ -54,7 +55,7 @@ def describe_parquet(
         files: Their paths relative to ``directory``; this is the data set's order.
         null_counts: By column, see ``ColumnInfo.null_count``.
         list_lengths: By column, see ``ColumnInfo.list_lengths``.
-        hints: By column, see ``ColumnInfo.hint``; seen from the type where left out.
+        just_written: Whether the checksums that Spark left beside the files are still theirs.
         threads: Files looked at together.
 
     Returns:
@@ -66,7 +67,9 @@ def describe_parquet(
     if not files:
         raise DatasetError(f"{directory} holds no Parquet file to describe.")
     directory = directory.rstrip("/")
-    footers = _in_threads(lambda path: _read_footer(filesystem, directory, path), files, threads)
+    footers = _in_threads(
+        lambda path: _read_footer(filesystem, directory, path, just_written), files, threads
+    )
     schema = footers[0].schema
     for footer in footers[1:]:
         _check_same_schema(schema, footer.schema, footers[0].file.path, footer.file.path)
@@ -107,7 +110,7 @@ def describe_parquet(
                 else ()
             ),
             size_bytes=sum(footer.column_bytes[column.name] for footer in footers),
-            hint=(hints or {}).get(column.name, hint_of(column.type)),
+            hint=hint_of(column.type),
         )
         for column in schema
     )
@@ -119,20 +122,26 @@ def describe_parquet(
     )
 
 
-def check_files(filesystem: pa.fs.FileSystem, directory: str, manifest: Manifest) -> None:
+def check_files(filesystem: pa.fs.FileSystem, directory: str, manifest: Manifest) -> Manifest:
     """Checks that the files of a manifest are still there and unchanged.
 
-    Sizes are compared for all; the footer of a file is read again only if the filesystem says
-    that the file was changed later than the manifest knows, which is so for a copy, too.
+    Sizes are compared for all. Only a file of which the filesystem says that it was changed at
+    another time than the manifest knows, which is so for a copy, too, is looked into: all of it
+    where the manifest has its CRC-32, and otherwise its footer.
+
+    Returns:
+        The manifest with the times of the files as they are, so that who checks against that one
+        need not look into them again.
 
     Raises:
-        DatasetError: A file is gone, has another size, or has another footer.
+        DatasetError: A file is gone, has another size, or other content.
     """
     directory = directory.rstrip("/")
     selector = pa.fs.FileSelector(directory, recursive=True, allow_not_found=True)
     prefix = len(directory) + 1
     found = {info.path[prefix:]: info for info in filesystem.get_file_info(selector)}
     touched: list[FileInfo] = []
+    times: list[int | None] = []
     for file in manifest.files:
         info = found.get(file.path)
         if info is None or info.type != pa.fs.FileType.File:
@@ -146,23 +155,33 @@ def check_files(filesystem: pa.fs.FileSystem, directory: str, manifest: Manifest
                 f"{file.size_bytes:,}: it was cut short or replaced after the conversion. Convert "
                 "the DataFrame again, or restore the file."
             )
+        times.append(info.mtime_ns)
         if file.modified_ns is None or info.mtime_ns != file.modified_ns:
             touched.append(file)
 
     def compare(file: FileInfo) -> None:
-        with filesystem.open_input_file(f"{directory}/{file.path}") as stream:
-            _, crc32 = _footer_bytes(stream, f"{directory}/{file.path}")
-        if crc32 != file.footer_crc32:
+        path = f"{directory}/{file.path}"
+        with filesystem.open_input_file(path) as stream:
+            what, same = "Parquet footer", _footer_bytes(stream, path)[1] == file.footer_crc32
+            if same and file.crc32 is not None:
+                stream.seek(0)
+                what, same = "content", crc32_of(stream) == file.crc32
+        if not same:
             raise DatasetError(
-                f"{directory}/{file.path} was changed after the conversion: its Parquet footer is "
-                "not the one that the manifest knows. Convert the DataFrame again, or restore the "
-                "file."
+                f"{path} was changed after the conversion: its {what} is not the one that the "
+                "manifest knows. Convert the DataFrame again, or restore the file."
             )
 
     _in_threads(compare, touched, 16)
+    if not touched:
+        return manifest
+    files = [replace(file, modified_ns=at) for file, at in zip(manifest.files, times, strict=True)]
+    return replace(manifest, files=tuple(files))
 
 
-def _read_footer(filesystem: pa.fs.FileSystem, directory: str, path: str) -> _Footer:
+def _read_footer(
+    filesystem: pa.fs.FileSystem, directory: str, path: str, just_written: bool
+) -> _Footer:
     full_path = f"{directory}/{path}"
     info = filesystem.get_file_info(full_path)
     if info.type != pa.fs.FileType.File:
@@ -175,7 +194,7 @@ def _read_footer(filesystem: pa.fs.FileSystem, directory: str, path: str) -> _Fo
         raise DatasetError(f"{full_path} has a broken Parquet footer: {error}") from error
     metadata = parquet.metadata
     schema = parquet.schema_arrow.remove_metadata()
-    owners = [parquet.schema.column(leaf).path.split(".")[0] for leaf in range(len(parquet.schema))]
+    owners = _owners(parquet)
     column_bytes = dict.fromkeys(schema.names, 0)
     null_counts: dict[str, int | None] = {
         column.name: None if pa.types.is_nested(column.type) else 0 for column in schema
@@ -199,12 +218,24 @@ def _read_footer(filesystem: pa.fs.FileSystem, directory: str, path: str) -> _Fo
             rows=metadata.num_rows,
             footer_crc32=crc32,
             modified_ns=info.mtime_ns,
+            crc32=crc32_from_sidecar(filesystem, full_path, info.size) if just_written else None,
         ),
         schema=schema,
         groups=groups,
         column_bytes=column_bytes,
         null_counts=null_counts,
     )
+
+
+def _owners(parquet: pq.ParquetFile) -> list[str]:
+    """For each of a file's columns in the sense of Parquet, the column that it is a part of."""
+    names = parquet.schema_arrow.names
+    owners = []
+    for leaf in range(len(parquet.schema)):
+        path = parquet.schema.column(leaf).path  # joined by dots, which may be in names, too
+        fits = [name for name in names if path == name or path.startswith(f"{name}.")]
+        owners.append(max(fits, key=len))
+    return owners
 
 
 def _footer_bytes(stream: Any, path: str) -> tuple[bytes, int]:

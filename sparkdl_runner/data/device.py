@@ -8,6 +8,7 @@ host never does, except for a ring slot that is still being copied from.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +27,10 @@ class HostMemory:
     def empty(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """Memory for one array of the chunk."""
         return np.empty(shape, dtype=dtype)
+
+    def side_stream(self) -> AbstractContextManager[Any]:
+        """Where a transform runs: apart from the caller's step, on a GPU."""
+        return nullcontext()
 
     def send(self, batches: Sequence[dict[str, Any]]) -> Any:
         """Takes the chunk's batches to where they are used; returns what ``receive`` needs."""
@@ -75,6 +80,11 @@ class PinnedRing:
             memory = slot.pinned[name] = torch.empty(size, dtype=torch.uint8, pin_memory=pin)
         array: Array = memory.numpy()[:size].view(dtype).reshape(shape)
         return array
+
+    def side_stream(self) -> AbstractContextManager[Any]:
+        """Makes the ring's stream the current one, so that its ticket covers a transform, too."""
+        stream: AbstractContextManager[Any] = torch.cuda.stream(self._stream)
+        return stream
 
     def send(self, batches: Sequence[dict[str, Any]]) -> torch.cuda.Event | None:
         """Starts copying every tensor of the batches, which are changed in place."""

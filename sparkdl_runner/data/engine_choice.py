@@ -12,8 +12,6 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sparkdl_runner import world
-
 ENGINES = ("arrow", "petastorm")
 
 PETASTORM_ONLY = frozenset(
@@ -145,28 +143,3 @@ def wanted_columns(arguments: dict[str, Any], names: Sequence[str]) -> list[str]
             hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(names)}."
             raise ValueError(f"schema_fields: no column matches {text!r}{hint}")
     return [name for name in names if any(re.fullmatch(text, name) for text in texts)]
-
-
-def resolve_shard(cur_shard: int | None, shard_count: int | None) -> tuple[int, int]:
-    """The shard of this process: as given, or its rank among the ranks, or the only one.
-
-    Raises:
-        ValueError: Only one of the two is given, they are out of range, or they disagree with
-            the rank of this process.
-    """
-    here = world.current_world() if world.in_worker() else None
-    ranks = (here.rank, here.size) if here is not None else None
-    if (cur_shard is None) != (shard_count is None):
-        raise ValueError("cur_shard and shard_count belong together: give both or neither.")
-    if cur_shard is None or shard_count is None:
-        return ranks or (0, 1)
-    if not 0 <= cur_shard < shard_count:
-        raise ValueError(
-            f"cur_shard must be from 0 to shard_count - 1 = {shard_count - 1}, not {cur_shard}."
-        )
-    if ranks is not None and ranks != (cur_shard, shard_count):
-        raise ValueError(
-            f"cur_shard={cur_shard} of shard_count={shard_count} disagrees with this process, "
-            f"which is rank {ranks[0]} of {ranks[1]}: leave both out."
-        )
-    return cur_shard, shard_count

@@ -9,6 +9,20 @@ class DatasetError(RunnerError):
     """The files of a data set are not what its manifest, or the caller, says they are."""
 
 
+class BadRowError(DatasetError):
+    """One row cannot be decoded.
+
+    Attributes:
+        row: Its number among the rows that were decoded together.
+        problem: What is wrong with it.
+    """
+
+    def __init__(self, row: int, problem: str) -> None:
+        super().__init__(f"row {row} {problem}")
+        self.row = row
+        self.problem = problem
+
+
 class NoManifestError(DatasetError, FileNotFoundError):
     """A directory has no manifest: no conversion, or one that never finished."""
 

@@ -41,7 +41,9 @@ def describe_directory(
     embedded = None
     try:
         manifest = Manifest.read(filesystem, directory)
-        check_files(filesystem, directory, manifest)
+        found = check_files(filesystem, directory, manifest)
+        if found is not manifest:  # A copy: looked into once, here, and not again by each rank.
+            embedded = manifest = found
     except NoManifestError:
         # The marker of the process that converted lies two directories up.
         if is_there(f"{directory.rsplit('/', 2)[0]}/{MARKER_NAME}"):
@@ -79,7 +81,7 @@ def adopt_petastorm(
     url = normalize_url(petastorm_converter.cache_dir_url)
     filesystem, directory = open_filesystem(url, storage_options)
     names = [file_url.rstrip("/").rpartition("/")[2] for file_url in petastorm_converter.file_urls]
-    manifest = describe_parquet(filesystem, directory, sorted(names))
+    manifest = describe_parquet(filesystem, directory, sorted(names), just_written=True)
     if manifest.rows != len(petastorm_converter):
         raise DatasetError(
             f"petastorm counted {len(petastorm_converter):,} rows in {redact(url)}, and its files "

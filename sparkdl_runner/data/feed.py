@@ -132,8 +132,9 @@ class Feed:
             if self._transform is None:
                 ticket = self._memory.send(batches)
         if self._transform is not None:
-            batches = [_transformed(self._transform, batch) for batch in batches]
-            ticket = self._memory.send(batches)
+            with self._memory.side_stream():
+                batches = [_transformed(self._transform, batch) for batch in batches]
+                ticket = self._memory.send(batches)
         return _Delivery(epoch=chunk.epoch, step=chunk.step, batches=batches, ticket=ticket)
 
 

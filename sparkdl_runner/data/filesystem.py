@@ -16,7 +16,7 @@ from urllib.parse import SplitResult, urlsplit
 from pyarrow import fs
 
 _SECRET_QUERY = re.compile(
-    r"(^|&)(sig|sas|[^&]*(key|secret|token|password|credential))=", re.IGNORECASE
+    r"(^|&)(sig|sas|[^&]*(key|secret|token|password|credential|signature))=", re.IGNORECASE
 )
 _S3 = ("s3", "s3a", "s3n")
 _AZURE = ("abfs", "abfss", "wasb", "wasbs")
@@ -82,7 +82,8 @@ def redact(url: str) -> str:
     if "@" in netloc and not _is_container_and_account(parts):
         netloc = "…@" + netloc.rpartition("@")[2]
     query = "…" if parts.query else ""
-    return parts._replace(netloc=netloc, query=query).geturl()
+    fragment = "…" if parts.fragment else ""
+    return parts._replace(netloc=netloc, query=query, fragment=fragment).geturl()
 
 
 def local_path(url: str) -> str | None:
@@ -142,7 +143,9 @@ def open_filesystem(
 def _refuse_credentials(parts: SplitResult) -> None:
     in_host = "@" in parts.netloc and not _is_container_and_account(parts)
     user_only = parts.scheme in _HADOOP and ":" not in parts.netloc.partition("@")[0]
-    if (in_host and not user_only) or _SECRET_QUERY.search(parts.query):
+    if (in_host and not user_only) or any(
+        _SECRET_QUERY.search(text) for text in (parts.query, parts.fragment)
+    ):
         raise ValueError(
             f"The {parts.scheme}: URL holds credentials, which would end up in logs: give them to "
             "the processes by the environment, or as storage_options."

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sparkdl_runner.data.decode import as_numpy, lists, validity
-from sparkdl_runner.data.errors import DatasetError
+from sparkdl_runner.data.errors import BadRowError, DatasetError
 
 _CHANNELS = {"L": 1, "RGB": 3, "RGBA": 4}
 
@@ -63,7 +63,7 @@ def decode_encoded(array: pa.Array, size: ImageSize) -> npt.NDArray[np.uint8]:
         uint8 ``[n, height, width, channels]``.
 
     Raises:
-        DatasetError: The bytes are no image that Pillow can read.
+        BadRowError: The bytes are no image that Pillow can read.
     """
     try:
         from PIL import Image, UnidentifiedImageError
@@ -79,9 +79,10 @@ def decode_encoded(array: pa.Array, size: ImageSize) -> npt.NDArray[np.uint8]:
             with Image.open(io.BytesIO(value.as_buffer())) as image:
                 ready = image.convert(size.mode)
         except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
-            raise DatasetError(
-                f"row {row} of the row group is no image that Pillow can read ({error})"
-            ) from error
+            # Of what it cannot identify, Pillow says no more than the address of a buffer.
+            unknown = isinstance(error, UnidentifiedImageError)
+            detail = "" if unknown else f" ({error})"
+            raise BadRowError(row, f"is no image that Pillow can read{detail}") from error
         if ready.size != (size.width, size.height):
             ready = ready.resize((size.width, size.height), Image.Resampling.BILINEAR)
         result[row] = np.asarray(ready).reshape(size.shape)

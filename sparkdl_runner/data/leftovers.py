@@ -19,7 +19,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 from pyarrow import fs
 
 from sparkdl_runner.data.filesystem import (
@@ -48,7 +47,8 @@ class Owner:
     boot_id: str
     pid_namespace: str
     pid: int
-    process_started_unix_seconds: float
+    started_ticks: int
+    """When the process started, in clock ticks since the machine did."""
     created_unix_seconds: float
 
     @classmethod
@@ -61,7 +61,7 @@ class Owner:
             boot_id=_boot_id(),
             pid_namespace=_pid_namespace(),
             pid=os.getpid(),
-            process_started_unix_seconds=psutil.Process().create_time(),
+            started_ticks=_started_ticks(os.getpid()) or 0,
             created_unix_seconds=time.time(),
         )
 
@@ -72,12 +72,20 @@ class Owner:
 
     def is_gone(self) -> bool:
         """Whether the owner has certainly ended; only for an owner on this machine."""
-        try:
-            started = psutil.Process(self.pid).create_time()
-        except psutil.NoSuchProcess:
-            return True
-        # The start time is derived from the clock, which may have been corrected since.
-        return bool(abs(started - self.process_started_unix_seconds) > 5)
+        # 0 is what a system without /proc recorded: nothing is certain there.
+        return self.started_ticks > 0 and _started_ticks(self.pid) != self.started_ticks
+
+
+def _started_ticks(pid: int) -> int | None:
+    """When a process started, or None if there is none; see proc(5), field 22 of ``stat``.
+
+    Unlike a time of day it does not move when the clock is corrected.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return int(stat.rpartition(b")")[2].split()[19])  # the name before ")" may hold anything
 
 
 def _boot_id() -> str:
@@ -114,11 +122,15 @@ def make_marked_directory(
     name = f"{PREFIX}{time_text}-appid-{application_id}-{uuid.uuid4()}"
     url = join_url(normalize_url(parent_url), name)
     filesystem, path = open_filesystem(url, storage_options)
-    filesystem.create_dir(path, recursive=True)
     owner = Owner.this_process(name, application_id)
-    with filesystem.open_output_stream(f"{path}/{MARKER_NAME}") as stream:
-        stream.write(json.dumps(asdict(owner)).encode())
     atexit.register(_delete_at_exit, url, storage_options, os.getpid())
+    filesystem.create_dir(path, recursive=True)
+    try:
+        with filesystem.open_output_stream(f"{path}/{MARKER_NAME}") as stream:
+            stream.write(json.dumps(asdict(owner)).encode())
+    except BaseException:
+        filesystem.delete_dir(path)  # Without a marker, no sweep would ever remove it.
+        raise
     return url
 
 

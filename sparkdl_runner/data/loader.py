@@ -13,18 +13,19 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.fs
 
-from sparkdl_runner import world
 from sparkdl_runner.data.arena import Arena
 from sparkdl_runner.data.blocks import BlockLoader
 from sparkdl_runner.data.budget import Budget, Sizes
 from sparkdl_runner.data.chunks import Chunker
-from sparkdl_runner.data.columns import ColumnOptions, Nulls, plan_columns
+from sparkdl_runner.data.column_plan import plan_columns
+from sparkdl_runner.data.columns import ColumnOptions, Nulls
 from sparkdl_runner.data.describe import check_files
 from sparkdl_runner.data.device import memory_for
 from sparkdl_runner.data.feed import Batch, Feed, Transform
 from sparkdl_runner.data.manifest import Manifest
 from sparkdl_runner.data.plan import TAILS, Order, Tail, default_lanes
 from sparkdl_runner.data.reader import RowGroupReader
+from sparkdl_runner.data.shard import global_batch, resolve_shard, whole_number
 from sparkdl_runner.data.state import LoaderState, Position
 
 
@@ -79,7 +80,8 @@ class ArrowLoader:
         images: Size of encoded images by column: ``(height, width)`` or ``(height, width,
             mode)``, decoded to uint8 ``[batch, height, width, channels]``.
         decimals: ``"float64"`` to accept decimals.
-        workers_count: Threads that decode.
+        workers_count: Threads that decode; by default one for each core, up to 4 and to what the
+            budget has room for.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -118,24 +120,24 @@ class ArrowLoader:
         decimals: Literal["error", "float64"] = "error",
         workers_count: int | None = None,
     ) -> None:
-        _check_counts(
-            batch_size=batch_size,
-            global_batch_size=global_batch_size,
-            num_epochs=num_epochs,
-            lanes=lanes,
-            shard_count=shard_count,
-            memory_budget_bytes=memory_budget_bytes,
-            prefetch_batches=prefetch_batches,
-            workers_count=workers_count,
-        )
+        batch_size = whole_number("batch_size", batch_size)
+        global_batch_size = whole_number("global_batch_size", global_batch_size)
+        num_epochs = whole_number("num_epochs", num_epochs)
+        lanes = whole_number("lanes", lanes)
+        cur_shard = whole_number("cur_shard", cur_shard, least=0)
+        shard_count = whole_number("shard_count", shard_count)
+        memory_budget_bytes = whole_number("memory_budget_bytes", memory_budget_bytes)
+        prefetch_batches = whole_number("prefetch_batches", prefetch_batches)
+        workers_count = whole_number("workers_count", workers_count)
         if tail not in TAILS:
             raise ValueError(f"tail is {tail!r}; expected one of {', '.join(TAILS)}.")
-        if not isinstance(seed, int) or not 0 <= seed < 1 << 64:
-            raise ValueError(f"seed is {seed!r}; expected a whole number from 0 to 2**64 - 1.")
+        seed = whole_number("seed", seed, least=0) or 0
+        if seed >= 1 << 64:
+            raise ValueError(f"seed is {seed}; expected a whole number from 0 to 2**64 - 1.")
         if transform is not None and not callable(transform):
             raise TypeError(f"transform is {transform!r}; expected a function of a batch.")
-        self.rank, self.world_size = _ranks(cur_shard, shard_count)
-        rows = _global_batch(batch_size, global_batch_size, self.world_size)
+        self.rank, self.world_size = resolve_shard(cur_shard, shard_count)
+        rows = global_batch(batch_size, global_batch_size, self.world_size)
         self.manifest = manifest
         self._layout = plan_columns(
             manifest,
@@ -170,6 +172,14 @@ class ArrowLoader:
             seed=seed,
             shuffle=shuffle,
         )
+        mine = lanes // self.world_size
+        if mine > self._budget.most_lanes:
+            warnings.warn(
+                f"Each rank reads {mine} lanes side by side, and the memory budget is for "
+                f"{self._budget.most_lanes}: about {self._budget.bytes_for(mine):,} bytes will be "
+                "used. Give fewer lanes, or a larger memory_budget_bytes.",
+                stacklevel=2,
+            )
         if tail == "drop" and 0 < manifest.rows < rows:
             warnings.warn(
                 f"The data set's {manifest.rows} rows do not fill one global batch of {rows}, so "
@@ -181,7 +191,7 @@ class ArrowLoader:
         self._transform = transform
         self._prefetch_batches = prefetch_batches
         self._memory = memory_for(device)
-        self._threads = workers_count or min(4, _cores())
+        self._threads = workers_count or self._budget.threads(most=min(4, _cores()))
         self._reader = RowGroupReader(manifest, filesystem, directory)
         self._pool: ThreadPoolExecutor | None = None
         self._arena: tuple[Sizes, Arena] | None = None
@@ -221,8 +231,7 @@ class ArrowLoader:
         Right after ``load_state_dict``, moving to the epoch of the state changes nothing, so that
         a loop over epochs that calls this goes on in the middle of the one that was interrupted.
         """
-        if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
-            raise ValueError(f"epoch is {epoch!r}; expected a whole number from 0 up.")
+        epoch = whole_number("epoch", epoch, least=0) or 0
         self._refuse_while_iterating("set_epoch")
         if not (self._just_moved and epoch == self._position.epoch):
             self._position = Position(epoch=epoch, first_epoch=epoch)
@@ -369,54 +378,6 @@ class ArrowLoader:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _check_counts(**counts: int | None) -> None:
-    for name, value in counts.items():
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{name} is {value!r}; expected a whole number.")
-        if value < 1:
-            raise ValueError(f"{name} is {value}; expected 1 or more.")
-
-
-def _ranks(cur_shard: int | None, shard_count: int | None) -> tuple[int, int]:
-    if (cur_shard is None) != (shard_count is None):
-        raise ValueError("cur_shard and shard_count go together: give both, or neither.")
-    if world.in_worker():
-        here = world.current_world()
-        if cur_shard is None or shard_count is None:
-            return here.rank, here.size
-        if (cur_shard, shard_count) != (here.rank, here.size):
-            raise ValueError(
-                f"cur_shard={cur_shard} and shard_count={shard_count} disagree with this worker, "
-                f"which is rank {here.rank} of {here.size}: some rows would be read twice and "
-                "others never. Leave both out."
-            )
-    if cur_shard is None or shard_count is None:
-        return 0, 1
-    if not 0 <= cur_shard < shard_count:
-        raise ValueError(
-            f"cur_shard is {cur_shard}; expected 0 to {shard_count - 1}, as shard_count is "
-            f"{shard_count}."
-        )
-    return cur_shard, shard_count
-
-
-def _global_batch(batch_size: int | None, global_batch_size: int | None, world_size: int) -> int:
-    if batch_size is not None and global_batch_size is None:
-        return batch_size * world_size
-    if batch_size is not None or global_batch_size is None:
-        raise ValueError("give batch_size (rows per rank) or global_batch_size, and not both.")
-    if global_batch_size % world_size:
-        below = global_batch_size // world_size * world_size
-        near = [str(size) for size in (below, below + world_size) if size > 0]
-        raise ValueError(
-            f"global_batch_size={global_batch_size} cannot be shared evenly by {world_size} "
-            f"ranks. {' or '.join(near)} would fit."
-        )
-    return global_batch_size
 
 
 def _cores() -> int:

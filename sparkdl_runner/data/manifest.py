@@ -45,6 +45,8 @@ class FileInfo:
     """CRC-32 of the file's Parquet footer: where every column chunk lies, and its statistics."""
     modified_ns: int | None = None
     """When the file was last changed, where the filesystem says; a copy may differ."""
+    crc32: int | None = None
+    """CRC-32 of the whole file, where Spark left checksums beside it: on ``file:`` URLs."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -136,7 +138,7 @@ class Manifest:
         """32 hex digits that name the content: equal for a copy, different for anything else."""
         digest = hashlib.sha256()
         for file in self.files:
-            entry = [file.path, file.size_bytes, file.rows, file.footer_crc32]
+            entry = [file.path, file.size_bytes, file.rows, file.footer_crc32, file.crc32]
             digest.update(json.dumps(entry).encode())
         digest.update(self.row_groups.rows.astype("<i8").tobytes())
         digest.update(self.schema_base64.encode())

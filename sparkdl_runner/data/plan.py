@@ -165,10 +165,11 @@ def permute_groups(group_rows: IntArray, lanes: int, seed: int, epoch: int) -> I
     """Permutes the row groups that have rows, spread evenly over the data set.
 
     Lanes are read side by side, so at any time one row group per lane is in use. The permutation
-    is stratified: each neighbourhood of the data set is dealt out over the whole epoch, one row
-    group to each time, so the rows in use at a time come from all over the data set and are a
-    fair sample of it even when the data set is sorted by label. Without strata, the time at which
-    a row group comes would correlate with its place by about 1 / sqrt(row groups).
+    is stratified: the data set is cut into neighbourhoods, and each is dealt out evenly over the
+    whole epoch, so the rows in use around any time come from all over the data set and are a fair
+    sample of it even when it is sorted by label. The rank correlation between a row's place in the
+    data set and the time at which it comes is then about 1 / row groups; without strata it would
+    be 1 / sqrt(row groups).
 
     Args:
         group_rows: ``[row_groups]``, rows of each.
@@ -182,21 +183,24 @@ def permute_groups(group_rows: IntArray, lanes: int, seed: int, epoch: int) -> I
     groups = np.flatnonzero(group_rows)
     count = len(groups)
     random = _generator(seed, epoch, _GROUP_STREAM)
-    times = round(count / lanes)
-    if times <= 1:
-        return random.permutation(groups)
-    # Row s of `dealt` is stratum s: `times` neighbours in random order, one for each time. The
-    # last stratum may be short: its members get random times too.
-    strata = -(-count // times)
-    dealt = np.full(strata * times, -1)
-    dealt[:count] = groups
-    dealt = random.permuted(dealt.reshape(strata, times), axis=1)
-    # At each time, the strata come in random order, so that any lane may get any of them.
-    by_time = random.permuted(dealt, axis=0).T.ravel()
-    by_time = by_time[by_time >= 0]
-    # Place p is read at the time (p * lanes / count) mod 1, as far as row groups are of one size.
+    if count == 0:
+        return groups
+    # Large strata leave chance inside of them, small ones take long to come round: both come to
+    # the same at the square root. Each time needs a row group for every lane.
+    strata = min(count, lanes * max(1, round(math.sqrt(count) / lanes)))
+    stratum = np.arange(count) * strata // count
+    dealt = np.lexsort((random.random(count), stratum))  # each stratum in an order by chance
+    slot = np.arange(count) - np.searchsorted(stratum, stratum)
+    due = (slot + random.random(count)) / np.bincount(stratum)[stratum]
+    # Laid end to end and cut into lanes, place p is read from (p * lanes / count) mod 1 on, as far
+    # as row groups are of one size. What a lane's end cuts is read partly at its lane's end and
+    # partly at the next one's begin, and so on average somewhere between.
+    begin = np.arange(count) * lanes % count
+    late = np.minimum(lanes, count - begin)
+    early = lanes - late
+    mean_time = late * (2 * begin + late) + early * early
     result = np.empty(count, dtype=np.int64)
-    result[np.argsort(np.arange(count) * lanes % count, kind="stable")] = by_time
+    result[np.argsort(mean_time, kind="stable")] = groups[dealt[np.argsort(due)]]
     return result
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -12,10 +13,11 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 
 from sparkdl_runner.data.columns import Column, DenseColumn
-from sparkdl_runner.data.errors import DatasetError
+from sparkdl_runner.data.errors import BadRowError, DatasetError
 from sparkdl_runner.data.manifest import Manifest
 
 _BUFFER_BYTES = 128 << 10
+_CAN_VERIFY_PAGES = "page_checksum_verification" in inspect.signature(pq.ParquetFile).parameters
 
 
 class RowGroupReader:
@@ -42,6 +44,9 @@ class RowGroupReader:
         # A remote file is read in few large requests; a local one through a small buffer.
         local = isinstance(filesystem, pa.fs.LocalFileSystem)
         self._access = {"buffer_size": _BUFFER_BYTES} if local else {"pre_buffer": True}
+        # What no checksum in the manifest vouches for is checked page by page as it is read.
+        if _CAN_VERIFY_PAGES and any(file.crc32 is None for file in manifest.files):
+            self._access["page_checksum_verification"] = True
 
     def stream(
         self, group: int, columns: Sequence[Column], *, rows: int, until: int
@@ -103,6 +108,9 @@ class RowGroupReader:
             self._put_back(file, parquet)
         except (DatasetError, pa.ArrowException, OSError, KeyError) as error:
             where = f", column {name!r}" if name else ""
+            if isinstance(error, BadRowError):
+                where += f", row {done + error.row:,}"
+                error = DatasetError(f"it {error.problem}")
             raise DatasetError(
                 f"{path}, row group {index}{where}: {error}. Convert the DataFrame again, or "
                 "restore the file."

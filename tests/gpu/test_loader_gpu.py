@@ -56,3 +56,19 @@ def test_transforms_and_ragged_columns_reach_the_gpu(tmp_path: Path) -> None:
             assert batch["list"].is_cuda
             assert batch["list_offsets"].is_cuda
             assert (batch["list_offsets"].diff() == batch["id"] % 4).all()
+
+
+def test_a_transform_on_the_gpu_is_done_before_the_step_begins(tmp_path: Path) -> None:
+    manifest = one(tmp_path, numbered(20_000, width=64), 1_000)
+    weight = torch.randn(4096, 4096, device="cuda")
+
+    def on_gpu(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        slow = weight
+        for _ in range(5):  # keeps the stream that copies behind the host
+            slow = torch.tanh(slow @ slow)
+        ids = batch["id"].to("cuda", non_blocking=True)
+        return {"id": batch["id"], "twice": 2 * ids + (0 * slow[0, 0]).long()}
+
+    with load(tmp_path, manifest, batch_size=100, device="cuda", transform=on_gpu) as loader:
+        wrong = [(batch["twice"] != 2 * batch["id"]).sum() for batch in loader]
+    assert torch.stack(wrong).sum().item() == 0

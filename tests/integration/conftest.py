@@ -1,4 +1,4 @@
-"""One Spark session per kind of master, whatever the number of tests that use it."""
+"""One Spark session per kind of master, and no process left by any test."""
 
 from __future__ import annotations
 
@@ -9,9 +9,17 @@ from collections.abc import Iterator
 import pytest
 from spark_sessions import session_on
 
+from processes import wait_until_gone, workers
+
 # Before any session starts: executors must run the Python of these tests, on no network.
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+
+
+@pytest.fixture(autouse=True)
+def _leaves_no_process() -> Iterator[None]:
+    yield
+    assert wait_until_gone("sparkdl_runner.worker"), f"workers left behind: {workers()}"
 
 
 @pytest.fixture(scope="session")

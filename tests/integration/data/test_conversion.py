@@ -9,6 +9,8 @@ import logging
 import pickle
 import subprocess
 import sys
+import zlib
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -24,6 +26,7 @@ from sparkdl_runner.data import (
     SparkDatasetConverter,
     make_spark_converter,
 )
+from sparkdl_runner.data.leftovers import MARKER_NAME
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("cache_dir")]
 
@@ -65,6 +68,13 @@ def test_petastorms_names_and_results(spark, cache_dir):
     assert batch["id"].tolist() == list(range(20))
     assert batch["half"].dtype == batch["f"].dtype == torch.float32
     np.testing.assert_allclose(batch["f"], np.outer(np.arange(20), [1.5] * 3))
+
+
+def test_the_manifest_knows_the_content_of_every_file(spark):
+    manifest, _, directory = make_spark_converter(numbers(spark)).open()
+    for file in manifest.files:
+        content = Path(f"{directory}/{file.path}").read_bytes()
+        assert file.crc32 == zlib.crc32(content)
 
 
 def test_the_whole_conversion_is_one_job(spark):
@@ -121,7 +131,8 @@ def test_a_deleted_conversion_is_made_again(spark):
 def test_with_deletes_at_the_end(spark, cache_dir):
     with make_spark_converter(numbers(spark)) as converter:
         assert len(read(converter)["id"]) == 20
-    assert not list(cache_dir.rglob("*.parquet"))
+    made_by_process = list(cache_dir.iterdir())
+    assert [path.name for path in made_by_process[0].iterdir()] == [MARKER_NAME]
 
 
 def test_a_process_without_spark_reads_it(spark, tmp_path):

@@ -253,6 +253,6 @@ def test_the_marker_says_nothing_secret(spark, cache_dir):
         "boot_id",
         "pid_namespace",
         "pid",
-        "process_started_unix_seconds",
+        "started_ticks",
         "created_unix_seconds",
     }

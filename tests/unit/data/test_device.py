@@ -65,3 +65,11 @@ def test_a_cpu_needs_no_ring(device: Any) -> None:
 def test_cuda_without_a_gpu_is_refused() -> None:
     with pytest.raises(ValueError, match=r"device='cuda', and torch .* sees no GPU here"):
         memory_for("cuda")
+
+
+def test_a_column_may_be_called_like_anything(tmp_path: Path) -> None:
+    table = numbered(40).append_column("4 bytes", numbered(40)["value"])
+    manifest = one(tmp_path, table, 20)
+    ring = PinnedRing(torch.device("cpu"), slots=2)
+    for batch in batches(tmp_path, manifest, ring):
+        assert torch.equal(batch["4 bytes"], batch["value"])

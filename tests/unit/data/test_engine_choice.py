@@ -16,10 +16,10 @@ from sparkdl_runner.data.engine_choice import (
     TUNING,
     arrow_arguments,
     choose_engine,
-    resolve_shard,
     wanted_columns,
     wants_shuffle,
 )
+from sparkdl_runner.data.shard import resolve_shard
 
 
 def test_the_sets_of_arguments_do_not_overlap():
@@ -82,10 +82,10 @@ def test_a_shard_is_the_rank_or_as_given(monkeypatch):
     assert resolve_shard(None, None) == (0, 1)
     assert resolve_shard(2, 3) == (2, 3)
     for bad in [(1, None), (None, 2)]:
-        with pytest.raises(ValueError, match="belong together"):
+        with pytest.raises(ValueError, match="go together"):
             resolve_shard(*bad)
     for bad in [(3, 3), (-1, 3)]:
-        with pytest.raises(ValueError, match="from 0 to shard_count - 1 = 2"):
+        with pytest.raises(ValueError, match=r"cur_shard is -?[13]; expected 0 "):
             resolve_shard(*bad)
 
 
@@ -98,7 +98,7 @@ def test_a_shard_that_disagrees_with_the_rank_is_an_error(monkeypatch):
     monkeypatch.setattr("sparkdl_runner.world.current_world", FakeWorld)
     assert resolve_shard(None, None) == (1, 4)
     assert resolve_shard(1, 4) == (1, 4)
-    with pytest.raises(ValueError, match="which is rank 1 of 4: leave both out"):
+    with pytest.raises(ValueError, match=r"which is rank 1 of 4: .* Leave both out"):
         resolve_shard(0, 4)
 
 

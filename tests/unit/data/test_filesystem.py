@@ -56,6 +56,9 @@ def test_a_local_path_is_absolute(url):
         "s3://bucket/x?access_key=s3cr3t",
         "abfss://c@a.dfs.core.windows.net/x?sv=1&sig=s3cr3t",
         "gs://bucket/x?token=s3cr3t",
+        "s3://bucket/x?X-Amz-Signature=s3cr3t",
+        "gs://bucket/x?Signature=s3cr3t",
+        "s3://bucket/x#token=s3cr3t",
     ],
 )
 def test_credentials_in_a_url_are_refused_and_not_repeated(url):

@@ -46,7 +46,7 @@ def sweep(parent: Path, **arguments) -> set[str]:
 def test_only_what_dead_processes_of_this_machine_left(tmp_path, dead_pid):
     alive = made(tmp_path)
     dead = made(tmp_path, pid=dead_pid)
-    recycled = made(tmp_path, process_started_unix_seconds=1.0)  # The id lives, for another one.
+    recycled = made(tmp_path, started_ticks=1)  # The id lives, for another one.
     elsewhere = [
         made(tmp_path, pid=dead_pid, hostname="another-host"),
         made(tmp_path, pid=dead_pid, boot_id="another boot"),
@@ -124,3 +124,10 @@ def test_exit_deletes_only_in_the_process_that_made_it(tmp_path):
     leftovers._delete_at_exit(url, None, os.getpid())
     assert not path.exists()
     leftovers._delete_at_exit(url, None, os.getpid())  # Gone already: fine.
+
+
+def test_no_directory_is_left_without_a_marker(tmp_path, monkeypatch):
+    monkeypatch.setattr(leftovers, "MARKER_NAME", "no/such/directory")
+    with pytest.raises(OSError, match="no/such"):
+        make_marked_directory(f"file://{tmp_path}", "app")
+    assert list(tmp_path.iterdir()) == []

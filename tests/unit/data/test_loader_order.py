@@ -257,3 +257,18 @@ def test_without_shuffle_one_rank_reads_the_data_set_in_order(directory: Path) -
     manifest = one(directory, numbered(40))
     found = batches(directory, manifest, batch_size=8, shuffle=False)
     assert [row for batch in joined([found]) for row in batch] == list(range(40))
+
+
+def test_a_sorted_data_set_comes_out_shuffled(tmp_path: Path) -> None:
+    """By default settings, but a budget that is a tenth of the data set."""
+    rows = 64_000
+    manifest = one(tmp_path, numbered(rows), rows // 160)
+    budget = rows * 20 // 10
+    with load(tmp_path, manifest, batch_size=64, memory_budget_bytes=budget) as loader:
+        ids = torch.cat([batch["id"] for batch in loader]).double()
+    places = torch.arange(len(ids)).double()
+    full = torch.randperm(len(ids), generator=torch.Generator().manual_seed(0)).double()
+    found, expected = (
+        abs(torch.corrcoef(torch.stack([places, order])))[0, 1] for order in (ids, full)
+    )
+    assert found < expected + 0.02

@@ -77,11 +77,9 @@ def test_what_the_caller_knows_is_taken(tmp_path: Path) -> None:
         ["0.parquet"],
         null_counts={"x": 0, "y": 7},
         list_lengths={"x": [2]},
-        hints={"y": "vector"},
     )
     assert manifest.column("x").list_lengths == (2,)
     assert manifest.column("y").null_count == 7
-    assert manifest.column("y").hint == "vector"
 
 
 def test_100_000_row_groups_cost_little() -> None:

@@ -50,7 +50,7 @@ def test_an_altered_state_is_refused(
 def test_an_epoch_is_a_whole_number(tmp_path: Path, manifest: Manifest, epoch: object) -> None:
     with (
         load(tmp_path, manifest, batch_size=4) as loader,
-        pytest.raises(ValueError, match="expected a whole number from 0 up"),
+        pytest.raises((TypeError, ValueError), match=r"epoch is .* expected"),
     ):
         loader.set_epoch(epoch)  # type: ignore[arg-type]
 

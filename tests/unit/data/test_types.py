@@ -214,7 +214,9 @@ def test_encoded_images(tmp_path: Path) -> None:
 
 def test_bytes_that_are_no_image_are_named(tmp_path: Path) -> None:
     encoded = [_encoded("JPEG", 3), b"no image"]
-    with pytest.raises(DatasetError, match=r"row group 0, column 'image': row 1 .* no image"):
+    with pytest.raises(
+        DatasetError, match=r"row group 0, column 'image', row 1: it is no image.* read\."
+    ):
         read(tmp_path, {"image": encoded}, images={"image": (3, 4)})
     with pytest.raises(ValueError, match=r"images\['image'\] is 7; expected \(height, width\)"):
         read(tmp_path, {"image": encoded}, images={"image": 7})
@@ -309,3 +311,33 @@ def test_a_transform_sees_every_batch(tmp_path: Path) -> None:
     with load(tmp_path, manifest, batch_size=8, transform=double) as loader:
         found = torch.cat([batch["doubled"] for batch in loader])
     assert sorted(found.tolist()) == list(range(0, 80, 2))
+
+
+def test_a_dot_in_a_column_name(tmp_path: Path) -> None:
+    data = {"a": [[1.0, 2.0], [3.0, 4.0]], "a.b": [1, 2], "b.c.d": [[5], [6]]}
+    found = read(tmp_path, data)
+    assert {name: value.tolist() for name, value in found.items()} == data
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"nulls": "fill", "fill_value": 0.5}, r"fill_value is 0\.5, and column 'n' is int8"),
+        ({"nulls": "mask", "fill_value": 300}, "fill_value is 300, and column 'n' is int8"),
+        ({"nulls": "fill", "fill_value": float("nan")}, "fill_value is nan, and column 'n'"),
+    ],
+)
+def test_a_fill_value_is_never_changed_silently(
+    tmp_path: Path, arguments: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        read(tmp_path, {"n": pa.array([1, None], pa.int8())}, **arguments)
+
+
+def test_a_pad_value_is_never_changed_silently(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"pad_value is 1\.5, and column 'x' is list"):
+        read(tmp_path, {"x": [[1], [2, 3]]}, pad=2, pad_value=1.5)
+    assert read(tmp_path, {"x": [[1], [2, 3]]}, pad=2, pad_value=-1)["x"].tolist() == [
+        [1, -1],
+        [2, 3],
+    ]

@@ -1,0 +1,229 @@
+"""One rank of one measurement: reads its shard with one engine, and prints how long that took.
+
+A process of its own, so that engines share no memory, cache or thread: behind
+``jobs/benchmark.py loader``, which names what to read as JSON in the only argument.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from loader_tables import IMAGE_SIZE, SCALARS
+
+
+def _measure(request: dict[str, Any]) -> None:
+    """Reads a rank's shard once, and prints how long that took."""
+    try:
+        batches = _READERS[request["engine"]](request)
+    except ImportError as error:
+        print(f"unavailable {error}", flush=True)
+        return
+    print("ready", flush=True)
+    sys.stdin.readline()
+    rows, first = 0, None
+    began, cpu_began = time.perf_counter(), time.process_time()
+    for count in batches():
+        if first is None:
+            first = time.perf_counter() - began
+        rows += count
+        if request["row_limit"] is not None and rows >= request["row_limit"]:
+            break
+    seconds = time.perf_counter() - began
+    answer = {
+        "rows": rows,
+        "seconds": seconds,
+        "cpu_seconds": time.process_time() - cpu_began,
+        "first_batch_seconds": first or seconds,
+        "peak_rss": _peak_rss(),
+    }
+    print(json.dumps(answer), flush=True)
+    os._exit(0)  # a reader that was left in the middle may take long to stop its threads
+
+
+def _peak_rss() -> int:
+    """Bytes; unlike getrusage's, of this program alone and not of what it was started from."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+_Reader = Callable[[dict[str, Any]], Callable[[], Iterator[int]]]
+
+
+def _arrow(request: dict[str, Any], **more: Any) -> Callable[[], Iterator[int]]:
+    import pyarrow.fs
+
+    from sparkdl_runner.data.loader import ArrowLoader
+    from sparkdl_runner.data.manifest import Manifest
+
+    directory, filesystem = request["directory"], pyarrow.fs.LocalFileSystem()
+    if request["table"] == "image":
+        more["images"] = {"image": IMAGE_SIZE}
+
+    def batches() -> Iterator[int]:
+        with ArrowLoader(
+            Manifest.read(filesystem, directory),
+            filesystem,
+            directory,
+            batch_size=request["batch_size"],
+            cur_shard=request["rank"],
+            shard_count=request["ranks"],
+            num_epochs=request["epochs"],
+            workers_count=request["workers_count"],
+            tail="uneven",
+            **more,
+        ) as loader:
+            for batch in loader:
+                yield len(next(iter(batch.values())))
+
+    return batches
+
+
+def _arrow_matrix(request: dict[str, Any]) -> Callable[[], Iterator[int]]:
+    return _arrow(request, feature_cols=SCALARS)
+
+
+def _petastorm(request: dict[str, Any], *, by_row: bool) -> Callable[[], Iterator[int]]:
+    from petastorm import TransformSpec, make_batch_reader
+    from petastorm.pytorch import BatchedDataLoader, DataLoader
+
+    directory = Path(request["directory"])
+    transform = None
+    if request["table"] == "vector":  # petastorm's converter stores ML vectors as arrays
+        directory = directory.with_name(directory.name.replace("vector", "vector_as_array"))
+    if request["table"] == "image":
+
+        def decode(frame: Any) -> Any:
+            frame["image"] = frame["image"].map(_pillow)
+            return frame
+
+        field = ("image", np.uint8, (*IMAGE_SIZE, 3), False)
+        transform = TransformSpec(decode, edit_fields=[field])
+    urls = [f"file://{path}" for path in sorted(directory.glob("*.parquet"))]
+    loader_class = DataLoader if by_row else BatchedDataLoader
+
+    def batches() -> Iterator[int]:
+        reader = make_batch_reader(
+            urls,
+            cur_shard=request["rank"],
+            shard_count=request["ranks"],
+            num_epochs=request["epochs"],
+            workers_count=request["workers_count"],
+            transform_spec=transform,
+        )
+        with loader_class(
+            reader,
+            batch_size=request["batch_size"],
+            shuffling_queue_capacity=request["capacity"],
+        ) as loader:
+            for batch in loader:
+                yield len(next(iter(batch.values())))
+
+    return batches
+
+
+def _petastorm_batched(request: dict[str, Any]) -> Callable[[], Iterator[int]]:
+    return _petastorm(request, by_row=False)
+
+
+def _petastorm_row(request: dict[str, Any]) -> Callable[[], Iterator[int]]:
+    return _petastorm(request, by_row=True)
+
+
+def _shard(request: dict[str, Any]) -> list[tuple[Path, int]]:
+    import pyarrow.parquet as pq
+
+    groups = [
+        (path, group)
+        for path in sorted(Path(request["directory"]).glob("*.parquet"))
+        for group in range(pq.ParquetFile(path).num_row_groups)
+    ]
+    return groups[request["rank"] :: request["ranks"]]
+
+
+def _naive(request: dict[str, Any]) -> Callable[[], Iterator[int]]:
+    """What one writes by hand: a row group, a random permutation, slices."""
+    import pyarrow.parquet as pq
+    import torch
+
+    def batches() -> Iterator[int]:
+        for _ in range(request["epochs"]):
+            groups = _shard(request)
+            for place in torch.randperm(len(groups)).tolist():
+                path, group = groups[place]
+                table = pq.ParquetFile(path).read_row_group(group)
+                order = torch.randperm(table.num_rows)
+                tensors = {
+                    name: torch.index_select(torch.from_numpy(_numbers(table, name)), 0, order)
+                    for name in table.column_names
+                }
+                for start in range(0, table.num_rows, request["batch_size"]):
+                    batch = {
+                        name: tensor[start : start + request["batch_size"]]
+                        for name, tensor in tensors.items()
+                    }
+                    yield len(next(iter(batch.values())))
+
+    return batches
+
+
+def _numbers(table: Any, name: str) -> Any:
+    column = table.column(name).combine_chunks()
+    kind = str(column.type)
+    if kind.startswith("struct"):
+        column = column.field("values")
+        kind = str(column.type)
+    if kind.startswith("list"):
+        return column.flatten().to_numpy().reshape(len(column), -1)
+    if kind == "binary":
+        return np.stack([_pillow(value.as_py()) for value in column])
+    return column.to_numpy()
+
+
+def _decode_only(request: dict[str, Any]) -> Callable[[], Iterator[int]]:
+    """Arrow's decoding, in as many threads, of which nothing is made; images by Pillow."""
+    import pyarrow.parquet as pq
+
+    def read(place: tuple[Path, int]) -> int:
+        table = pq.ParquetFile(place[0]).read_row_group(place[1], use_threads=False)
+        if request["table"] == "image":
+            for value in table.column("image"):
+                _pillow(value.as_py())
+        return int(table.num_rows)
+
+    def batches() -> Iterator[int]:
+        with ThreadPoolExecutor(request["workers_count"]) as pool:
+            for _ in range(request["epochs"]):
+                yield from pool.map(read, _shard(request))
+
+    return batches
+
+
+def _pillow(encoded: bytes) -> Any:
+    from PIL import Image
+
+    return np.asarray(Image.open(io.BytesIO(encoded)).convert("RGB"))
+
+
+_READERS: dict[str, _Reader] = {
+    "arrow": _arrow,
+    "arrow_matrix": _arrow_matrix,
+    "petastorm_batched": _petastorm_batched,
+    "petastorm_row": _petastorm_row,
+    "naive": _naive,
+    "decode_only": _decode_only,
+}
+
+
+if __name__ == "__main__":
+    _measure(json.loads(sys.argv[1]))

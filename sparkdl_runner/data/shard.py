@@ -1,0 +1,74 @@
+"""Which rank's share this process reads, and how many rows of each step that is."""
+
+from __future__ import annotations
+
+import operator
+from typing import SupportsIndex
+
+from sparkdl_runner import world
+
+
+def resolve_shard(cur_shard: int | None, shard_count: int | None) -> tuple[int, int]:
+    """The shard of this process: as given, or its rank among the ranks, or the only one.
+
+    Raises:
+        ValueError: Only one of the two is given, they are out of range, or they disagree with
+            the rank of this process.
+    """
+    if (cur_shard is None) != (shard_count is None):
+        raise ValueError("cur_shard and shard_count go together: give both, or neither.")
+    here = world.current_world() if world.in_worker() else None
+    if cur_shard is None or shard_count is None:
+        return (here.rank, here.size) if here is not None else (0, 1)
+    if not 0 <= cur_shard < shard_count:
+        raise ValueError(
+            f"cur_shard is {cur_shard}; expected 0 to {shard_count - 1}, as shard_count is "
+            f"{shard_count}."
+        )
+    if here is not None and (cur_shard, shard_count) != (here.rank, here.size):
+        raise ValueError(
+            f"cur_shard={cur_shard} and shard_count={shard_count} disagree with this worker, "
+            f"which is rank {here.rank} of {here.size}: some rows would be read twice and others "
+            "never. Leave both out."
+        )
+    return cur_shard, shard_count
+
+
+def global_batch(batch_size: int | None, global_batch_size: int | None, world_size: int) -> int:
+    """Rows that all ranks together get in a step.
+
+    Raises:
+        ValueError: Both sizes or none are given, or the ranks cannot share them evenly.
+    """
+    if batch_size is not None and global_batch_size is None:
+        return batch_size * world_size
+    if batch_size is not None or global_batch_size is None:
+        raise ValueError("give batch_size (rows per rank) or global_batch_size, and not both.")
+    if global_batch_size % world_size:
+        below = global_batch_size // world_size * world_size
+        near = [str(size) for size in (below, below + world_size) if size > 0]
+        raise ValueError(
+            f"global_batch_size={global_batch_size} cannot be shared evenly by {world_size} "
+            f"ranks. {' or '.join(near)} would fit."
+        )
+    return global_batch_size
+
+
+def whole_number(name: str, value: SupportsIndex | None, *, least: int = 1) -> int | None:
+    """``value`` as an int, NumPy's kinds included; None stays None.
+
+    Raises:
+        TypeError: It is no whole number.
+        ValueError: It is below ``least``.
+    """
+    if value is None:
+        return None
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}; expected a whole number.")
+    if number < least:
+        raise ValueError(f"{name} is {number}; expected {least} or more.")
+    return number
