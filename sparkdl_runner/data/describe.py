@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -155,7 +156,7 @@ def check_files(filesystem: pa.fs.FileSystem, directory: str, manifest: Manifest
                 f"{file.size_bytes:,}: it was cut short or replaced after the conversion. Convert "
                 "the DataFrame again, or restore the file."
             )
-        times.append(info.mtime_ns)
+        times.append(_settled_time(info))
         if file.modified_ns is None or info.mtime_ns != file.modified_ns:
             touched.append(file)
 
@@ -217,7 +218,7 @@ def _read_footer(
             size_bytes=info.size,
             rows=metadata.num_rows,
             footer_crc32=crc32,
-            modified_ns=info.mtime_ns,
+            modified_ns=_settled_time(info),
             crc32=crc32_from_sidecar(filesystem, full_path, info.size) if just_written else None,
         ),
         schema=schema,
@@ -225,6 +226,17 @@ def _read_footer(
         column_bytes=column_bytes,
         null_counts=null_counts,
     )
+
+
+def _settled_time(info: pa.fs.FileInfo) -> int | None:
+    """When a file was last changed, or None if it could change again and show the same time.
+
+    Object stores tell whole seconds, within which anything may still happen.
+    """
+    changed: int | None = info.mtime_ns
+    if changed is None or changed % 1_000_000_000:
+        return changed
+    return changed if time.time_ns() - changed > 2_000_000_000 else None
 
 
 def _owners(parquet: pq.ParquetFile) -> list[str]:

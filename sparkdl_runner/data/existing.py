@@ -42,7 +42,8 @@ def describe_directory(
     try:
         manifest = Manifest.read(filesystem, directory)
         found = check_files(filesystem, directory, manifest)
-        if found is not manifest:  # A copy: looked into once, here, and not again by each rank.
+        # All of a copy is read to check it: once, here, and not again by each rank.
+        if found is not manifest and any(file.crc32 is not None for file in manifest.files):
             embedded = manifest = found
     except NoManifestError:
         # The marker of the process that converted lies two directories up.

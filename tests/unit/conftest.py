@@ -1,4 +1,4 @@
-"""No file of unit tests leaves a process; looking after each test would take longer than they do."""
+"""No file of unit tests leaves a process. To look after every test would take longer than it."""
 
 from __future__ import annotations
 

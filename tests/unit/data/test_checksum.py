@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -98,6 +99,18 @@ def test_a_copy_is_the_same_data_set_and_looked_into_once(
     assert check_files(LOCAL, str(copy), found) is found
     opened, _, _ = make_spark_converter(f"file://{copy}").open()
     assert opened.files[0].modified_ns == 1_000_000_000
+
+
+def test_a_time_of_whole_seconds_counts_once_they_are_over(
+    tmp_path: Path, manifest: Manifest
+) -> None:
+    """As object stores tell it: a file could change again and show the same time."""
+    path = tmp_path / "set" / NAME
+    now = int(time.time())
+    for seconds, known in ((now, None), (now - 10, (now - 10) * 1_000_000_000)):
+        os.utime(path, (seconds, seconds))
+        found = check_files(LOCAL, str(tmp_path / "set"), manifest)
+        assert found.files[0].modified_ns == known
 
 
 def test_other_content_is_another_data_set(manifest: Manifest) -> None:
