@@ -43,7 +43,7 @@ def describe_directory(
         manifest = Manifest.read(filesystem, directory)
         found = check_files(filesystem, directory, manifest)
         # All of a copy is read to check it: once, here, and not again by each rank.
-        if found is not manifest and any(file.crc32 is not None for file in manifest.files):
+        if found is not manifest and isinstance(filesystem, fs.LocalFileSystem):
             embedded = manifest = found
     except NoManifestError:
         # The marker of the process that converted lies two directories up.

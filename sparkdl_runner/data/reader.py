@@ -44,8 +44,9 @@ class RowGroupReader:
         # A remote file is read in few large requests; a local one through a small buffer.
         local = isinstance(filesystem, pa.fs.LocalFileSystem)
         self._access = {"buffer_size": _BUFFER_BYTES} if local else {"pre_buffer": True}
-        # What no checksum in the manifest vouches for is checked page by page as it is read.
-        if _CAN_VERIFY_PAGES and any(file.crc32 is None for file in manifest.files):
+        # What no checksum of the whole vouches for is checked page by page as it is read.
+        known = local and all(file.crc32 is not None for file in manifest.files)
+        if _CAN_VERIFY_PAGES and not known:
             self._access["page_checksum_verification"] = True
 
     def stream(
