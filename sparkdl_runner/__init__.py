@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from sparkdl_runner.driver_log import log_to_driver as log_to_driver
     from sparkdl_runner.errors import LaunchError as LaunchError
     from sparkdl_runner.errors import NotPicklableError as NotPicklableError
+    from sparkdl_runner.errors import RunCancelledError as RunCancelledError
     from sparkdl_runner.errors import RunnerError as RunnerError
     from sparkdl_runner.errors import WorkerDiedError as WorkerDiedError
     from sparkdl_runner.errors import WorkerError as WorkerError
     from sparkdl_runner.errors import WorkerFailedError as WorkerFailedError
+    from sparkdl_runner.errors import WorkerHungError as WorkerHungError
     from sparkdl_runner.horovod_runner import HorovodRunner as HorovodRunner
     from sparkdl_runner.runner import DistributedRunner as DistributedRunner
     from sparkdl_runner.world import World as World
@@ -30,11 +32,13 @@ _HOMES = {
     "HorovodRunner": "horovod_runner",
     "LaunchError": "errors",
     "NotPicklableError": "errors",
+    "RunCancelledError": "errors",
     "RunConfig": "config",
     "RunnerError": "errors",
     "WorkerDiedError": "errors",
     "WorkerError": "errors",
     "WorkerFailedError": "errors",
+    "WorkerHungError": "errors",
     "World": "world",
     "current_world": "world",
     "log_to_driver": "driver_log",

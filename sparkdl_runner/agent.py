@@ -17,12 +17,14 @@ from typing import Any
 
 from sparkdl_runner import __version__, network
 from sparkdl_runner.backends import get_backend
+from sparkdl_runner.config import RunConfig
 from sparkdl_runner.control import Envelope
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.gang import SETTLE_SECONDS
 from sparkdl_runner.log_client import LogClient
 from sparkdl_runner.log_server import ChannelAddress
 from sparkdl_runner.outcome import Outcome, UnheardFailureError
+from sparkdl_runner.rank_log import rank_log
 from sparkdl_runner.worker_environment import worker_environment
 from sparkdl_runner.worker_process import WorkerProcess
 from sparkdl_runner.world import Peer, assign_ranks, visible_gpus
@@ -37,8 +39,9 @@ class RankTask:
     function: bytes = field(repr=False)
     search_path: tuple[str, ...]
     channel: ChannelAddress
-    relay_output: bool
-    shutdown_grace_seconds: float
+    config: RunConfig
+    run: str
+    """The run's own name, which no other run has."""
     single_host: bool
     """All tasks share the driver's host, so nothing needs to leave the loopback interface."""
     version: str = __version__
@@ -74,9 +77,19 @@ class RankTask:
                 backend=self.backend,
                 environment=worker_environment(threads=context.cpus()),
                 listener=listener if backend.listener_in_worker else None,
-                shutdown_grace_seconds=self.shutdown_grace_seconds,
+                shutdown_grace_seconds=self.config.shutdown_grace_seconds,
             )
             stack.callback(worker.end)
+            client = LogClient(
+                self.channel,
+                me.partition,
+                relay_output=self.config.driver_log_verbosity == "all",
+                echo_output=not self.single_host,
+                fence_seconds=2 * self.config.heartbeat_timeout_seconds,
+                on_stop=worker.stop,
+                on_stacks=worker.stacks,
+            )
+            stack.callback(client.close)
             peers = self._gather(context, me)
             world = assign_ranks(peers, backend=self.backend, attempt=self.attempt)[me.partition]
             environment = backend.environment(world, peers[0].address, peers[0].rendezvous_port)
@@ -85,14 +98,7 @@ class RankTask:
             if listener is not None and not backend.listener_in_worker:
                 hosts = frozenset(address for peer in peers for address in peer.addresses)
                 stack.callback(backend.serve(listener, hosts))
-            client = LogClient(
-                self.channel,
-                world,
-                relay_output=self.relay_output,
-                echo_output=not self.single_host,
-                on_stop=worker.stop,
-            )
-            stack.callback(client.close)
+            client.place(world)
             worker.begin(
                 Envelope(
                     world=world,
@@ -101,6 +107,7 @@ class RankTask:
                     function=self.function,
                 ),
                 sink=client,
+                log=rank_log(self.config.log_directory, self.run, world),
             )
             outcome = worker.wait()
             if outcome.is_failure and not client.driver_has_heard():

@@ -42,6 +42,11 @@ class Backend(ABC):
     packages: tuple[str, ...]
     missing_sentence: str
 
+    join_functions: tuple[tuple[str, str], ...]
+    """The backend's rendezvous in user code: the end of a file's path, and a function in it."""
+    waiting_in: tuple[str, ...]
+    """Parts of the paths of files in which a rank waits for its peers."""
+
     @abstractmethod
     def environment(self, world: World, address: str, port: int) -> dict[str, str]:
         """The variables that make user code find its peers.
@@ -89,6 +94,8 @@ class HorovodBackend(Backend):
     name = "horovod"
     imports = ("torch", "horovod.torch")
     listener_in_worker = False
+    join_functions = (("horovod/common/basics.py", "init"),)
+    waiting_in = ("/horovod/",)
     packages = ("horovod",)
     missing_sentence = (
         "Horovod is not installed here: run conf/horovod/build.sh of sparkdl_runner, which builds "
@@ -133,6 +140,8 @@ class TorchBackend(Backend):
     name = "torch"
     imports = ("torch", "torch.distributed")
     listener_in_worker = True
+    join_functions = (("torch/distributed/distributed_c10d.py", "init_process_group"),)
+    waiting_in = ("/torch/distributed/",)
     packages = ("torch",)
     missing_sentence = (
         "PyTorch is not installed here: run pip install 'sparkdl-runner[torch]' on the driver "

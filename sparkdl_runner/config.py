@@ -1,8 +1,9 @@
-"""How a run is to be launched and shown: validated once, on the driver."""
+"""How a run is to be launched, watched and retried: validated once, on the driver."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 VERBOSITIES = ("all", "log_callback_only")
 
@@ -20,12 +21,49 @@ class RunConfig:
     """``"all"``: every line that any rank prints is shown on the driver, prefixed by its rank.
     ``"log_callback_only"``: only what was sent by ``log_to_driver`` (or ``LogCallback``)."""
 
+    log_directory: str | None = None
+    """Where each host keeps the full log of its ranks. By default that is YARN's log folder, or
+    one below the temporary folder, where only the logs of ranks that failed stay, for a week."""
+
     slot_wait_seconds: float = 60.0
     """How long to wait for executors to register when the cluster has too few slots. Slots that
     exist and are busy are waited for without limit, as Databricks documents."""
 
+    start_timeout_seconds: float = 120.0
+    """How long the ranks may take to find one another, from the start of the first."""
+
+    rendezvous_timeout_seconds: float = 120.0
+    """How long a rank may wait in ``hvd.init()`` or ``init_process_group()``."""
+
+    hang_timeout_seconds: float | None = 1800.0
+    """How long all ranks together may make no progress, or one process show no sign of life, before
+    the run is ended with their stacks. None waits for ever."""
+
+    heartbeat_timeout_seconds: float = 30.0
+    """How long a host may not be heard of before it counts as lost. A host that does not hear the
+    driver for twice as long ends its ranks by itself."""
+
     shutdown_grace_seconds: float = 3.0
     """How long a worker that is asked to stop (SIGTERM) may take before it is killed."""
+
+    max_restarts: int = 0
+    """How often to start all ranks again after one died, hung or was lost."""
+
+    restart_user_errors: bool = False
+    """Whether to start again also after the function itself raised, which it will probably do
+    again."""
+
+    restart_backoff_seconds: float = 5.0
+    """How long to wait before the first restart; twice as long before each further one, up to a
+    minute."""
+
+    min_num_proc: int | None = None
+    """With how few ranks a restart may go on, where hosts are gone for good; None for as many as
+    there were."""
+
+    allow_unencrypted: bool = False
+    """Whether gradients may cross the network in the clear though Spark's settings ask for
+    encryption; neither Horovod nor torch.distributed can encrypt them."""
 
     def __post_init__(self) -> None:
         if self.driver_log_verbosity not in VERBOSITIES:
@@ -34,9 +72,35 @@ class RunConfig:
                 + " and ".join(repr(name) for name in VERBOSITIES)
                 + "."
             )
-        for name in ("slot_wait_seconds", "shutdown_grace_seconds"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise TypeError(f"{name} is {value!r}; it must be a number of seconds.")
-            if not 0 <= value < float("inf"):
-                raise ValueError(f"{name} is {value!r}; it must be 0 or more seconds, and finite.")
+        for name in ("slot_wait_seconds", "shutdown_grace_seconds", "restart_backoff_seconds"):
+            _check_seconds(name, getattr(self, name), least=0)
+        for name in (
+            "start_timeout_seconds",
+            "rendezvous_timeout_seconds",
+            "heartbeat_timeout_seconds",
+        ):
+            _check_seconds(name, getattr(self, name), least=1)
+        if self.hang_timeout_seconds is not None:
+            _check_seconds("hang_timeout_seconds", self.hang_timeout_seconds, least=1)
+        _check_count("max_restarts", self.max_restarts, least=0)
+        if self.min_num_proc is not None:
+            _check_count("min_num_proc", self.min_num_proc, least=1)
+        for name in ("restart_user_errors", "allow_unencrypted"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name} is {getattr(self, name)!r}; it must be True or False.")
+        if self.log_directory is not None and not isinstance(self.log_directory, str):
+            raise TypeError(f"log_directory is {self.log_directory!r}; it must be a path.")
+
+
+def _check_seconds(name: str, value: Any, *, least: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} is {value!r}; it must be a number of seconds.")
+    if not least <= value < float("inf"):
+        raise ValueError(f"{name} is {value!r}; it must be {least} or more seconds, and finite.")
+
+
+def _check_count(name: str, value: Any, *, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} is {value!r}; it must be a whole number.")
+    if value < least:
+        raise ValueError(f"{name} is {value!r}; it must be {least} or more.")

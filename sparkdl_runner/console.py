@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from sparkdl_runner.gang import Gang
 from sparkdl_runner.outcome import Outcome
 from sparkdl_runner.sink import Sink, write_lines
+from sparkdl_runner.vital_signs import VitalSigns
+from sparkdl_runner.watch import Watch
 from sparkdl_runner.world import World
 
 
@@ -19,6 +21,7 @@ class Console(Sink):
     """
 
     gang: Gang
+    watch: Watch
 
     def __init__(self, *, show_output: bool) -> None:
         self._show_output = show_output
@@ -36,7 +39,12 @@ class Console(Sink):
     def failed(self, outcome: Outcome) -> None:
         """Remembers a failure and lets the gang act on it."""
         self.failures.append(outcome)
+        self.watch.ended(outcome.world)
         self.gang.rank_failed(is_communication_error=outcome.is_communication_error)
+
+    def vital_signs(self, world: World, signs: VitalSigns) -> None:
+        """Lets the watch judge."""
+        self.watch.vital_signs(world, signs)
 
 
 def show_notes(outcomes: Sequence[Outcome]) -> None:

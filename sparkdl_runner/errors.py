@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class RunnerError(RuntimeError):
     """Base of every error that this package raises on purpose, besides bad arguments.
@@ -12,6 +14,10 @@ class RunnerError(RuntimeError):
 
 class LaunchError(RunnerError):
     """The ranks could not be started: no session, no slots, a missing backend."""
+
+
+class RunCancelledError(RunnerError):
+    """The run was ended from outside: its Spark job was cancelled, or its session stopped."""
 
 
 class NotPicklableError(RunnerError, TypeError):
@@ -26,24 +32,7 @@ class WorkerError(RunnerError):
         host: The host that it ran on.
         attempt: Which submission of the gang it belonged to, from 0.
         output_tail: The last lines that the rank printed, oldest first.
-    """
-
-    def __init__(
-        self, message: str, *, rank: int, host: str, attempt: int, output_tail: tuple[str, ...]
-    ) -> None:
-        super().__init__(message)
-        self.rank = rank
-        self.host = host
-        self.attempt = attempt
-        self.output_tail = output_tail
-
-
-class WorkerFailedError(WorkerError):
-    """The user's function raised in a rank.
-
-    Attributes:
-        remote_traceback: The traceback as it was printed in the rank. The original exception is
-            the ``__cause__`` where it could be pickled.
+        log_path: The file on ``host`` that holds all that it printed; empty if there is none.
     """
 
     def __init__(
@@ -54,11 +43,49 @@ class WorkerFailedError(WorkerError):
         host: str,
         attempt: int,
         output_tail: tuple[str, ...],
-        remote_traceback: str,
+        log_path: str = "",
     ) -> None:
-        super().__init__(message, rank=rank, host=host, attempt=attempt, output_tail=output_tail)
+        super().__init__(message)
+        self.rank = rank
+        self.host = host
+        self.attempt = attempt
+        self.output_tail = output_tail
+        self.log_path = log_path
+
+
+class WorkerFailedError(WorkerError):
+    """The user's function raised in a rank.
+
+    Attributes:
+        remote_traceback: The traceback as it was printed in the rank. The original exception is
+            the ``__cause__`` where it could be pickled.
+        is_communication_error: Whether all that is known is that ranks lost one another.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        remote_traceback: str,
+        is_communication_error: bool = False,
+        **place: Any,
+    ) -> None:
+        super().__init__(message, **place)
         self.remote_traceback = remote_traceback
+        self.is_communication_error = is_communication_error
+
+
+class WorkerHungError(WorkerError):
+    """A rank made no progress for longer than the run's settings allow.
+
+    Attributes:
+        stacks: The Python stacks of its threads.
+    """
+
+    def __init__(self, message: str, *, stacks: str, **place: Any) -> None:
+        super().__init__(message, **place)
+        self.stacks = stacks
 
 
 class WorkerDiedError(WorkerError):
-    """A rank's process ended without a result: a signal, ``os._exit``, the OOM killer."""
+    """A rank ended without a result: a signal, ``os._exit``, the OOM killer, a lost host."""

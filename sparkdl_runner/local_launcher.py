@@ -14,13 +14,23 @@ from sparkdl_runner.config import RunConfig
 from sparkdl_runner.console import Console
 from sparkdl_runner.control import Envelope
 from sparkdl_runner.gang import Gang
-from sparkdl_runner.outcome import Outcome
+from sparkdl_runner.outcome import Outcome, with_failures
+from sparkdl_runner.rank_log import rank_log
+from sparkdl_runner.watch import Verdict, Watch
 from sparkdl_runner.worker_environment import worker_environment
 from sparkdl_runner.worker_process import WorkerProcess
-from sparkdl_runner.world import Peer, assign_ranks
+from sparkdl_runner.world import Peer, World, assign_ranks
 
 
-def launch(*, num_proc: int, backend: str, function: bytes, config: RunConfig) -> list[Outcome]:
+def launch(
+    *,
+    num_proc: int,
+    backend: str,
+    function: bytes,
+    config: RunConfig,
+    run: str,
+    attempt: int = 0,
+) -> list[Outcome]:
     """Runs the function as ``num_proc`` ranks on this host and waits for all of them to end.
 
     All that the ranks print is shown, whatever ``driver_log_verbosity`` is: here the driver is
@@ -31,6 +41,8 @@ def launch(*, num_proc: int, backend: str, function: bytes, config: RunConfig) -
         backend: The backend's name.
         function: Made by ``function.pack``.
         config: The run's settings.
+        run: The run's own name.
+        attempt: Which submission of the gang this is.
 
     Returns:
         How each rank ended, in the order of ranks.
@@ -46,7 +58,7 @@ def launch(*, num_proc: int, backend: str, function: bytes, config: RunConfig) -
         )
         for rank in range(num_proc)
     ]
-    worlds = assign_ranks(peers, backend=backend)
+    worlds = assign_ranks(peers, backend=backend, attempt=attempt)
     console = Console(show_output=True)
     chosen = get_backend(backend)
     environment = worker_environment(threads=max(1, len(os.sched_getaffinity(0)) // num_proc))
@@ -71,20 +83,47 @@ def launch(*, num_proc: int, backend: str, function: bytes, config: RunConfig) -
             for worker in workers:
                 worker.stop()
 
+        def ask_stacks() -> dict[int, str]:
+            return {world.rank: worker.stacks() for world, worker in ranks}
+
+        def act_on(verdict: Verdict) -> None:
+            for failure in verdict.failures:
+                console.failed(failure)
+            console.gang.stop()
+
         console.gang = Gang(stop_all)
         stack.callback(console.gang.close)
+        console.watch = Watch(
+            config=config,
+            backend=chosen,
+            num_proc=num_proc,
+            ask_stacks=ask_stacks,
+            on_verdict=act_on,
+        )
+        ranks = list(zip(worlds.values(), workers, strict=True))
         pool = stack.enter_context(ThreadPoolExecutor(num_proc, thread_name_prefix="sparkdl-rank"))
         try:
-            for world, worker in zip(worlds.values(), workers, strict=True):
+            for world, worker in ranks:
+                console.watch.present(world.rank, world.host)
+                console.watch.placed(world.rank, world)
                 envelope = Envelope(
                     world=world,
                     environment=chosen.environment(world, address, port),
                     search_path=[path or os.getcwd() for path in sys.path],
                     function=function,
                 )
-                worker.begin(envelope, sink=console)
-            ends = [pool.submit(worker.wait) for worker in workers]
-            return [end.result() for end in ends]
+                worker.begin(envelope, console, rank_log(config.log_directory, run, world))
+            console.watch.start()
+            stack.callback(console.watch.close)
+            ends = [pool.submit(_wait, world, worker, console) for world, worker in ranks]
+            return with_failures([end.result() for end in ends], console.failures)
         except BaseException:
             console.gang.stop()
             raise
+
+
+def _wait(world: World, worker: WorkerProcess, console: Console) -> Outcome:
+    try:
+        return worker.wait()
+    finally:
+        console.watch.ended(world)

@@ -6,6 +6,7 @@ import queue
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -14,6 +15,7 @@ from sparkdl_runner.frames import LENGTH, MAC_BYTES, MAX_FRAME_BYTES, NONCE_BYTE
 from sparkdl_runner.log_server import FLUSH_SECONDS, ChannelAddress
 from sparkdl_runner.outcome import Outcome
 from sparkdl_runner.sink import Sink, write_lines
+from sparkdl_runner.vital_signs import VitalSigns
 from sparkdl_runner.world import World
 
 CONNECT_SECONDS = 5.0
@@ -21,7 +23,9 @@ CONNECT_SECONDS = 5.0
 MAX_QUEUED_FRAMES = 256
 # How long the driver may take to answer a failure with a stop to all.
 ANSWER_SECONDS = 4.0
-KEEP_ALIVE_SECONDS = 30
+RECONNECT_SECONDS = 0.5
+_NUDGE: dict[str, Any] = {}
+"""Wakes the sender; says nothing."""
 
 
 class LogClient(Sink):
@@ -29,34 +33,54 @@ class LogClient(Sink):
 
     Args:
         channel: From the closure.
-        world: Who speaks.
+        partition: The agent's Spark partition, by which the driver knows it before it has a rank.
         relay_output: Whether printed lines are sent, or only messages and failures.
         echo_output: Whether printed lines also go to this process's stderr, which on a cluster
             is the executor's log.
-        on_stop: Called when the driver asks for the worker's end.
+        fence_seconds: An agent that has heard the driver, and then not for so long, is cut off:
+            its worker is ended, lest it go on beside the attempt that replaces it.
+        on_stop: Called when the driver asks for the worker's end, or the agent is cut off.
+        on_stacks: Called when the driver asks for the worker's stacks; returns them.
     """
+
+    _world: World
 
     def __init__(
         self,
         channel: ChannelAddress,
-        world: World,
+        partition: int,
         *,
         relay_output: bool,
         echo_output: bool = False,
+        fence_seconds: float,
         on_stop: Callable[[], None],
+        on_stacks: Callable[[], str],
     ) -> None:
         self._channel = channel
-        self._world = world
+        self._partition = partition
+        self._host = socket.gethostname()
+        self._placed: dict[str, Any] | None = None
         self._relay_output = relay_output
         self._echo_output = echo_output
+        self._fence_seconds = fence_seconds
         self._on_stop = on_stop
+        self._on_stacks = on_stacks
         self._queue: queue.Queue[dict[str, Any] | None] = queue.Queue(MAX_QUEUED_FRAMES)
         self._connected = threading.Event()
         self._settled = threading.Event()
         self._stop_heard = threading.Event()
+        self._heard_at = 0.0
+        self._is_closing = False
+        self._is_fenced = False
         self.dropped_lines = 0
         self._sender = threading.Thread(target=self._send, name="sparkdl-log-send", daemon=True)
         self._sender.start()
+
+    def place(self, world: World) -> None:
+        """Says which rank this agent's is. Call it before anything else is sent."""
+        self._world = world
+        self._placed = {"kind": "placed", "world": world.to_json()}
+        self._put(_NUDGE)
 
     def output(self, world: World, lines: list[str]) -> None:
         """See ``Sink.output``."""
@@ -76,8 +100,12 @@ class LogClient(Sink):
         while not self._put(report):
             # What failed matters more than what was printed.
             with suppress(queue.Empty):
-                self._queue.get_nowait()
-                self.dropped_lines += 1
+                dropped = self._queue.get_nowait() or {}
+                self.dropped_lines += len(dropped.get("lines", [])) + ("text" in dropped)
+
+    def vital_signs(self, world: World, signs: VitalSigns) -> None:
+        """See ``Sink.vital_signs``."""
+        self._put({"kind": "vital_signs", "signs": signs.to_json()})
 
     @property
     def is_connected(self) -> bool:
@@ -92,7 +120,12 @@ class LogClient(Sink):
     def notes(self) -> tuple[str, ...]:
         """What the driver should say about this connection after the run."""
         notes = []
-        if not self.is_connected:
+        if self._is_fenced:
+            notes.append(
+                f"rank {self._world.rank} on host {self._world.host} was ended, since it had not "
+                f"heard the driver for {self._fence_seconds:g} s"
+            )
+        elif not self.is_connected:
             notes.append(
                 f"rank {self._world.rank} on host {self._world.host} could not reach the driver at "
                 f"{self._channel.host}:{self._channel.port}, so its output was not shown"
@@ -106,10 +139,12 @@ class LogClient(Sink):
 
     def close(self) -> None:
         """Sends what is queued, as far as the driver takes it in time."""
-        try:
-            self._queue.put(None, timeout=FLUSH_SECONDS)
-        except queue.Full:
-            pass
+        self._is_closing = True
+        for last in ({"kind": "ended"}, None):
+            try:
+                self._queue.put(last, timeout=FLUSH_SECONDS)
+            except queue.Full:
+                pass
         self._sender.join(FLUSH_SECONDS)
 
     def _put(self, message: dict[str, Any]) -> bool:
@@ -121,38 +156,71 @@ class LogClient(Sink):
 
     def _send(self) -> None:
         try:
-            place = (self._channel.host, self._channel.port)
-            with socket.create_connection(place, timeout=CONNECT_SECONDS) as connection:
-                self._talk(connection)
-        except (OSError, EOFError) as error:
-            if not self._connected.is_set():
-                print(
-                    f"sparkdl_runner: rank {self._world.rank} cannot reach the driver's log channel"
-                    f" at {self._channel.host}:{self._channel.port} ({error}); the run goes on, its"
-                    " output is not shown on the driver.",
-                    file=sys.stderr,
-                )
-            self._connected.clear()
+            while True:
+                try:
+                    place = (self._channel.host, self._channel.port)
+                    with socket.create_connection(place, timeout=CONNECT_SECONDS) as connection:
+                        self._talk(connection)
+                    return
+                except (OSError, EOFError, ValueError) as error:
+                    self._connected.clear()
+                    if not self._settled.is_set():
+                        self._say_once(error)
+                        return
+                if self._is_closing or self._is_cut_off():
+                    return
+                time.sleep(RECONNECT_SECONDS)
         finally:
+            self._connected.clear()
             self._settled.set()
+
+    def _say_once(self, error: Exception) -> None:
+        print(
+            f"sparkdl_runner: partition {self._partition} cannot reach the driver's log channel at "
+            f"{self._channel.host}:{self._channel.port} ({error}); the run goes on, its output is "
+            "not shown on the driver.",
+            file=sys.stderr,
+        )
+
+    def _is_cut_off(self) -> bool:
+        """Ends the worker if the driver has not been heard for too long."""
+        if time.monotonic() - self._heard_at < self._fence_seconds:
+            return False
+        if not self._stop_heard.is_set():
+            self._is_fenced = True
+            self._on_stop()
+        return True
 
     def _talk(self, connection: socket.socket) -> None:
         nonce = _receive_exactly(connection, NONCE_BYTES)
         outgoing = FrameCodec(self._channel.key, nonce, b"agent")
         incoming = FrameCodec(self._channel.key, nonce, b"driver")
-        connection.sendall(outgoing.seal({"kind": "hello", "world": self._world.to_json()}))
-        connection.settimeout(None)
-        # A rank may be silent for hours, and what lies between forgets silent connections.
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEP_ALIVE_SECONDS)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEP_ALIVE_SECONDS)
+        hello = {"kind": "hello", "partition": self._partition, "host": self._host}
+        connection.sendall(outgoing.seal(hello))
+        # The driver says something every second; and what it does not take, it will not hear.
+        connection.settimeout(self._fence_seconds)
+        self._heard_at = time.monotonic()
         self._connected.set()
         self._settled.set()
         listening = threading.Thread(
             target=self._listen, args=(connection, incoming), name="sparkdl-log-hear", daemon=True
         )
         listening.start()
-        while (message := self._queue.get()) is not None:
+        is_placed = False
+        while True:
+            if self._placed is not None and not is_placed:
+                connection.sendall(outgoing.seal(self._placed))
+                is_placed = True
+            try:
+                message = self._queue.get(timeout=1.0)
+            except queue.Empty:
+                if not listening.is_alive() or self._is_cut_off():
+                    raise EOFError("the driver is not heard any more") from None
+                continue
+            if message is None:
+                break
+            if message is _NUDGE:
+                continue
             connection.sendall(outgoing.seal(message))
         # The driver closes when it has read all; that is what the other thread then hears.
         connection.shutdown(socket.SHUT_WR)
@@ -165,9 +233,13 @@ class LogClient(Sink):
                 if size > MAX_FRAME_BYTES:
                     return
                 mac = _receive_exactly(connection, MAC_BYTES)
-                if codec.open(mac, _receive_exactly(connection, size))["kind"] == "stop":
+                kind = codec.open(mac, _receive_exactly(connection, size))["kind"]
+                self._heard_at = time.monotonic()
+                if kind == "stop":
                     self._stop_heard.set()
                     self._on_stop()
+                elif kind == "stacks":
+                    self._put({"kind": "stacks", "text": self._on_stacks()})
         except (OSError, EOFError, ValueError):
             self._connected.clear()  # The driver has closed the connection, or is gone.
 

@@ -16,11 +16,16 @@ from sparkdl_runner.frames import LENGTH, MAC_BYTES, MAX_FRAME_BYTES, NONCE_BYTE
 from sparkdl_runner.outcome import Outcome
 from sparkdl_runner.serving import ServerThread
 from sparkdl_runner.sink import Sink
+from sparkdl_runner.vital_signs import VitalSigns
+from sparkdl_runner.watch import Watch
 from sparkdl_runner.world import World
 
 HELLO_SECONDS = 10.0
 # How long the end of a run waits for words that are still on their way.
 FLUSH_SECONDS = 3.0
+PING_SECONDS = 1.0
+# A stopped process is woken for its stacks, which takes a moment.
+STACKS_SECONDS = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +47,14 @@ class LogServer(ServerThread):
         sink: Where what they say goes.
     """
 
+    watch: Watch
+
     def __init__(self, listener: socket.socket, *, host: str, num_proc: int, sink: Sink) -> None:
         super().__init__(listener, name="sparkdl-log-channel", max_connections=4 * num_proc + 64)
         self._sink = sink
+        self._num_proc = num_proc
+        self._delivering: set[int] = set()
+        self._stacks: dict[int, str] = {}
         self._key = secrets.token_bytes(32)
         self._host = host
         self._writers: dict[int, tuple[asyncio.StreamWriter, FrameCodec]] = {}
@@ -63,6 +73,12 @@ class LogServer(ServerThread):
         """Tells every agent to end its worker, also one that connects later."""
         self.call(self._send_stop(), FLUSH_SECONDS)
 
+    def ask_stacks(self) -> dict[int, str]:
+        """The Python stacks of all ranks that answer in time, by rank."""
+        self._stacks.clear()
+        self.call(self._gather_stacks(), STACKS_SECONDS)
+        return dict(self._stacks)
+
     def flush(self) -> None:
         """Waits until all agents that are connected have said their last word."""
         self.call(self._drain(), FLUSH_SECONDS)
@@ -74,17 +90,36 @@ class LogServer(ServerThread):
         incoming = FrameCodec(self._key, nonce, b"agent")
         outgoing = FrameCodec(self._key, nonce, b"driver")
         async with asyncio.timeout(HELLO_SECONDS):
-            world = World.from_json((await _read_frame(reader, incoming))["world"])
-        self._writers[world.rank] = writer, outgoing
+            hello = await _read_frame(reader, incoming)
+        partition = int(hello["partition"])
+        if hello["kind"] != "hello" or not 0 <= partition < self._num_proc:
+            raise ValueError("not the hello of one of the run's agents")
+        if partition in self._writers:
+            self._writers[partition][0].transport.abort()  # It comes again: the link had broken.
+        self._writers[partition] = writer, outgoing
+        self.watch.present(partition, str(hello["host"]))
+        ping = self._loop.create_task(self._ping(partition, writer, outgoing))
         try:
             if self._stop_requested:
                 writer.write(outgoing.seal({"kind": "stop"}))
+            world: World | None = None
             while True:
                 message = await _read_frame(reader, incoming)
-                # The sink prints, which may block; the loop must go on hearing the others.
-                await asyncio.to_thread(self._deliver, world, message)
+                self.watch.heard(partition)
+                if message["kind"] == "placed":
+                    world = World.from_json(message["world"])
+                    self.watch.placed(partition, world)
+                elif world is not None:
+                    # The sink prints, which may block; the loop must go on hearing the others.
+                    self._delivering.add(partition)
+                    await asyncio.to_thread(self._deliver, world, message)
+                    self._delivering.discard(partition)
         finally:
-            del self._writers[world.rank]
+            ping.cancel()
+            self._delivering.discard(partition)
+            if self._writers.get(partition, (None,))[0] is writer:
+                del self._writers[partition]
+                self.watch.gone(partition)
 
     def _deliver(self, world: World, message: dict[str, Any]) -> None:
         kind = message["kind"]
@@ -94,11 +129,32 @@ class LogServer(ServerThread):
             self._sink.message(world, str(message["text"]))
         elif kind == "failed":
             self._sink.failed(Outcome.from_report(world, message["report"]))
+        elif kind == "vital_signs":
+            self._sink.vital_signs(world, VitalSigns.from_json(message["signs"]))
+        elif kind == "stacks":
+            self._stacks[world.rank] = str(message["text"])
+        elif kind == "ended":
+            self.watch.ended(world)
+
+    async def _ping(self, partition: int, writer: asyncio.StreamWriter, codec: FrameCodec) -> None:
+        """Lets an agent know that the driver is there, and the watch that the agent is."""
+        while True:
+            await asyncio.sleep(PING_SECONDS)
+            writer.write(codec.seal({"kind": "ping"}))
+            if partition in self._delivering:  # Not silent: it is we who do not listen just now.
+                self.watch.heard(partition)
 
     async def _send_stop(self) -> None:
         self._stop_requested = True
         for writer, codec in self._writers.values():
             writer.write(codec.seal({"kind": "stop"}))
+
+    async def _gather_stacks(self) -> None:
+        asked = len(self._writers)
+        for writer, codec in self._writers.values():
+            writer.write(codec.seal({"kind": "stacks"}))
+        while len(self._stacks) < asked:
+            await asyncio.sleep(0.02)
 
     async def _drain(self) -> None:
         while self._writers:

@@ -9,13 +9,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkdl_runner import function
-from sparkdl_runner.errors import NotPicklableError, WorkerDiedError, WorkerError, WorkerFailedError
+from sparkdl_runner.errors import (
+    NotPicklableError,
+    WorkerDiedError,
+    WorkerError,
+    WorkerFailedError,
+    WorkerHungError,
+)
 from sparkdl_runner.world import World
 
 RETURNED = "returned"
 FAILED = "failed"
 DIED = "died"
 STOPPED = "stopped"
+HUNG = "hung"
+LOST = "lost"
 
 # Characters of a report; one takes up to 12 bytes of JSON.
 MAX_NAME = 200
@@ -31,7 +39,8 @@ class Outcome:
     world: World
     status: str
     """``returned``; ``failed`` (the function raised); ``died`` (the process ended without a word);
-    ``stopped`` (ended by us, since another rank had failed or the run was cancelled)."""
+    ``stopped`` (ended by us, since another rank had failed or the run was cancelled); ``hung`` (no
+    progress for too long) and ``lost`` (its agent is not heard any more), as the driver saw it."""
     ended_at: float
     """Seconds since the epoch, by the host's clock."""
     exit_code: int | None = None
@@ -45,6 +54,8 @@ class Outcome:
     output_tail: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     """What the driver should say about this rank besides: dropped output, an unclean exit."""
+    log_path: str = ""
+    """Where on its host all that the rank printed is; empty if it is nowhere."""
     payload: bytes = field(default=b"", repr=False)
     """The pickled value of rank 0, or the pickled exception."""
 
@@ -60,6 +71,7 @@ class Outcome:
             "is_communication_error": self.is_communication_error,
             "is_unpicklable_result": self.is_unpicklable_result,
             "output_tail": [line[:MAX_TAIL_LINE] for line in self.output_tail],
+            "log_path": self.log_path[:MAX_MESSAGE],
         }
 
     @classmethod
@@ -70,7 +82,7 @@ class Outcome:
     @property
     def is_failure(self) -> bool:
         """Whether the rank ended badly by itself."""
-        return self.status in (FAILED, DIED)
+        return self.status in (FAILED, DIED, HUNG, LOST)
 
 
 class UnheardFailureError(Exception):
@@ -92,6 +104,11 @@ class UnheardFailureError(Exception):
         return Outcome.from_report(World.from_json(fields["world"]), fields["report"])
 
 
+def explains_the_end(failures: Sequence[Outcome]) -> bool:
+    """Whether the failures hold a cause, and not only that ranks lost one another."""
+    return any(one.status == HUNG or not one.is_communication_error for one in failures)
+
+
 def root_cause(outcomes: Sequence[Outcome]) -> Outcome | None:
     """Picks the failure that explains the others: the earliest that is no communication error."""
     failures = sorted(
@@ -99,6 +116,23 @@ def root_cause(outcomes: Sequence[Outcome]) -> Outcome | None:
         key=lambda outcome: (outcome.is_communication_error, outcome.ended_at),
     )
     return failures[0] if failures else None
+
+
+def with_failures(outcomes: Sequence[Outcome], failures: Sequence[Outcome]) -> list[Outcome]:
+    """The ends that ranks told of, but where the driver itself saw one fail, what it saw.
+
+    Args:
+        outcomes: As the agents saw them; a rank that was found to hang was then stopped.
+        failures: What was reported, or seen, while the ranks ran.
+    """
+    judged = {one.world.rank: one for one in failures if one.status in (HUNG, LOST)}
+    known = [
+        judged.pop(outcome.world.rank)
+        if outcome.world.rank in judged and outcome.status == STOPPED
+        else outcome
+        for outcome in outcomes
+    ]
+    return known + list(judged.values())
 
 
 def to_error(cause: Outcome, outcomes: Sequence[Outcome]) -> WorkerError | NotPicklableError:
@@ -115,30 +149,34 @@ def to_error(cause: Outcome, outcomes: Sequence[Outcome]) -> WorkerError | NotPi
     if cause.status == FAILED:
         summary = f"{place} raised {cause.exception}: {cause.message}".rstrip(": ")
     else:
-        summary = f"{place} {describe_exit(cause.exit_code)}"
+        summary = f"{place} {_end_of(cause)}"
     parts = [summary]
     if cause.traceback:
-        parts.append(f"Traceback of rank {world.rank}:\n{_indent(cause.traceback)}")
+        what = "Stacks" if cause.status == HUNG else "Traceback"
+        parts.append(f"{what} of rank {world.rank}:\n{_indent(cause.traceback)}")
     if cause.output_tail:
         tail = "\n".join(cause.output_tail)
         parts.append(f"Last output of rank {world.rank}:\n{_indent(tail)}")
+    if cause.log_path:
+        parts.append(f"All that it printed is in {cause.log_path} on host {world.host}.")
     parts += consequences([other for other in outcomes if other is not cause])
     message = "\n\n".join(parts)
-    if cause.status == DIED:
-        return WorkerDiedError(
-            message,
-            rank=world.rank,
-            host=world.host,
-            attempt=world.attempt,
-            output_tail=cause.output_tail,
-        )
+    place_of_error: dict[str, Any] = {
+        "rank": world.rank,
+        "host": world.host,
+        "attempt": world.attempt,
+        "output_tail": cause.output_tail,
+        "log_path": cause.log_path,
+    }
+    if cause.status in (DIED, LOST):
+        return WorkerDiedError(message, **place_of_error)
+    if cause.status == HUNG:
+        return WorkerHungError(message, **place_of_error, stacks=cause.traceback)
     error = WorkerFailedError(
         message,
-        rank=world.rank,
-        host=world.host,
-        attempt=world.attempt,
-        output_tail=cause.output_tail,
+        **place_of_error,
         remote_traceback=cause.traceback,
+        is_communication_error=cause.is_communication_error,
     )
     error.__cause__ = function.unpack_exception(cause.payload) if cause.payload else None
     return error
@@ -171,14 +209,24 @@ def describe_exit(exit_code: int | None) -> str:
     return f"was ended by {name}.{hints.get(-exit_code, '')}"
 
 
+def _end_of(outcome: Outcome) -> str:
+    if outcome.status in (HUNG, LOST):
+        return outcome.message
+    if outcome.exit_code == -signal.SIGKILL and outcome.message:
+        return f"was ended by SIGKILL. {outcome.message}"
+    return describe_exit(outcome.exit_code)
+
+
 def _consequence(outcome: Outcome) -> str:
     world = outcome.world
     what = (
-        "lost its peers (" + outcome.exception + ")"
+        outcome.message
+        if outcome.status in (HUNG, LOST)
+        else "lost its peers (" + outcome.exception + ")"
         if outcome.is_communication_error
         else f"raised {outcome.exception}: {outcome.message}"
         if outcome.status == FAILED
-        else describe_exit(outcome.exit_code)
+        else _end_of(outcome)
     )
     return f"rank {world.rank} on host {world.host} {what}"
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import time
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +13,8 @@ from sparkdl_runner.backends import get_backend
 from sparkdl_runner.config import RunConfig
 from sparkdl_runner.console import show_notes
 from sparkdl_runner.errors import LaunchError, RunnerError
-from sparkdl_runner.outcome import Outcome, root_cause, to_error
+from sparkdl_runner.outcome import RETURNED, Outcome, root_cause, to_error
+from sparkdl_runner.restarts import Restarts
 
 
 class DistributedRunner:
@@ -62,42 +65,72 @@ class DistributedRunner:
             NotPicklableError: The function, an argument or the result cannot travel.
             LaunchError: The ranks cannot be started; nothing has been.
             WorkerFailedError: The function raised in a rank.
-            WorkerDiedError: A rank's process died.
+            WorkerDiedError: A rank's process died, or its host was lost.
+            WorkerHungError: A rank made no progress.
+            RunCancelledError: The Spark job was cancelled, or its session stopped.
             RunnerError: Spark ended the run.
         """
         function.check_call(main, kwargs)
         _check_on_driver()
-        outcomes = self._launch(main, kwargs)
-        cause = root_cause(outcomes)
-        if cause is not None:
-            raise to_error(cause, outcomes)
-        show_notes(outcomes)
-        return function.unpack_result(_rank_zero(outcomes).payload)
+        gang = self._gang(function.pack(main, kwargs))
+        restarts = Restarts(self.config)
+        while True:
+            try:
+                return gang(restarts.attempt)
+            except RunnerError as error:
+                restarts.wait_or_raise(error)
 
-    def _launch(self, main: Callable[..., Any], kwargs: dict[str, Any]) -> list[Outcome]:
+    def _gang(self, packed: bytes) -> Callable[[int], Any]:
+        """Checks all that can be checked before ranks start. Returns what runs one attempt."""
+        run = time.strftime("%Y%m%d-%H%M%S-") + uuid.uuid4().hex[:8]
         if self.num_proc < 0:
             self.backend.check_installed()
-            return local_launcher.launch(
-                num_proc=-self.num_proc,
-                backend=self.backend.name,
-                function=function.pack(main, kwargs),
-                config=self.config,
-            )
+
+            def attempt_here(attempt: int) -> Any:
+                return _value(
+                    local_launcher.launch(
+                        num_proc=-self.num_proc,
+                        backend=self.backend.name,
+                        function=packed,
+                        config=self.config,
+                        run=run,
+                        attempt=attempt,
+                    )
+                )
+
+            return attempt_here
         # Only now: without Spark, everything above must work.
-        from sparkdl_runner import slots, spark_context, spark_launcher
+        from sparkdl_runner import encryption, gpu_scheduling, slots, spark_context, spark_launcher
 
         context = spark_context.require_spark_context()
         if spark_context.is_single_host(context):
             self.backend.check_installed()
-        packed = function.pack(main, kwargs)
-        num_proc = slots.wait_for_slots(context, self.num_proc, self.config)
-        return spark_launcher.launch(
-            context,
-            num_proc=num_proc,
-            backend=self.backend.name,
-            function=packed,
-            config=self.config,
-        )
+        encryption.check_encryption(context, self.backend.name, self.config)
+        slots.check_allocation(context)
+        profile = gpu_scheduling.rank_profile(context)
+
+        def attempt_on_spark(attempt: int) -> Any:
+            num_proc = slots.wait_for_slots(
+                context,
+                self.num_proc,
+                self.config,
+                profile=profile,
+                least=self.config.min_num_proc if attempt else None,
+            )
+            return _value(
+                spark_launcher.launch(
+                    context,
+                    num_proc=num_proc,
+                    backend=self.backend.name,
+                    function=packed,
+                    config=self.config,
+                    run=run,
+                    attempt=attempt,
+                    profile=profile,
+                )
+            )
+
+        return attempt_on_spark
 
 
 def check_count(name: str, value: object) -> None:
@@ -123,8 +156,13 @@ def _check_on_driver() -> None:
         )
 
 
-def _rank_zero(outcomes: list[Outcome]) -> Outcome:
+def _value(outcomes: list[Outcome]) -> Any:
+    """What rank 0 returned; raises what ended the ranks if something did."""
+    cause = root_cause(outcomes)
+    if cause is not None:
+        raise to_error(cause, outcomes)
     for outcome in outcomes:
-        if outcome.world.rank == 0 and outcome.status == "returned":
-            return outcome
+        if outcome.world.rank == 0 and outcome.status == RETURNED:
+            show_notes(outcomes)
+            return function.unpack_result(outcome.payload)
     raise RunnerError("The ranks were stopped before rank 0 had returned its value.")

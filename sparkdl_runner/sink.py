@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TextIO
 
 from sparkdl_runner.outcome import Outcome
+from sparkdl_runner.vital_signs import VitalSigns
 from sparkdl_runner.world import World
 
 
@@ -23,6 +24,9 @@ class Sink(ABC):
     @abstractmethod
     def failed(self, outcome: Outcome) -> None:
         """Takes the news that the rank has failed or died, as soon as it is known."""
+
+    def vital_signs(self, world: World, signs: VitalSigns) -> None:  # noqa: B027 - most do not care
+        """Takes a look at the rank's process, one every second."""
 
 
 def write_lines(stream: TextIO, world: World, lines: list[str]) -> None:

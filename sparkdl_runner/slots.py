@@ -12,40 +12,65 @@ from sparkdl_runner.spark_context import is_single_host
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
+    from pyspark.resource import ResourceProfile
 
 POLL_SECONDS = 0.5
 
 
-def count_slots(context: SparkContext) -> int:
-    """How many tasks of the default resource profile the cluster can run at once, busy or not."""
+def count_slots(context: SparkContext, profile: ResourceProfile | None = None) -> int:
+    """How many tasks of a resource profile the cluster can run at once, busy or not."""
     scala_context = context._jsc.sc()
-    profile = scala_context.resourceProfileManager().defaultResourceProfile()
-    return int(scala_context.maxNumConcurrentTasks(profile))
+    manager = scala_context.resourceProfileManager()
+    if profile is None:
+        wanted = manager.defaultResourceProfile()
+    else:
+        # Spark's own words for it, which it learns of when a stage first asks for the profile.
+        wanted = context.parallelize([0], 1).withResources(profile)._jrdd.rdd().getResourceProfile()
+    return int(scala_context.maxNumConcurrentTasks(wanted))
 
 
-def wait_for_slots(context: SparkContext, needed: int, config: RunConfig) -> int:
-    """Makes sure that the cluster has enough slots, or will have soon.
-
-    Args:
-        context: The application's context.
-        needed: How many ranks there will be; 0 for as many as there are slots.
-        config: Says how long to wait for executors that have yet to register.
-
-    Returns:
-        The number of ranks to start.
+def check_allocation(context: SparkContext) -> None:
+    """Refuses dynamic allocation, with which clusters start no barrier stage.
 
     Raises:
-        LaunchError: There are too few, or dynamic allocation is on.
+        LaunchError: It is on.
     """
     if (context.getConf().get("spark.dynamicAllocation.enabled") or "").lower() == "true":
         raise LaunchError(
             "spark.dynamicAllocation.enabled is true, with which clusters start no barrier stage: "
             "set it to false and give the cluster a fixed size (spark.executor.instances)."
         )
+
+
+def wait_for_slots(
+    context: SparkContext,
+    needed: int,
+    config: RunConfig,
+    *,
+    profile: ResourceProfile | None = None,
+    least: int | None = None,
+) -> int:
+    """Makes sure that the cluster has enough slots, or will have soon.
+
+    Args:
+        context: The application's context.
+        needed: How many ranks there will be; 0 for as many as there are slots.
+        config: Says how long to wait for executors that have yet to register.
+        profile: What each rank's task asks for.
+        least: How few ranks will do, if there are no more slots after that wait.
+
+    Returns:
+        The number of ranks to start.
+
+    Raises:
+        LaunchError: There are too few.
+    """
     deadline = time.monotonic() + (0 if is_single_host(context) else config.slot_wait_seconds)
     told = False
-    while (available := count_slots(context)) < max(needed, 1):
+    while (available := count_slots(context, profile)) < max(needed, 1):
         if time.monotonic() >= deadline:
+            if least is not None and available >= least:
+                return available
             raise LaunchError(_too_few_slots(context, needed, available))
         if not told:
             told = True

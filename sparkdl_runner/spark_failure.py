@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sparkdl_runner import errors
-from sparkdl_runner.outcome import Outcome, UnheardFailureError, consequences, to_error
+from sparkdl_runner.outcome import LOST, Outcome, UnheardFailureError, consequences, to_error
 
 
 def explain(
@@ -54,12 +55,14 @@ def explain(
             "Write large things to shared storage and return their path, or raise that setting."
         )
     if application_ended:
-        return errors.RunnerError(
+        return errors.RunCancelledError(
             "The Spark application ended before the ranks had finished: its session was stopped, "
             "or its JVM died, for example of a result larger than spark.driver.memory holds."
         )
     if re.search(r"\bcancelled\b", text):
-        return errors.RunnerError("The Spark job was cancelled before the ranks had finished.")
+        return errors.RunCancelledError(
+            "The Spark job was cancelled before the ranks had finished."
+        )
     return errors.RunnerError(
         "\n\n".join(
             [
@@ -69,6 +72,18 @@ def explain(
             ]
         )
     )
+
+
+def with_lost_executors(failures: Sequence[Outcome], error: Exception) -> list[Outcome]:
+    """Adds, to ranks that were lost, what Spark says of the loss of an executor."""
+    found = re.search(r"ExecutorLostFailure \((.*?)\)(?:\n|$)", str(error), re.DOTALL)
+    if found is None:
+        return list(failures)
+    reason = " ".join(found.group(1).split())
+    return [
+        replace(failure, message=f"is lost: {reason}") if failure.status == LOST else failure
+        for failure in failures
+    ]
 
 
 def _raised_in_task(text: str) -> tuple[str, str] | None:

@@ -34,10 +34,12 @@ class Job:
         """Waits for the action; may be interrupted. Raises what the action raised."""
         return self._end.result()
 
-    def wait(self, timeout_seconds: float) -> None:
-        """Waits until the action has ended one way or the other, at most so long."""
+    def wait(self, timeout_seconds: float) -> bool:
+        """Waits until the action has ended in any way, at most so long. Returns whether it has."""
         wait([self._end], timeout_seconds)
-        self._thread.join(timeout_seconds)
+        if self._end.done():
+            self._thread.join(timeout_seconds)
+        return self._end.done()
 
     def _run(self) -> None:
         try:

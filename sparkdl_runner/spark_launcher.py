@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import socket
 import sys
-from contextlib import closing, suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from sparkdl_runner import network, spark_failure, spark_job
 from sparkdl_runner.agent import RankTask
+from sparkdl_runner.backends import get_backend
 from sparkdl_runner.config import RunConfig
 from sparkdl_runner.console import Console
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.gang import Gang
 from sparkdl_runner.log_server import LogServer
-from sparkdl_runner.outcome import Outcome
+from sparkdl_runner.outcome import Outcome, explains_the_end, with_failures
 from sparkdl_runner.spark_context import is_single_host, is_stopped
+from sparkdl_runner.watch import Verdict, Watch
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
+    from pyspark.resource import ResourceProfile
 
 # How long a cancelled job's tasks may take to end.
 CANCEL_SECONDS = 10.0
+# How long ranks that were told to stop may take beyond their grace.
+STOP_SECONDS = 2.0
 
 
 def launch(
@@ -31,7 +36,9 @@ def launch(
     backend: str,
     function: bytes,
     config: RunConfig,
+    run: str,
     attempt: int = 0,
+    profile: ResourceProfile | None = None,
 ) -> list[Outcome]:
     """Runs the function as ``num_proc`` ranks and waits for all of them to end.
 
@@ -41,7 +48,9 @@ def launch(
         backend: The backend's name.
         function: Made by ``function.pack``.
         config: The run's settings.
+        run: The run's own name.
         attempt: Which submission of the gang this is.
+        profile: What each rank's task asks Spark for; None for what all tasks get.
 
     Returns:
         How each rank ended, for as many as could tell.
@@ -61,20 +70,43 @@ def launch(
         function=function,
         search_path=tuple(path for path in sys.path if path),
         channel=server.channel,
-        relay_output=config.driver_log_verbosity == "all",
-        shutdown_grace_seconds=config.shutdown_grace_seconds,
+        config=config,
+        run=run,
         single_host=is_single_host(context),
     )
-    server.start()
-    with (
-        closing(server),
-        closing(console.gang),
-        spark_job.tagged(context, num_proc, backend) as tag,
-    ):
-        ranks = context.parallelize(range(num_proc), num_proc).barrier().mapPartitions(task)
-        job = spark_job.Job(lambda: list(ranks.collect()))
+    problems: list[str] = []
+    with ExitStack() as stack:
+        stack.callback(server.close)
+        stack.callback(console.gang.close)
+        tag = stack.enter_context(spark_job.tagged(context, num_proc, backend))
+        ranks = context.parallelize(range(num_proc), num_proc)
+        if profile is not None:
+            ranks = ranks.withResources(profile)
+        gathered = ranks.barrier().mapPartitions(task)
+
+        def act_on(verdict: Verdict) -> None:
+            """Ends a gang that hangs; where Spark does not know that yet, its job as well."""
+            problems.append(verdict.launch_problem)
+            for failure in verdict.failures:
+                console.failed(failure)
+            console.gang.stop()
+            if not job.wait(config.shutdown_grace_seconds + STOP_SECONDS):
+                with suppress(Exception):
+                    context.cancelJobsWithTag(tag)
+
+        console.watch = server.watch = Watch(
+            config=config,
+            backend=get_backend(backend),
+            num_proc=num_proc,
+            ask_stacks=server.ask_stacks,
+            on_verdict=act_on,
+        )
+        server.start()
+        job = spark_job.Job(lambda: list(gathered.collect()))
+        console.watch.start()
+        stack.callback(console.watch.close)
         try:
-            return job.result()
+            return with_failures(job.result(), console.failures)
         except BaseException as error:
             # Spark may leave the other tasks a few seconds; their workers get none.
             console.gang.stop()
@@ -83,12 +115,15 @@ def launch(
             job.wait(CANCEL_SECONDS)
             if not isinstance(error, Exception):
                 raise
-            if any(not failure.is_communication_error for failure in console.failures):
-                return console.failures
+            if any(problems):
+                raise LaunchError(problems[0]) from None
+            failures = spark_failure.with_lost_executors(console.failures, error)
+            if explains_the_end(failures):
+                return failures
             raise spark_failure.explain(
                 error,
                 python=context.pythonExec,
-                failures=console.failures,
+                failures=failures,
                 application_ended=is_stopped(context),
             ) from None
         finally:

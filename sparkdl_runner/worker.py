@@ -18,7 +18,7 @@ import threading
 import traceback
 from collections.abc import Iterable
 
-from sparkdl_runner import driver_log, function, lifeline, world
+from sparkdl_runner import driver_log, function, lifeline, pulse, stacks, world
 from sparkdl_runner.backends import Backend, get_backend
 from sparkdl_runner.control import Envelope, Line
 from sparkdl_runner.errors import NotPicklableError
@@ -32,6 +32,7 @@ def main() -> None:
     parser.add_argument("--control-fd", type=int, required=True)
     parser.add_argument("--lifeline-fd", type=int, required=True)
     parser.add_argument("--agent-pid", type=int, required=True)
+    parser.add_argument("--stacks-fd", type=int, required=True)
     parser.add_argument("--listener-fd", type=int)
     arguments = parser.parse_args()
 
@@ -40,6 +41,7 @@ def main() -> None:
     for fd in (arguments.control_fd, arguments.listener_fd):
         if fd is not None:
             os.set_inheritable(fd, False)
+    stacks.offer(arguments.stacks_fd)
     # Lines must reach the agent when they are printed, not when a buffer is full.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 
@@ -54,6 +56,7 @@ def main() -> None:
     sys.path += [path for path in envelope.search_path if _is_new(path)]
     world.enter_world(envelope.world)
     driver_log.connect(line)
+    pulse.start(line, backend)
     _exit(_run(line, backend, envelope, arguments.listener_fd), guard_pid)
 
 

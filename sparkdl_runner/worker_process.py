@@ -16,10 +16,13 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from sparkdl_runner import lifeline
+from sparkdl_runner import lifeline, stacks
 from sparkdl_runner.control import Envelope, Line
+from sparkdl_runner.memory_evidence import MemoryEvidence
 from sparkdl_runner.outcome import DIED, FAILED, RETURNED, STOPPED, Outcome, describe_exit
+from sparkdl_runner.rank_log import RankLog
 from sparkdl_runner.sink import Sink
+from sparkdl_runner.vital_signs import Observer
 from sparkdl_runner.world import World
 
 TAIL_LINES = 40
@@ -27,6 +30,7 @@ MAX_LINE_CHARACTERS = 16 * 1024
 # How long last words may take to arrive once the worker is dead.
 DRAIN_SECONDS = 2.0
 OUTPUT_POLL_MILLISECONDS = 250
+LOOK_SECONDS = 1.0
 
 
 class WorkerProcess:
@@ -45,6 +49,7 @@ class WorkerProcess:
 
     _sink: Sink
     _world: World
+    _observer: Observer
 
     def __init__(
         self,
@@ -61,14 +66,18 @@ class WorkerProcess:
         self._was_stopped = False
         self._is_relaying = False  # The relaying thread closes the output pipe that it reads.
         self._is_over = threading.Event()
+        self._asking = threading.Lock()
         self._family = uuid.uuid4().hex
+        self._memory = MemoryEvidence()
+        self._log: RankLog | None = None
         ours, theirs = socket.socketpair()
         lifeline_end, self._lifeline = os.pipe()
         output, output_end = os.pipe()
-        inherited = [theirs.fileno(), lifeline_end]
+        self._stacks, stacks_end = os.pipe()
+        inherited = [theirs.fileno(), lifeline_end, stacks_end]
         command = [sys.executable, "-P", "-m", "sparkdl_runner.worker", "--backend", backend]
         command += ["--control-fd", str(theirs.fileno()), "--lifeline-fd", str(lifeline_end)]
-        command += ["--agent-pid", str(os.getpid())]
+        command += ["--agent-pid", str(os.getpid()), "--stacks-fd", str(stacks_end)]
         if listener is not None:
             inherited.append(listener.fileno())
             command += ["--listener-fd", str(listener.fileno())]
@@ -86,20 +95,24 @@ class WorkerProcess:
             ours.close()
             os.close(self._lifeline)
             os.close(output)
+            os.close(self._stacks)
             raise
         finally:
             theirs.close()
             os.close(lifeline_end)
             os.close(output_end)
+            os.close(stacks_end)
             if listener is not None:
                 listener.close()
         self._line = Line(ours)
         self._output = output
 
-    def begin(self, envelope: Envelope, sink: Sink) -> None:
+    def begin(self, envelope: Envelope, sink: Sink, log: RankLog) -> None:
         """Gives the worker its place and its work, and says where its words go. Call it once."""
         self._world = envelope.world
         self._sink = sink
+        self._log = log
+        self._observer = Observer(self._process.pid)
         try:
             envelope.send(self._line)
         except OSError:
@@ -108,6 +121,13 @@ class WorkerProcess:
     def stop(self) -> None:
         """Asks for the worker's end; safe from any thread, and after the end."""
         self._events.put(("stop", None))
+
+    def stacks(self) -> str:
+        """The Python stacks of the worker's threads, or a sentence on why there are none."""
+        with self._asking:
+            if self._stacks < 0 or self._process.poll() is not None:
+                return "(no stacks: the process has ended)"
+            return stacks.ask(self._process.pid, self._stacks, self._observer.look().state)
 
     def wait(self) -> Outcome:
         """Supervises the worker until it and all that it started are gone.
@@ -121,6 +141,7 @@ class WorkerProcess:
                 ("output", self._relay_output),
                 ("control", self._receive),
                 ("exit", self._await_exit),
+                ("vitals", self._look_after),
             )
         ]
         self._is_relaying = True
@@ -136,8 +157,11 @@ class WorkerProcess:
             self._note(*self._events.get())
         self._is_over.set()
         threads[0].join(DRAIN_SECONDS)
+        threads[3].join(DRAIN_SECONDS)
         self.end()
         outcome = self._outcome()
+        if self._log is not None:
+            self._log.close(keep=outcome.status != RETURNED)
         if outcome.status == DIED:
             self._sink.failed(outcome)
         return outcome
@@ -151,6 +175,10 @@ class WorkerProcess:
             os.close(self._lifeline)
             self._lifeline = -1
         self._line.close()
+        with self._asking:
+            if self._stacks >= 0:
+                os.close(self._stacks)
+                self._stacks = -1
         if not self._is_relaying:
             os.close(self._output)
             self._is_relaying = True
@@ -195,17 +223,22 @@ class WorkerProcess:
         if self._report is not None:
             fields, payload = dict(self._report[0]), self._report[1]
             status = fields.pop("kind")
+            if self._log is not None and self._log.problem is not None:
+                fields["notes"] = (f"rank {self._world.rank}: {self._log.problem}",)
             if status == RETURNED and exit_code not in (None, 0) and not self._was_stopped:
                 fields["notes"] = (
                     f"rank {self._world.rank} returned its value, but its process then "
                     + describe_exit(exit_code),
                 )
+        if status == DIED and exit_code == -signal.SIGKILL:
+            fields["message"] = self._memory.verdict() or ""
         return Outcome(
             world=self._world,
             status=status,
             ended_at=time.time(),
             exit_code=exit_code,
             output_tail=tuple(self._tail),
+            log_path="" if self._log is None or self._log.size_bytes == 0 else str(self._log.path),
             payload=payload,
             **fields,
         )
@@ -232,11 +265,19 @@ class WorkerProcess:
             while True:
                 message, payload = self._line.receive()
                 if message["kind"] == "message":
+                    self._observer.printed()
                     self._sink.message(self._world, message["text"])
+                elif message["kind"] == "pulse":
+                    del message["kind"]
+                    self._observer.pulse(**message)
                 else:
                     self._events.put(("report", (message, payload)))
         except EOFError:
             pass
+
+    def _look_after(self) -> None:
+        while not self._is_over.wait(LOOK_SECONDS):
+            self._sink.vital_signs(self._world, self._observer.look())
 
     def _relay_output(self) -> None:
         rest = b""
@@ -251,6 +292,9 @@ class WorkerProcess:
                 chunk = pipe.read(64 * 1024)
                 if not chunk:
                     break
+                self._observer.printed()
+                if self._log is not None:
+                    self._log.write(chunk)
                 *whole, rest = (rest + chunk).split(b"\n")
                 if len(rest) > MAX_LINE_CHARACTERS:
                     whole, rest = [*whole, rest], b""

@@ -11,11 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_runner import log_client, network
+from sparkdl_runner.backends import get_backend
+from sparkdl_runner.config import RunConfig
 from sparkdl_runner.frames import LENGTH, MAC_BYTES, FrameCodec
 from sparkdl_runner.log_client import LogClient
 from sparkdl_runner.log_server import ChannelAddress, LogServer
 from sparkdl_runner.outcome import FAILED, Outcome
 from sparkdl_runner.sink import Sink
+from sparkdl_runner.vital_signs import VitalSigns
+from sparkdl_runner.watch import Watch
 from sparkdl_runner.world import Peer, assign_ranks
 
 WORLDS = assign_ranks(
@@ -46,18 +50,39 @@ def recorder():
     return Recorder()
 
 
+def watch_of(num_proc=2):
+    return Watch(
+        config=RunConfig(),
+        backend=get_backend("torch"),
+        num_proc=num_proc,
+        ask_stacks=dict,
+        on_verdict=lambda verdict: None,
+    )
+
+
 @pytest.fixture
 def server(recorder):
     server = LogServer(network.listen("127.0.0.1"), host="127.0.0.1", num_proc=2, sink=recorder)
+    server.watch = watch_of()
     server.start()
     yield server
     server.close()
 
 
-def client_of(server, rank=0, *, relay_output=True, on_stop=lambda: None, channel=None):
-    return LogClient(
-        channel or server.channel, WORLDS[rank], relay_output=relay_output, on_stop=on_stop
+def client_of(server, rank=0, *, channel=None, **arguments):
+    client = LogClient(
+        channel or server.channel,
+        rank,
+        **{
+            "relay_output": True,
+            "fence_seconds": 60.0,
+            "on_stop": lambda: None,
+            "on_stacks": lambda: f"stacks of {rank}",
+            **arguments,
+        },
     )
+    client.place(WORLDS[rank])
+    return client
 
 
 def test_what_a_rank_says_arrives_in_order_and_before_the_end(server, recorder):
@@ -145,7 +170,8 @@ def test_recorded_frames_cannot_be_replayed(server, recorder):
     with socket.create_connection(server.address, timeout=5) as connection:
         nonce = connection.recv(16, socket.MSG_WAITALL)
         codec = FrameCodec(server.channel.key, nonce, b"agent")
-        hello = codec.seal({"kind": "hello", "world": WORLDS[0].to_json()})
+        hello = codec.seal({"kind": "hello", "partition": 0, "host": "h"})
+        hello += codec.seal({"kind": "placed", "world": WORLDS[0].to_json()})
         message = codec.seal({"kind": "message", "text": "once"})
         connection.sendall(hello + message + message)
         assert connection.recv(1) == b""  # the repeated frame ended the connection
@@ -179,6 +205,7 @@ def test_a_failure_gets_through_a_queue_that_is_full(recorder, monkeypatch):
     monkeypatch.setattr(log_client, "MAX_QUEUED_FRAMES", 3)
     listener = network.listen("127.0.0.1")
     server = LogServer(listener, host="127.0.0.1", num_proc=1, sink=recorder)
+    server.watch = watch_of(1)
     client = client_of(server)  # connected by the kernel; the server does not yet accept
     for _ in range(10):
         client.output(WORLDS[0], ["line"])
@@ -219,7 +246,7 @@ def test_a_driver_that_does_not_read_costs_lines_not_time(monkeypatch):
     monkeypatch.setattr(log_client, "FLUSH_SECONDS", 0.2)
     listener = network.listen("127.0.0.1")
     address = ChannelAddress(host="127.0.0.1", port=listener.getsockname()[1], key=bytes(32))
-    client = LogClient(address, WORLDS[0], relay_output=True, on_stop=lambda: None)
+    client = client_of(None, channel=address)
     accepted, _ = listener.accept()
     accepted.sendall(bytes(16))
     assert client.is_connected
@@ -233,6 +260,79 @@ def test_a_driver_that_does_not_read_costs_lines_not_time(monkeypatch):
     client.close()
     listener.close()
     client._sender.join()
+
+
+def test_the_driver_asks_for_stacks(server):
+    clients = [client_of(server, rank) for rank in range(2)]
+    assert all(client.is_connected for client in clients)
+    wait_for(lambda: len(server._writers) == 2)
+    assert server.ask_stacks() == {0: "stacks of 0", 1: "stacks of 1"}
+    for client in clients:
+        client.close()
+
+
+def test_the_watch_is_told_of_signs_and_of_the_end(server):
+    client = client_of(server)
+    signs = VitalSigns(silent_seconds=1.0, idle_seconds=2.0, joining_seconds=0.0, state="S")
+    client.vital_signs(WORLDS[0], signs)
+    client.close()
+    server.flush()
+    rank = server.watch._ranks[0]
+    assert rank.world == WORLDS[0]
+    assert rank.has_ended
+    assert rank.gone_at is None
+
+
+def test_an_agent_that_goes_without_a_word_is_gone(server):
+    client = client_of(server)
+    assert client.is_connected
+    wait_for(lambda: 0 in server._writers)
+    client._is_closing = True  # as when its process is killed: it neither says so nor comes back
+    client._queue.put(None)
+    wait_for(lambda: server.watch._ranks[0].gone_at is not None)
+    client.close()
+
+
+def test_a_connection_that_breaks_is_made_again(server, recorder):
+    client = client_of(server)
+    client.message(WORLDS[0], "before")
+    wait_for(lambda: recorder.heard)
+    server._loop.call_soon_threadsafe(server._writers[0][0].transport.abort)
+    wait_for(lambda: not client._connected.is_set())
+    wait_for(client._connected.is_set)
+    client.message(WORLDS[0], "after")
+    client.close()
+    assert [text for _, _, text in recorder.heard] == ["before", "after"]
+    assert server.watch._ranks[0].gone_at is None
+
+
+def test_a_worker_that_is_cut_off_from_the_driver_is_ended(server):
+    ended = threading.Event()
+    client = client_of(server, fence_seconds=1.0, on_stop=ended.set)
+    assert client.is_connected
+    server.close()
+    assert ended.wait(5)
+    client._sender.join(5)
+    assert "had not heard the driver for 1 s" in client.notes()[0]
+    client.close()
+
+
+def test_an_agent_that_was_never_heard_goes_on(server):
+    closed = network.listen("127.0.0.1")
+    channel = replace(server.channel, port=closed.getsockname()[1])
+    closed.close()
+    ended = threading.Event()
+    client = client_of(server, channel=channel, fence_seconds=0.1, on_stop=ended.set)
+    assert not client.is_connected
+    assert not ended.wait(0.5)
+    client.close()
+
+
+def wait_for(condition, timeout_seconds=5.0):
+    deadline = time.monotonic() + timeout_seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @given(

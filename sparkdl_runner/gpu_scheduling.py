@@ -1,0 +1,65 @@
+"""One GPU for each rank, by Spark's stage-level scheduling where that is possible.
+
+Spark gives a task as many GPUs as ``spark.task.resource.gpu.amount`` says. Where that is 1 or more,
+there is nothing to do. Clusters for data work leave it unset or at a fraction, so that many small
+tasks share a GPU; there the ranks' stage alone asks for one GPU a task.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from sparkdl_runner.errors import LaunchError
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.resource import ResourceProfile
+
+_WITH_STAGE_LEVEL = {"spark": (3, 4, 0), "yarn": (3, 5, 1), "k8s": (3, 5, 1)}
+"""Per kind of master, the first version that can do it without dynamic allocation."""
+
+
+def rank_profile(context: SparkContext) -> ResourceProfile | None:
+    """What a rank's task asks for, or None where Spark's own settings say it all.
+
+    Raises:
+        LaunchError: The executors have GPUs, tasks get none or share them, and this Spark cannot
+            be asked for another share for one stage.
+    """
+    settings = context.getConf()
+    per_executor = int(settings.get("spark.executor.resource.gpu.amount") or 0)
+    per_task = float(settings.get("spark.task.resource.gpu.amount") or 0)
+    if per_executor == 0 or per_task >= 1:
+        return None
+    obstacle = _obstacle(context, settings.get("spark.executor.cores"))
+    if obstacle is not None:
+        raise LaunchError(
+            f"Executors have {per_executor} GPU(s) each "
+            f"(spark.executor.resource.gpu.amount), and a task gets {per_task:g} of one "
+            "(spark.task.resource.gpu.amount), so ranks would share GPUs or get none. Stage-level "
+            f"scheduling could give each rank its own, but {obstacle}. Set "
+            "spark.task.resource.gpu.amount to 1."
+        )
+    from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
+
+    # Not all versions count GPUs when they fill an executor; cores they all count.
+    cores = int(settings.get("spark.executor.cores") or 1)
+    requests = TaskResourceRequests().cpus(max(1, cores // per_executor)).resource("gpu", 1)
+    profile: ResourceProfile = ResourceProfileBuilder().require(requests).build
+    return profile
+
+
+def _obstacle(context: SparkContext, executor_cores: str | None) -> str | None:
+    master = (context.master or "").partition(":")[0]
+    least = _WITH_STAGE_LEVEL.get(master)
+    if least is None:
+        return f"the master {context.master} has none"
+    version = tuple(int(part) for part in re.findall(r"\d+", context.version)[:3])
+    if version < least:
+        return (
+            f"on {master} it needs Spark {'.'.join(map(str, least))}, and this is {context.version}"
+        )
+    if int(executor_cores or 0) < 2:
+        return "it needs spark.executor.cores to be set, to 2 or more"
+    return None

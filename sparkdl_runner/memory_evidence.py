@@ -1,0 +1,88 @@
+"""Whether the kernel killed a process because memory ran out: what its own counters say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class MemoryEvidence:
+    """Remembers the kernel's counts of out-of-memory kills, to see later which one grew."""
+
+    def __init__(self) -> None:
+        self._before = _counts()
+
+    def verdict(self) -> str | None:
+        """A sentence on the kill that came since, or None if the kernel counted none."""
+        now = _counts()
+        grown = [name for name, count in now.items() if count > self._before.get(name, count)]
+        for name in ("cgroup", "host"):
+            if name in grown:
+                return _SENTENCES[name].format(limit=_limit())
+        return None
+
+
+_SENTENCES = {
+    "cgroup": (
+        "The kernel's out-of-memory killer ended it: the memory limit of its container "
+        "(cgroup{limit}) was reached. Give the executor more memory "
+        "(spark.executor.memoryOverhead, spark.executor.pyspark.memory), or use less: smaller "
+        "batches, a smaller memory_budget_bytes."
+    ),
+    "host": (
+        "The kernel's out-of-memory killer ended a process of this host at that time: the host ran "
+        "out of memory. Start fewer ranks per host, or use less memory in each."
+    ),
+}
+
+
+def _counts() -> dict[str, int]:
+    counts = {}
+    group = _own_cgroup()
+    if group is not None:
+        for file, key in (("memory.events", "oom_kill"), ("memory.oom_control", "oom_kill")):
+            value = _read_key(group / file, key)
+            if value is not None:
+                counts["cgroup"] = value
+                break
+    host = _read_key(Path("/proc/vmstat"), "oom_kill")
+    if host is not None:
+        counts["host"] = host
+    return counts
+
+
+def _own_cgroup() -> Path | None:
+    """The directory of this process's memory control group, of version 2 or 1."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        number, controllers, path = line.split(":", 2)
+        if number == "0" or "memory" in controllers.split(","):
+            root = Path("/sys/fs/cgroup") if number == "0" else Path("/sys/fs/cgroup/memory")
+            # Inside a container the path is often the host's, and the root is ours.
+            for group in (root / path.strip("/"), root):
+                if (group / "memory.events").exists() or (group / "memory.oom_control").exists():
+                    return group
+    return None
+
+
+def _read_key(path: Path, key: str) -> int | None:
+    try:
+        for line in path.read_text().splitlines():
+            name, _, value = line.partition(" ")
+            if name == key:
+                return int(value)
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def _limit() -> str:
+    group = _own_cgroup()
+    for name in ("memory.max", "memory.limit_in_bytes"):
+        try:
+            return f", {int((group / name).read_text()):,} bytes" if group else ""
+        except (OSError, ValueError):
+            continue
+    return ""

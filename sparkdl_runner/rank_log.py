@@ -1,0 +1,119 @@
+"""The full log of each rank, on the host where it ran.
+
+Only the last lines travel with an error, and the driver shows no more than it can take; all that a
+rank prints is in its file, up to a limit.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import stat
+import tempfile
+import time
+from pathlib import Path
+
+from sparkdl_runner.world import World
+
+MAX_LOG_BYTES = 1 << 30
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+KEEP_SECONDS = 7 * 24 * 3600
+
+
+class RankLog:
+    """One rank's file, readable by its owner alone.
+
+    Args:
+        directory: Where ``rank-R.log`` is made; made as well if need be.
+        rank: The rank.
+        was_asked_for: Whether it stays when all went well.
+    """
+
+    def __init__(self, directory: Path, rank: int, *, was_asked_for: bool = False) -> None:
+        self._was_asked_for = was_asked_for
+        self.path = directory / f"rank-{rank}.log"
+        self.problem: str | None = None
+        self.missing_bytes = 0
+        self.size_bytes = 0
+        self._fd = -1
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._fd = os.open(self.path, _FLAGS, 0o600)
+        except OSError as error:
+            self.problem = f"the full log could not be written to {self.path}: {error}"
+
+    def write(self, raw: bytes) -> None:
+        """Appends what the rank printed. Never raises: a full disk must not end a training."""
+        if self._fd < 0 or self.size_bytes + len(raw) > MAX_LOG_BYTES:
+            self.missing_bytes += len(raw)
+            return
+        try:
+            os.write(self._fd, raw)
+        except OSError as error:
+            self.problem = f"the log {self.path} ends early: {error}"
+            self.close()
+            self.missing_bytes += len(raw)
+            return
+        self.size_bytes += len(raw)
+
+    def close(self, *, keep: bool = True) -> None:
+        """Closes the file, and removes it unless it is to be kept, or was asked for."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        if not keep and not self._was_asked_for:
+            self.path.unlink(missing_ok=True)
+            for folder in (self.path.parent, self.path.parent.parent):
+                try:
+                    folder.rmdir()  # once it is empty
+                except OSError:
+                    return
+
+
+def rank_log(configured: str | None, run: str, world: World) -> RankLog:
+    """Opens the log of one rank of one attempt on this host.
+
+    It is below ``configured``; else below the folder whose logs the cluster manager keeps and
+    shows (YARN's LOG_DIRS), or below the system's temporary one.
+
+    Args:
+        configured: ``RunConfig.log_directory``.
+        run: The run's own name.
+        world: The rank and its attempt.
+    """
+    cluster = os.environ.get("LOG_DIRS", "").partition(",")[0]
+    base = Path(configured or cluster) if configured or cluster else default_base()
+    directory = base / run / f"attempt-{world.attempt}"
+    return RankLog(directory, world.rank, was_asked_for=bool(configured))
+
+
+def default_base() -> Path:
+    """This user's own folder for logs below the temporary one; never another user's."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    base = Path(tempfile.gettempdir()) / f"sparkdl_runner-logs-{user}"
+    try:
+        base.mkdir(mode=0o700, exist_ok=True)
+        found = base.lstat()
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="sparkdl_runner-logs-"))
+    # In a folder that all may write to, somebody else may have made it first.
+    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077:
+        return base
+    return Path(tempfile.mkdtemp(prefix="sparkdl_runner-logs-"))
+
+
+def remove_old_logs(now: float | None = None) -> None:
+    """Removes what runs of over a week ago left in the default folder."""
+    limit = (time.time() if now is None else now) - KEEP_SECONDS
+    base = default_base()
+    try:
+        runs = [run for run in base.iterdir() if run.is_dir() and not run.is_symlink()]
+    except OSError:
+        return
+    for run in runs:
+        if run.stat().st_mtime < limit and run.stat().st_uid == os.getuid():
+            shutil.rmtree(run, ignore_errors=True)

@@ -1,0 +1,59 @@
+"""Whether, and when, all ranks are started once more."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+from sparkdl_runner.config import RunConfig
+from sparkdl_runner.errors import (
+    LaunchError,
+    NotPicklableError,
+    RunCancelledError,
+    RunnerError,
+    WorkerFailedError,
+)
+
+MOST_BACKOFF_SECONDS = 60.0
+
+
+class Restarts:
+    """Counts the attempts of one run.
+
+    Args:
+        config: Says how many there may be, and after what.
+        sleep: Waits for so many seconds.
+
+    Attributes:
+        attempt: Which submission of the gang is the next, from 0.
+    """
+
+    def __init__(self, config: RunConfig, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._config = config
+        self._sleep = sleep
+        self.attempt = 0
+
+    def wait_or_raise(self, error: RunnerError) -> None:
+        """Waits for the next attempt, or raises the error that ended the last one."""
+        if self.attempt >= self._config.max_restarts or not self._is_worth_it(error):
+            if self.attempt and hasattr(error, "add_note"):
+                error.add_note(f"This was attempt {self.attempt}, counted from 0.")
+            raise error
+        seconds = min(self._config.restart_backoff_seconds * 2**self.attempt, MOST_BACKOFF_SECONDS)
+        self.attempt += 1
+        summary = str(error).partition("\n")[0]
+        print(
+            f"sparkdl_runner: {summary} Restarting all ranks in {seconds:g} s: restart "
+            f"{self.attempt} of {self._config.max_restarts}.",
+            file=sys.stderr,
+        )
+        self._sleep(seconds)
+
+    def _is_worth_it(self, error: RunnerError) -> bool:
+        """Whether another attempt may fare better: not where it was refused, or called off."""
+        if isinstance(error, (LaunchError, NotPicklableError, RunCancelledError)):
+            return False
+        if isinstance(error, WorkerFailedError) and not error.is_communication_error:
+            return self._config.restart_user_errors
+        return True

@@ -1,0 +1,265 @@
+"""The driver's watch over a gang: what hangs, and who is not heard of any more.
+
+Its judgement needs all ranks: where one is stuck, all others wait for it in the next allreduce and
+make no progress either. Three deadlines, each a setting:
+
+- ``start_timeout_seconds``: all agents must find one another.
+- ``rendezvous_timeout_seconds``: no rank may wait so long in the backend's rendezvous.
+- ``hang_timeout_seconds``: not for so long may all ranks together make no progress, or a single
+  process show no sign of life.
+
+An agent that is not heard for ``heartbeat_timeout_seconds``, or whose connection ends without a
+word, is lost: its executor died, its host, or the network between.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from sparkdl_runner.backends import Backend
+from sparkdl_runner.config import RunConfig
+from sparkdl_runner.outcome import HUNG, LOST, Outcome
+from sparkdl_runner.vital_signs import VitalSigns
+from sparkdl_runner.world import World
+
+CHECK_SECONDS = 0.25
+# A connection may break for a moment; and Spark often knows why an executor is gone.
+GONE_SECONDS = 1.0
+
+
+@dataclass(kw_only=True)
+class _Rank:
+    """What is known of one agent and its rank."""
+
+    host: str
+    heard_at: float
+    world: World | None = None
+    signs: VitalSigns | None = None
+    looked_at: float = 0.0
+    gone_at: float | None = None
+    has_ended: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What is wrong with a gang.
+
+    Attributes:
+        failures: The ranks that are to blame, and those that wait for them.
+        launch_problem: Or why the gang never came together.
+    """
+
+    failures: tuple[Outcome, ...] = ()
+    launch_problem: str = ""
+
+
+@dataclass(kw_only=True)
+class Watch:
+    """Watches one attempt.
+
+    Args:
+        config: Its deadlines.
+        backend: Tells a rank that waits for others from one that is waited for.
+        num_proc: How many ranks there are.
+        ask_stacks: Returns the Python stacks of all ranks that answer, by rank.
+        on_verdict: Called once at most, from the watch's thread.
+        now: The clock.
+    """
+
+    config: RunConfig
+    backend: Backend
+    num_proc: int
+    ask_stacks: Callable[[], dict[int, str]]
+    on_verdict: Callable[[Verdict], None]
+    now: Callable[[], float] = time.monotonic
+    _ranks: dict[int, _Rank] = field(default_factory=dict)
+    _first_at: float | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _closed: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begins to watch."""
+        self._thread = threading.Thread(target=self._run, name="sparkdl-watch", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stops watching; what is found after this is of no interest. May be called twice."""
+        self._closed.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def present(self, partition: int, host: str) -> None:
+        """An agent has come, or come back."""
+        with self._lock:
+            now = self.now()
+            self._first_at = now if self._first_at is None else self._first_at
+            rank = self._ranks.setdefault(partition, _Rank(host=host, heard_at=now))
+            rank.heard_at, rank.gone_at = now, None
+
+    def placed(self, partition: int, world: World) -> None:
+        """An agent has learnt of all the others, and begins its rank."""
+        with self._lock:
+            rank = self._ranks.setdefault(partition, _Rank(host=world.host, heard_at=self.now()))
+            rank.world = world
+
+    def heard(self, partition: int) -> None:
+        """An agent has said something."""
+        with self._lock:
+            if partition in self._ranks:
+                self._ranks[partition].heard_at = self.now()
+
+    def vital_signs(self, world: World, signs: VitalSigns) -> None:
+        """An agent has looked at its worker."""
+        with self._lock:
+            for rank in self._ranks.values():
+                if rank.world == world:
+                    rank.signs, rank.looked_at = signs, self.now()
+                    rank.heard_at = rank.looked_at
+
+    def ended(self, world: World) -> None:
+        """A rank has ended, in whatever way; nothing is expected of it any more."""
+        with self._lock:
+            for rank in self._ranks.values():
+                if rank.world == world:
+                    rank.has_ended = True
+
+    def gone(self, partition: int) -> None:
+        """An agent's connection has ended."""
+        with self._lock:
+            rank = self._ranks.get(partition)
+            if rank is not None and not rank.has_ended:
+                rank.gone_at = self.now()
+
+    def check(self) -> Verdict | None:
+        """What is wrong, if anything."""
+        with self._lock:
+            ranks = [rank for rank in self._ranks.values() if not rank.has_ended]
+            problem = self._start_problem()
+            if problem is not None:
+                return Verdict(launch_problem=problem)
+            lost = [self._lost(rank) for rank in ranks]
+            failures = tuple(failure for failure in lost if failure is not None)
+            if failures:
+                return Verdict(failures=failures)
+            stuck = self._stuck([rank for rank in ranks if rank.signs is not None])
+        return Verdict(failures=self._blame(stuck)) if stuck else None
+
+    def _run(self) -> None:
+        while not self._closed.wait(CHECK_SECONDS):
+            verdict = self.check()
+            if verdict is not None:
+                if not self._closed.is_set():
+                    self.on_verdict(verdict)
+                return
+
+    def _start_problem(self) -> str | None:
+        limit = self.config.start_timeout_seconds
+        if self._first_at is None or self.now() - self._first_at < limit:
+            return None
+        # Where one has learnt of all the others, all are there, whether or not they reach us.
+        if any(rank.world is not None for rank in self._ranks.values()):
+            return None
+        hosts = sorted({rank.host for rank in self._ranks.values()})
+        return (
+            f"{len(self._ranks)} of {self.num_proc} ranks have started on {', '.join(hosts)}, and "
+            f"the others have not within start_timeout_seconds={limit:g}: their executors cannot "
+            "start Python, or cannot reach the driver. Look at the executors' logs, or raise "
+            "RunConfig.start_timeout_seconds where starting takes longer."
+        )
+
+    def _lost(self, rank: _Rank) -> Outcome | None:
+        now, limit = self.now(), self.config.heartbeat_timeout_seconds
+        if rank.world is None:
+            return None
+        if rank.gone_at is not None and now - rank.gone_at > GONE_SECONDS:
+            message = (
+                "is lost: its Spark task ended without a word. Its executor was killed, or died, "
+                "for example of a memory limit."
+            )
+        elif now - rank.heard_at > limit:
+            message = (
+                f"has not been heard of for {now - rank.heard_at:.0f} s "
+                f"(heartbeat_timeout_seconds={limit:g}): its host or the network between it and "
+                "the driver is down."
+            )
+        else:
+            return None
+        return Outcome(world=rank.world, status=LOST, ended_at=time.time(), message=message)
+
+    def _stuck(self, ranks: Sequence[_Rank]) -> list[tuple[_Rank, str]]:
+        """Which ranks are stuck, with a sentence on each."""
+        seen = [(rank, rank.signs, self.now() - rank.looked_at) for rank in ranks]
+        limit = self.config.hang_timeout_seconds
+        if limit is not None:
+            silent = [
+                (
+                    rank,
+                    _SILENT.format(signs.silent_seconds + age, limit, _STATES.get(signs.state, "")),
+                )
+                for rank, signs, age in seen
+                if signs is not None and signs.silent_seconds + age > limit
+            ]
+            if silent:
+                return silent
+            idle = [signs.idle_seconds + age for _, signs, age in seen if signs is not None]
+            if idle and len(idle) == len(self._running()) and min(idle) > limit:
+                return [
+                    (rank, _IDLE.format(seconds, limit))
+                    for (rank, _, _), seconds in zip(seen, idle, strict=True)
+                ]
+        limit = self.config.rendezvous_timeout_seconds
+        joining = [signs.joining_seconds for _, signs, _ in seen if signs is not None]
+        if joining and max(joining) > limit:
+            absent = [rank for rank, signs, _ in seen if signs and signs.joining_seconds == 0]
+            reason = (
+                "has not joined its peers, who have waited for it"
+                if absent
+                else "could not join its peers, though all of them try; it has waited"
+            )
+            return [
+                (
+                    rank,
+                    f"{reason} for {max(joining):.0f} s (rendezvous_timeout_seconds={limit:g}).",
+                )
+                for rank in absent or ranks
+            ]
+        return []
+
+    def _running(self) -> list[_Rank]:
+        return [rank for rank in self._ranks.values() if not rank.has_ended]
+
+    def _blame(self, stuck: list[tuple[_Rank, str]]) -> tuple[Outcome, ...]:
+        """The stuck ranks with their stacks; those that wait for others are not the cause."""
+        stacks = self.ask_stacks()
+        failures = [
+            Outcome(
+                world=rank.world,
+                status=HUNG,
+                ended_at=time.time(),
+                message=message,
+                traceback=stacks.get(rank.world.rank, ""),
+                is_communication_error=self._waits(stacks.get(rank.world.rank, "")),
+            )
+            for rank, message in stuck
+            if rank.world is not None
+        ]
+        return tuple(failures)
+
+    def _waits(self, stacks: str) -> bool:
+        return any(part in stacks for part in self.backend.waiting_in)
+
+
+_SILENT = "has shown no sign of life for {:.0f} s (hang_timeout_seconds={:g}){}."
+_IDLE = (
+    "has made no progress for {:.0f} s (hang_timeout_seconds={:g}), and neither has any other rank."
+)
+_STATES = {
+    "T": ": its process is stopped (SIGSTOP)",
+    "t": ": its process is stopped by a debugger",
+    "D": ": its process waits in the kernel, as for a disk or a network drive that is gone",
+    "Z": ": its process is dead and not yet buried",
+}

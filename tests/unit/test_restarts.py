@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import pytest
+
+from sparkdl_runner import RunConfig
+from sparkdl_runner.errors import (
+    LaunchError,
+    NotPicklableError,
+    RunCancelledError,
+    RunnerError,
+    WorkerDiedError,
+    WorkerFailedError,
+    WorkerHungError,
+)
+from sparkdl_runner.restarts import Restarts
+
+PLACE = {"rank": 1, "host": "h", "attempt": 0, "output_tail": ()}
+DIED = WorkerDiedError("Rank 1 died.", **PLACE)
+HUNG = WorkerHungError("Rank 1 hung.", **PLACE, stacks="")
+RAISED = WorkerFailedError("Rank 1 raised.", **PLACE, remote_traceback="")
+LOST_PEERS = WorkerFailedError(
+    "Rank 1 lost its peers.", **PLACE, remote_traceback="", is_communication_error=True
+)
+
+
+def test_the_backoff_doubles_up_to_a_minute(capsys):
+    slept = []
+    restarts = Restarts(RunConfig(max_restarts=6, restart_backoff_seconds=5), slept.append)
+    for _ in range(6):
+        restarts.wait_or_raise(DIED)
+    assert slept == [5, 10, 20, 40, 60, 60]
+    assert restarts.attempt == 6
+    with pytest.raises(WorkerDiedError) as caught:
+        restarts.wait_or_raise(DIED)
+    assert caught.value.__notes__ == ["This was attempt 6, counted from 0."]
+    told = capsys.readouterr().err
+    assert "Rank 1 died. Restarting all ranks in 5 s: restart 1 of 6." in told
+
+
+@pytest.mark.parametrize("error", [DIED, HUNG, LOST_PEERS, RunnerError("Spark ended the run.")])
+def test_what_another_attempt_may_survive_is_tried_again(error):
+    restarts = Restarts(RunConfig(max_restarts=1), lambda seconds: None)
+    restarts.wait_or_raise(error)
+    assert restarts.attempt == 1
+
+
+@pytest.mark.parametrize(
+    "error", [RAISED, LaunchError("x"), NotPicklableError("x"), RunCancelledError("x")]
+)
+def test_what_would_fail_again_or_was_called_off_is_not(error):
+    with pytest.raises(type(error)):
+        Restarts(RunConfig(max_restarts=9), lambda seconds: None).wait_or_raise(error)
+
+
+def test_errors_of_the_function_are_tried_again_if_asked_for():
+    config = RunConfig(max_restarts=1, restart_user_errors=True)
+    Restarts(config, lambda seconds: None).wait_or_raise(RAISED)
+
+
+def test_without_restarts_the_error_is_raised_as_it_is():
+    with pytest.raises(WorkerDiedError) as caught:
+        Restarts(RunConfig()).wait_or_raise(DIED)
+    assert caught.value is DIED

@@ -1,0 +1,193 @@
+"""Who is to blame for a gang that hangs, by a clock that the test sets."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkdl_runner.backends import get_backend
+from sparkdl_runner.config import RunConfig
+from sparkdl_runner.outcome import HUNG, LOST
+from sparkdl_runner.vital_signs import VitalSigns
+from sparkdl_runner.watch import Watch
+from sparkdl_runner.world import Peer, assign_ranks
+
+CONFIG = RunConfig(
+    start_timeout_seconds=20,
+    rendezvous_timeout_seconds=30,
+    hang_timeout_seconds=60,
+    heartbeat_timeout_seconds=10,
+)
+WORLDS = list(
+    assign_ranks(
+        [
+            Peer(partition=i, host=f"host-{i}", host_key=f"k{i}", address="::1", interface="lo")
+            for i in range(3)
+        ],
+        backend="horovod",
+    ).values()
+)
+WAITS = 'File "/x/horovod/torch/mpi_ops.py", line 1 in synchronize'
+SLEEPS = 'File "train.py", line 9 in load'
+
+
+class Gang:
+    """Three ranks and a clock."""
+
+    def __init__(self, config=CONFIG, stacks=None):
+        self.seconds = 1000.0
+        self.stacks = stacks or {}
+        self.watch = Watch(
+            config=config,
+            backend=get_backend("horovod"),
+            num_proc=3,
+            ask_stacks=lambda: self.stacks,
+            on_verdict=lambda verdict: None,
+            now=lambda: self.seconds,
+        )
+
+    def begin(self, ranks=(0, 1, 2), *, placed=True):
+        for rank in ranks:
+            self.watch.present(rank, f"host-{rank}")
+            if placed:
+                self.watch.placed(rank, WORLDS[rank])
+
+    def look(self, rank, *, silent=0.0, idle=0.0, joining=0.0, state="S"):
+        signs = VitalSigns(
+            silent_seconds=silent, idle_seconds=idle, joining_seconds=joining, state=state
+        )
+        self.watch.vital_signs(WORLDS[rank], signs)
+
+    def ranks(self):
+        verdict = self.watch.check()
+        return None if verdict is None else [one.world.rank for one in verdict.failures]
+
+
+def test_all_is_well():
+    gang = Gang()
+    assert gang.watch.check() is None
+    gang.begin()
+    for rank in range(3):
+        gang.look(rank, idle=59)
+    assert gang.watch.check() is None
+
+
+def test_agents_that_do_not_come_are_missed_after_the_start_timeout():
+    gang = Gang()
+    gang.begin([0, 2], placed=False)
+    gang.seconds += 19
+    assert gang.watch.check() is None
+    gang.seconds += 2
+    problem = gang.watch.check().launch_problem
+    assert "2 of 3 ranks have started on host-0, host-2" in problem
+    assert "start_timeout_seconds=20" in problem
+
+
+def test_one_that_cannot_reach_the_driver_is_no_reason_once_the_others_have_met_it():
+    gang = Gang()
+    gang.begin([0])
+    gang.seconds += 30
+    gang.watch.heard(0)
+    assert gang.watch.check() is None
+
+
+def test_all_idle_is_a_hang_and_who_waits_is_not_its_cause():
+    gang = Gang(stacks={0: WAITS, 1: SLEEPS, 2: WAITS})
+    gang.begin()
+    for rank in range(3):
+        gang.look(rank, idle=61)
+    failures = gang.watch.check().failures
+    assert {one.status for one in failures} == {HUNG}
+    assert [one.is_communication_error for one in failures] == [True, False, True]
+    assert "no progress for 61 s (hang_timeout_seconds=60)" in failures[1].message
+    assert failures[1].traceback == SLEEPS
+
+
+def test_one_that_works_while_the_others_wait_is_no_hang():
+    gang = Gang()
+    gang.begin()
+    gang.look(0, idle=1)
+    gang.look(1, idle=1000)
+    gang.look(2, idle=1000)
+    assert gang.watch.check() is None
+
+
+def test_one_that_has_ended_is_not_waited_for():
+    gang = Gang()
+    gang.begin()
+    gang.watch.ended(WORLDS[0])
+    gang.look(1, idle=61)
+    gang.look(2, idle=61)
+    assert gang.ranks() == [1, 2]
+
+
+def test_a_process_without_a_sign_of_life_is_named_with_its_state():
+    gang = Gang()
+    gang.begin()
+    gang.look(0, idle=61)
+    gang.look(1, idle=61, silent=61, state="T")
+    gang.look(2)
+    failures = gang.watch.check().failures
+    assert [one.world.rank for one in failures] == [1]
+    assert "no sign of life for 61 s" in failures[0].message
+    assert "is stopped (SIGSTOP)" in failures[0].message
+
+
+def test_the_age_of_the_last_look_counts():
+    gang = Gang()
+    gang.begin()
+    for rank in range(3):
+        gang.look(rank, idle=55)
+    gang.seconds += 6
+    assert gang.ranks() == [0, 1, 2]
+
+
+def test_without_a_hang_timeout_nothing_is_a_hang():
+    gang = Gang(RunConfig(hang_timeout_seconds=None))
+    gang.begin()
+    for rank in range(3):
+        gang.look(rank, idle=1e9, silent=1e9)
+    assert gang.watch.check() is None
+
+
+@pytest.mark.parametrize(
+    ("joining", "blamed", "sentence"),
+    [
+        ((31, 0, 31), [1], "has not joined its peers, who have waited for it for 31 s"),
+        ((31, 31, 31), [0, 1, 2], "could not join its peers, though all of them try"),
+    ],
+)
+def test_a_rendezvous_that_takes_too_long(joining, blamed, sentence):
+    gang = Gang()
+    gang.begin()
+    for rank, seconds in enumerate(joining):
+        gang.look(rank, joining=seconds)
+    verdict = gang.watch.check()
+    assert [one.world.rank for one in verdict.failures] == blamed
+    assert sentence in verdict.failures[0].message
+
+
+def test_an_agent_that_is_not_heard_is_lost():
+    gang = Gang()
+    gang.begin()
+    gang.seconds += 9
+    gang.watch.heard(0)
+    gang.watch.heard(2)
+    assert gang.watch.check() is None
+    gang.seconds += 2
+    failure = gang.watch.check().failures[0]
+    assert (failure.world.rank, failure.status) == (1, LOST)
+    assert "not been heard of for 11 s (heartbeat_timeout_seconds=10)" in failure.message
+
+
+def test_an_agent_whose_connection_ends_is_lost_unless_it_comes_again_or_has_ended():
+    gang = Gang()
+    gang.begin()
+    for rank in range(3):
+        gang.watch.gone(rank)
+    gang.watch.present(0, "host-0")
+    gang.watch.ended(WORLDS[1])
+    assert gang.watch.check() is None
+    gang.seconds += 1.1
+    failures = gang.watch.check().failures
+    assert [one.world.rank for one in failures] == [2]
+    assert "its Spark task ended without a word" in failures[0].message
