@@ -206,10 +206,24 @@ class LogClient(Sink):
             target=self._listen, args=(connection, incoming), name="sparkdl-log-hear", daemon=True
         )
         listening.start()
+        try:
+            self._send_all(connection, outgoing, listening)
+            # The driver closes when it has read all; that is what the other thread then hears.
+            connection.shutdown(socket.SHUT_WR)
+            listening.join(FLUSH_SECONDS)
+        finally:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)  # wakes the other thread
+            listening.join()
+
+    def _send_all(
+        self, connection: socket.socket, codec: FrameCodec, listening: threading.Thread
+    ) -> None:
+        """Sends what comes, until the end."""
         is_placed = False
         while True:
             if self._placed is not None and not is_placed:
-                connection.sendall(outgoing.seal(self._placed))
+                connection.sendall(codec.seal(self._placed))
                 is_placed = True
             try:
                 message = self._queue.get(timeout=1.0)
@@ -218,13 +232,10 @@ class LogClient(Sink):
                     raise EOFError("the driver is not heard any more") from None
                 continue
             if message is None:
-                break
+                return
             if message is _NUDGE:
                 continue
-            connection.sendall(outgoing.seal(message))
-        # The driver closes when it has read all; that is what the other thread then hears.
-        connection.shutdown(socket.SHUT_WR)
-        listening.join(FLUSH_SECONDS)
+            connection.sendall(codec.seal(message))
 
     def _listen(self, connection: socket.socket, codec: FrameCodec) -> None:
         try:

@@ -79,9 +79,9 @@ class LogServer(ServerThread):
         self.call(self._gather_stacks(), STACKS_SECONDS)
         return dict(self._stacks)
 
-    def flush(self) -> None:
-        """Waits until all agents that are connected have said their last word."""
-        self.call(self._drain(), FLUSH_SECONDS)
+    def flush(self, timeout_seconds: float = FLUSH_SECONDS) -> None:
+        """Waits until all agents that are connected have said their last word, at most so long."""
+        self.call(self._drain(), timeout_seconds)
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Listens to one agent."""
@@ -98,7 +98,7 @@ class LogServer(ServerThread):
             self._writers[partition][0].transport.abort()  # It comes again: the link had broken.
         self._writers[partition] = writer, outgoing
         self.watch.present(partition, str(hello["host"]))
-        ping = self._loop.create_task(self._ping(partition, writer, outgoing))
+        ping = self.spawn(self._ping(partition, writer, outgoing))
         try:
             if self._stop_requested:
                 writer.write(outgoing.seal({"kind": "stop"}))

@@ -23,6 +23,7 @@ class ServerThread(ABC):
         self._listener = listener
         self._max_connections = max_connections
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._helpers: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._stopped: asyncio.Event = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -72,13 +73,21 @@ class ServerThread(ABC):
             self._listener.close()
             self._loop.close()
 
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Runs something beside a connection, whose handler must cancel it at its end."""
+        task = self._loop.create_task(coroutine)
+        self._helpers.add(task)
+        task.add_done_callback(self._helpers.discard)
+        return task
+
     async def _serve(self) -> None:
         server = await asyncio.start_server(self._accept, sock=self._listener)
         await self._stopped.wait()
         # A connection that asyncio is just accepting would be lost, open, if the server closed now:
         # accept no more, and let those become ours before all are ended.
         self._loop.remove_reader(self._listener)
-        accepting = asyncio.all_tasks() - self._connections.keys() - {asyncio.current_task()}
+        others = {*self._connections, *self._helpers, asyncio.current_task()}
+        accepting = asyncio.all_tasks() - others
         await asyncio.gather(*accepting, return_exceptions=True)
         server.close()
         connections = dict(self._connections)

@@ -74,14 +74,22 @@ def explain(
     )
 
 
+_EXECUTOR_LOSS = re.compile(r"ExecutorLostFailure \((.*?)\)(?:\n|$)", re.DOTALL)
+
+
+def is_executor_loss(error: Exception) -> bool:
+    """Whether Spark ended a stage because an executor was lost."""
+    return _EXECUTOR_LOSS.search(str(error)) is not None
+
+
 def with_lost_executors(failures: Sequence[Outcome], error: Exception) -> list[Outcome]:
     """Adds, to ranks that were lost, what Spark says of the loss of an executor."""
-    found = re.search(r"ExecutorLostFailure \((.*?)\)(?:\n|$)", str(error), re.DOTALL)
+    found = _EXECUTOR_LOSS.search(str(error))
     if found is None:
         return list(failures)
     reason = " ".join(found.group(1).split())
     return [
-        replace(failure, message=f"is lost: {reason}") if failure.status == LOST else failure
+        replace(failure, message=f"is lost: {reason}.") if failure.status == LOST else failure
         for failure in failures
     ]
 

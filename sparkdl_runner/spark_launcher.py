@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import sys
+import time
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
@@ -14,10 +15,10 @@ from sparkdl_runner.config import RunConfig
 from sparkdl_runner.console import Console
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.gang import Gang
-from sparkdl_runner.log_server import LogServer
-from sparkdl_runner.outcome import Outcome, explains_the_end, with_failures
+from sparkdl_runner.log_server import FLUSH_SECONDS, LogServer
+from sparkdl_runner.outcome import LOST, Outcome, explains_the_end, with_failures
 from sparkdl_runner.spark_context import is_single_host, is_stopped
-from sparkdl_runner.watch import Verdict, Watch
+from sparkdl_runner.watch import GONE_SECONDS, Verdict, Watch
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -90,9 +91,13 @@ def launch(
             for failure in verdict.failures:
                 console.failed(failure)
             console.gang.stop()
-            if not job.wait(config.shutdown_grace_seconds + STOP_SECONDS):
-                with suppress(Exception):
-                    context.cancelJobsWithTag(tag)
+            lost = {failure.world.rank for failure in verdict.failures if failure.status == LOST}
+            deadline = time.monotonic() + config.shutdown_grace_seconds + STOP_SECONDS
+            while not job.wait(0.1):
+                if time.monotonic() > deadline or console.watch.running() <= lost:
+                    with suppress(Exception):
+                        context.cancelJobsWithTag(tag)
+                    break
 
         console.watch = server.watch = Watch(
             config=config,
@@ -117,7 +122,9 @@ def launch(
                 raise
             if any(problems):
                 raise LaunchError(problems[0]) from None
-            failures = spark_failure.with_lost_executors(console.failures, error)
+            failures = console.failures
+            if spark_failure.is_executor_loss(error):
+                failures = _with_lost(console, error)
             if explains_the_end(failures):
                 return failures
             raise spark_failure.explain(
@@ -127,7 +134,19 @@ def launch(
                 application_ended=is_stopped(context),
             ) from None
         finally:
-            server.flush()
+            # Who is lost has no last word.
+            is_complete = all(failure.status != LOST for failure in console.failures)
+            server.flush(FLUSH_SECONDS if is_complete else 0.5)
+
+
+def _with_lost(console: Console, error: Exception) -> list[Outcome]:
+    """The failures, with the ranks of an executor whose loss Spark may know of before we do."""
+    deadline = time.monotonic() + GONE_SECONDS
+    while not (missing := console.watch.missing()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    known = {failure.world.rank for failure in console.failures}
+    found = [*console.failures, *(one for one in missing if one.world.rank not in known)]
+    return spark_failure.with_lost_executors(found, error)
 
 
 def _listen_on_driver(context: SparkContext) -> tuple[socket.socket, str]:

@@ -134,6 +134,20 @@ class Watch:
             if rank is not None and not rank.has_ended:
                 rank.gone_at = self.now()
 
+    def running(self) -> set[int]:
+        """The ranks that have begun and not ended, lost ones among them."""
+        with self._lock:
+            return {rank.world.rank for rank in self._running() if rank.world is not None}
+
+    def missing(self) -> list[Outcome]:
+        """Ranks whose agents have gone without a word, however shortly ago."""
+        with self._lock:
+            return [
+                _lost(rank.world, _GONE)
+                for rank in self._ranks.values()
+                if rank.gone_at is not None and not rank.has_ended and rank.world is not None
+            ]
+
     def check(self) -> Verdict | None:
         """What is wrong, if anything."""
         with self._lock:
@@ -176,19 +190,15 @@ class Watch:
         if rank.world is None:
             return None
         if rank.gone_at is not None and now - rank.gone_at > GONE_SECONDS:
-            message = (
-                "is lost: its Spark task ended without a word. Its executor was killed, or died, "
-                "for example of a memory limit."
-            )
-        elif now - rank.heard_at > limit:
-            message = (
+            return _lost(rank.world, _GONE)
+        if now - rank.heard_at > limit:
+            return _lost(
+                rank.world,
                 f"has not been heard of for {now - rank.heard_at:.0f} s "
                 f"(heartbeat_timeout_seconds={limit:g}): its host or the network between it and "
-                "the driver is down."
+                "the driver is down.",
             )
-        else:
-            return None
-        return Outcome(world=rank.world, status=LOST, ended_at=time.time(), message=message)
+        return None
 
     def _stuck(self, ranks: Sequence[_Rank]) -> list[tuple[_Rank, str]]:
         """Which ranks are stuck, with a sentence on each."""
@@ -253,6 +263,14 @@ class Watch:
         return any(part in stacks for part in self.backend.waiting_in)
 
 
+def _lost(world: World, message: str) -> Outcome:
+    return Outcome(world=world, status=LOST, ended_at=time.time(), message=message)
+
+
+_GONE = (
+    "is lost: its Spark task ended without a word. Its executor was killed, or died, for example "
+    "of a memory limit."
+)
 _SILENT = "has shown no sign of life for {:.0f} s (hang_timeout_seconds={:g}){}."
 _IDLE = (
     "has made no progress for {:.0f} s (hang_timeout_seconds={:g}), and neither has any other rank."

@@ -106,7 +106,9 @@ fi
 [ $gpu = cpu ] || [ "${torch_cuda:-}" != None ] ||
     fail "torch $torch_version in $python was built without CUDA, and --gpu needs it; install a" \
         "CUDA build of torch or leave out --gpu."
-wheels=$wheelhouse/${key:-none}-$gpu
+# Counts the changes of what this script makes of one version.
+revision=2
+wheels=$wheelhouse/${key:-none}-$gpu-r$revision
 find_wheel() {
     find "$wheels" -maxdepth 1 -name "horovod-$HOROVOD_VERSION-*.whl" 2>/dev/null | head -n 1
 }
@@ -189,6 +191,18 @@ parallel_jobs() {
     echo $((cpus > 1 ? cpus : 1))
 }
 
+# Unpacks Horovod's source and mends what keeps it from running on several hosts.
+unpack_source() {
+    local gloo=$work/horovod-$HOROVOD_VERSION/horovod/common/gloo/gloo_context.cc
+    PYTHONPATH=$work/tools "$python" -m pip download --no-cache-dir --no-build-isolation --no-deps \
+        --no-binary horovod --dest "$work" "horovod==$HOROVOD_VERSION" &&
+        tar -xzf "$work/horovod-$HOROVOD_VERSION.tar.gz" -C "$work" || return
+    # 0.28.1 forgets the interface that it was told in every process set, of which the global one is
+    # one, and takes the address that the host's name leads to: on many hosts that is the loopback.
+    sed -i '/::InitializeForProcessSet(/,$ s/\.iface = gloo_iface_;/.iface = global_context.gloo_iface_;/' \
+        "$gloo" && grep -q 'iface = global_context.gloo_iface_;' "$gloo"
+}
+
 build() {
     local log=$wheels/build.log
     work=$(mktemp -d)
@@ -208,12 +222,13 @@ build() {
     if ! {
         "$python" -m pip install --quiet --target "$work/tools" 'setuptools<81' wheel packaging \
             cffi cloudpickle psutil pyyaml 'cmake>=3.18,<4' &&
+            unpack_source &&
             env TMPDIR="$work" PYTHONPATH="$work/tools" CXX="$work/cxx" \
                 MAKEFLAGS="-j$(parallel_jobs)" HOROVOD_CMAKE="$work/tools/cmake/data/bin/cmake" \
                 HOROVOD_WITH_PYTORCH=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 \
                 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 \
                 "$python" -m pip wheel --verbose --no-cache-dir --no-build-isolation --no-deps \
-                --no-binary horovod --wheel-dir "$incoming" "horovod==$HOROVOD_VERSION"
+                --wheel-dir "$incoming" "$work/horovod-$HOROVOD_VERSION"
     } >"$log" 2>&1; then
         # The compiler's first complaints say more than the end, which is often pip's own.
         { grep -m 3 -E 'error: |Error: ' "$log" || true; tail -n 30 "$log"; } >&2

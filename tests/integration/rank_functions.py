@@ -114,6 +114,37 @@ def init(backend: str) -> int:
     return dist.get_rank()
 
 
+def gather(backend: str, mine: Any) -> list[Any]:
+    """What every rank has, in the order of ranks."""
+    if backend == "horovod":
+        import horovod.torch as hvd
+
+        return list(hvd.allgather_object(mine))
+    import torch.distributed as dist
+
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, mine)
+    return found
+
+
+def allreduce_and_mark(backend: str, path: str) -> None:
+    """Reduces in a loop, and makes a file once it is well under way."""
+    import torch
+
+    rank = init(backend)
+    for step in range(1_000_000):
+        if backend == "horovod":
+            import horovod.torch as hvd
+
+            hvd.allreduce(torch.ones(10), name="x")
+        else:
+            import torch.distributed as dist
+
+            dist.all_reduce(torch.ones(10))
+        if step == 50 and rank == 0:
+            open(path, "x").close()
+
+
 def fail_in_rank(backend: str, rank: int, how: str) -> None:
     """Fails in one rank while the others are in a collective operation."""
     if init(backend) == rank:

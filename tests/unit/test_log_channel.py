@@ -317,6 +317,17 @@ def test_a_worker_that_is_cut_off_from_the_driver_is_ended(server):
     client.close()
 
 
+def test_a_server_closes_while_agents_are_connected(server):
+    client = client_of(server, fence_seconds=0.1)
+    assert client.is_connected
+    wait_for(lambda: 0 in server._writers)
+    closing = threading.Thread(target=server.close)
+    closing.start()
+    closing.join(5)
+    assert not closing.is_alive()
+    client.close()
+
+
 def test_an_agent_that_was_never_heard_goes_on(server):
     closed = network.listen("127.0.0.1")
     channel = replace(server.channel, port=closed.getsockname()[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import stat
 import time
@@ -15,7 +16,7 @@ import rank_functions
 from spark_sessions import session_on
 
 from processes import running, workers
-from sparkdl_runner import DistributedRunner, HorovodRunner, LaunchError, RunConfig, RunnerError
+from sparkdl_runner import DistributedRunner, HorovodRunner, LaunchError, RunConfig, WorkerDiedError
 
 pytestmark = pytest.mark.integration
 
@@ -110,12 +111,11 @@ def test_a_lost_executor_is_the_cause_and_the_next_run_works(cluster, backend):
         rank_functions.allreduce_until_stopped(backend)
 
     started = time.monotonic()
-    with pytest.raises(RunnerError) as caught:
+    with pytest.raises(WorkerDiedError) as caught:
         DistributedRunner(num_proc=2, backend=backend).run(main)
     assert time.monotonic() - started < 30
-    assert str(caught.value).startswith(
-        "Spark ended the run before the ranks had finished: ExecutorLostFailure"
-    )
+    assert caught.value.rank == 1
+    assert re.match(r"Rank 1 of 2 on host \S+ is lost: executor \d exited", str(caught.value))
     assert not workers()
     weights = DistributedRunner(num_proc=2, backend="torch").run(rank_functions.train_with_ddp)
     assert weights[0] == weights[1]

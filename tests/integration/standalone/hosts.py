@@ -1,0 +1,157 @@
+"""Several hosts out of one machine: network namespaces on a bridge, with Spark's daemons in them.
+
+All namespaces share one hostname, as badly set up clusters do.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+import pyspark
+
+from sparkdl_runner import network
+
+SPARK_HOME = Path(pyspark.__file__).parent
+
+
+def ip(*arguments: str) -> None:
+    """Runs iproute2's ``ip``."""
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
+
+
+def why_not() -> str | None:
+    """Why this machine cannot make hosts, or None if it can."""
+    try:
+        ip("netns", "add", "sdl-probe")
+        ip("netns", "delete", "sdl-probe")
+    except FileNotFoundError:
+        return "there is no 'ip' command (Debian: apt-get install iproute2)"
+    except subprocess.CalledProcessError as error:
+        return f"this machine forbids network namespaces: {error.stderr.strip()}"
+    return None
+
+
+class Hosts:
+    """Two hosts and a driver on one network.
+
+    The hosts' interfaces have different names, and the second host has another one beside it, of
+    a network that leads nowhere.
+    """
+
+    def __init__(self) -> None:
+        number = os.getpid() % 200 + 20
+        self.driver = f"10.203.{number}.1"
+        self.names = (f"sdl{number}a", f"sdl{number}b")
+        self.addresses = (f"10.203.{number}.2", f"10.203.{number}.3")
+        self.interfaces = ("eth7", "ens9")
+        self.bridge = f"sdl{number}"
+        ip("link", "add", self.bridge, "type", "bridge")
+        ip("address", "add", f"{self.driver}/24", "dev", self.bridge)
+        ip("link", "set", self.bridge, "up")
+        for name, address, interface in zip(
+            self.names, self.addresses, self.interfaces, strict=True
+        ):
+            ip("netns", "add", name)
+            if name == self.names[1]:
+                ip("-n", name, "link", "add", "aaa0", "type", "bridge")
+                ip("-n", name, "address", "add", "192.0.2.77/24", "dev", "aaa0")
+                ip("-n", name, "link", "set", "aaa0", "up")
+            ip("link", "add", name, "type", "veth", "peer", "name", interface, "netns", name)
+            ip("link", "set", name, "master", self.bridge)
+            ip("link", "set", name, "up")
+            ip("-n", name, "address", "add", f"{address}/24", "dev", interface)
+            ip("-n", name, "link", "set", interface, "up")
+            ip("-n", name, "link", "set", "lo", "up")
+
+    def cut(self, host: int) -> None:
+        """Pulls a host's cable."""
+        ip("link", "set", self.names[host], "down")
+
+    def mend(self, host: int) -> None:
+        """Plugs it in again."""
+        ip("link", "set", self.names[host], "up")
+
+    def close(self) -> None:
+        """Removes the hosts."""
+        for name in self.names:
+            subprocess.run(["ip", "netns", "delete", name], check=False)
+        subprocess.run(["ip", "link", "delete", self.bridge], check=False)
+
+
+class Cluster:
+    """A standalone Spark: the master beside the driver, and a worker with a fake GPU on each host.
+
+    Args:
+        hosts: Where.
+        directory: For logs and the workers' own folders.
+        gpus: The address of each host's GPU.
+    """
+
+    def __init__(self, hosts: Hosts, directory: Path, gpus: Sequence[str]) -> None:
+        self._hosts = hosts
+        self._directory = directory
+        self._processes: list[subprocess.Popen[bytes]] = []
+        with network.listen(hosts.driver) as listener:
+            port = listener.getsockname()[1]
+        self.url = f"spark://{hosts.driver}:{port}"
+        self._start("master", hosts.driver, [], "master.Master", ["--port", str(port)])
+        self._wait_for("master", "New state: ALIVE")
+        for name, address, gpu in zip(hosts.names, hosts.addresses, gpus, strict=True):
+            script = directory / f"gpu-{name}.sh"
+            script.write_text(f'echo \'{{"name": "gpu", "addresses": ["{gpu}"]}}\'\n')
+            script.write_text("#!/bin/sh\n" + script.read_text())
+            script.chmod(0o755)
+            properties = directory / f"{name}.conf"
+            properties.write_text(
+                "spark.worker.resource.gpu.amount 1\n"
+                f"spark.worker.resource.gpu.discoveryScript {script}\n"
+            )
+            self._start(
+                name,
+                address,
+                ["ip", "netns", "exec", name],
+                "worker.Worker",
+                [
+                    *("--cores", "2", "--memory", "700m", "--properties-file", str(properties)),
+                    *("--work-dir", str(directory / f"work-{name}"), self.url),
+                ],
+            )
+        for name in hosts.names:
+            self._wait_for(name, "Successfully registered with master")
+
+    def _start(
+        self, name: str, address: str, prefix: list[str], daemon: str, arguments: list[str]
+    ) -> None:
+        command = [*prefix, str(SPARK_HOME / "bin" / "spark-class")]
+        command += [f"org.apache.spark.deploy.{daemon}", "--host", address, "--webui-port", "0"]
+        environment = {**os.environ, "SPARK_LOCAL_IP": address, "SPARK_HOME": str(SPARK_HOME)}
+        environment["SPARK_DAEMON_MEMORY"] = "256m"
+        with (self._directory / f"{name}.log").open("wb") as log:
+            self._processes.append(
+                subprocess.Popen([*command, *arguments], env=environment, stdout=log, stderr=log)
+            )
+
+    def _wait_for(self, name: str, words: str) -> None:
+        log = self._directory / f"{name}.log"
+        deadline = time.monotonic() + 60
+        while words not in log.read_text():
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.1)
+
+    def close(self) -> None:
+        """Ends all daemons and what they have started."""
+        family = [psutil.Process(process.pid) for process in self._processes]
+        family += [child for parent in family for child in parent.children(recursive=True)]
+        for process in self._processes:
+            process.send_signal(signal.SIGTERM)
+        _, alive = psutil.wait_procs(family, timeout=10)
+        for process in alive:
+            process.kill()
+        for daemon in self._processes:
+            daemon.wait()

@@ -1,0 +1,178 @@
+"""A standalone cluster of two hosts with one name: what crosses a network, and if that breaks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+import rank_functions
+from hosts import Cluster, Hosts, why_not
+from spark_sessions import session_on
+
+from processes import wait_until_gone, workers
+from sparkdl_runner import (
+    DistributedRunner,
+    LaunchError,
+    RunConfig,
+    WorkerDiedError,
+    WorkerHungError,
+)
+
+REASON = why_not()
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(REASON is not None, reason=f"needs several hosts: {REASON}"),
+]
+BACKENDS = pytest.mark.parametrize("backend", ["horovod", "torch"])
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[Hosts]:
+    hosts = Hosts()
+    yield hosts
+    hosts.close()
+
+
+@pytest.fixture(scope="module")
+def cluster(hosts, tmp_path_factory) -> Iterator[Cluster]:
+    cluster = Cluster(hosts, tmp_path_factory.mktemp("cluster"), gpus=("6", "2"))
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture(scope="module")
+def spark(sessions, hosts, cluster):
+    session = session_on(
+        sessions,
+        cluster.url,
+        **{
+            "spark.driver.host": hosts.driver,
+            "spark.driver.bindAddress": hosts.driver,
+            "spark.executor.memory": "600m",
+            "spark.executor.cores": "2",
+            "spark.executor.resource.gpu.amount": "1",
+        },
+    )
+    yield session
+    sessions.pop(cluster.url).stop()
+
+
+def look_around(backend: str) -> list:
+    """Each rank's place, its devices, and who listens on its host."""
+    from sparkdl_runner import current_world
+
+    rank_functions.init(backend)
+    mine = {
+        **current_world().to_json(),
+        "gpus": os.environ["CUDA_VISIBLE_DEVICES"],
+        "listening": [
+            connection.laddr.ip
+            for connection in psutil.net_connections("tcp")
+            if connection.status == "LISTEN" and connection.pid in (os.getpid(), os.getppid())
+        ],
+    }
+    return rank_functions.gather(backend, mine)
+
+
+@BACKENDS
+def test_hosts_that_share_a_name_are_two_hosts_reached_by_the_routed_interface(
+    spark, hosts, backend
+):
+    found = DistributedRunner(num_proc=2, backend=backend).run(look_around, backend=backend)
+    assert len({one["host"] for one in found}) == 1
+    assert {(one["address"], one["interface"]) for one in found} == set(
+        zip(hosts.addresses, hosts.interfaces, strict=True)
+    )
+    assert [(one["local_size"], one["cross_size"]) for one in found] == [(1, 2), (1, 2)]
+    # By stage-level scheduling: no setting gives a task a GPU.
+    assert {one["gpus"] for one in found} == {"6", "2"}
+
+
+@BACKENDS
+def test_nothing_of_a_run_listens_on_all_interfaces(spark, hosts, backend):
+    found = DistributedRunner(num_proc=2, backend=backend).run(look_around, backend=backend)
+    listening = {address for one in found for address in one["listening"]}
+    assert listening
+    assert listening <= set(hosts.addresses)
+
+
+@pytest.mark.parametrize(
+    ("backend", "train"),
+    [("horovod", rank_functions.train_with_horovod), ("torch", rank_functions.train_with_ddp)],
+)
+def test_unmodified_training_code_ends_with_equal_weights(spark, backend, train):
+    weights = DistributedRunner(num_proc=2, backend=backend).run(train)
+    assert weights[0] == weights[1]
+
+
+def test_encryption_that_spark_asks_for_is_not_silently_left_out(spark, monkeypatch):
+    settings = spark.sparkContext._conf
+    settings.set("spark.network.crypto.enabled", "true")
+    try:
+        with pytest.raises(LaunchError, match=r"crypto\.enabled is true.*allow_unencrypted=True"):
+            DistributedRunner(num_proc=2).run(print)
+        config = RunConfig(allow_unencrypted=True)
+        DistributedRunner(num_proc=2, backend="torch", config=config).run(print)
+    finally:
+        settings.set("spark.network.crypto.enabled", "false")
+
+
+@BACKENDS
+def test_a_host_whose_link_is_cut_in_an_allreduce_is_named_in_time(spark, hosts, backend, tmp_path):
+    config = RunConfig(heartbeat_timeout_seconds=4)
+    cut_at = []
+
+    def cut_when_it_runs() -> None:
+        while not (tmp_path / "mark").exists():
+            time.sleep(0.05)
+        hosts.cut(1)
+        cut_at.append(time.monotonic())
+
+    cutter = threading.Thread(target=cut_when_it_runs, daemon=True)
+    cutter.start()
+    try:
+        with pytest.raises(WorkerDiedError, match="has not been heard of for") as caught:
+            DistributedRunner(num_proc=2, backend=backend, config=config).run(
+                rank_functions.allreduce_and_mark, backend=backend, path=str(tmp_path / "mark")
+            )
+        assert time.monotonic() - cut_at[0] < 4 + 5
+        assert f"on host {caught.value.host}" in str(caught.value)
+        # The host that is cut off ends its own rank: it has not heard the driver for 8 s.
+        assert wait_until_gone("sparkdl_runner.worker", timeout_seconds=15), workers()
+    finally:
+        hosts.mend(1)
+    deadline = time.monotonic() + 60
+    while True:  # Spark takes a while to have the host back.
+        try:
+            DistributedRunner(num_proc=2, backend="torch").run(print)
+            break
+        except (WorkerDiedError, WorkerHungError):
+            assert time.monotonic() < deadline
+
+
+def test_a_restart_goes_on_with_fewer_ranks_where_a_host_is_gone_for_good(spark):
+    def lose_a_host() -> list[int]:
+        from sparkdl_runner import current_world
+
+        world = current_world()
+        rank = rank_functions.init("torch")
+        if world.attempt == 0:
+            if rank == 1:
+                # Above the agent: the executor, and Spark's worker, which would start another.
+                java = [
+                    one for one in psutil.Process(os.getppid()).parents() if one.name() == "java"
+                ]
+                for process in reversed(java[:2]):
+                    process.send_signal(signal.SIGKILL)
+            rank_functions.allreduce_until_stopped("torch")
+        return [world.attempt, world.size]
+
+    config = RunConfig(
+        max_restarts=1, restart_backoff_seconds=1, min_num_proc=1, slot_wait_seconds=3
+    )
+    assert DistributedRunner(num_proc=2, backend="torch", config=config).run(lose_a_host) == [1, 1]
