@@ -3,6 +3,7 @@
 python jobs/benchmark.py launch      # from a call to its result
 python jobs/benchmark.py convert     # from a DataFrame to files
 python jobs/benchmark.py loader      # from files to batches
+python jobs/benchmark.py faults      # from a fault to its error, and what is left
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import sys
 
 import convert_benchmark
+import fault_benchmark
 import launch_benchmark
 import loader_benchmark
 
@@ -19,7 +21,7 @@ def main() -> int:
     """Runs one benchmark and returns its exit code."""
     parser = argparse.ArgumentParser(description="Measure this package beside its peers.")
     benchmarks = parser.add_subparsers(required=True, metavar="BENCHMARK")
-    for benchmark in (launch_benchmark, convert_benchmark, loader_benchmark):
+    for benchmark in (launch_benchmark, convert_benchmark, loader_benchmark, fault_benchmark):
         benchmark.add_parser(benchmarks)
     arguments = parser.parse_args()
     return arguments.run(arguments)

@@ -51,4 +51,4 @@ def show_notes(outcomes: Sequence[Outcome]) -> None:
     """Says on stderr what went less than well in a run that succeeded."""
     for outcome in outcomes:
         for note in outcome.notes:
-            print(f"sparkdl_runner: {note}.", file=sys.stderr)
+            print(f"sparkdl_runner: {note.rstrip('.')}.", file=sys.stderr)

@@ -217,10 +217,13 @@ class Watch:
                 return silent
             idle = [signs.idle_seconds + age for _, signs, age in seen if signs is not None]
             if idle and len(idle) == len(self._running()) and min(idle) > limit:
-                return [
-                    (rank, _IDLE.format(seconds, limit))
+                found = [
+                    (rank, _IDLE.format(seconds, limit), _STATES.get(rank.signs.state, ""))
                     for (rank, _, _), seconds in zip(seen, idle, strict=True)
+                    if rank.signs is not None
                 ]
+                halted = [one for one in found if one[2]]  # The others wait for it.
+                return [(rank, sentence + state + ".") for rank, sentence, state in halted or found]
         limit = self.config.rendezvous_timeout_seconds
         joining = [signs.joining_seconds for _, signs, _ in seen if signs is not None]
         if joining and max(joining) > limit:
@@ -273,7 +276,7 @@ _GONE = (
 )
 _SILENT = "has shown no sign of life for {:.0f} s (hang_timeout_seconds={:g}){}."
 _IDLE = (
-    "has made no progress for {:.0f} s (hang_timeout_seconds={:g}), and neither has any other rank."
+    "has made no progress for {:.0f} s (hang_timeout_seconds={:g}), and neither has any other rank"
 )
 _STATES = {
     "T": ": its process is stopped (SIGSTOP)",

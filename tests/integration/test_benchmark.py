@@ -58,3 +58,17 @@ def test_launch_refuses_to_measure_nothing(tmp_path: Path, repeat: str) -> None:
     assert done.returncode == 2
     assert f"{repeat!r} is not a whole number of at least 1" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_faults_are_told_right_and_leave_nothing(tmp_path: Path) -> None:
+    arguments = ["--backends", "torch", "--only", "start", "--random", "0", "--runs", "2"]
+    done = run_benchmark(tmp_path, "faults", *arguments, "--output", "faults.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / "faults.json").read_text())
+    assert {one["fault"] for one in report["results"]} == {
+        "raise at start",
+        "kill at start",
+        "exit at start",
+    }
+    assert all(one["is_correct"] for one in report["results"])
+    assert report["growth"]["threads"][0] == report["growth"]["threads"][1]

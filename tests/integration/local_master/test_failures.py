@@ -1,0 +1,232 @@
+"""The table of failures on ``local[2]``: what a person sees of each, and that nothing is left."""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import signal
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import rank_functions
+
+from sparkdl_runner import (
+    DistributedRunner,
+    LaunchError,
+    RunCancelledError,
+    RunConfig,
+    RunnerError,
+    WorkerDiedError,
+    WorkerFailedError,
+    WorkerHungError,
+    current_world,
+)
+
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("spark")]
+BACKENDS = pytest.mark.parametrize("backend", ["horovod", "torch"])
+QUIET = {"driver_log_verbosity": "log_callback_only"}
+
+
+def runner(backend="torch", **settings) -> DistributedRunner:
+    return DistributedRunner(num_proc=2, backend=backend, config=RunConfig(**{**QUIET, **settings}))
+
+
+@BACKENDS
+def test_a_stopped_rank_is_named_with_its_state_and_its_stack(backend):
+    def stop():
+        if rank_functions.init(backend) == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        rank_functions.allreduce_until_stopped(backend, 120)
+
+    with pytest.raises(WorkerHungError) as caught:
+        runner(backend, hang_timeout_seconds=3).run(stop)
+    assert caught.value.rank == 1
+    assert "its process is stopped (SIGSTOP)" in str(caught.value)
+    assert "in stop" in caught.value.stacks
+
+
+@BACKENDS
+def test_a_stuck_rank_is_named_and_not_those_that_wait_for_it(backend):
+    def stick():
+        if rank_functions.init(backend) == 1:
+            threading.Event().wait()
+        rank_functions.allreduce_until_stopped(backend, 120)
+
+    with pytest.raises(WorkerHungError, match=r"no progress for .* any other rank") as caught:
+        runner(backend, hang_timeout_seconds=3).run(stick)
+    assert caught.value.rank == 1
+    assert "in stick" in caught.value.stacks
+    assert "sparkdl_runner" not in caught.value.stacks
+    assert re.search(r"As a consequence:\n  rank 0 on host", str(caught.value))
+
+
+@BACKENDS
+def test_a_rank_that_never_joins_is_named_by_those_that_wait(backend):
+    def stay_away():
+        if current_world().rank == 0:
+            end = time.monotonic() + 120
+            while time.monotonic() < end:  # it works, but it does not come
+                sum(range(1000))
+        rank_functions.init(backend)
+
+    with pytest.raises(WorkerHungError, match="has not joined its peers") as caught:
+        runner(backend, rendezvous_timeout_seconds=3).run(stay_away)
+    assert caught.value.rank == 0
+
+
+def test_a_rank_that_computes_for_long_in_silence_is_left_alone():
+    def compute():
+        rank_functions.init("torch")
+        if current_world().rank == 0:
+            end = time.monotonic() + 6
+            while time.monotonic() < end:
+                sum(range(100_000))
+        rank_functions.gather("torch", None)
+        return "done"
+
+    assert runner(hang_timeout_seconds=2).run(compute) == "done"
+
+
+@BACKENDS
+def test_a_rank_that_died_is_followed_by_a_new_attempt_that_knows_its_number(backend, capfd):
+    def die_once():
+        rank = rank_functions.init(backend)
+        if current_world().attempt == 0 and rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if current_world().attempt == 0:
+            rank_functions.allreduce_until_stopped(backend)
+        return current_world().attempt
+
+    assert runner(backend, max_restarts=2, restart_backoff_seconds=0.1).run(die_once) == 1
+    assert "Restarting all ranks in 0.1 s: restart 1 of 2." in capfd.readouterr().err
+
+
+def test_an_error_of_the_function_is_not_tried_again_unless_asked(tmp_path):
+    def fail(path):
+        if current_world().rank == 0:
+            with open(path, "a") as file:
+                file.write("x")
+            raise ValueError("always")
+
+    path = tmp_path / "attempts"
+    with pytest.raises(WorkerFailedError, match="always"):
+        runner(max_restarts=3, restart_backoff_seconds=0).run(fail, path=str(path))
+    assert path.read_text() == "x"
+    asked = {"max_restarts": 1, "restart_backoff_seconds": 0, "restart_user_errors": True}
+    with pytest.raises(WorkerFailedError, match="always") as caught:
+        runner(**asked).run(fail, path=str(path))
+    assert path.read_text() == "xxx"
+    assert caught.value.attempt == 1
+
+
+def test_the_full_log_of_a_rank_that_failed_is_on_its_host(tmp_path):
+    def talk_and_fail():
+        for number in range(5_000):
+            print("line", number)
+        if current_world().rank == 1:
+            raise ValueError("enough")
+
+    with pytest.raises(WorkerFailedError) as caught:
+        runner(log_directory=str(tmp_path)).run(talk_and_fail)
+    assert caught.value.output_tail[-1] == "line 4999"
+    assert len(caught.value.output_tail) < 100
+    assert f"All that it printed is in {caught.value.log_path} on host" in str(caught.value)
+    log = Path(caught.value.log_path)
+    assert log.is_relative_to(tmp_path)
+    assert log.read_text().splitlines() == [f"line {number}" for number in range(5_000)]
+
+
+def test_a_stopped_session_is_told_and_nothing_is_left(sessions):
+    def in_a_moment():
+        deadline = time.monotonic() + 30
+        while not rank_functions_running() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(1)
+        session = sessions.pop("local[2]")
+        session.stop()
+
+    stopper = threading.Thread(target=in_a_moment)
+    stopper.start()
+    with pytest.raises(RunCancelledError, match=r"application ended|cancelled"):
+        runner().run(rank_functions.sleep_in_ranks, seconds=60)
+    stopper.join()
+
+
+def rank_functions_running() -> bool:
+    from processes import workers
+
+    return len(workers()) >= 2
+
+
+def test_two_runs_that_compete_for_the_same_slots_both_end():
+    values: dict[int, object] = {}
+
+    def compete(number: int) -> None:
+        values[number] = runner().run(lambda: (rank_functions.init("torch"), number)[1])
+
+    threads = [threading.Thread(target=compete, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(90)
+    assert values == {0: 0, 1: 1, 2: 2}
+
+
+def test_much_output_is_dropped_and_counted_and_blocks_nobody(capfd):
+    def shout():
+        import sys
+
+        rank_functions.init("torch")
+        line = "x" * 1000 + "\n"
+        for _ in range(10_000):  # 10 MB from every rank
+            sys.stdout.write(line)
+        rank_functions.gather("torch", None)
+        return "done"
+
+    config = RunConfig(driver_log_verbosity="all")
+    assert DistributedRunner(num_proc=2, backend="torch", config=config).run(shout) == "done"
+    shown = capfd.readouterr()
+    for rank in range(2):
+        seen = shown.out.count(f"[rank {rank}] xxx")
+        dropped = re.search(rf"(\d+) lines of rank {rank} were not shown", shown.err)
+        assert seen + (int(dropped.group(1)) if dropped else 0) == 10_000
+
+
+def test_settings_that_make_no_sense_are_refused():
+    for settings, sentence in (
+        ({"hang_timeout_seconds": 0}, "hang_timeout_seconds is 0; it must be 1 or more"),
+        ({"max_restarts": -1}, "max_restarts is -1"),
+        ({"min_num_proc": 0}, "min_num_proc is 0"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            RunConfig(**settings)
+    with pytest.raises(LaunchError, match="3 ranks need 3 task slots"):
+        DistributedRunner(num_proc=3, config=RunConfig(max_restarts=5)).run(print)
+
+
+@pytest.mark.timeout(400)
+def test_runs_in_a_row_do_not_add_up():
+    """A tenth of the hundred runs that ``jobs/benchmark.py faults --runs 100`` looks at."""
+
+    def one_run() -> None:
+        assert runner().run(lambda: 7) == 7
+
+    def belongings() -> tuple[int, int]:
+        gc.collect()
+        return psutil.Process().num_fds(), threading.active_count()
+
+    for _ in range(3):
+        one_run()
+    before = belongings()
+    for _ in range(7):
+        one_run()
+    assert belongings() == before
+
+
+def test_errors_share_one_base():
+    for kind in (WorkerDiedError, WorkerFailedError, WorkerHungError, RunCancelledError):
+        assert issubclass(kind, RunnerError)
