@@ -16,6 +16,7 @@ import itertools
 import json
 import os
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -34,7 +35,7 @@ DEADLINE_SECONDS = 5.0
 RANKS = 2
 _LOOP_SECONDS = 2.5
 # Spark's own folders, and the logs that are kept on purpose.
-_NOT_OURS = ("spark-", "blockmgr-", "hsperfdata", "sparkdl_runner-logs")
+_NOT_OURS = ("spark-", "blockmgr-", "hsperfdata", "liblz4-java", "sparkdl_runner-logs")
 
 Strike = Callable[[], None]
 
@@ -63,7 +64,7 @@ class Result:
     """From the fault to the error; for a cancelled run, to the end of the last process."""
     processes_left: int
     ports_left: int
-    files_left: int
+    files_left: list[str]
     error: str
 
 
@@ -125,9 +126,11 @@ def run(arguments: argparse.Namespace) -> int:
         results += _on_a_cluster(arguments)
     summary = _summary(results)
     growth = _growth(arguments) if arguments.runs and not on_a_cluster else {}
+    cost = _output_cost(arguments) if arguments.runs and not on_a_cluster else {}
     report = {
         "summary": summary,
         "growth": growth,
+        "output": cost,
         "results": [asdict(one) for one in results],
     }
     arguments.output.write_text(json.dumps(report, indent=2) + "\n")
@@ -141,6 +144,12 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"\nAfter {arguments.runs} runs in a row in one session, and before:")
         for name, (before, after) in growth.items():
             print(f"{name:<28}{before:>12,}{after:>12,}  {after / before - 1:+.1%}")
+    if cost:
+        print(
+            f"\nWhile each rank prints 5 MB/s it trains at {cost['speed']:.1%} of its speed in "
+            f"silence (median of {_OUTPUT_ROUNDS}); of {cost['lines']:,} lines "
+            f"{cost['dropped_lines']:,} were not shown, and that was said"
+        )
     print(f"\nWritten to {arguments.output}")
     return 0 if all(one.is_correct and not _left(one) for one in results) else 1
 
@@ -167,6 +176,78 @@ def _growth(arguments: argparse.Namespace) -> dict[str, tuple[int, int]]:
     after = held()
     spark.stop()
     return {name: (before[name], after[name]) for name in before}
+
+
+_OUTPUT_ROUNDS = 3
+_OUTPUT_SECONDS = 6.0
+_LINE = "x" * 999 + "\n"
+
+
+def _output_cost(arguments: argparse.Namespace) -> dict[str, float]:
+    """How much slower ranks train that print 5 MB/s each, and what became of the lines."""
+    from sparkdl_runner import DistributedRunner, RunConfig
+
+    spark = start_spark("sparkdl_runner fault benchmark", slots=RANKS)
+    runner = DistributedRunner(
+        num_proc=RANKS, backend="torch", config=RunConfig(driver_log_verbosity="all")
+    )
+    speeds, lines, dropped = [], 0, 0
+    for _ in range(_OUTPUT_ROUNDS):
+        silent, _ = runner.run(_trains(), lines_per_second=0)
+        told, shown = io.StringIO(), _Counter()
+        with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(told):
+            loud, printed = runner.run(_trains(), lines_per_second=5000)
+        speeds.append(loud / silent)
+        lines += printed
+        dropped += sum(map(int, re.findall(r"(\d+) lines of rank \d", told.getvalue())))
+        if shown.lines + dropped < lines:
+            raise RuntimeError(f"{lines} lines were printed, {shown.lines} shown, {dropped} missed")
+    spark.stop()
+    return {"speed": statistics.median(speeds), "lines": lines, "dropped_lines": dropped}
+
+
+class _Counter(io.StringIO):
+    """A terminal that takes all lines and keeps none."""
+
+    lines = 0
+
+    def write(self, text: str) -> int:
+        self.lines += text.count("\n")
+        return len(text)
+
+
+def _trains() -> Callable[..., tuple[int, int]]:
+    seconds, line = _OUTPUT_SECONDS, _LINE
+
+    def train(lines_per_second: int) -> tuple[int, int]:
+        """Steps that were made in the time, and lines that all ranks printed."""
+        import sys
+        import time
+
+        import torch
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        torch.set_num_threads(1)
+        weight = torch.randn(256, 256)
+        began = time.monotonic()
+        steps = printed = 0
+        while True:
+            for _ in range(10):
+                weight = torch.tanh(weight @ weight)
+                dist.all_reduce(weight)
+            steps += 10
+            now = time.monotonic() - began
+            due = int(now * lines_per_second)
+            sys.stdout.write(line * (due - printed))
+            printed = due
+            # All ranks leave together: rank 0's clock decides.
+            over = torch.tensor([float(dist.get_rank() == 0 and now > seconds), float(printed)])
+            dist.all_reduce(over)
+            if over[0]:
+                return steps, int(over[1])
+
+    return train
 
 
 def _on_a_cluster(arguments: argparse.Namespace) -> list[Result]:
@@ -315,18 +396,19 @@ def _belongings() -> dict[str, set[Any]]:
     return {"processes": workers, "ports": ports, "files": files}
 
 
-def _left_after(before: dict[str, set[Any]]) -> dict[str, int]:
+def _left_after(before: dict[str, set[Any]]) -> dict[str, Any]:
     now = _belongings()
-    return {f"{kind}_left": len(now[kind] - before[kind]) for kind in before}
+    return {
+        "processes_left": len(now["processes"] - before["processes"]),
+        "ports_left": len(now["ports"] - before["ports"]),
+        "files_left": sorted(now["files"] - before["files"]),
+    }
 
 
 def _left(result: Result) -> str:
-    counts = {
-        "processes": result.processes_left,
-        "ports": result.ports_left,
-        "files": result.files_left,
-    }
-    return ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+    counts = {"processes": result.processes_left, "ports": result.ports_left}
+    parts = [f"{count} {kind}" for kind, count in counts.items() if count]
+    return ", ".join([*parts, *result.files_left])
 
 
 def _summary(results: list[Result]) -> dict[str, dict[str, Any]]:

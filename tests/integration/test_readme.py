@@ -25,6 +25,10 @@ SHORTENED = {
         ".venv/bin/python jobs/benchmark.py loader --tables array scalar --rows 20000 --rounds 1"
         " --row-loader-rows 2000"
     ),
+    ".venv/bin/python jobs/benchmark.py faults": (
+        ".venv/bin/python jobs/benchmark.py faults --backends torch --only start --random 0"
+        " --runs 0"
+    ),
 }
 IN_CLASSIC_LANE = importlib.util.find_spec("petastorm") is not None
 
