@@ -83,7 +83,11 @@ def rank_log(configured: str | None, run: str, world: World) -> RankLog:
         world: The rank and its attempt.
     """
     cluster = os.environ.get("LOG_DIRS", "").partition(",")[0]
-    base = Path(configured or cluster) if configured or cluster else default_base()
+    if configured or cluster:
+        base = Path(configured or cluster)
+    else:
+        remove_old_logs()
+        base = default_base()
     directory = base / run / f"attempt-{world.attempt}"
     return RankLog(directory, world.rank, was_asked_for=bool(configured))
 
