@@ -191,7 +191,7 @@ def _output_cost(arguments: argparse.Namespace) -> dict[str, float]:
     runner = DistributedRunner(
         num_proc=RANKS, backend="torch", config=RunConfig(driver_log_verbosity="all")
     )
-    speeds, lines, dropped = [], 0, 0
+    speeds, lines, seen, dropped = [], 0, 0, 0
     for _ in range(_OUTPUT_ROUNDS):
         silent, _ = runner.run(_trains(), lines_per_second=0)
         told, shown = io.StringIO(), _Counter()
@@ -200,8 +200,9 @@ def _output_cost(arguments: argparse.Namespace) -> dict[str, float]:
         speeds.append(loud / silent)
         lines += printed
         dropped += sum(map(int, re.findall(r"(\d+) lines of rank \d", told.getvalue())))
-        if shown.lines + dropped < lines:
-            raise RuntimeError(f"{lines} lines were printed, {shown.lines} shown, {dropped} missed")
+        seen += shown.lines
+        if seen + dropped < lines:
+            raise RuntimeError(f"{lines} lines were printed, {seen} shown, {dropped} counted")
     spark.stop()
     return {"speed": statistics.median(speeds), "lines": lines, "dropped_lines": dropped}
 
