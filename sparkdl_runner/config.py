@@ -74,14 +74,12 @@ class RunConfig:
             )
         for name in ("slot_wait_seconds", "shutdown_grace_seconds", "restart_backoff_seconds"):
             _check_seconds(name, getattr(self, name), least=0)
-        for name in (
-            "start_timeout_seconds",
-            "rendezvous_timeout_seconds",
-            "heartbeat_timeout_seconds",
-        ):
+        for name in ("start_timeout_seconds", "rendezvous_timeout_seconds"):
             _check_seconds(name, getattr(self, name), least=1)
+        # Ranks give a sign every second; what is shorter would find fault with healthy ones.
+        _check_seconds("heartbeat_timeout_seconds", self.heartbeat_timeout_seconds, least=3)
         if self.hang_timeout_seconds is not None:
-            _check_seconds("hang_timeout_seconds", self.hang_timeout_seconds, least=1)
+            _check_seconds("hang_timeout_seconds", self.hang_timeout_seconds, least=2)
         _check_count("max_restarts", self.max_restarts, least=0)
         if self.min_num_proc is not None:
             _check_count("min_num_proc", self.min_num_proc, least=1)

@@ -11,7 +11,12 @@ from sparkdl_runner.spark_context import is_single_host
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-SETTINGS = ("spark.ssl.enabled", "spark.ssl.rpc.enabled", "spark.network.crypto.enabled")
+SETTINGS = (
+    "spark.ssl.enabled",
+    "spark.ssl.rpc.enabled",
+    "spark.network.crypto.enabled",
+    "spark.authenticate.enableSaslEncryption",
+)
 
 
 def check_encryption(context: SparkContext, backend: str, config: RunConfig) -> None:

@@ -20,6 +20,10 @@ class RunCancelledError(RunnerError):
     """The run was ended from outside: its Spark job was cancelled, or its session stopped."""
 
 
+class ResultTooLargeError(RunnerError):
+    """The value that rank 0 returned is larger than Spark's settings allow."""
+
+
 class NotPicklableError(RunnerError, TypeError):
     """The function, an argument or the result cannot travel between processes."""
 

@@ -104,8 +104,6 @@ def launch(
         pool = stack.enter_context(ThreadPoolExecutor(num_proc, thread_name_prefix="sparkdl-rank"))
         try:
             for world, worker in ranks:
-                console.watch.present(world.rank, world.host)
-                console.watch.placed(world.rank, world)
                 envelope = Envelope(
                     world=world,
                     environment=chosen.environment(world, address, port),
@@ -113,6 +111,9 @@ def launch(
                     function=function,
                 )
                 worker.begin(envelope, console, rank_log(config.log_directory, run, world))
+            for world, _ in ranks:
+                console.watch.present(world.rank, world.host)
+                console.watch.placed(world.rank, world)
             console.watch.start()
             stack.callback(console.watch.close)
             ends = [pool.submit(_wait, world, worker, console) for world, worker in ranks]

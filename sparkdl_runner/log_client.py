@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import socket
 import sys
@@ -24,6 +25,7 @@ MAX_QUEUED_FRAMES = 256
 # How long the driver may take to answer a failure with a stop to all.
 ANSWER_SECONDS = 4.0
 RECONNECT_SECONDS = 0.5
+ALIVE_SECONDS = 1.0
 _NUDGE: dict[str, Any] = {}
 """Wakes the sender; says nothing."""
 
@@ -156,7 +158,9 @@ class LogClient(Sink):
 
     def _send(self) -> None:
         try:
-            while True:
+            for turn in itertools.count():
+                if turn > 1:  # The first time again at once: a connection was reset, say.
+                    time.sleep(RECONNECT_SECONDS)
                 try:
                     place = (self._channel.host, self._channel.port)
                     with socket.create_connection(place, timeout=CONNECT_SECONDS) as connection:
@@ -169,7 +173,6 @@ class LogClient(Sink):
                         return
                 if self._is_closing or self._is_cut_off():
                     return
-                time.sleep(RECONNECT_SECONDS)
         finally:
             self._connected.clear()
             self._settled.set()
@@ -222,20 +225,19 @@ class LogClient(Sink):
         """Sends what comes, until the end."""
         is_placed = False
         while True:
+            if not listening.is_alive() or self._is_cut_off():
+                raise EOFError("the driver is not heard any more")
             if self._placed is not None and not is_placed:
                 connection.sendall(codec.seal(self._placed))
                 is_placed = True
             try:
-                message = self._queue.get(timeout=1.0)
+                message = self._queue.get(timeout=ALIVE_SECONDS)
             except queue.Empty:
-                if not listening.is_alive() or self._is_cut_off():
-                    raise EOFError("the driver is not heard any more") from None
-                continue
+                message = {"kind": "alive"}  # Before it begins, a worker gives no other sign.
             if message is None:
                 return
-            if message is _NUDGE:
-                continue
-            connection.sendall(codec.seal(message))
+            if message is not _NUDGE:
+                connection.sendall(codec.seal(message))
 
     def _listen(self, connection: socket.socket, codec: FrameCodec) -> None:
         try:
@@ -252,7 +254,10 @@ class LogClient(Sink):
                 elif kind == "stacks":
                     self._put({"kind": "stacks", "text": self._on_stacks()})
         except (OSError, EOFError, ValueError):
+            pass
+        finally:
             self._connected.clear()  # The driver has closed the connection, or is gone.
+            self._put(_NUDGE)
 
 
 def _receive_exactly(connection: socket.socket, size: int) -> bytes:

@@ -142,7 +142,7 @@ class LogServer(ServerThread):
             await asyncio.sleep(PING_SECONDS)
             writer.write(codec.seal({"kind": "ping"}))
             if partition in self._delivering:  # Not silent: it is we who do not listen just now.
-                self.watch.heard(partition)
+                self.watch.busy(partition)
 
     async def _send_stop(self) -> None:
         self._stop_requested = True

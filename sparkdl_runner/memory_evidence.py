@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections import deque
 from pathlib import Path
+
+_LOOKS = 5
 
 
 class MemoryEvidence:
-    """Remembers the kernel's counts of out-of-memory kills, to see later which one grew."""
+    """Remembers the kernel's last counts of out-of-memory kills, to see which has just grown."""
 
     def __init__(self) -> None:
-        self._before = _counts()
+        self._seen: deque[dict[str, int]] = deque([_counts()], maxlen=_LOOKS)
+
+    def look(self) -> None:
+        """Takes the counts. What grew before the last few looks is another process's end."""
+        self._seen.append(_counts())
 
     def verdict(self) -> str | None:
         """A sentence on the kill that came since, or None if the kernel counted none."""
         now = _counts()
-        grown = [name for name, count in now.items() if count > self._before.get(name, count)]
+        grown = [name for name, count in now.items() if count > self._seen[0].get(name, count)]
         for name in ("cgroup", "host"):
             if name in grown:
                 return _SENTENCES[name].format(limit=_limit())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sparkdl_runner import function
@@ -127,7 +127,11 @@ def with_failures(outcomes: Sequence[Outcome], failures: Sequence[Outcome]) -> l
     """
     judged = {one.world.rank: one for one in failures if one.status in (HUNG, LOST)}
     known = [
-        judged.pop(outcome.world.rank)
+        replace(
+            judged.pop(outcome.world.rank),
+            output_tail=outcome.output_tail,
+            log_path=outcome.log_path,
+        )
         if outcome.world.rank in judged and outcome.status == STOPPED
         else outcome
         for outcome in outcomes

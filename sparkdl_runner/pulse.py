@@ -23,7 +23,7 @@ def start(line: Line, backend: Backend) -> None:
     A pulse holds a number that stands for a place in the code: it stays the same exactly as long
     as the function waits at one spot. That is the main thread's place, or that of all threads if
     the main one waits for them. It also says which threads those are, and whether the main one is
-    in the backend's rendezvous, or in any of its calls.
+    in the backend's rendezvous, or in any of its calls, and whether a GPU is in use.
 
     Args:
         line: To the agent.
@@ -46,6 +46,7 @@ def start(line: Line, backend: Backend) -> None:
                 "kind": "pulse",
                 "place": hash(tuple(places)),
                 "threads": [one.native_id for one in threads if one.native_id is not None],
+                "on_gpu": _uses_a_gpu(),
                 "joining": any(_is_one_of(backend.join_functions, frame) for frame in stack),
                 "communicating": bool(stack) and _is_part_of(backend.waiting_in, stack[0]),
             }
@@ -55,6 +56,11 @@ def start(line: Line, backend: Backend) -> None:
                 return  # The agent is gone, and this process will be.
 
     threading.Thread(target=beat, name="sparkdl-pulse", daemon=True).start()
+
+
+def _uses_a_gpu() -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and hasattr(torch, "cuda") and bool(torch.cuda.is_initialized())
 
 
 def _stack(frame: types.FrameType | None) -> list[types.FrameType]:

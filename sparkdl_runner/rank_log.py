@@ -83,11 +83,14 @@ def rank_log(configured: str | None, run: str, world: World) -> RankLog:
         world: The rank and its attempt.
     """
     cluster = os.environ.get("LOG_DIRS", "").partition(",")[0]
-    if configured or cluster:
-        base = Path(configured or cluster)
-    else:
-        remove_old_logs()
-        base = default_base()
+    try:
+        if configured or cluster:
+            base = Path(configured or cluster)
+        else:
+            base = default_base()
+            remove_old_logs(base)
+    except OSError:  # A full disk must not keep ranks from starting; opening the log will tell.
+        base = Path(tempfile.gettempdir())
     directory = base / run / f"attempt-{world.attempt}"
     return RankLog(directory, world.rank, was_asked_for=bool(configured))
 
@@ -110,14 +113,13 @@ def default_base() -> Path:
     return Path(tempfile.mkdtemp(prefix="sparkdl_runner-logs-"))
 
 
-def remove_old_logs(now: float | None = None) -> None:
+def remove_old_logs(base: Path, now: float | None = None) -> None:
     """Removes what runs of over a week ago left in the default folder."""
     limit = (time.time() if now is None else now) - KEEP_SECONDS
-    base = default_base()
-    try:
-        runs = [run for run in base.iterdir() if run.is_dir() and not run.is_symlink()]
-    except OSError:
-        return
-    for run in runs:
-        if run.stat().st_mtime < limit and run.stat().st_uid == os.getuid():
-            shutil.rmtree(run, ignore_errors=True)
+    for run in base.iterdir():
+        try:  # Other ranks of this host may be at it, too.
+            files = [run, *run.rglob("*")]
+            if not run.is_symlink() and max(one.lstat().st_mtime for one in files) < limit:
+                shutil.rmtree(run, ignore_errors=True)
+        except OSError:
+            continue

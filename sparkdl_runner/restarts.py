@@ -10,12 +10,14 @@ from sparkdl_runner.config import RunConfig
 from sparkdl_runner.errors import (
     LaunchError,
     NotPicklableError,
+    ResultTooLargeError,
     RunCancelledError,
     RunnerError,
     WorkerFailedError,
 )
 
 MOST_BACKOFF_SECONDS = 60.0
+_FINAL = (LaunchError, NotPicklableError, ResultTooLargeError, RunCancelledError)
 
 
 class Restarts:
@@ -52,7 +54,7 @@ class Restarts:
 
     def _is_worth_it(self, error: RunnerError) -> bool:
         """Whether another attempt may fare better: not where it was refused, or called off."""
-        if isinstance(error, (LaunchError, NotPicklableError, RunCancelledError)):
+        if isinstance(error, _FINAL):
             return False
         if isinstance(error, WorkerFailedError) and not error.is_communication_error:
             return self._config.restart_user_errors

@@ -109,14 +109,18 @@ class DistributedRunner:
         slots.check_allocation(context)
         profile = gpu_scheduling.rank_profile(context)
 
+        wanted = self.num_proc
+
         def attempt_on_spark(attempt: int) -> Any:
+            nonlocal wanted
             num_proc = slots.wait_for_slots(
                 context,
-                self.num_proc,
+                wanted,
                 self.config,
                 profile=profile,
                 least=self.config.min_num_proc if attempt else None,
             )
+            wanted = wanted or num_proc  # 0 means all slots that there were at first
             return _value(
                 spark_launcher.launch(
                     context,

@@ -50,7 +50,7 @@ def explain(
                 "cluster, install it on every host."
             )
     if "spark.driver.maxResultSize" in text:
-        return errors.RunnerError(
+        return errors.ResultTooLargeError(
             "The value that rank 0 returned is larger than spark.driver.maxResultSize allows. "
             "Write large things to shared storage and return their path, or raise that setting."
         )
@@ -74,7 +74,7 @@ def explain(
     )
 
 
-_EXECUTOR_LOSS = re.compile(r"ExecutorLostFailure \((.*?)\)(?:\n|$)", re.DOTALL)
+_EXECUTOR_LOSS = re.compile(r"ExecutorLostFailure \(([^)\n]*)\)(?: Reason: ([^\n]*))?")
 
 
 def is_executor_loss(error: Exception) -> bool:
@@ -87,7 +87,7 @@ def with_lost_executors(failures: Sequence[Outcome], error: Exception) -> list[O
     found = _EXECUTOR_LOSS.search(str(error))
     if found is None:
         return list(failures)
-    reason = " ".join(found.group(1).split())
+    reason = found.group(1) + (f" ({found.group(2)})" if found.group(2) else "")
     return [
         replace(failure, message=f"is lost: {reason}.") if failure.status == LOST else failure
         for failure in failures

@@ -8,12 +8,12 @@ import time
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
-from sparkdl_runner import network, spark_failure, spark_job
+from sparkdl_runner import network, slots, spark_failure, spark_job
 from sparkdl_runner.agent import RankTask
 from sparkdl_runner.backends import get_backend
 from sparkdl_runner.config import RunConfig
 from sparkdl_runner.console import Console
-from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.errors import LaunchError, RunnerError
 from sparkdl_runner.gang import Gang
 from sparkdl_runner.log_server import FLUSH_SECONDS, LogServer
 from sparkdl_runner.outcome import LOST, Outcome, explains_the_end, with_failures
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 CANCEL_SECONDS = 10.0
 # How long ranks that were told to stop may take beyond their grace.
 STOP_SECONDS = 2.0
+SLOT_CHECK_SECONDS = 5.0
 
 
 def launch(
@@ -94,7 +95,8 @@ def launch(
             lost = {failure.world.rank for failure in verdict.failures if failure.status == LOST}
             deadline = time.monotonic() + config.shutdown_grace_seconds + STOP_SECONDS
             while not job.wait(0.1):
-                if time.monotonic() > deadline or console.watch.running() <= lost:
+                others_ended = bool(lost) and console.watch.running() <= lost
+                if time.monotonic() > deadline or others_ended or verdict.launch_problem:
                     with suppress(Exception):
                         context.cancelJobsWithTag(tag)
                     break
@@ -105,6 +107,7 @@ def launch(
             num_proc=num_proc,
             ask_stacks=server.ask_stacks,
             on_verdict=act_on,
+            lost_slots=_SlotCheck(context, num_proc, profile),
         )
         server.start()
         job = spark_job.Job(lambda: list(gathered.collect()))
@@ -121,7 +124,8 @@ def launch(
             if not isinstance(error, Exception):
                 raise
             if any(problems):
-                raise LaunchError(problems[0]) from None
+                # What a restart has lost, another one may have again.
+                raise (RunnerError if attempt else LaunchError)(problems[0]) from None
             failures = console.failures
             if spark_failure.is_executor_loss(error):
                 failures = _with_lost(console, error)
@@ -137,6 +141,32 @@ def launch(
             # Who is lost has no last word.
             is_complete = all(failure.status != LOST for failure in console.failures)
             server.flush(FLUSH_SECONDS if is_complete else 0.5)
+
+
+class _SlotCheck:
+    """Looks, now and then, whether the slots of ranks that have not started are still there.
+
+    Spark counts them when a barrier stage is submitted, and never again: a stage whose slots are
+    lost after that would wait for ever.
+    """
+
+    def __init__(
+        self, context: SparkContext, num_proc: int, profile: ResourceProfile | None
+    ) -> None:
+        self._context, self._num_proc, self._profile = context, num_proc, profile
+        self._next_at = time.monotonic() + SLOT_CHECK_SECONDS
+
+    def __call__(self) -> str | None:
+        if is_single_host(self._context) or time.monotonic() < self._next_at:
+            return None
+        self._next_at = time.monotonic() + SLOT_CHECK_SECONDS
+        available = slots.count_slots(self._context, self._profile)
+        if available >= self._num_proc:
+            return None
+        return (
+            f"{self._num_proc} ranks were to start, and the cluster has only {available} slots "
+            "left: executors were lost after the run was submitted."
+        )
 
 
 def _with_lost(console: Console, error: Exception) -> list[Outcome]:

@@ -46,10 +46,11 @@ def ask(pid: int, fd: int, state: str) -> str:
     except (ProcessLookupError, PermissionError) as error:
         return f"(no stacks: {error})"
     found = b""
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
     deadline = time.monotonic() + ANSWER_SECONDS
     while (left := deadline - time.monotonic()) > 0 and len(found) < MAX_STACKS_BYTES:
-        ready, _, _ = select.select([fd], [], [], min(left, _QUIET_SECONDS if found else left))
-        if not ready:
+        if not poller.poll(1000 * min(left, _QUIET_SECONDS if found else left)):
             break
         chunk = os.read(fd, 64 * 1024)
         if not chunk:

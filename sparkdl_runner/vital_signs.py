@@ -65,17 +65,24 @@ class Observer:
         self._place: int | None = None
         self._joining_since: float | None = None
         self._seen_at = self._alive_at = self._moved_at = now()
+        self._pulse_at = self._seen_at
         self._cpu_seconds = 0.0
         self._thread_seconds = 0.0
         self._threads: tuple[int, ...] = (pid,)
 
     def pulse(
-        self, place: int, threads: Sequence[int], *, joining: bool, communicating: bool
+        self,
+        place: int,
+        threads: Sequence[int],
+        *,
+        joining: bool,
+        communicating: bool,
+        on_gpu: bool = False,
     ) -> None:
         """Takes note of a pulse."""
         with self._lock:
-            self._alive_at = self._now()
-            self._threads = () if communicating else tuple(threads)
+            self._alive_at = self._pulse_at = self._now()
+            self._threads = () if communicating or on_gpu else tuple(threads)
             if place != self._place:
                 self._place, self._moved_at = place, self._alive_at
             if not joining:
@@ -106,7 +113,7 @@ class Observer:
             return VitalSigns(
                 silent_seconds=now - self._alive_at,
                 idle_seconds=now - self._moved_at,
-                joining_seconds=0.0 if since is None else now - since,
+                joining_seconds=0.0 if since is None else self._pulse_at - since,
                 state=state,
             )
 

@@ -14,6 +14,7 @@ word, is lost: its executor died, its host, or the network between.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -27,7 +28,9 @@ from sparkdl_runner.world import World
 
 CHECK_SECONDS = 0.25
 # A connection may break for a moment; and Spark often knows why an executor is gone.
-GONE_SECONDS = 1.0
+GONE_SECONDS = 2.5
+# A driver that was itself paused for so long has heard nobody meanwhile.
+PAUSE_SECONDS = 5.0
 
 
 @dataclass(kw_only=True)
@@ -66,6 +69,7 @@ class Watch:
         num_proc: How many ranks there are.
         ask_stacks: Returns the Python stacks of all ranks that answer, by rank.
         on_verdict: Called once at most, from the watch's thread.
+        lost_slots: Why the ranks can never start, as long as none has; None if they may.
         now: The clock.
     """
 
@@ -74,6 +78,7 @@ class Watch:
     num_proc: int
     ask_stacks: Callable[[], dict[int, str]]
     on_verdict: Callable[[Verdict], None]
+    lost_slots: Callable[[], str | None] = lambda: None
     now: Callable[[], float] = time.monotonic
     _ranks: dict[int, _Rank] = field(default_factory=dict)
     _first_at: float | None = None
@@ -111,6 +116,13 @@ class Watch:
         with self._lock:
             if partition in self._ranks:
                 self._ranks[partition].heard_at = self.now()
+
+    def busy(self, partition: int) -> None:
+        """An agent speaks faster than it is listened to; what it has seen comes later."""
+        with self._lock:
+            if partition in self._ranks:
+                rank = self._ranks[partition]
+                rank.heard_at = rank.looked_at = self.now()
 
     def vital_signs(self, world: World, signs: VitalSigns) -> None:
         """An agent has looked at its worker."""
@@ -163,16 +175,35 @@ class Watch:
         return Verdict(failures=self._blame(stuck)) if stuck else None
 
     def _run(self) -> None:
+        checked_at = self.now()
         while not self._closed.wait(CHECK_SECONDS):
-            verdict = self.check()
-            if verdict is not None:
-                if not self._closed.is_set():
+            now = self.now()
+            if now - checked_at > PAUSE_SECONDS:
+                self._forgive(now - checked_at)
+            checked_at = now
+            try:
+                verdict = self.check()
+                if verdict is not None and not self._closed.is_set():
                     self.on_verdict(verdict)
-                return
+                    return
+            except Exception as error:  # To watch on is worth more than to be right once.
+                print(
+                    f"sparkdl_runner: the watch over the ranks stumbled: {error!r}", file=sys.stderr
+                )
+
+    def _forgive(self, seconds: float) -> None:
+        """Moves on what was last seen: this process did not run, and so saw nothing."""
+        with self._lock:
+            for rank in self._ranks.values():
+                rank.heard_at += seconds
+                rank.looked_at += seconds
+                rank.gone_at = None if rank.gone_at is None else rank.gone_at + seconds
 
     def _start_problem(self) -> str | None:
         limit = self.config.start_timeout_seconds
-        if self._first_at is None or self.now() - self._first_at < limit:
+        if self._first_at is None:
+            return self.lost_slots()
+        if self.now() - self._first_at < limit:
             return None
         # Where one has learnt of all the others, all are there, whether or not they reach us.
         if any(rank.world is not None for rank in self._ranks.values()):
@@ -216,7 +247,9 @@ class Watch:
             if silent:
                 return silent
             idle = [signs.idle_seconds + age for _, signs, age in seen if signs is not None]
-            if idle and len(idle) == len(self._running()) and min(idle) > limit:
+            # One that never reached us may well be the one that works.
+            all_known = len(self._ranks) == self.num_proc
+            if idle and all_known and len(idle) == len(self._running()) and min(idle) > limit:
                 found = [
                     (rank, _IDLE.format(seconds, limit), _STATES.get(rank.signs.state, ""))
                     for (rank, _, _), seconds in zip(seen, idle, strict=True)

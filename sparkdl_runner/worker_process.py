@@ -14,6 +14,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from sparkdl_runner import lifeline, stacks
@@ -31,6 +32,8 @@ MAX_LINE_CHARACTERS = 16 * 1024
 DRAIN_SECONDS = 2.0
 OUTPUT_POLL_MILLISECONDS = 250
 LOOK_SECONDS = 1.0
+# How long a process that was killed may take to be gone.
+KILL_SECONDS = 10.0
 
 
 class WorkerProcess:
@@ -125,7 +128,9 @@ class WorkerProcess:
     def stacks(self) -> str:
         """The Python stacks of the worker's threads, or a sentence on why there are none."""
         with self._asking:
-            if self._stacks < 0 or self._process.poll() is not None:
+            # Not to be reaped here: its group must keep its id until it is dead.
+            ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if self._stacks < 0 or ended is not None:
                 return "(no stacks: the process has ended)"
             return stacks.ask(self._process.pid, self._stacks, self._observer.look().state)
 
@@ -186,12 +191,15 @@ class WorkerProcess:
     def _supervise(self) -> None:
         """Handles events until the worker's own process has ended."""
         kill_at: float | None = None
+        was_killed = False
         while True:
             try:
                 patience = None if kill_at is None else max(0.0, kill_at - time.monotonic())
                 kind, content = self._events.get(timeout=patience)
             except queue.Empty:
-                kill_at = None
+                if was_killed:
+                    return  # Not even that ends it: it waits in the kernel, for a disk perhaps.
+                was_killed, kill_at = True, time.monotonic() + KILL_SECONDS
                 self._signal_group(signal.SIGKILL)
                 continue
             if kind == "exit":
@@ -246,7 +254,8 @@ class WorkerProcess:
     def _kill(self) -> None:
         """Ends the worker and all that it started, whether that stayed in its group or not."""
         self._signal_group(signal.SIGKILL)
-        self._process.wait()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(KILL_SECONDS)
         lifeline.kill_family(self._family)
 
     def _signal_group(self, number: int) -> None:
@@ -257,8 +266,10 @@ class WorkerProcess:
             pass
 
     def _await_exit(self) -> None:
-        os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
-        self._events.put(("exit", None))
+        try:
+            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        finally:
+            self._events.put(("exit", None))
 
     def _receive(self) -> None:
         try:
@@ -274,9 +285,14 @@ class WorkerProcess:
                     self._events.put(("report", (message, payload)))
         except EOFError:
             pass
+        except Exception as error:  # The function wrote to the line, which is not its own.
+            told = f"what came from the worker could not be understood: {error!r}"
+            report = {"kind": FAILED, "exception": type(error).__name__, "message": told}
+            self._events.put(("report", (report, b"")))
 
     def _look_after(self) -> None:
         while not self._is_over.wait(LOOK_SECONDS):
+            self._memory.look()
             self._sink.vital_signs(self._world, self._observer.look())
 
     def _relay_output(self) -> None:

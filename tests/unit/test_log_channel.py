@@ -297,9 +297,9 @@ def test_a_connection_that_breaks_is_made_again(server, recorder):
     client = client_of(server)
     client.message(WORLDS[0], "before")
     wait_for(lambda: recorder.heard)
-    server._loop.call_soon_threadsafe(server._writers[0][0].transport.abort)
-    wait_for(lambda: not client._connected.is_set())
-    wait_for(client._connected.is_set)
+    first = server._writers[0][0]
+    server._loop.call_soon_threadsafe(first.transport.abort)
+    wait_for(lambda: 0 in server._writers and server._writers[0][0] is not first)
     client.message(WORLDS[0], "after")
     client.close()
     assert [text for _, _, text in recorder.heard] == ["before", "after"]

@@ -25,6 +25,14 @@ def test_a_kill_in_the_container_is_told_with_its_limit(group):
     assert "spark.executor.memoryOverhead" in told
 
 
+def test_a_kill_of_long_ago_explains_nothing(group):
+    evidence = MemoryEvidence()
+    (group / "memory.events").write_text("oom_kill 3\n")
+    for _ in range(5):
+        evidence.look()
+    assert evidence.verdict() is None
+
+
 def test_a_container_without_a_limit_has_none_to_tell(group):
     (group / "memory.max").write_text("max\n")
     evidence = MemoryEvidence()

@@ -99,5 +99,8 @@ def test_old_logs_go(tmp_path):
     for name, age_days in (("old", 8), ("new", 6)):
         (base / name).mkdir()
         os.utime(base / name, (1e9 - age_days * 86400,) * 2)
-    remove_old_logs(now=1e9)
-    assert [path.name for path in base.iterdir()] == ["new"]
+    (base / "long").mkdir()
+    (base / "long" / "rank-0.log").write_text("still going")  # though its folder is old
+    os.utime(base / "long", (1e9 - 30 * 86400,) * 2)
+    remove_old_logs(base, now=1e9)
+    assert sorted(path.name for path in base.iterdir()) == ["long", "new"]

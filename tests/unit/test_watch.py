@@ -166,6 +166,32 @@ def test_a_rendezvous_that_takes_too_long(joining, blamed, sentence):
     assert sentence in verdict.failures[0].message
 
 
+def test_a_driver_that_was_paused_has_heard_nobody_and_blames_nobody():
+    gang = Gang()
+    gang.begin()
+    gang.look(0)
+    gang.watch.gone(1)
+    gang.seconds += 3600
+    gang.watch._forgive(3600)
+    assert gang.watch.check() is None
+
+
+def test_while_nobody_has_come_the_slots_are_looked_after():
+    gang = Gang()
+    gang.watch.lost_slots = lambda: "2 of 3 slots are left"
+    assert gang.watch.check().launch_problem == "2 of 3 slots are left"
+    gang.begin([0], placed=False)
+    assert gang.watch.check() is None
+
+
+def test_one_that_never_reached_the_driver_may_be_the_one_that_works():
+    gang = Gang()
+    gang.begin([1, 2])
+    gang.look(1, idle=1000)
+    gang.look(2, idle=1000)
+    assert gang.watch.check() is None
+
+
 def test_an_agent_that_is_not_heard_is_lost():
     gang = Gang()
     gang.begin()
@@ -187,7 +213,7 @@ def test_an_agent_whose_connection_ends_is_lost_unless_it_comes_again_or_has_end
     gang.watch.present(0, "host-0")
     gang.watch.ended(WORLDS[1])
     assert gang.watch.check() is None
-    gang.seconds += 1.1
+    gang.seconds += 2.6
     failures = gang.watch.check().failures
     assert [one.world.rank for one in failures] == [2]
     assert "its Spark task ended without a word" in failures[0].message

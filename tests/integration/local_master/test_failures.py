@@ -198,7 +198,7 @@ def test_much_output_is_dropped_and_counted_and_blocks_nobody(capfd):
 
 def test_settings_that_make_no_sense_are_refused():
     for settings, sentence in (
-        ({"hang_timeout_seconds": 0}, "hang_timeout_seconds is 0; it must be 1 or more"),
+        ({"hang_timeout_seconds": 0}, "hang_timeout_seconds is 0; it must be 2 or more"),
         ({"max_restarts": -1}, "max_restarts is -1"),
         ({"min_num_proc": 0}, "min_num_proc is 0"),
     ):
@@ -222,9 +222,11 @@ def test_runs_in_a_row_do_not_add_up():
     for _ in range(3):
         one_run()
     before = belongings()
-    for _ in range(7):
+    runs = 7
+    for _ in range(runs):
         one_run()
-    assert belongings() == before
+    # Spark's own connections to its JVM come and go; a leak would be one or more for each run.
+    assert all(now - then < runs // 2 for now, then in zip(belongings(), before, strict=True))
 
 
 def test_errors_share_one_base():
