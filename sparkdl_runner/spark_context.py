@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 
+OLDEST_SPARK = (3, 5)
+
+
 def require_spark_context() -> SparkContext:
     """Returns the running application's SparkContext.
 
@@ -38,7 +41,23 @@ def require_spark_context() -> SparkContext:
             "There is no Spark session: create one with SparkSession.builder.getOrCreate() before "
             "run(), or use a negative number to run on this host alone, without Spark."
         )
+    check_version(context.version)
     return context
+
+
+def check_version(version: str) -> None:
+    """Refuses a Spark that lacks what ranks need, such as tags to cancel one job by.
+
+    Raises:
+        LaunchError: It is older than 3.5.
+    """
+    found = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if found < OLDEST_SPARK:
+        raise LaunchError(
+            f"This is Spark {version}, and ranks need Spark {OLDEST_SPARK[0]}.{OLDEST_SPARK[1]} or "
+            "later (on Databricks: runtime 14.3 LTS or later). Use a newer cluster, or a negative "
+            "number to run on this host alone."
+        )
 
 
 def is_stopped(context: SparkContext) -> bool:

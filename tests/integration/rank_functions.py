@@ -154,7 +154,7 @@ def fail_in_rank(backend: str, rank: int, how: str) -> None:
             raise ValueError(f"the data of rank {rank} is bad")
         if how == "exit":
             os._exit(7)
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGSTOP if how == "stop" else signal.SIGKILL)
     allreduce_until_stopped(backend)
 
 

@@ -9,6 +9,7 @@ import stat
 import time
 from pathlib import Path
 
+import failure_rows
 import psutil
 import pyspark
 import pytest
@@ -98,6 +99,14 @@ def test_slots_that_never_come_are_told_after_the_wait(cluster):
     ):
         runner.run(print)
     assert 1 <= time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize(
+    ("backend", "how"),
+    [("horovod", "raise"), ("torch", "kill"), ("torch", "exit"), ("horovod", "stop")],
+)
+def test_a_failed_rank_in_an_executor_is_named_as_anywhere(cluster, backend, how):
+    failure_rows.check(backend, how)
 
 
 @pytest.mark.parametrize("backend", ["horovod", "torch"])

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 
+import failure_rows
 import psutil
 import pytest
 import rank_functions
@@ -108,6 +109,14 @@ def test_nothing_of_a_run_listens_on_all_interfaces(spark, hosts, backend):
 def test_unmodified_training_code_ends_with_equal_weights(spark, backend, train):
     weights = DistributedRunner(num_proc=2, backend=backend).run(train)
     assert weights[0] == weights[1]
+
+
+@pytest.mark.parametrize(
+    ("backend", "how"),
+    [("torch", "raise"), ("horovod", "kill"), ("horovod", "exit"), ("torch", "stop")],
+)
+def test_a_failed_rank_on_another_host_is_named_as_anywhere(spark, backend, how):
+    failure_rows.check(backend, how)
 
 
 def test_encryption_that_spark_asks_for_is_not_silently_left_out(spark, monkeypatch):

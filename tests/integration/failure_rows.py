@@ -1,0 +1,33 @@
+"""Rows of the table of failures that are the same on every kind of cluster."""
+
+from __future__ import annotations
+
+import pytest
+import rank_functions
+
+from processes import workers
+from sparkdl_runner import (
+    DistributedRunner,
+    RunConfig,
+    WorkerDiedError,
+    WorkerFailedError,
+    WorkerHungError,
+)
+
+ROWS = {
+    "raise": (WorkerFailedError, r"Rank 1 of 2 on host \S+ raised ValueError: the data of rank 1"),
+    "kill": (WorkerDiedError, r"Rank 1 of 2 on host \S+ was ended by SIGKILL"),
+    "exit": (WorkerDiedError, r"Rank 1 of 2 on host \S+ exited with code 7"),
+    "stop": (WorkerHungError, r"Rank 1 of 2 on host \S+ has .*stopped \(SIGSTOP\)"),
+}
+
+
+def check(backend: str, how: str) -> None:
+    """Breaks rank 1 in one way and looks at the error; nothing may be left."""
+    error, words = ROWS[how]
+    config = RunConfig(driver_log_verbosity="log_callback_only", hang_timeout_seconds=4)
+    runner = DistributedRunner(num_proc=2, backend=backend, config=config)
+    with pytest.raises(error, match=words) as caught:
+        runner.run(rank_functions.fail_in_rank, backend=backend, rank=1, how=how)
+    assert caught.value.rank == 1
+    assert not workers()
