@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from sparkdl_runner.errors import LaunchError, WorkerFailedError
-from sparkdl_runner.outcome import FAILED, Outcome, UnheardFailureError
-from sparkdl_runner.spark_failure import explain
+from sparkdl_runner.outcome import FAILED, LOST, Outcome, UnheardFailureError
+from sparkdl_runner.spark_failure import explain, is_executor_loss, with_lost_executors
 from sparkdl_runner.world import Peer, assign_ranks
 
 JAVA = "\n\n\tat org.apache.spark.api.python.BasePythonRunner.handle(PythonRunner.scala:572)\n"
@@ -94,3 +94,20 @@ def test_an_unknown_reason_keeps_sparks_own_words():
     assert "something new\nin two lines" in str(
         explain(RuntimeError("something new\nin two lines"), python="python3")
     )
+
+
+def test_the_loss_of_an_executor_is_told_in_sparks_words_without_its_stack():
+    text = (
+        "Job aborted due to stage failure: ExecutorLostFailure (executor 1 exited caused by one of "
+        "the running tasks) Reason: Command exited with code 137\n"
+        "Driver stacktrace:\n\tat org.apache.spark.DAGScheduler(DAGScheduler.scala:2856)\n"
+    )
+    lost = Outcome(world=WORLD, status=LOST, ended_at=0.0, message="is lost")
+    error = RuntimeError(text)
+    assert is_executor_loss(error)
+    assert with_lost_executors([lost], error)[0].message == (
+        "is lost: executor 1 exited caused by one of the running tasks (Command exited with code "
+        "137)."
+    )
+    assert not is_executor_loss(RuntimeError("something else"))
+    assert with_lost_executors([lost], RuntimeError("something else")) == [lost]
