@@ -52,7 +52,6 @@ class WorkerProcess:
 
     _sink: Sink
     _world: World
-    _observer: Observer
 
     def __init__(
         self,
@@ -109,13 +108,14 @@ class WorkerProcess:
                 listener.close()
         self._line = Line(ours)
         self._output = output
+        self._observer = Observer(self._process.pid)
 
     def begin(self, envelope: Envelope, sink: Sink, log: RankLog) -> None:
         """Gives the worker its place and its work, and says where its words go. Call it once."""
         self._world = envelope.world
         self._sink = sink
         self._log = log
-        self._observer = Observer(self._process.pid)
+        self._observer = Observer(self._process.pid)  # Its clock begins with the work.
         try:
             envelope.send(self._line)
         except OSError:
@@ -128,11 +128,17 @@ class WorkerProcess:
     def stacks(self) -> str:
         """The Python stacks of the worker's threads, or a sentence on why there are none."""
         with self._asking:
-            # Not to be reaped here: its group must keep its id until it is dead.
-            ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if self._stacks < 0 or ended is not None:
+            if self._stacks < 0 or self._has_ended():
                 return "(no stacks: the process has ended)"
             return stacks.ask(self._process.pid, self._stacks, self._observer.look().state)
+
+    def _has_ended(self) -> bool:
+        """Whether the process is dead; it is not reaped here, so that its group keeps its id."""
+        try:
+            flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            return os.waitid(os.P_PID, self._process.pid, flags) is not None
+        except ChildProcessError:
+            return True  # It is dead and reaped.
 
     def wait(self) -> Outcome:
         """Supervises the worker until it and all that it started are gone.
@@ -180,6 +186,8 @@ class WorkerProcess:
             os.close(self._lifeline)
             self._lifeline = -1
         self._line.close()
+        if self._log is not None:
+            self._log.close()
         with self._asking:
             if self._stacks >= 0:
                 os.close(self._stacks)
