@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -14,7 +15,12 @@ JOB = Path(__file__).resolve().parents[2] / "jobs" / "benchmark.py"
 OURS = {"HorovodRunner", "DistributedRunner(torch)"}
 PEERS = {"horovod.spark.run", "TorchDistributor"}
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(420)]
+IN_CLASSIC_LANE = importlib.util.find_spec("petastorm") is not None
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(420),
+    pytest.mark.skipif(not IN_CLASSIC_LANE, reason="the classic lane's tests run the benchmarks"),
+]
 
 
 def run_benchmark(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
