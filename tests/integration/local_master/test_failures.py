@@ -99,6 +99,7 @@ def test_a_rank_that_died_is_followed_by_a_new_attempt_that_knows_its_number(bac
             os.kill(os.getpid(), signal.SIGKILL)
         if current_world().attempt == 0:
             rank_functions.allreduce_until_stopped(backend)
+        rank_functions.gather(backend, None)
         return current_world().attempt
 
     assert runner(backend, max_restarts=2, restart_backoff_seconds=0.1).run(die_once) == 1
@@ -165,8 +166,13 @@ def rank_functions_running() -> bool:
 def test_two_runs_that_compete_for_the_same_slots_both_end():
     values: dict[int, object] = {}
 
+    def work(number: int) -> int:
+        rank_functions.init("torch")
+        rank_functions.gather("torch", None)  # rank 0 serves the store that all still need
+        return number
+
     def compete(number: int) -> None:
-        values[number] = runner().run(lambda: (rank_functions.init("torch"), number)[1])
+        values[number] = runner().run(work, number=number)
 
     threads = [threading.Thread(target=compete, args=(number,)) for number in range(3)]
     for thread in threads:
