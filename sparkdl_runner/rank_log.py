@@ -45,7 +45,12 @@ class RankLog:
 
     def write(self, raw: bytes) -> None:
         """Appends what the rank printed. Never raises: a full disk must not end a training."""
-        if self._fd < 0 or self.size_bytes + len(raw) > MAX_LOG_BYTES:
+        if self._fd < 0:
+            self.missing_bytes += len(raw)
+            return
+        if self.size_bytes + len(raw) > MAX_LOG_BYTES:
+            self.problem = f"the log {self.path} ends at its limit of {MAX_LOG_BYTES:,} bytes"
+            self.close()
             self.missing_bytes += len(raw)
             return
         try:

@@ -77,6 +77,8 @@ def test_beyond_the_limit_bytes_are_counted(tmp_path, monkeypatch):
     log.write(b"12345")
     assert log.path.read_bytes() == b"12345678"
     assert log.missing_bytes == 5
+    assert log.problem is not None
+    assert "ends at its limit of 10 bytes" in log.problem
     log.close()
 
 
