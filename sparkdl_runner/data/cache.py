@@ -12,8 +12,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from sparkdl_runner.data.filesystem import StorageOptions, normalize_url
 from sparkdl_runner.data.leftovers import make_marked_directory, sweep_leftovers
+from sparkdl_runner.filesystem import StorageOptions, normalize_url
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,15 +10,15 @@ from pyarrow import fs
 from sparkdl_runner.data.dataset import SparkDatasetConverter, deleter
 from sparkdl_runner.data.describe import describe_parquet
 from sparkdl_runner.data.errors import DatasetError
-from sparkdl_runner.data.filesystem import (
+from sparkdl_runner.data.locate import first_file_with_nulls, first_file_with_other_lengths
+from sparkdl_runner.data.manifest import Manifest
+from sparkdl_runner.filesystem import (
     StorageOptions,
     join_url,
     normalize_url,
     open_filesystem,
     redact,
 )
-from sparkdl_runner.data.locate import first_file_with_nulls, first_file_with_other_lengths
-from sparkdl_runner.data.manifest import Manifest
 
 if TYPE_CHECKING:
     from sparkdl_runner.data.spark_writer import Written

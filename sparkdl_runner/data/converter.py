@@ -21,8 +21,8 @@ from sparkdl_runner.data.existing import (
     describe_directory,
     is_petastorm_converter,
 )
-from sparkdl_runner.data.filesystem import StorageOptions, join_url, redact
 from sparkdl_runner.data.leftovers import delete_directory
+from sparkdl_runner.filesystem import StorageOptions, join_url, redact
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -98,7 +98,9 @@ def make_spark_converter(
         return True
 
     key = (settings, allow_nulls, parent_url, application_id)
-    return conversions.get_or_convert(df, key, convert, is_still_there)
+    converter = conversions.get_or_convert(df, key, convert, is_still_there)
+    converter.dataframe = df
+    return converter
 
 
 def _check_settings(

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyarrow import fs
 
@@ -18,10 +18,13 @@ from sparkdl_runner.data.engine_choice import (
     wants_shuffle,
 )
 from sparkdl_runner.data.errors import DatasetError, NoManifestError
-from sparkdl_runner.data.filesystem import StorageOptions, open_filesystem, redact
 from sparkdl_runner.data.leftovers import delete_directory
 from sparkdl_runner.data.manifest import Manifest
 from sparkdl_runner.data.shard import resolve_shard
+from sparkdl_runner.filesystem import StorageOptions, open_filesystem, redact
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 DEFAULT_BATCH_SIZE = 32
 PETASTORM_WORKERS_COUNT = 4
@@ -68,6 +71,8 @@ class SparkDatasetConverter:
         self._manifest = manifest
         self._unischema = unischema
         self._delete = delete
+        self.dataframe: DataFrame | None = None
+        """What was converted, on the driver that converted it."""
 
     def __len__(self) -> int:
         return self.dataset_size
@@ -78,7 +83,7 @@ class SparkDatasetConverter:
 
     def __getstate__(self) -> dict[str, Any]:
         # Who receives a copy reads the files, and does not delete them.
-        return {**self.__dict__, "_delete": None}
+        return {**self.__dict__, "_delete": None, "dataframe": None}
 
     def __enter__(self) -> SparkDatasetConverter:
         return self
@@ -152,7 +157,7 @@ class SparkDatasetConverter:
             engine: ``"arrow"``, ``"petastorm"``, or ``None`` to choose by the other arguments:
                 petastorm for what only petastorm can do, arrow for all else.
             storage_options: Credentials and such for this process, as for
-                :func:`~sparkdl_runner.data.filesystem.open_filesystem`.
+                :func:`~sparkdl_runner.filesystem.open_filesystem`.
             **reader_kwargs: Arguments of ``ArrowLoader``, or of petastorm's reader; for the
                 petastorm engine also ``steps_per_epoch`` and ``trust_unischema``.
 

@@ -10,16 +10,16 @@ from sparkdl_runner.data.commit import check_nulls, list_parquet, warn_of_ragged
 from sparkdl_runner.data.dataset import SparkDatasetConverter
 from sparkdl_runner.data.describe import check_files, describe_parquet
 from sparkdl_runner.data.errors import DatasetError, NoManifestError
-from sparkdl_runner.data.filesystem import (
+from sparkdl_runner.data.leftovers import MARKER_NAME
+from sparkdl_runner.data.manifest import Manifest
+from sparkdl_runner.data.petastorm_engine import has_unischema
+from sparkdl_runner.filesystem import (
     StorageOptions,
     join_url,
     normalize_url,
     open_filesystem,
     redact,
 )
-from sparkdl_runner.data.leftovers import MARKER_NAME
-from sparkdl_runner.data.manifest import Manifest
-from sparkdl_runner.data.petastorm_engine import has_unischema
 
 
 def describe_directory(

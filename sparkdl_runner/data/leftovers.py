@@ -21,7 +21,7 @@ from typing import Any
 
 from pyarrow import fs
 
-from sparkdl_runner.data.filesystem import (
+from sparkdl_runner.filesystem import (
     StorageOptions,
     join_url,
     local_path,
@@ -110,7 +110,7 @@ def make_marked_directory(
     Args:
         parent_url: Where to make it; made as well if it is not there.
         application_id: Goes into the name, so that a person can tell whose it is.
-        storage_options: As in :func:`~sparkdl_runner.data.filesystem.open_filesystem`.
+        storage_options: As in :func:`~sparkdl_runner.filesystem.open_filesystem`.
 
     Returns:
         Its URL.
@@ -157,7 +157,7 @@ def sweep_leftovers(
     Args:
         parent_url: The parent cache directory.
         older_than_seconds: ``None`` leaves what was made on other machines alone.
-        storage_options: As in :func:`~sparkdl_runner.data.filesystem.open_filesystem`.
+        storage_options: As in :func:`~sparkdl_runner.filesystem.open_filesystem`.
 
     Returns:
         The URLs of the directories that were removed.

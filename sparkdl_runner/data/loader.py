@@ -13,6 +13,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.fs
 
+from sparkdl_runner import facts
 from sparkdl_runner.data.arena import Arena
 from sparkdl_runner.data.blocks import BlockLoader
 from sparkdl_runner.data.budget import Budget, Sizes
@@ -185,6 +186,12 @@ class ArrowLoader:
                 f"The data set's {manifest.rows} rows do not fill one global batch of {rows}, so "
                 "there will be no step. Take smaller batches, or tail='pad' or 'uneven'.",
                 stacklevel=2,
+            )
+        if shuffle:  # The loader that is trained with.
+            facts.note(
+                batch_size_per_rank=rows // self.world_size,
+                global_batch_size=rows,
+                steps_per_epoch=self._order.steps(tail),
             )
         self._tail: Tail = tail
         self._num_epochs = num_epochs

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from sparkdl_runner.data.errors import DatasetError
-from sparkdl_runner.data.filesystem import join_url, local_path, redact
 from sparkdl_runner.data.manifest import Manifest
+from sparkdl_runner.filesystem import join_url, local_path, redact
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

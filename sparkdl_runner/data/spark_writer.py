@@ -14,7 +14,6 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
-from sparkdl_runner.data.filesystem import join_url
 from sparkdl_runner.data.spark_types import (
     extreme_length,
     is_image,
@@ -22,6 +21,7 @@ from sparkdl_runner.data.spark_types import (
     null_inside,
     prepare,
 )
+from sparkdl_runner.filesystem import join_url
 
 OBSERVATION_TIMEOUT_SECONDS = 60.0
 

@@ -14,9 +14,11 @@ HEAVY = {"torch", "horovod", "pyspark", "mlflow", "petastorm"}
 
 # From the bottom up: a module imports only from rows above its own.
 LAYERS = [
-    {"errors", "config", "network"},
+    {"errors", "config", "network", "filesystem", "resumable", "facts", "preemption"}
+    | {"redaction", "host_metrics"},
     {"world", "spark_context"},
     {
+        "reports",
         "control",
         "function",
         "serving",
@@ -113,9 +115,41 @@ def test_imports_run_one_way():
 
 
 def test_what_launches_knows_nothing_of_data_and_the_other_way_round():
-    launching = set().union(*LAYERS) - {"world", "errors", "config"}
+    launching = set().union(*LAYERS) - {"world", "errors", "config", "filesystem", "facts"}
     for path in PACKAGE.glob("*.py"):
         assert not any(name.startswith("sparkdl_runner.data") for name in imported_modules(path))
     for path in PACKAGE.glob("data/*.py"):
         for name in imported_modules(path):
             assert name.removeprefix("sparkdl_runner.").split(".")[0] not in launching, path
+
+
+def test_checkpoints_know_nothing_of_what_launches_nor_of_data():
+    allowed = {"world", "errors", "filesystem", "resumable", "facts", "preemption", "checkpoint"}
+    paths = list(PACKAGE.glob("checkpoint/*.py"))
+    assert paths
+    for path in paths:
+        for name in imported_modules(path):
+            package, _, imported = name.partition(".")
+            if package == "sparkdl_runner" and imported and imported != "__version__":
+                assert imported.split(".")[0] in allowed, f"{path} must not import {name}"
+    for path in PACKAGE.glob("*.py"):
+        assert not any(
+            name.startswith("sparkdl_runner.checkpoint") for name in imported_modules(path)
+        )
+
+
+def test_tracking_knows_nothing_of_what_launches_nor_of_its_siblings():
+    allowed = {"world", "errors", "config", "filesystem", "resumable", "facts", "redaction"}
+    allowed |= {"reports", "tracking", "__version__"}
+    for path in PACKAGE.glob("tracking/*.py"):
+        for name in imported_modules(path):
+            package, _, imported = name.partition(".")
+            if package == "sparkdl_runner" and imported:
+                assert imported.split(".")[0] in allowed, f"{path} must not import {name}"
+
+
+def test_importing_checkpoints_imports_nothing_heavy():
+    loaded = run_python(
+        "import sys, sparkdl_runner.checkpoint as c\nc.CheckpointManager\nprint(*sys.modules)"
+    ).split()
+    assert not (HEAVY | {"pyarrow", "numpy"}) & set(loaded)

@@ -7,7 +7,7 @@ import pickle
 import pytest
 from pyarrow import fs
 
-from sparkdl_runner.data import filesystem
+from sparkdl_runner import filesystem
 
 
 @pytest.mark.parametrize(
@@ -100,8 +100,8 @@ class FakeS3:
 def s3(monkeypatch):
     for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(filesystem.fs, "S3FileSystem", FakeS3)
-    monkeypatch.setattr(filesystem.fs, "resolve_s3_region", lambda bucket: f"region-of-{bucket}")
+    monkeypatch.setattr(fs, "S3FileSystem", FakeS3)
+    monkeypatch.setattr(fs, "resolve_s3_region", lambda bucket: f"region-of-{bucket}")
     return monkeypatch
 
 
@@ -122,19 +122,19 @@ def test_s3_from_the_environment_and_from_options(s3):
 
 
 def test_azure_by_pyarrow_where_it_can(monkeypatch):
-    monkeypatch.setattr(filesystem.fs, "AzureFileSystem", FakeS3, raising=False)
+    monkeypatch.setattr(fs, "AzureFileSystem", FakeS3, raising=False)
     opened, path = filesystem.open_filesystem("abfss://box@account.dfs.core.windows.net/a/b")
     assert (opened.options, path) == ({"account_name": "account"}, "box/a/b")
 
 
 def test_azure_names_the_package_that_is_missing(monkeypatch):
-    monkeypatch.delattr(filesystem.fs, "AzureFileSystem", raising=False)
+    monkeypatch.delattr(fs, "AzureFileSystem", raising=False)
     with pytest.raises(ImportError, match="pip install adlfs"):
         filesystem.open_filesystem("abfss://box@account.dfs.core.windows.net/a")
 
 
 def test_google(monkeypatch):
-    monkeypatch.setattr(filesystem.fs, "GcsFileSystem", FakeS3)
+    monkeypatch.setattr(fs, "GcsFileSystem", FakeS3)
     opened, path = filesystem.open_filesystem("gs://bucket/a", {"anonymous": True})
     assert (opened.options, path) == ({"anonymous": True}, "bucket/a")
 
@@ -146,7 +146,7 @@ def test_hadoop_says_what_to_set(monkeypatch):
         seen.append((args, options))
         raise OSError("cannot load libhdfs")
 
-    monkeypatch.setattr(filesystem.fs, "HadoopFileSystem", no_library)
+    monkeypatch.setattr(fs, "HadoopFileSystem", no_library)
     for url in ("hdfs:///a", "hdfs://me@host:9000/a", "viewfs://cluster/a"):
         with pytest.raises(OSError, match="HADOOP_HOME"):
             filesystem.open_filesystem(url)

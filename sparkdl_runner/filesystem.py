@@ -1,4 +1,4 @@
-"""Where a conversion lives: from its URL to a filesystem, built in the process that reads.
+"""Where data sets and checkpoints live: from a URL to a filesystem, in the process that reads.
 
 Only URLs travel between processes. A filesystem object holds connections, threads and credentials,
 none of which survive a fork, and none of which belong into a pickle or a manifest.
@@ -10,10 +10,11 @@ import importlib
 import os
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
-from pyarrow import fs
+if TYPE_CHECKING:
+    from pyarrow import fs
 
 _SECRET_QUERY = re.compile(
     r"(^|&)(sig|sas|[^&]*(key|secret|token|password|credential|signature))=", re.IGNORECASE
@@ -123,6 +124,8 @@ def open_filesystem(
         ImportError: Reading the place needs a package that is not installed here.
         OSError: The storage refuses, or cannot be reached.
     """
+    from pyarrow import fs
+
     url = normalize_url(url)
     options = dict(storage_options or {})
     path = local_path(url)
@@ -157,6 +160,8 @@ def _is_container_and_account(parts: SplitResult) -> bool:
 
 
 def _open_s3(parts: SplitResult, options: dict[str, Any]) -> tuple[fs.FileSystem, str]:
+    from pyarrow import fs
+
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     if endpoint and "endpoint_override" not in options:
         # pyarrow 14 does not look at these variables; boto3 and the AWS tools do.
@@ -170,6 +175,8 @@ def _open_s3(parts: SplitResult, options: dict[str, Any]) -> tuple[fs.FileSystem
 
 
 def _open_azure(parts: SplitResult, options: dict[str, Any]) -> tuple[fs.FileSystem, str]:
+    from pyarrow import fs
+
     container, _, host = parts.netloc.rpartition("@")
     account = host.partition(".")[0]
     path = f"{container}{parts.path}"
@@ -185,6 +192,8 @@ def _open_azure(parts: SplitResult, options: dict[str, Any]) -> tuple[fs.FileSys
 
 
 def _open_hadoop(parts: SplitResult, options: dict[str, Any]) -> tuple[fs.FileSystem, str]:
+    from pyarrow import fs
+
     user, _, address = parts.netloc.rpartition("@")
     host, _, port = address.partition(":")
     # An empty host stands for the default filesystem of the Hadoop configuration.
@@ -200,6 +209,8 @@ def _open_hadoop(parts: SplitResult, options: dict[str, Any]) -> tuple[fs.FileSy
 
 
 def _open_fsspec(url: str, scheme: str, options: dict[str, Any]) -> tuple[fs.FileSystem, str]:
+    from pyarrow import fs
+
     fsspec = _need_package("fsspec", scheme)
     try:
         filesystem, path = fsspec.core.url_to_fs(url, **options)
@@ -212,6 +223,8 @@ def _open_fsspec(url: str, scheme: str, options: dict[str, Any]) -> tuple[fs.Fil
 
 
 def _wrap_fsspec(protocol: str, options: dict[str, Any]) -> fs.FileSystem:
+    from pyarrow import fs
+
     fsspec = _need_package("fsspec", protocol)
     return fs.PyFileSystem(fs.FSSpecHandler(fsspec.filesystem(protocol, **options)))
 

@@ -1,0 +1,38 @@
+"""Checkpoints: training goes on where it was, whatever happened to the process or the file.
+
+:class:`CheckpointManager` saves without stopping the step loop for longer than a copy takes, and
+restores the newest checkpoint of which every byte is as it was written. Importing this package
+imports no torch; each name is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sparkdl_runner.checkpoint.errors import CheckpointError as CheckpointError
+    from sparkdl_runner.checkpoint.errors import CheckpointMismatchError as CheckpointMismatchError
+    from sparkdl_runner.checkpoint.errors import Preempted as Preempted
+    from sparkdl_runner.checkpoint.manager import CheckpointManager as CheckpointManager
+    from sparkdl_runner.checkpoint.restoring import Restored as Restored
+
+_HOMES = {
+    "CheckpointError": "errors",
+    "CheckpointManager": "manager",
+    "CheckpointMismatchError": "errors",
+    "Preempted": "errors",
+    "Restored": "restoring",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

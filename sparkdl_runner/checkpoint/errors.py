@@ -1,0 +1,38 @@
+"""What can go wrong with a checkpoint, and the one good reason to stop training early."""
+
+from __future__ import annotations
+
+from sparkdl_runner.errors import RunnerError
+
+
+class CheckpointError(RunnerError):
+    """A checkpoint could not be saved, or its directory cannot be used."""
+
+
+class CheckpointMismatchError(CheckpointError, ValueError):
+    """The checkpoint is whole, and of another model, optimizer or loader than was given."""
+
+
+class Preempted(RunnerError):  # noqa: N818 - not an error of anyone: the host was needed elsewhere
+    """A rank was asked to stop (SIGTERM); all ranks saved a checkpoint first.
+
+    Attributes:
+        step: The step that was saved.
+        rank: The rank that was asked to stop, the highest one if there were several.
+        host: Its host.
+        is_preemption: By this whoever started the ranks knows that starting them again is right.
+    """
+
+    is_preemption = True
+
+    def __init__(self, step: int, rank: int, host: str) -> None:
+        super().__init__(
+            f"Rank {rank} on host {host} was asked to stop (SIGTERM); all ranks saved step {step} "
+            "and ended."
+        )
+        self.step = step
+        self.rank = rank
+        self.host = host
+
+    def __reduce__(self) -> tuple[type[Preempted], tuple[int, int, str]]:
+        return type(self), (self.step, self.rank, self.host)

@@ -1,0 +1,203 @@
+"""One file of a checkpoint: written with its checksum in one pass, and read back the same way."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+from sparkdl_runner.checkpoint.manifest import FileEntry
+from sparkdl_runner.checkpoint.storage import NewFile, Storage
+
+# Large enough that hashing and writing, which run beside the training, seldom ask for the GIL.
+_PIECE_BYTES = 4 << 20
+
+
+class DamageError(Exception):
+    """A file is not what was written, and what is wrong with it."""
+
+
+class _HashedFile:
+    """A new file that counts and hashes what passes through; what ``torch.save`` writes to.
+
+    An error of the storage is kept for ``close`` to raise, since the native code that calls
+    ``write`` does not let exceptions through.
+    """
+
+    def __init__(self, file: NewFile) -> None:
+        self._file = file
+        self._sha256 = hashlib.sha256()
+        self._size_bytes = 0
+        self._error: BaseException | None = None
+
+    def write(self, data: Any) -> int:
+        whole = memoryview(data).cast("B")
+        if self._error is None:
+            try:
+                for start in range(0, len(whole), _PIECE_BYTES):
+                    piece = whole[start : start + _PIECE_BYTES]
+                    self._sha256.update(piece)
+                    self._file.write(piece)
+            except BaseException as error:
+                self._error = error
+        self._size_bytes += len(whole)
+        return len(whole)
+
+    def flush(self) -> None:
+        """Part of what ``torch.save`` expects; ``close`` flushes."""
+
+    def fail(self, error: BaseException) -> None:
+        """Gives the file up."""
+        self._error = self._error or error
+
+    def close(self) -> None:
+        try:
+            self._file.close()
+        except BaseException as error:
+            self._error = self._error or error
+        if self._error is not None:
+            raise self._error
+
+    def entry(self, path: str) -> FileEntry:
+        return FileEntry(path=path, size_bytes=self._size_bytes, sha256=self._sha256.hexdigest())
+
+
+def write_object(storage: Storage, directory: str, path: str, value: Any) -> FileEntry:
+    """Writes ``value`` with ``torch.save`` as a new file, and flushes it."""
+    import torch
+
+    return _write(storage, directory, path, lambda file: torch.save(value, file))
+
+
+def write_bytes(storage: Storage, directory: str, path: str, content: bytes) -> FileEntry:
+    """Writes ``content`` as a new file, and flushes it."""
+    return _write(storage, directory, path, lambda file: file.write(content))
+
+
+def _write(
+    storage: Storage, directory: str, path: str, fill: Callable[[_HashedFile], Any]
+) -> FileEntry:
+    file = _HashedFile(storage.create(f"{directory}/{path}"))
+    try:
+        fill(file)
+    except BaseException as error:
+        file.fail(error)
+    file.close()
+    return file.entry(path)
+
+
+def read_bytes(storage: Storage, name: str, *, limit_bytes: int = 1 << 30) -> bytes:
+    """The content of a small file.
+
+    Raises:
+        DamageError: It cannot be read, or is far too large.
+    """
+    pieces, size_bytes = [], 0
+    try:
+        with storage.open(name) as file:
+            while piece := file.read(_PIECE_BYTES):
+                size_bytes += len(piece)
+                if size_bytes > limit_bytes:
+                    raise DamageError(f"is larger than {limit_bytes:,} bytes")
+                pieces.append(piece)
+    except DamageError:
+        raise
+    except Exception as error:  # Storages raise errors of many kinds.
+        raise DamageError(_cannot_read(error)) from error
+    return b"".join(pieces)
+
+
+def check_file(
+    storage: Storage, directory: str, entry: FileEntry, copy_to: BinaryIO | None = None
+) -> None:
+    """Reads all of a file and compares it with what was written.
+
+    Args:
+        storage: Where it is.
+        directory: The checkpoint's directory.
+        entry: What the checkpoint says of the file.
+        copy_to: Where to copy the content while it is read.
+
+    Raises:
+        DamageError: It is gone, cannot be read, or is not what was written.
+    """
+    digest = hashlib.sha256()
+    size_bytes = 0
+    try:
+        with storage.open(f"{directory}/{entry.path}") as file:
+            while size_bytes <= entry.size_bytes and (piece := file.read(_PIECE_BYTES)):
+                digest.update(piece)
+                size_bytes += len(piece)
+                if copy_to is not None:
+                    copy_to.write(piece)
+    except FileNotFoundError:
+        raise DamageError(f"{entry.path} is gone") from None
+    except Exception as error:  # Storages raise errors of many kinds.
+        raise DamageError(f"{entry.path} {_cannot_read(error)}") from error
+    if size_bytes != entry.size_bytes:
+        raise DamageError(
+            f"{entry.path} has {'more than ' if size_bytes > entry.size_bytes else ''}"
+            f"{min(size_bytes, entry.size_bytes):,} bytes, and {entry.size_bytes:,} were written"
+        )
+    if digest.hexdigest() != entry.sha256:
+        raise DamageError(f"{entry.path} was changed: its SHA-256 is not the one of its content")
+
+
+class Fetched:
+    """Files of a checkpoint as local ones: where they are, or copied to a temporary directory."""
+
+    def __init__(self, storage: Storage, directory: str) -> None:
+        self._storage = storage
+        self._directory = directory
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._paths: dict[str, str] = {}
+
+    def check(self, entry: FileEntry) -> None:
+        """Compares a file with what was written, and makes it ready for ``path``.
+
+        Raises:
+            DamageError: It differs.
+        """
+        if entry.path in self._paths:
+            return
+        local = self._storage.local_file(f"{self._directory}/{entry.path}")
+        if local is not None:
+            check_file(self._storage, self._directory, entry)
+            self._paths[entry.path] = local
+            return
+        if self._temporary is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="sparkdl-checkpoint-")
+        copy = os.path.join(self._temporary.name, entry.path.replace("/", "-"))
+        with open(copy, "wb") as file:
+            check_file(self._storage, self._directory, entry, file)
+        self._paths[entry.path] = copy
+
+    def path(self, path: str) -> str:
+        """Where a file that ``check`` found good is."""
+        return self._paths[path]
+
+    def load(self, path: str) -> Any:
+        """What ``write_object`` was given, with all tensors in host memory.
+
+        Raises:
+            DamageError: It was written by something that is not of this package.
+        """
+        import torch
+
+        try:
+            return torch.load(self.path(path), weights_only=True, map_location="cpu")
+        except Exception as error:  # Its bytes are as they were written, but what wrote them?
+            reason = f"{type(error).__name__}: {error}"
+            raise DamageError(f"{path} cannot be loaded ({reason})") from error
+
+    def close(self) -> None:
+        """Removes the copies."""
+        if self._temporary is not None:
+            self._temporary.cleanup()
+            self._temporary = None
+
+
+def _cannot_read(error: Exception) -> str:
+    return f"cannot be read ({type(error).__name__}: {error})"

@@ -1,0 +1,94 @@
+"""Whether a checkpoint is of the model and the optimizer that are to take it, and if not, why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sparkdl_runner.checkpoint.manifest import Manifest
+
+_SHOWN = 10
+
+
+def parameters_of(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Shape and dtype of each tensor of a state, by name, as JSON."""
+    import torch
+
+    return {
+        name: {"shape": list(value.shape), "dtype": str(value.dtype).removeprefix("torch.")}
+        for name, value in state.items()
+        if isinstance(value, torch.Tensor)
+    }
+
+
+def model_problem(manifest: Manifest, state: Mapping[str, Any]) -> str | None:
+    """What keeps the checkpoint from being loaded into a model with this state."""
+    saved, here = manifest.parameters, parameters_of(state)
+    if not saved and here:
+        return "it holds no model, and one is to be restored. Leave model out."
+    shapes = [
+        f"{name} ({saved[name]['shape']} in the checkpoint, {here[name]['shape']} here)"
+        for name in sorted(saved.keys() & here.keys())
+        if saved[name]["shape"] != here[name]["shape"]
+    ]
+    found = [
+        _some("missing in the checkpoint", sorted(here.keys() - saved.keys())),
+        _some("unexpected in the checkpoint", sorted(saved.keys() - here.keys())),
+        _some("of another shape", shapes),
+    ]
+    problems = [text for text in found if text]
+    if not problems:
+        return None
+    return (
+        f"it is of another model: {'; '.join(problems)}. Build the model as it was when the "
+        "checkpoint was saved, or give another directory."
+    )
+
+
+def optimizer_problem(manifest: Manifest, optimizer: Any) -> str | None:
+    """What keeps the checkpoint from being of the same kind of optimizer."""
+    here = type(optimizer).__name__
+    if manifest.optimizer_class is None:
+        return "it holds no state of an optimizer, and one is to be restored. Leave optimizer out."
+    if manifest.optimizer_class != here:
+        return (
+            f"its optimizer is {manifest.optimizer_class}, and {here} is to be restored. Build "
+            "the optimizer as it was, or leave it out to begin with a new one."
+        )
+    return None
+
+
+def groups_problem(saved: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:
+    """What keeps one optimizer's state from being loaded into another of the same kind."""
+    sizes, expected = (
+        [len(group["params"]) for group in one["param_groups"]] for one in (saved, here)
+    )
+    if sizes == expected:
+        return None
+    return (
+        f"its optimizer has {len(sizes)} parameter groups of {_counts(sizes)} parameters, and "
+        f"the one to be restored has {len(expected)} of {_counts(expected)}. Build the optimizer "
+        "as it was when the checkpoint was saved."
+    )
+
+
+def names_problem(saved: Iterable[str], here: Iterable[str]) -> str | None:
+    """What keeps the state of a sharded optimizer from being loaded into another."""
+    saved, here = set(saved), set(here)
+    found = [
+        _some("missing in the checkpoint", sorted(here - saved)),
+        _some("unexpected in the checkpoint", sorted(saved - here)),
+    ]
+    problems = [text for text in found if text]
+    return f"its optimizer has another state: {'; '.join(problems)}." if problems else None
+
+
+def _some(what: str, names: list[str]) -> str:
+    if not names:
+        return ""
+    rest = f", … and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{len(names)} {what}: {', '.join(names[:_SHOWN])}{rest}"
+
+
+def _counts(sizes: list[int]) -> str:
+    return ", ".join(map(str, sizes[:_SHOWN])) + (", …" if len(sizes) > _SHOWN else "")

@@ -1,0 +1,89 @@
+"""When to save: the same answer on all ranks at every step, without making the step wait.
+
+Ranks add up what each of them knows (I was asked to stop; rank 0's clock says that it is time).
+The sum is begun at one step and looked at in the next, when it is long done.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from sparkdl_runner.checkpoint.peers import Peers
+
+
+class Schedule:
+    """Answers ``due``.
+
+    Args:
+        every_steps: Save each time that so many steps are done.
+        every_seconds: Save each time that so much time has passed on rank 0's clock.
+        stop_requested: Whether this rank was asked to stop.
+        clock: Seconds.
+    """
+
+    def __init__(
+        self,
+        every_steps: int | None,
+        every_seconds: float | None,
+        stop_requested: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._every_steps = every_steps
+        self._every_seconds = every_seconds
+        self._stop_requested = stop_requested
+        self._clock = clock
+        self._since = clock()
+        self._last_step: int | None = None
+        self._pending: Any = None
+        self.stopping_rank: int | None = None
+        """A rank that was asked to stop, once all ranks know."""
+
+    def note(self, step: int) -> None:
+        """There is a checkpoint of this step: counting begins anew."""
+        self._last_step = step
+        self._since = self._clock()
+
+    def due(self, step: int, peers: Peers) -> bool:
+        """Whether to save after ``step``. To be asked by all ranks after every step."""
+        if peers.size == 1:
+            known = self._mine(peers)
+        else:
+            known = peers.end_sum(self._pending) if self._pending is not None else []
+            self._pending = None
+        by_clock = bool(known and known[-1])
+        asked = next((rank for rank, count in enumerate(known[:-1]) if count), None)
+        if asked is not None and self.stopping_rank is None:
+            self.stopping_rank = asked
+        due = self._by_steps(step) or by_clock or self.stopping_rank is not None
+        if due:
+            self.note(step)
+        if peers.size > 1:
+            # After the clock was set back, or this time would count twice.
+            self._pending = peers.begin_sum(self._mine(peers))
+        return due
+
+    def abandon(self) -> None:
+        """Leaves the last sum alone: a rank that has failed will not give its share."""
+        self._pending = None
+
+    def close(self, peers: Peers) -> None:
+        """Waits for the other ranks' share of the last sum, so that nothing is left under way."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            peers.end_sum(pending)
+
+    def _by_steps(self, step: int) -> bool:
+        if self._last_step is None:
+            self._last_step = step - 1
+        every = self._every_steps
+        return every is not None and step // every > self._last_step // every
+
+    def _mine(self, peers: Peers) -> list[int]:
+        """One number for each rank that may be asked to stop, and one for rank 0's clock."""
+        values = [0] * (peers.size + 1)
+        values[peers.rank] = int(self._stop_requested())
+        if self._every_seconds is not None and peers.rank == 0:
+            values[-1] = int(self._clock() - self._since >= self._every_seconds)
+        return values

@@ -1,0 +1,53 @@
+"""Which parts of which tensors lie in which file, as JSON, and put together from all ranks.
+
+A shard is ``{"path", "key", "offsets", "sizes"}``: the tensor ``key`` in the file ``path`` is the
+block of the whole that begins at ``offsets``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sparkdl_runner.checkpoint.errors import CheckpointError
+
+METADATA = "sharded/metadata.json"
+
+
+def shards_file(rank: int) -> str:
+    """Where a rank keeps its shards."""
+    return f"sharded/rank-{rank}.pt"
+
+
+def merge(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Puts together what all ranks wrote.
+
+    Args:
+        parts: Of each rank: ``{"tensors": {name: {"shape", "dtype", "shards"}}, "values":
+            {name: {"path", "key"}}}``.
+
+    Returns:
+        The same of all together, each shard once.
+
+    Raises:
+        CheckpointError: The shards of a tensor do not make up the whole.
+    """
+    tensors: dict[str, Any] = {}
+    values: dict[str, Any] = {}
+    for part in parts:
+        values.update(part.get("values", {}))
+        for name, mine in part.get("tensors", {}).items():
+            whole = tensors.setdefault(name, {**mine, "shards": []})
+            known = {tuple(shard["offsets"]) for shard in whole["shards"]}
+            whole["shards"] += [
+                shard for shard in mine["shards"] if tuple(shard["offsets"]) not in known
+            ]
+    for name, whole in tensors.items():
+        found = sum(math.prod(shard["sizes"]) for shard in whole["shards"])
+        if found != math.prod(whole["shape"]):
+            raise CheckpointError(
+                f"The ranks' shards of {name} hold {found:,} of its "
+                f"{math.prod(whole['shape']):,} elements: not all ranks saved the same model."
+            )
+    return {"tensors": tensors, "values": values}

@@ -1,0 +1,21 @@
+"""What a rank learns of itself and the driver may show, such as its newest checkpoint."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+_lock = threading.Lock()
+_facts: dict[str, Any] = {}
+
+
+def note(**facts: Any) -> None:
+    """Remembers plain JSON values by name; an earlier value of the same name is replaced."""
+    with _lock:
+        _facts.update(facts)
+
+
+def current() -> dict[str, Any]:
+    """All that was noted so far."""
+    with _lock:
+        return dict(_facts)

@@ -1,0 +1,70 @@
+"""SIGTERM as a request: the host is about to be taken away, so save and end.
+
+Clusters say so before they take a machine back. While someone listens, the signal only sets a
+flag, to be looked at between steps; else it ends the process, as it does by default.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+ours: Callable[[], bool] | None = None
+"""Says whether a SIGTERM that just came is this rank's own agent's, which ends the rank because
+the run is over. Set by the worker; there is nobody to save for then."""
+
+_listeners = 0
+_requested = False
+_previous: Any = None
+
+
+def listen() -> bool:
+    """Takes SIGTERM as a request from now on, in addition to what an earlier handler does.
+
+    Returns:
+        Whether it does. Python lets only the main thread set handlers, so elsewhere this changes
+        nothing and returns False. Every True asks for one ``stop_listening``.
+    """
+    global _listeners, _previous
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    if _listeners == 0:
+        _previous = signal.signal(signal.SIGTERM, _handle)
+    _listeners += 1
+    return True
+
+
+def stop_listening() -> None:
+    """Takes back one ``listen``; after the last one, the earlier handler is in place again."""
+    global _listeners, _requested
+    if _listeners == 0:
+        return
+    _listeners -= 1
+    if _listeners:
+        return
+    _requested = False
+    if threading.current_thread() is not threading.main_thread():
+        return
+    # Someone may have put another handler over this one; that is theirs to take back.
+    if signal.getsignal(signal.SIGTERM) is _handle:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if _previous is None else _previous)
+
+
+def requested() -> bool:
+    """Whether SIGTERM came since someone began to listen; False once nobody does."""
+    return _requested
+
+
+def _handle(number: int, frame: FrameType | None) -> None:
+    global _requested
+    if _listeners == 0 or (ours is not None and ours()):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return
+    _requested = True
+    if callable(_previous):
+        _previous(number, frame)

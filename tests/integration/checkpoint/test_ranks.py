@@ -1,0 +1,232 @@
+"""Checkpoints of several ranks, on both backends, and on a real S3-compatible server."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import checkpoint_functions as functions
+import pytest
+
+from sparkdl_runner import DistributedRunner
+from sparkdl_runner.checkpoint import CheckpointManager
+
+pytestmark = pytest.mark.integration
+BACKENDS = ["horovod", "torch"]
+STEPS = 10
+
+
+def run(over: str, ranks: int, function: Any, **arguments: Any) -> Any:
+    return DistributedRunner(num_proc=-ranks, backend=over).run(function, **arguments)
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def undisturbed(request, tmp_path_factory) -> tuple[str, Any]:
+    """The backend, and what a training that nothing happens to ends with."""
+    directory = str(tmp_path_factory.mktemp("undisturbed"))
+    arguments = {"backend": request.param, "directory": directory, "steps": STEPS}
+    return request.param, run(request.param, 2, functions.train, **arguments)
+
+
+def test_sigterm_on_one_rank_ends_all_at_one_step_and_they_go_on(undisturbed, tmp_path):
+    backend, expected = undisturbed
+    arguments = {"backend": backend, "directory": str(tmp_path), "steps": STEPS}
+    ended = run(backend, 2, functions.train, **arguments, stop_signal_at=6)
+    (step,) = {rank["step"] for rank in ended}
+    assert 6 <= step <= 8
+    for rank in ended:
+        found_step, found_rank, message = rank["preempted"]
+        assert (found_step, found_rank) == (step, 1)
+        assert message.startswith("Rank 1 on host ")
+        assert message.endswith(f"all ranks saved step {step} and ended.")
+    again = run(backend, 2, functions.train, **arguments)
+    for rank, at_once in zip(again, expected, strict=True):
+        assert rank["restored"] == step
+        assert rank["extra"] == {"rank": 0}
+        assert rank["digest"] == at_once["digest"], "the weights are the same to the bit"
+        assert rank["draw"] == at_once["draw"], "each rank's own generator went on"
+        assert not rank["warnings"]
+
+
+def test_a_world_of_another_size_goes_on(undisturbed, tmp_path):
+    backend, _ = undisturbed
+    arguments = {"backend": backend, "directory": str(tmp_path)}
+    small = run(backend, 2, functions.train, **arguments, steps=4)
+    assert [rank["dues"] for rank in small] == [[4], [4]]
+    larger = run(backend, 3, functions.train, **arguments, steps=4)
+    assert [rank["restored"] for rank in larger] == [4] * 3
+    assert {rank["digest"] for rank in larger} == {small[0]["digest"]}
+    assert len({rank["draw"] for rank in larger}) == 3
+    alone = run(backend, 1, functions.train, **arguments, steps=8)
+    assert alone[0]["restored"] == 4
+
+
+def test_damage_that_one_rank_sees_makes_all_take_the_one_before(undisturbed, tmp_path):
+    backend, _ = undisturbed
+    arguments = {"backend": backend, "directory": str(tmp_path)}
+    run(backend, 2, functions.train, **arguments, steps=8)
+    (tmp_path / "step-8/attempt-0/rng-1.pt").write_bytes(b"?")
+    again = run(backend, 2, functions.train, **arguments, steps=4)
+    assert [rank["restored"] for rank in again] == [4, 4]
+    for rank in again:
+        assert any("rng-1.pt has 1 bytes" in message for message in rank["warnings"])
+
+
+def test_a_directory_that_is_not_shared_is_said_at_once(undisturbed, tmp_path):
+    backend, _ = undisturbed
+    arguments = {"backend": backend, "directory": str(tmp_path)}
+    for message in run(backend, 2, functions.save_where_only_rank_0_sees, **arguments):
+        assert "not seen by rank 1 (host " in message
+        assert "storage that all hosts share" in message
+
+
+def test_a_rank_that_does_not_save_is_named(undisturbed, tmp_path):
+    backend, _ = undisturbed
+    arguments = {"backend": backend, "directory": str(tmp_path), "seconds": 1.0}
+    message, _ = run(backend, 2, functions.save_without_rank_1, **arguments)
+    assert "saw nothing of rank 1 (host " in message
+    assert "step 1 is still good" in message
+    assert not (tmp_path / "step-2").exists()
+
+
+def test_a_mismatch_on_one_rank_changes_nothing_on_any(undisturbed, tmp_path):
+    import torch
+
+    backend, _ = undisturbed
+    with CheckpointManager(tmp_path) as checkpoints:
+        checkpoints.save(1, torch.nn.Linear(2, 1))
+    arguments = {"backend": backend, "directory": str(tmp_path)}
+    (first, same), (second, same_too) = run(backend, 2, functions.mismatch_on_rank_1, **arguments)
+    assert same
+    assert same_too
+    assert "Rank 0 cannot restore" in first
+    assert "another rank" in first
+    assert "2 of another shape" in second
+
+
+def test_rank_0s_clock_counts_on_all(undisturbed, tmp_path):
+    backend, _ = undisturbed
+    arguments = {"backend": backend, "directory": str(tmp_path), "seconds": 0.1}
+    first, second = run(backend, 2, functions.by_the_clock, **arguments)
+    assert first == second
+    assert 2 <= len(first) <= 10
+
+
+def test_a_sharded_model_is_saved_by_two_and_restored_by_any(tmp_path):
+    directory = str(tmp_path)
+    saved, _ = run("torch", 2, functions.train_sharded, directory=directory, steps=4)
+    assert saved["problems"] == [[], []]
+    assert (tmp_path / "step-4/attempt-0/sharded/metadata.json").exists()
+    assert not list(tmp_path.rglob(".metadata"))
+    for ranks in (1, 2, 3):
+        for rank in run(
+            "torch", ranks, functions.train_sharded, directory=directory, steps=4, read_only=True
+        ):
+            assert rank["restored"] == 4
+            assert rank["extra"] == {"sharded": True}
+            assert rank["weights"] == saved["weights"]
+            assert rank["moments"] == pytest.approx(saved["moments"], abs=1e-6)
+
+
+def test_a_sharded_model_goes_on_to_the_same_bits(tmp_path):
+    whole = str(tmp_path / "whole")
+    expected, _ = run("torch", 2, functions.train_sharded, directory=whole, steps=4)
+    parts = str(tmp_path / "parts")
+    run("torch", 2, functions.train_sharded, directory=parts, steps=2)
+    found, _ = run("torch", 2, functions.train_sharded, directory=parts, steps=4)
+    assert found["restored"] == 2
+    assert found["weights"] == expected["weights"]
+
+
+@pytest.mark.parametrize("file", ["sharded/rank-1.pt", "sharded/metadata.json", "rank-1.json"])
+def test_damage_of_any_shard_is_seen(tmp_path, file):
+    run("torch", 2, functions.train_sharded, directory=str(tmp_path), steps=4)
+    path = tmp_path / "step-4/attempt-0" / file
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    for rank in run(
+        "torch", 2, functions.train_sharded, directory=str(tmp_path), steps=4, read_only=True
+    ):
+        assert rank["restored"] == 2
+    assert CheckpointManager(tmp_path).verify("step-4/attempt-0") != []
+
+
+def test_another_sharded_model_is_a_mismatch(tmp_path):
+    run("torch", 2, functions.train_sharded, directory=str(tmp_path), steps=2)
+    for message in run(
+        "torch", 2, functions.train_sharded, directory=str(tmp_path), steps=2, fail="shape"
+    ):
+        assert "3 of another shape: 0.bias ([5] in the checkpoint, [6] here)" in message
+
+
+ACCESS_KEY, SECRET_KEY = "AKIA0TESTS0ONLY", "not+a+real+secret/but/looked/for"
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[dict[str, Any]]:
+    """What reaches an S3-compatible server in this process, with a bucket."""
+    from moto.server import ThreadedMotoServer
+    from pyarrow import fs
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    running = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    running.start()
+    host, port = running.get_host_and_port()
+    options = {
+        "access_key": ACCESS_KEY,
+        "secret_key": SECRET_KEY,
+        "endpoint_override": f"{host}:{port}",
+        "scheme": "http",
+        "region": "us-east-1",
+    }
+    fs.S3FileSystem(**options, allow_bucket_creation=True).create_dir("checkpoints")
+    yield options
+    running.stop()
+
+
+def test_checkpoints_on_s3(s3, caplog, capfd):
+    import torch
+    from pyarrow import fs
+
+    url = "s3a://checkpoints/a/b"
+    model = torch.nn.Linear(300, 300)
+    with (
+        caplog.at_level(logging.DEBUG),
+        CheckpointManager(url, keep_last=2, storage_options=s3) as checkpoints,
+    ):
+        for step in range(1, 5):
+            checkpoints.save(step, model, extra={"step": step})
+        checkpoints.wait()
+        assert [str(name) for name in checkpoints.list()] == [
+            "step-3/attempt-0",
+            "step-4/attempt-0",
+        ]
+        assert [checkpoints.verify(name) for name in checkpoints.list()] == [[], []]
+    filesystem = fs.S3FileSystem(**s3)
+    left = filesystem.get_file_info(fs.FileSelector("checkpoints/a/b", recursive=True))
+    # Nothing is left of what was removed, neither files nor names of directories.
+    assert not [info.path for info in left if "step-1" in info.path or "step-2" in info.path]
+    with filesystem.open_output_stream("checkpoints/a/b/step-4/attempt-0/model.pt") as stream:
+        stream.write(b"cut")
+    other = torch.nn.Linear(300, 300)
+    with CheckpointManager(url, storage_options=s3) as checkpoints:
+        with pytest.warns(UserWarning, match=r"model\.pt has 3 bytes") as warned:
+            restored = checkpoints.restore(other)
+        assert restored.step == 3
+        assert restored.path == f"{url}/step-3/attempt-0"
+    assert torch.equal(other.weight, model.weight)
+    said = caplog.text + "".join(capfd.readouterr()) + "".join(str(one.message) for one in warned)
+    assert SECRET_KEY not in said
+
+
+def test_s3_that_cannot_be_reached_is_said(s3):
+    from sparkdl_runner.checkpoint import CheckpointError
+
+    options = {**s3, "endpoint_override": "127.0.0.1:1", "connect_timeout": 1}
+    with (
+        CheckpointManager("s3a://checkpoints/x", storage_options=options) as checkpoints,
+        pytest.raises(CheckpointError, match="no checkpoint can be kept in s3a://checkpoints/x"),
+    ):
+        checkpoints.save(1)

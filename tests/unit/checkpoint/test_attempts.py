@@ -1,0 +1,124 @@
+"""An attempt that everybody took for dead can neither commit nor remove."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+
+import pytest
+from small_training import save_steps
+
+from sparkdl_runner.checkpoint import CheckpointError, CheckpointManager
+from sparkdl_runner.checkpoint.manifest import Name
+
+
+def names(directory) -> list[str]:
+    with CheckpointManager(directory) as checkpoints:
+        return [str(name) for name in checkpoints.list()]
+
+
+def test_attempts_are_counted(tmp_path):
+    for _ in range(3):
+        save_steps(tmp_path, 1)
+    assert names(tmp_path) == [f"step-1/attempt-{attempt}" for attempt in range(3)]
+    assert sorted(path.name for path in (tmp_path / "attempts").iterdir()) == [
+        f"attempt-{attempt}.json" for attempt in range(3)
+    ]
+
+
+def test_the_attempt_of_the_run_is_the_least(tmp_path, monkeypatch):
+    from sparkdl_runner import world
+    from sparkdl_runner.world import Peer, assign_ranks
+
+    peer = Peer(partition=0, host="h", host_key="h", address="::1", interface="lo")
+    monkeypatch.setattr(world, "_current", assign_ranks([peer], backend="x", attempt=4)[0])
+    save_steps(tmp_path, 1)
+    assert names(tmp_path) == ["step-1/attempt-4"]
+
+
+def test_a_zombie_commits_nothing_and_removes_nothing(tmp_path):
+    zombie = CheckpointManager(tmp_path, keep_last=1)
+    zombie.save(1, extra=[1])
+    zombie.wait()
+    with CheckpointManager(tmp_path) as later:
+        assert later.restore().step == 1
+        zombie.save(9, extra=[9])
+        with pytest.raises(CheckpointError, match=r"Attempt 1 has begun.*step 1 is still good"):
+            zombie.wait()
+        assert later.list() == [Name(step=1, attempt=0)]
+        zombie.close()
+        later.save(2)
+    assert names(tmp_path) == ["step-1/attempt-0", "step-2/attempt-1"]
+    assert not (tmp_path / "step-9").exists()
+
+
+def test_what_a_zombie_committed_in_the_last_moment_is_never_seen(tmp_path, monkeypatch):
+    """It looked for a later attempt just before there was one."""
+    from sparkdl_runner.checkpoint import attempts
+
+    zombie = CheckpointManager(tmp_path, keep_last=1)
+    zombie.save(1, extra=[1])
+    zombie.wait()
+    later = CheckpointManager(tmp_path)
+    assert later.restore().step == 1
+    with monkeypatch.context() as blind:
+        blind.setattr(attempts, "later_attempt", lambda storage, attempt: None)
+        zombie.save(9, extra=[9])
+        zombie.close()
+    assert (tmp_path / "step-9" / "attempt-0" / "manifest.json").exists()
+    assert (tmp_path / "step-1" / "attempt-0" / "manifest.json").exists()
+    assert later.restore().step == 1
+    assert names(tmp_path) == ["step-1/attempt-0"]
+    later.close()
+    with CheckpointManager(tmp_path) as again:
+        assert again.restore().step == 1
+        again.save(2)
+        again.wait()
+        assert [name.step for name in again.list()] == [1, 2]
+    assert not (tmp_path / "step-9").exists(), "the next commit sweeps it away"
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", b"\xff\xfe", b"[" * 9999])
+def test_a_damaged_fence_is_said_and_left_out(tmp_path, damage):
+    save_steps(tmp_path, 1)
+    save_steps(tmp_path, 2)
+    (tmp_path / "attempts" / "attempt-1.json").write_bytes(damage)
+    with CheckpointManager(tmp_path) as checkpoints:
+        with pytest.warns(UserWarning, match=r"attempt-1\.json is damaged"):
+            assert checkpoints.restore().step == 2
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            checkpoints.save(3)
+            checkpoints.wait()
+    assert (tmp_path / "step-3" / "attempt-2").exists()
+
+
+def test_without_fences_numbers_still_go_up(tmp_path):
+    save_steps(tmp_path, 1)
+    shutil.rmtree(tmp_path / "attempts")
+    save_steps(tmp_path, 1)
+    assert names(tmp_path) == ["step-1/attempt-0", "step-1/attempt-1"]
+
+
+def test_two_that_begin_at_once_take_two_numbers(tmp_path):
+    from concurrent.futures import ThreadPoolExecutor
+
+    from sparkdl_runner.checkpoint.attempts import begin_attempt
+    from sparkdl_runner.checkpoint.storage import directory_url, open_storage
+
+    storage = open_storage(directory_url(tmp_path))
+    with ThreadPoolExecutor(8) as pool:
+        taken = list(pool.map(lambda _: begin_attempt(storage), range(16)))
+    assert len(set(taken)) == 16
+
+
+def test_names_of_other_things_are_left_alone(tmp_path):
+    save_steps(tmp_path, 1)
+    for path in ("step-x/attempt-0", "step-01/attempt-0", "step-1/attempt--1", "other/attempt-0"):
+        (tmp_path / path).mkdir(parents=True)
+        (tmp_path / path / "manifest.json").write_text("{}")
+    (tmp_path / "notes.txt").write_text("mine")
+    save_steps(tmp_path, 2)
+    assert names(tmp_path) == ["step-1/attempt-0", "step-2/attempt-1"]
+    assert (tmp_path / "notes.txt").exists()
+    assert (tmp_path / "other/attempt-0/manifest.json").exists()

@@ -1,0 +1,232 @@
+"""Whatever happens to a file of a checkpoint, it is seen, and the one before is used."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_training import Training, equal, save_steps
+
+from sparkdl_runner.checkpoint import CheckpointManager
+from sparkdl_runner.checkpoint.sealed import BrokenSealError, seal, unseal
+
+OLD, NEW = "step-1/attempt-0", "step-2/attempt-0"
+FILES = [
+    "manifest.json",
+    "rank-0.json",
+    "model.pt",
+    "optimizer.pt",
+    "extra.pt",
+    "rng-0.pt",
+]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
+    directory = tmp_path_factory.mktemp("saved")
+    return directory, save_steps(directory, 1, 2)
+
+
+@pytest.fixture
+def copied(saved, tmp_path) -> tuple[Path, dict]:
+    """A copy to be damaged, and the weights at each step."""
+    directory, weights = saved
+    shutil.copytree(directory, tmp_path / "copy")
+    return tmp_path / "copy", weights
+
+
+def restored_step(directory: Path, weights: dict) -> int | None:
+    """What a restore ends with; it must be whole."""
+    training = Training()
+    with warnings.catch_warnings(), CheckpointManager(directory) as checkpoints:
+        warnings.simplefilter("ignore")
+        restored = checkpoints.restore(training.model, training.optimizer)
+    if restored is None:
+        return None
+    assert equal(training.weights(), weights[restored.step])
+    assert restored.extra == {"step": restored.step}
+    return restored.step
+
+
+def test_every_file_is_known(saved):
+    directory, _ = saved
+    assert sorted(path.name for path in (directory / NEW).iterdir()) == sorted(FILES)
+    manager = CheckpointManager(directory)
+    assert [str(name) for name in manager.list()] == [OLD, NEW]
+    assert [manager.verify(name) for name in manager.list()] == [[], []]
+    manager.close()
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_flipped_bit_anywhere_is_seen(saved, file, tmp_path):
+    """Of small files every bit, of large ones a few thousand, the first and last among them."""
+    directory, _ = saved
+    shutil.copytree(directory / NEW, tmp_path / NEW)
+    manager = CheckpointManager(tmp_path)
+    path = tmp_path / NEW / file
+    whole = path.read_bytes()
+    bits = range(8 * len(whole))
+    if len(bits) > 1500:
+        chosen = random.Random(0).sample(bits, 1300)
+        bits = [*bits[:100], *chosen, *bits[-100:]]
+    for bit in bits:
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        problems = manager.verify(NEW)
+        assert len(problems) == 1, f"bit {bit} of {file}"
+        assert file in problems[0]
+    path.write_bytes(whole)
+    assert manager.verify(NEW) == []
+    manager.close()
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_shortened_or_longer_file_is_seen(saved, file, tmp_path):
+    directory, _ = saved
+    shutil.copytree(directory / NEW, tmp_path / NEW)
+    manager = CheckpointManager(tmp_path)
+    path = tmp_path / NEW / file
+    whole = path.read_bytes()
+    lengths = {0, 1, len(whole) // 2, len(whole) - 1, *range(0, len(whole), len(whole) // 50 + 1)}
+    for damaged in [*(whole[:length] for length in sorted(lengths)), whole + b"\0", whole * 2]:
+        path.write_bytes(damaged)
+        assert len(manager.verify(NEW)) == 1
+    path.unlink()
+    assert len(manager.verify(NEW)) == 1
+    manager.close()
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize(
+    "harm", ["flip", "truncate", "empty", "remove", "directory", "link", "fifo", "unreadable"]
+)
+def test_a_restore_takes_the_one_before(copied, file, harm):
+    directory, weights = copied
+    path = directory / NEW / file
+    whole = path.read_bytes()
+    path.unlink()
+    if harm == "flip":
+        path.write_bytes(whole[:-20] + bytes([whole[-20] ^ 4]) + whole[-19:])
+    elif harm == "truncate":
+        path.write_bytes(whole[: len(whole) // 2])
+    elif harm == "empty":
+        path.touch()
+    elif harm == "directory":
+        path.mkdir()
+    elif harm == "link":
+        (directory / "elsewhere").write_bytes(whole)
+        path.symlink_to(directory / "elsewhere")
+    elif harm == "fifo":
+        import os
+
+        os.mkfifo(path)
+    elif harm == "unreadable":
+        path.symlink_to(path)
+    assert restored_step(directory, weights) == 1
+
+
+def test_what_is_passed_over_is_said(copied):
+    directory, _ = copied
+    (directory / NEW / "model.pt").unlink()
+    with (
+        CheckpointManager(directory) as checkpoints,
+        pytest.warns(UserWarning, match=r"step-2/attempt-0 is passed over .*model\.pt is gone"),
+    ):
+        assert checkpoints.restore().step == 1
+
+
+def test_if_nothing_is_whole_training_begins_from_the_start(copied):
+    directory, _ = copied
+    for name in (OLD, NEW):
+        (directory / name / "rng-0.pt").write_bytes(b"")
+    with (
+        CheckpointManager(directory) as checkpoints,
+        pytest.warns(UserWarning, match="None of the 2 checkpoints"),
+    ):
+        assert checkpoints.restore() is None
+
+
+def test_a_checkpoint_copied_to_another_step_is_none(copied):
+    directory, weights = copied
+    shutil.copytree(directory / NEW, directory / "step-9" / "attempt-0")
+    assert restored_step(directory, weights) == 2
+
+
+def test_whole_files_of_something_else_are_damage(copied):
+    """Correct by their checksums, and no checkpoint that this package could have written."""
+    from dataclasses import replace
+
+    from sparkdl_runner.checkpoint.files import write_bytes
+    from sparkdl_runner.checkpoint.manifest import MANIFEST, Manifest
+    from sparkdl_runner.checkpoint.storage import directory_url, open_storage
+
+    directory, weights = copied
+    storage = open_storage(directory_url(directory))
+    manifest = Manifest.from_bytes((directory / NEW / MANIFEST).read_bytes())
+    (directory / NEW / "model.pt").unlink()
+    (directory / NEW / MANIFEST).unlink()
+    forged = write_bytes(storage, NEW, "model.pt", b"cos\nsystem\n(S'touch /tmp/owned'\ntR.")
+    files = tuple(forged if entry.path == "model.pt" else entry for entry in manifest.files)
+    write_bytes(storage, NEW, MANIFEST, replace(manifest, files=files).to_bytes())
+    assert restored_step(directory, weights) == 1
+
+
+def test_a_manifest_of_a_later_format_is_passed_over(copied):
+    directory, weights = copied
+    path = directory / NEW / "manifest.json"
+    fields = unseal(path.read_bytes())
+    path.write_bytes(seal({**fields, "format_version": 2}))
+    assert restored_step(directory, weights) == 1
+    path.write_bytes(seal({"format_version": 1, "step": 2}))
+    assert restored_step(directory, weights) == 1
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.dictionaries(st.text(), JSON, max_size=4), st.data())
+def test_a_sealed_text_notices_any_change(fields, data):
+    text = seal(fields)
+    assert repr(unseal(text)) == repr(dict(sorted(unseal(text).items())))
+    position = data.draw(st.integers(0, len(text) - 1))
+    change = data.draw(st.integers(1, 255))
+    changed = bytearray(text)
+    changed[position] ^= change
+    with pytest.raises(BrokenSealError):
+        unseal(bytes(changed))
+    with pytest.raises(BrokenSealError):
+        unseal(text[:position])
+    with pytest.raises(BrokenSealError):
+        unseal(text + b" ")
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=200))
+def test_anything_else_is_no_sealed_text(content):
+    with pytest.raises(BrokenSealError):
+        unseal(content)
+
+
+def test_deeply_nested_text_is_no_sealed_text():
+    with pytest.raises(BrokenSealError):
+        unseal(b"[" * 100_000)
+
+
+def test_tensors_are_loaded_into_host_memory_only(saved):
+    directory, _ = saved
+    with CheckpointManager(directory) as checkpoints:
+        restored = checkpoints.restore()
+    assert restored.extra == {"step": 2}
+    assert torch.get_default_device().type == "cpu"

@@ -1,0 +1,328 @@
+"""What cannot be saved is said, with what is still good; nothing half-done is left."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from small_training import Training, save_steps
+
+from sparkdl_runner.checkpoint import CheckpointError, CheckpointManager, Preempted, commit
+from sparkdl_runner.checkpoint.local_storage import LocalStorage, _NewLocalFile
+
+
+def fail_writes(monkeypatch, file_name: str, code: int = errno.ENOSPC, after_bytes: int = 0):
+    """Lets writing a file of that name fail, once some of it is written."""
+    create = LocalStorage.create
+
+    def create_failing(self, name):
+        file = create(self, name)
+        if name.endswith(file_name) and "step-" in name:
+            file.left = after_bytes
+        return file
+
+    def write(self, data):
+        if hasattr(self, "left"):
+            os.write(self._descriptor, memoryview(data)[: self.left])
+            self.left -= min(self.left, len(data))
+            if not self.left:
+                raise OSError(code, os.strerror(code))
+            return len(data)
+        return real_write(self, data)
+
+    real_write = _NewLocalFile.write
+    monkeypatch.setattr(LocalStorage, "create", create_failing)
+    monkeypatch.setattr(_NewLocalFile, "write", write)
+
+
+@pytest.mark.parametrize("file", ["model.pt", "rng-0.pt", "rank-0.json", "manifest.json"])
+@pytest.mark.parametrize("after_bytes", [0, 100])
+@pytest.mark.parametrize("told_by", ["save", "wait", "close"])
+def test_a_disk_that_becomes_full(tmp_path, monkeypatch, file, after_bytes, told_by):
+    save_steps(tmp_path, 1)
+    training = Training()
+    checkpoints = CheckpointManager(tmp_path)
+    checkpoints.restore()
+    with monkeypatch.context() as full:
+        fail_writes(full, file, after_bytes=after_bytes)
+        checkpoints.save(2, training.model, training.optimizer)
+        message = (
+            r"Rank 0 on host \S+ could not save the checkpoint of step 2 into file://.*No space "
+            r"left on device\. The checkpoint of step 1 is still good \(file://.*step-1/attempt-0\)"
+        )
+        arguments = (3, training.model) if told_by == "save" else ()
+        with pytest.raises(CheckpointError, match=message):
+            getattr(checkpoints, told_by)(*arguments)
+    assert not (tmp_path / "step-2").exists()
+    if told_by != "close":
+        checkpoints.save(2, training.model, training.optimizer)  # there is room again
+        checkpoints.close()
+    there = {path.name for path in tmp_path.glob("step-*")}
+    assert there == ({"step-1"} if told_by == "close" else {"step-1", "step-2"})
+
+
+def test_the_first_save_has_nothing_to_fall_back_to(tmp_path, monkeypatch):
+    fail_writes(monkeypatch, "rng-0.pt", errno.EIO)
+    checkpoints = CheckpointManager(tmp_path, asynchronous=False)
+    with pytest.raises(CheckpointError, match=r"Input/output error\. There is no earlier"):
+        checkpoints.save(1)
+    checkpoints.close()
+
+
+def test_too_little_room_is_said_at_once(tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage._replace(free=2_000_000))
+    with CheckpointManager(tmp_path) as checkpoints:
+        checkpoints.save(1, extra=torch.zeros(10))
+        with pytest.raises(
+            CheckpointError,
+            match=r"step 2 needs 5,0\d\d,\d\d\d bytes .* 2,000,000 bytes free",
+        ):
+            checkpoints.save(2, extra=torch.zeros(1_000_000))
+        checkpoints.wait()
+        assert [name.step for name in checkpoints.list()] == [1]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+def test_a_small_disk_that_is_really_full(tmp_path):
+    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(tmp_path)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("this host does not let root mount")
+    try:
+        with CheckpointManager(tmp_path, keep_last=1) as checkpoints:
+            checkpoints.save(1, extra=torch.zeros(200_000))
+            checkpoints.wait()
+            (tmp_path / "other").write_bytes(b"x" * 1_200_000)
+            LocalStorage.free_bytes, real = lambda self: None, LocalStorage.free_bytes
+            try:
+                checkpoints.save(2, extra=torch.zeros(300_000))
+                with pytest.raises(CheckpointError, match=r"No space left.*step 1 is still good"):
+                    checkpoints.wait()
+            finally:
+                LocalStorage.free_bytes = real
+            assert checkpoints.verify("step-1/attempt-0") == []
+            assert not (tmp_path / "step-2").exists()
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_a_directory_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with (
+        CheckpointManager(tmp_path / "file") as checkpoints,
+        pytest.raises(CheckpointError, match=r"no checkpoint can be kept in file://.*rank 0"),
+    ):
+        checkpoints.save(1)
+
+
+class Custom:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ({"a": [1, {"b": Custom()}]}, r"extra\['a'\]\[1\]\['b'\] is a test_failures\.Custom"),
+        (Custom(), r"extra is a test_failures\.Custom"),
+        ({Custom(): 1}, r"a key of extra is a test_failures\.Custom"),
+        ({"f": len}, r"extra\['f'\] is a builtin_function_or_method"),
+        ((1, Path("/")), r"extra\[1\] is a pathlib\.PosixPath"),
+    ],
+)
+def test_what_could_not_be_loaded_again_is_refused(tmp_path, extra, message):
+    with CheckpointManager(tmp_path) as checkpoints:
+        with pytest.raises(TypeError, match=message):
+            checkpoints.save(1, extra=extra)
+        assert not checkpoints.list()
+
+
+def test_what_can_be_loaded_again_is_taken(tmp_path):
+    from collections import OrderedDict
+
+    extra = {
+        "plain": [None, True, 1, 2.5, "text", b"bytes", (1, 2), {3, 4}, 1j],
+        "torch": [torch.ones(2), torch.Size([1]), torch.float16, torch.device("cpu")],
+        "ordered": OrderedDict(a=1),
+        3: 4,
+    }
+    with CheckpointManager(tmp_path) as checkpoints:
+        checkpoints.save(1, extra=extra)
+        restored = checkpoints.restore().extra
+    assert restored["plain"] == extra["plain"]
+    assert restored["torch"][1:] == extra["torch"][1:]
+    assert restored["ordered"] == extra["ordered"]
+    assert restored[3] == 4
+
+
+def test_a_module_with_a_state_of_its_own_kind_is_refused(tmp_path):
+    class Odd(torch.nn.Module):
+        def get_extra_state(self):
+            return Custom()
+
+    with (
+        CheckpointManager(tmp_path) as checkpoints,
+        pytest.raises(TypeError, match=r"model\.state_dict\(\)\['_extra_state'\] is a"),
+    ):
+        checkpoints.save(1, Odd())
+
+
+class Loader:
+    def __init__(self, state):
+        self.state = state
+
+    def state_dict(self):
+        return self.state
+
+
+@pytest.mark.parametrize("state", [{"a": torch.ones(1)}, {1: 2}, {"a": {1, 2}}, {"a": b"b"}])
+def test_a_loader_state_that_is_not_plain_is_refused(tmp_path, state):
+    with (
+        CheckpointManager(tmp_path) as checkpoints,
+        pytest.raises(TypeError, match=r"loader .*JSON"),
+    ):
+        checkpoints.save(1, loader=Loader(state))
+
+
+def test_metrics_and_steps_of_another_type_are_refused(tmp_path):
+    with CheckpointManager(tmp_path) as checkpoints:
+        with pytest.raises(TypeError, match=r"metrics\['loss'\]"):
+            checkpoints.save(1, metrics={"loss": "low"})
+        with pytest.raises(TypeError, match=r"step is 1\.5"):
+            checkpoints.save(1.5)
+        with pytest.raises(ValueError, match="step is -1"):
+            checkpoints.save(-1)
+        with pytest.raises(ValueError, match="names no checkpoint"):
+            checkpoints.verify("../../etc")
+        checkpoints.save(1, metrics={"loss": torch.tensor(2.5)})
+        assert checkpoints.restore().metrics == {"loss": 2.5}
+
+
+def test_an_error_of_the_training_is_not_covered_by_one_of_the_save(tmp_path, monkeypatch):
+    fail_writes(monkeypatch, "rng-0.pt")
+
+    def train():
+        with CheckpointManager(tmp_path) as checkpoints:
+            checkpoints.save(1)
+            raise ZeroDivisionError
+
+    with (
+        pytest.warns(UserWarning, match="could not save the checkpoint of step 1"),
+        pytest.raises(ZeroDivisionError),
+    ):
+        train()
+
+
+def test_files_are_their_owners_alone(tmp_path):
+    save_steps(tmp_path / "new", 1)
+    for path in [tmp_path / "new", *(tmp_path / "new").rglob("*")]:
+        expected = 0o700 if path.is_dir() else 0o600
+        assert stat.S_IMODE(path.stat().st_mode) == expected, path
+
+
+def test_a_link_in_the_way_is_not_followed(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    directory = tmp_path / "checkpoints"
+    directory.mkdir()
+    (directory / "step-1").symlink_to(tmp_path / "elsewhere")
+    with (
+        pytest.raises(CheckpointError, match="a symbolic link or a file"),
+        CheckpointManager(directory) as checkpoints,
+    ):
+        checkpoints.save(1)
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_flushed_before_it_counts(tmp_path, monkeypatch):
+    """Every file, and the directory with its name, is flushed before the manifest is begun."""
+    events = []
+    fsync, create = os.fsync, LocalStorage.create
+
+    def note_fsync(descriptor):
+        events.append(("fsync", os.readlink(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
+
+    def note_create(self, name):
+        events.append(("create", name))
+        return create(self, name)
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    monkeypatch.setattr(LocalStorage, "create", note_create)
+    save_steps(tmp_path, 1)
+    place = "step-1/attempt-0"
+    begun = events.index(("create", f"{place}/manifest.json"))
+    for file in ("model.pt", "optimizer.pt", "extra.pt", "rng-0.pt", "rank-0.json"):
+        flushed = events.index(("fsync", f"{tmp_path}/{place}/{file}"))
+        assert events.index(("fsync", f"{tmp_path}/{place}"), flushed) < begun
+    assert events.index(("fsync", f"{tmp_path}/{place}/manifest.json")) > begun
+    assert events[-1] == ("fsync", f"{tmp_path}/{place}")
+    assert ("fsync", f"{tmp_path}/step-1") in events[:begun]
+    assert ("fsync", str(tmp_path)) in events[:begun]
+
+
+def test_rank_0_names_who_is_missing_and_hurries_when_training_failed(tmp_path, monkeypatch):
+    from sparkdl_runner.checkpoint.manifest import Manifest
+    from sparkdl_runner.checkpoint.storage import directory_url, open_storage
+
+    storage = open_storage(directory_url(tmp_path))
+    manifest = Manifest(
+        step=1,
+        epoch=None,
+        attempt=0,
+        world_size=3,
+        created="",
+        sharded=False,
+        parameters={},
+        optimizer_class=None,
+        metrics={},
+        loader=None,
+        resumable={},
+        files=(),
+    )
+    monkeypatch.setattr(commit, "RANKS_TIMEOUT_SECONDS", 0.2)
+    hosts = {1: "one", 2: "two"}
+
+    def job(rank):
+        return commit.Job(
+            manifest=manifest, rank=rank, host="h", objects={f"x-{rank}.pt": rank}, hosts=hosts
+        )
+
+    assert commit.write_and_commit(storage, job(2), threading.Event()) is None
+    with pytest.raises(CheckpointError, match=r"of rank 1 \(host one\).*all hosts share"):
+        commit.write_and_commit(storage, job(0), threading.Event())
+    with pytest.raises(CheckpointError, match="rank 0 gave it up"):
+        commit.await_commit(storage, job(2), threading.Event())
+    monkeypatch.setattr(commit, "RANKS_TIMEOUT_SECONDS", 100)
+    monkeypatch.setattr(commit, "HURRY_SECONDS", 0.1)
+    hurry = threading.Event()
+    hurry.set()
+    with pytest.raises(CheckpointError, match=r"rank 1 .*rank 2"):
+        commit.write_and_commit(storage, job(0), hurry)
+
+
+def test_a_save_that_is_under_way_when_the_program_ends_is_finished(tmp_path):
+    program = (
+        "import sys, torch\n"
+        "from sparkdl_runner.checkpoint import CheckpointManager\n"
+        "CheckpointManager(sys.argv[1]).save(1, extra=torch.ones(5_000_000))\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, timeout=60)
+    with CheckpointManager(tmp_path) as checkpoints:
+        assert [checkpoints.verify(name) for name in checkpoints.list()] == [[]]
+
+
+def test_preempted_travels_between_processes():
+    import pickle
+
+    again = pickle.loads(pickle.dumps(Preempted(120, 1, "h")))
+    assert (again.step, again.rank, again.host) == (120, 1, "h")
+    assert str(again) == (
+        "Rank 1 on host h was asked to stop (SIGTERM); all ranks saved step 120 and ended."
+    )

@@ -1,0 +1,182 @@
+"""All ranks answer the same at every step, whatever each of them knows."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from sparkdl_runner import preemption
+from sparkdl_runner.checkpoint import CheckpointError, CheckpointManager, Preempted, peers
+from sparkdl_runner.checkpoint.schedule import Schedule
+
+
+class Together:
+    """Ranks in one thread: sums are there once all have begun theirs."""
+
+    def __init__(self, size: int) -> None:
+        self.begun: list[list[list[int]]] = [[] for _ in range(size)]
+
+    def rank(self, rank: int):
+        together = self
+
+        class Rank:
+            size = len(together.begun)
+
+            def begin_sum(self, values):
+                together.begun[rank].append(values)
+                return len(together.begun[rank]) - 1
+
+            def end_sum(self, number):
+                return [
+                    sum(column) for column in zip(*(b[number] for b in together.begun), strict=True)
+                ]
+
+            def broadcast(self, data, root=0):
+                raise NotImplementedError
+
+        found = Rank()
+        found.rank = rank
+        return found
+
+
+def ask(schedules, together, steps) -> list[list[int]]:
+    """The steps at which each rank is to save."""
+    dues: list[list[int]] = [[] for _ in schedules]
+    for step in steps:
+        for rank, schedule in enumerate(schedules):
+            if schedule.due(step, together.rank(rank)):
+                dues[rank].append(step)
+    return dues
+
+
+def test_every_so_many_steps():
+    together = Together(2)
+    schedules = [Schedule(3, None, lambda: False) for _ in range(2)]
+    assert ask(schedules, together, range(1, 11)) == [[3, 6, 9]] * 2
+
+
+def test_not_again_right_after_a_save_or_a_restore():
+    schedule = Schedule(10, None, lambda: False)
+    schedule.note(120)
+    asked = [step for step in range(121, 145) if schedule.due(step, peers.Alone())]
+    assert asked == [130, 140]
+    # Steps need not come one by one.
+    assert [step for step in range(145, 200, 7) if schedule.due(step, peers.Alone())] == [
+        152,
+        166,
+        173,
+        180,
+        194,
+    ]
+
+
+def test_rank_0s_clock_counts_and_a_save_sets_it_back():
+    together = Together(2)
+    times = [0.0, 1000.0]  # clocks that do not agree
+    schedules = [
+        Schedule(None, 10, lambda: False, clock=lambda rank=rank: times[rank]) for rank in (0, 1)
+    ]
+    dues = []
+    for step in range(1, 41):
+        times[0] += 2
+        times[1] += 50
+        answers = {s.due(step, together.rank(rank)) for rank, s in enumerate(schedules)}
+        assert len(answers) == 1
+        if answers.pop():
+            dues.append(step)
+    # At the step after the one at which ten seconds were over.
+    assert dues == [6, 12, 18, 24, 30, 36]
+
+
+@pytest.mark.parametrize("asked_rank", [0, 1, 2])
+def test_a_stop_reaches_all_ranks_at_one_step(asked_rank):
+    together = Together(3)
+    stop = [False] * 3
+    schedules = [Schedule(None, None, lambda rank=rank: stop[rank]) for rank in range(3)]
+    assert ask(schedules, together, range(1, 5)) == [[], [], []]
+    # In the middle of a step: some ranks have asked already.
+    for rank in range(3):
+        if rank == asked_rank:
+            stop[rank] = True
+        assert not schedules[rank].due(5, together.rank(rank))
+    assert ask(schedules, together, range(6, 8)) == [[6, 7]] * 3
+    assert {schedule.stopping_rank for schedule in schedules} == {asked_rank}
+
+
+def test_sigterm_saves_and_ends(tmp_path):
+    def train():
+        with CheckpointManager(tmp_path) as checkpoints:
+            for step in range(1, 10):
+                if step == 3:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                if checkpoints.due(step):
+                    assert checkpoints.preempted
+                    checkpoints.save(step, extra={"step": step})
+
+    with pytest.raises(Preempted, match=r"Rank 0 on host \S+ .* saved step 3 and ended"):
+        train()
+    with CheckpointManager(tmp_path) as checkpoints:
+        assert checkpoints.restore().extra == {"step": 3}
+        assert not checkpoints.preempted
+        assert not checkpoints.due(4)
+
+
+def test_sigterm_during_a_save_of_the_same_step(tmp_path):
+    """It is saved once, and ends once that is committed."""
+    with CheckpointManager(tmp_path, every_steps=1) as checkpoints:
+        assert checkpoints.due(1)
+        checkpoints.save(1, extra=[1])
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert checkpoints.due(1)
+        with pytest.raises(Preempted):
+            checkpoints.save(1, extra=[2])
+        assert checkpoints.restore().extra == [1]
+
+
+def test_a_stop_that_cannot_be_saved_is_an_error(tmp_path):
+    with CheckpointManager(tmp_path) as checkpoints:
+        checkpoints.save(1)
+        checkpoints.wait()
+        (tmp_path / "step-2").write_text("in the way")
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert checkpoints.due(2)
+        with pytest.raises(CheckpointError, match=r"step 2.*step 1 is still good"):
+            checkpoints.save(2)
+
+
+def test_outside_of_the_main_thread_signals_are_left_alone(tmp_path):
+    found = []
+
+    def use():
+        with CheckpointManager(tmp_path, every_steps=2) as checkpoints:
+            found.append(signal.getsignal(signal.SIGTERM))
+            found.append([step for step in range(1, 6) if checkpoints.due(step)])
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    thread.join()
+    assert found == [signal.SIG_DFL, [2, 4]]
+    assert not preemption.requested()
+
+
+def test_several_ranks_without_a_backend_are_told_what_to_do(tmp_path, monkeypatch):
+    from sparkdl_runner import world
+    from sparkdl_runner.world import Peer, assign_ranks
+
+    found = [
+        Peer(partition=p, host="h", host_key="h", address="::1", interface="lo") for p in range(2)
+    ]
+    monkeypatch.setattr(world, "_current", assign_ranks(found, backend="torch")[1])
+    with CheckpointManager(tmp_path) as checkpoints:
+        for call in (checkpoints.restore, lambda: checkpoints.save(1), lambda: checkpoints.due(1)):
+            with pytest.raises(CheckpointError, match=r"Rank 1 on host h.*hvd\.init\(\) or"):
+                call()
+
+
+def test_texts_of_all_ranks_come_in_order():
+    assert peers.gather_text(peers.Alone(), "hä" * 40) == [
+        ("hä" * 40).encode()[:64].decode("utf8", "replace")
+    ]

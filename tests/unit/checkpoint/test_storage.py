@@ -1,0 +1,114 @@
+"""Where checkpoints can be kept, and that credentials are kept out of what is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from small_training import Training, equal, save_steps
+
+from sparkdl_runner.checkpoint import CheckpointManager
+from sparkdl_runner.checkpoint.storage import RemoteStorage, directory_url, open_storage
+
+
+def test_urls_and_paths(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for given, expected in (
+        (tmp_path, f"file://{tmp_path}"),
+        (str(tmp_path), f"file://{tmp_path}"),
+        ("runs/a", f"file://{tmp_path}/runs/a"),
+        (f"file:{tmp_path}/", f"file://{tmp_path}"),
+        ("/Volumes/c/s/v/x", "dbfs:/Volumes/c/s/v/x"),
+        ("dbfs:/x", "dbfs:/x"),
+        ("s3a://bucket/x/", "s3a://bucket/x"),
+    ):
+        assert directory_url(given) == expected
+    with pytest.raises(ValueError, match="credentials"):
+        directory_url("s3a://key:secret@bucket/x")
+    with pytest.raises(TypeError, match="URL or a path"):
+        directory_url("")
+
+
+def test_mounted_directories_are_asked_less_often(tmp_path):
+    assert open_storage(f"file://{tmp_path}").poll_seconds == 0.05
+    assert open_storage("dbfs:/Volumes/c/s/v").poll_seconds == 0.5
+    assert open_storage("memory://x").poll_seconds == 0.5
+
+
+@pytest.fixture
+def url(request, tmp_path: Path) -> str:
+    return {"local": f"file://{tmp_path}", "fsspec": f"memory://{tmp_path.name}"}[request.param]
+
+
+@pytest.mark.parametrize("url", ["local", "fsspec"], indirect=True)
+def test_storages_do_the_same(url):
+    storage = open_storage(url)
+    assert storage.names() == storage.names("a") == []
+    assert not storage.exists("a/b/c")
+    for name in ("a/b/c", "a/d", "e"):
+        file = storage.create(name)
+        file.write(memoryview(b"con"))
+        file.write(b"tent")
+        file.close()
+    assert sorted(storage.names()) == ["a/b/c", "a/d", "e"]
+    assert sorted(storage.names("a")) == ["a/b/c", "a/d"]
+    assert storage.exists("a/b/c")
+    assert not storage.exists("a/b")
+    with storage.open("a/b/c") as opened:
+        assert bytes(opened.read(4)) == b"cont"
+        assert bytes(opened.read(4)) == b"ent"
+    with pytest.raises(FileExistsError):
+        storage.create("a/d")
+    with pytest.raises(FileNotFoundError):
+        storage.open("a/x")
+    storage.delete("a/b/c")
+    storage.delete("a/b/c")
+    storage.delete_directories("a/b")
+    storage.delete_directories("nothing/here")
+    assert sorted(storage.names()) == ["a/d", "e"]
+
+
+@pytest.mark.parametrize("url", ["fsspec"], indirect=True)
+def test_checkpoints_on_any_fsspec_filesystem(url):
+    weights = save_steps(url, 1, 2)
+    storage = open_storage(url)
+    assert isinstance(storage, RemoteStorage)
+    assert storage.free_bytes() is None
+    training = Training()
+    with CheckpointManager(url, keep_last=1) as checkpoints:
+        restored = checkpoints.restore(training.model, training.optimizer)
+        assert restored.path == f"{url}/step-2/attempt-0"
+        assert equal(training.weights(), weights[2])
+        checkpoints.save(3, training.model)
+        checkpoints.wait()
+        assert [name.step for name in checkpoints.list()] == [3]
+        assert checkpoints.verify("step-3/attempt-1") == []
+    assert {name.split("/")[0] for name in storage.names()} == {"step-3", "attempts"}
+
+
+@pytest.mark.parametrize("url", ["fsspec"], indirect=True)
+def test_damage_on_any_fsspec_filesystem(url):
+    import fsspec
+
+    weights = save_steps(url, 1, 2)
+    files = fsspec.filesystem("memory")
+    (path,) = (path for path in files.find("/") if path.endswith("step-2/attempt-0/model.pt"))
+    content = bytearray(files.cat(path))
+    content[len(content) // 2] ^= 1
+    files.pipe(path, bytes(content))
+    training = Training()
+    with (
+        CheckpointManager(url) as checkpoints,
+        pytest.warns(UserWarning, match=r"model\.pt was changed"),
+    ):
+        assert checkpoints.restore(training.model, training.optimizer).step == 1
+    assert equal(training.weights(), weights[1])
+
+
+def test_no_copy_of_a_remote_checkpoint_is_left(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    url = f"memory://{tmp_path.name}-copies"
+    save_steps(url, 1)
+    with CheckpointManager(url) as checkpoints:
+        assert checkpoints.restore(Training().model).step == 1
+    assert not list(tmp_path.iterdir())
