@@ -4,6 +4,8 @@ python jobs/benchmark.py launch      # from a call to its result
 python jobs/benchmark.py convert     # from a DataFrame to files
 python jobs/benchmark.py loader      # from files to batches
 python jobs/benchmark.py faults      # from a fault to its error, and what is left
+python jobs/benchmark.py checkpoint  # what saving costs the step loop
+python jobs/benchmark.py tracking    # what telling MLflow costs the step loop
 """
 
 from __future__ import annotations
@@ -11,17 +13,26 @@ from __future__ import annotations
 import argparse
 import sys
 
+import checkpoint_benchmark
 import convert_benchmark
 import fault_benchmark
 import launch_benchmark
 import loader_benchmark
+import tracking_benchmark
 
 
 def main() -> int:
     """Runs one benchmark and returns its exit code."""
     parser = argparse.ArgumentParser(description="Measure this package beside its peers.")
     benchmarks = parser.add_subparsers(required=True, metavar="BENCHMARK")
-    for benchmark in (launch_benchmark, convert_benchmark, loader_benchmark, fault_benchmark):
+    for benchmark in (
+        launch_benchmark,
+        convert_benchmark,
+        loader_benchmark,
+        fault_benchmark,
+        checkpoint_benchmark,
+        tracking_benchmark,
+    ):
         benchmark.add_parser(benchmarks)
     arguments = parser.parse_args()
     return arguments.run(arguments)

@@ -25,6 +25,7 @@ from sparkdl_runner.log_client import LogClient
 from sparkdl_runner.log_server import ChannelAddress
 from sparkdl_runner.outcome import Outcome, UnheardFailureError
 from sparkdl_runner.rank_log import rank_log
+from sparkdl_runner.tracking.rank_run import RunTicket
 from sparkdl_runner.worker_environment import worker_environment
 from sparkdl_runner.worker_process import WorkerProcess
 from sparkdl_runner.world import Peer, assign_ranks, visible_gpus
@@ -42,6 +43,8 @@ class RankTask:
     config: RunConfig
     run: str
     """The run's own name, which no other run has."""
+    ticket: RunTicket | None
+    """The MLflow run that the training goes into."""
     single_host: bool
     """All tasks share the driver's host, so nothing needs to leave the loopback interface."""
     version: str = __version__
@@ -100,11 +103,12 @@ class RankTask:
                 stack.callback(backend.serve(listener, hosts))
             client.place(world)
             worker.begin(
-                Envelope(
-                    world=world,
+                Envelope.of(
+                    world,
                     environment=environment,
-                    search_path=list(self.search_path),
+                    search_path=self.search_path,
                     function=self.function,
+                    ticket=self.ticket,
                 ),
                 sink=client,
                 log=rank_log(self.config.log_directory, self.run, world),

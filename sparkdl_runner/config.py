@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from sparkdl_runner.tracking.settings import Tracking
+
 VERBOSITIES = ("all", "log_callback_only")
 
 
@@ -61,6 +63,11 @@ class RunConfig:
     """With how few ranks a restart may go on, where hosts are gone for good; None for as many as
     there were."""
 
+    tracking: Tracking | bool | None = None
+    """The MLflow run of the training: a ``Tracking`` says which, True takes its defaults, False
+    wants none. None, the default, wants one exactly where MLflow is set up: by its environment
+    variables, on Databricks, or since this process has set a tracking URI or has a run active."""
+
     allow_unencrypted: bool = False
     """Whether gradients may cross the network in the clear though Spark's settings ask for
     encryption; neither Horovod nor torch.distributed can encrypt them."""
@@ -86,6 +93,11 @@ class RunConfig:
         for name in ("restart_user_errors", "allow_unencrypted"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name} is {getattr(self, name)!r}; it must be True or False.")
+        if self.tracking is not None and not isinstance(self.tracking, (bool, Tracking)):
+            raise TypeError(
+                f"tracking is {self.tracking!r}; it must be a sparkdl_runner.tracking.Tracking, "
+                "True, False or None."
+            )
         if self.log_directory is not None and not isinstance(self.log_directory, str):
             raise TypeError(f"log_directory is {self.log_directory!r}; it must be a path.")
 

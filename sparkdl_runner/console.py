@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from sparkdl_runner.gang import Gang
 from sparkdl_runner.outcome import Outcome
+from sparkdl_runner.reports import Reports
 from sparkdl_runner.sink import Sink, write_lines
 from sparkdl_runner.vital_signs import VitalSigns
 from sparkdl_runner.watch import Watch
@@ -18,13 +20,15 @@ class Console(Sink):
 
     Args:
         show_output: Whether printed lines are shown, or only ``log_to_driver`` messages.
+        reports: Who takes what ranks tell of their training.
     """
 
     gang: Gang
     watch: Watch
 
-    def __init__(self, *, show_output: bool) -> None:
+    def __init__(self, *, show_output: bool, reports: Sequence[Reports] = ()) -> None:
         self._show_output = show_output
+        self._reports = reports
         self.failures: list[Outcome] = []
 
     def output(self, world: World, lines: list[str]) -> None:
@@ -45,6 +49,23 @@ class Console(Sink):
     def vital_signs(self, world: World, signs: VitalSigns) -> None:
         """Lets the watch judge."""
         self.watch.vital_signs(world, signs)
+
+    def progress(self, world: World, report: dict[str, Any]) -> None:
+        """Shows what is wrong, and passes the report on."""
+        for problem in report["problems"]:
+            write_lines(sys.stderr, world, [problem])
+        for one in self._reports:
+            one.progress(world, report)
+
+    def host_metrics(self, world: World, values: dict[str, float]) -> None:
+        """Passes them on."""
+        for one in self._reports:
+            one.host_metrics(world, values)
+
+    def file_part(self, world: World, name: str, data: bytes, *, is_first: bool) -> None:
+        """Passes it on."""
+        for one in self._reports:
+            one.file_part(world, name, data, is_first=is_first)
 
 
 def show_notes(outcomes: Sequence[Outcome]) -> None:

@@ -11,9 +11,11 @@ import json
 import socket
 import struct
 import threading
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from sparkdl_runner.tracking.rank_run import RunTicket
 from sparkdl_runner.world import World
 
 _HEADER = struct.Struct(">IQ")
@@ -24,12 +26,54 @@ class Envelope:
     """All that a worker is told, after it has started and warmed up its imports."""
 
     world: World
-    environment: dict[str, str]
+    environment: dict[str, str] = field(repr=False)
     """What to set before the function is unpickled."""
     search_path: list[str]
     """The driver's ``sys.path``; what exists here is appended to the worker's."""
     function: bytes = field(repr=False)
     """``main`` and its arguments, pickled on the driver."""
+    mlflow_run: dict[str, Any] | None = field(default=None, repr=False)
+    """The MLflow run that the training goes into; see ``tracking.worker_mlflow.RankRun``."""
+    system_metrics: bool = False
+    """Whether the host is looked at as well, where this is its first rank."""
+    trace_steps: bool = False
+    """Whether rank 0 traces its first steps."""
+
+    @classmethod
+    def of(
+        cls,
+        world: World,
+        *,
+        environment: dict[str, str],
+        search_path: Sequence[str],
+        function: bytes,
+        ticket: RunTicket | None,
+    ) -> Envelope:
+        """Makes a rank's envelope.
+
+        Args:
+            world: The rank's place.
+            environment: What its backend needs.
+            search_path: The driver's.
+            function: Made by ``function.pack``.
+            ticket: The MLflow run, if there is one.
+        """
+        packed = cls(
+            world=world,
+            environment=environment,
+            search_path=list(search_path),
+            function=function,
+        )
+        if ticket is None:
+            return packed
+        run, variables = ticket.for_rank(world.rank, world.host)
+        return replace(
+            packed,
+            environment={**variables, **environment},
+            mlflow_run=run.to_json(),
+            system_metrics=ticket.system_metrics,
+            trace_steps=ticket.trace_steps,
+        )
 
     def send(self, line: Line) -> None:
         """Sends the envelope down the line."""
@@ -77,6 +121,16 @@ class Line:
         text_size, payload_size = _HEADER.unpack(self._receive_exactly(_HEADER.size))
         message = json.loads(self._receive_exactly(text_size))
         return message, bytes(self._receive_exactly(payload_size))
+
+    def has_word(self) -> bool:
+        """Whether the other end has said something, or is gone; takes nothing and does not wait."""
+        try:
+            self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            return True
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
 
     def _receive_exactly(self, size: int) -> bytearray:
         data = bytearray(size)

@@ -64,6 +64,8 @@ class WorkerFailedError(WorkerError):
         remote_traceback: The traceback as it was printed in the rank. The original exception is
             the ``__cause__`` where it could be pickled.
         is_communication_error: Whether all that is known is that ranks lost one another.
+        is_preemption: Whether the ranks were asked to end by their host, saved a checkpoint, and
+            ended.
     """
 
     def __init__(
@@ -72,11 +74,13 @@ class WorkerFailedError(WorkerError):
         *,
         remote_traceback: str,
         is_communication_error: bool = False,
+        is_preemption: bool = False,
         **place: Any,
     ) -> None:
         super().__init__(message, **place)
         self.remote_traceback = remote_traceback
         self.is_communication_error = is_communication_error
+        self.is_preemption = is_preemption
 
 
 class WorkerHungError(WorkerError):

@@ -152,12 +152,17 @@ def _first_line(error: BaseException) -> str:
 
 def _find_unpicklable(main: Callable[..., Any], kwargs: Mapping[str, Any]) -> str | None:
     """Names the first thing that ``main(**kwargs)`` needs and that cannot be pickled."""
-    for description, value in _ingredients(main, kwargs, seen=set()):
+    for description, value in ingredients(main, kwargs):
         try:
             cloudpickle.dumps(value)
         except Exception:
             return f"{description}, a {type(value).__module__}.{type(value).__qualname__},"
     return None
+
+
+def ingredients(main: object, kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yields what a call is made of, with words for each that hold its name in quotes."""
+    return _ingredients(main, kwargs, seen=set())
 
 
 def _ingredients(

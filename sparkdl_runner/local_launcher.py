@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
@@ -16,6 +17,8 @@ from sparkdl_runner.control import Envelope
 from sparkdl_runner.gang import Gang
 from sparkdl_runner.outcome import Outcome, with_failures
 from sparkdl_runner.rank_log import rank_log
+from sparkdl_runner.reports import Reports
+from sparkdl_runner.tracking.rank_run import RunTicket
 from sparkdl_runner.watch import Verdict, Watch
 from sparkdl_runner.worker_environment import worker_environment
 from sparkdl_runner.worker_process import WorkerProcess
@@ -30,6 +33,8 @@ def launch(
     config: RunConfig,
     run: str,
     attempt: int = 0,
+    ticket: RunTicket | None = None,
+    reports: Sequence[Reports] = (),
 ) -> list[Outcome]:
     """Runs the function as ``num_proc`` ranks on this host and waits for all of them to end.
 
@@ -43,6 +48,8 @@ def launch(
         config: The run's settings.
         run: The run's own name.
         attempt: Which submission of the gang this is.
+        ticket: The MLflow run that the training goes into.
+        reports: Who takes what ranks tell of their training.
 
     Returns:
         How each rank ended, in the order of ranks.
@@ -59,7 +66,7 @@ def launch(
         for rank in range(num_proc)
     ]
     worlds = assign_ranks(peers, backend=backend, attempt=attempt)
-    console = Console(show_output=True)
+    console = Console(show_output=True, reports=reports)
     chosen = get_backend(backend)
     environment = worker_environment(threads=max(1, len(os.sched_getaffinity(0)) // num_proc))
     with ExitStack() as stack:
@@ -104,11 +111,12 @@ def launch(
         pool = stack.enter_context(ThreadPoolExecutor(num_proc, thread_name_prefix="sparkdl-rank"))
         try:
             for world, worker in ranks:
-                envelope = Envelope(
-                    world=world,
+                envelope = Envelope.of(
+                    world,
                     environment=chosen.environment(world, address, port),
                     search_path=[path or os.getcwd() for path in sys.path],
                     function=function,
+                    ticket=ticket,
                 )
                 worker.begin(envelope, console, rank_log(config.log_directory, run, world))
             for world, _ in ranks:

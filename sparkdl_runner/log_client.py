@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import queue
 import socket
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -26,6 +28,11 @@ MAX_QUEUED_FRAMES = 256
 ANSWER_SECONDS = 4.0
 RECONNECT_SECONDS = 0.5
 ALIVE_SECONDS = 1.0
+# What must arrive is kept until the driver says that it has. Reports beyond the limit are dropped;
+# parts of files wait for room.
+MAX_UNCONFIRMED = 2000
+MAX_UNCONFIRMED_PARTS = 32
+FILES_SECONDS = 30.0
 _NUDGE: dict[str, Any] = {}
 """Wakes the sender; says nothing."""
 
@@ -74,7 +81,13 @@ class LogClient(Sink):
         self._heard_at = 0.0
         self._is_closing = False
         self._is_fenced = False
+        self._unconfirmed: deque[tuple[int, dict[str, Any]]] = deque()
+        self._changed = threading.Condition()
+        self._numbers = itertools.count(1)
+        self._sent_up_to = 0
+        self._files_until: float | None = None
         self.dropped_lines = 0
+        self.dropped_reports = 0
         self._sender = threading.Thread(target=self._send, name="sparkdl-log-send", daemon=True)
         self._sender.start()
 
@@ -109,6 +122,30 @@ class LogClient(Sink):
         """See ``Sink.vital_signs``."""
         self._put({"kind": "vital_signs", "signs": signs.to_json()})
 
+    def progress(self, world: World, report: dict[str, Any]) -> None:
+        """See ``Sink.progress``. Metrics must arrive; for other reports, any later one makes up."""
+        message = {"kind": "progress", "report": report}
+        if not report["entries"] and not report["problems"]:
+            self._put(message)
+        elif not self._put_surely(message, MAX_UNCONFIRMED, wait_seconds=0):
+            self.dropped_reports += 1
+
+    def host_metrics(self, world: World, values: dict[str, float]) -> None:
+        """See ``Sink.host_metrics``."""
+        self._put({"kind": "host_metrics", "values": values})
+
+    def file_part(self, world: World, name: str, data: bytes, *, is_first: bool) -> None:
+        """See ``Sink.file_part``. All files together have a limited time to arrive."""
+        now = time.monotonic()
+        self._files_until = self._files_until or now + FILES_SECONDS
+        part = {
+            "kind": "file_part",
+            "name": name,
+            "data": base64.b64encode(data).decode("ascii"),
+            "is_first": is_first,
+        }
+        self._put_surely(part, MAX_UNCONFIRMED_PARTS, wait_seconds=self._files_until - now)
+
     @property
     def is_connected(self) -> bool:
         """Whether the driver hears us; waits for the connection to be made or to fail."""
@@ -137,6 +174,11 @@ class LogClient(Sink):
                 f"{self.dropped_lines} lines of rank {self._world.rank} were not shown, since the "
                 "driver could not keep up"
             )
+        if self.dropped_reports:
+            notes.append(
+                f"{self.dropped_reports} reports of rank {self._world.rank} with metrics were "
+                "lost, since the driver did not take them"
+            )
         return tuple(notes)
 
     def close(self) -> None:
@@ -155,6 +197,33 @@ class LogClient(Sink):
         except queue.Full:
             return False
         return True
+
+    def _put_surely(self, message: dict[str, Any], most: int, *, wait_seconds: float) -> bool:
+        """Queues what is kept until the driver has confirmed it. Returns whether there was room."""
+        if self._settled.is_set() and not self._sender.is_alive():
+            return False
+        with self._changed:
+            if not self._changed.wait_for(
+                lambda: len(self._unconfirmed) < most, max(0.0, wait_seconds)
+            ):
+                return False
+            self._unconfirmed.append((next(self._numbers), message))
+        self._put(_NUDGE)
+        return True
+
+    def _confirmed(self, number: int) -> None:
+        with self._changed:
+            while self._unconfirmed and self._unconfirmed[0][0] <= number:
+                self._unconfirmed.popleft()
+            self._changed.notify_all()
+
+    def _send_unconfirmed(self, connection: socket.socket, codec: FrameCodec) -> None:
+        with self._changed:
+            waiting = [pair for pair in self._unconfirmed if pair[0] > self._sent_up_to]
+        for number, message in waiting:
+            frame = {"kind": "sure", "number": number, "message": message}
+            connection.sendall(codec.seal(frame))
+            self._sent_up_to = number
 
     def _send(self) -> None:
         try:
@@ -224,6 +293,7 @@ class LogClient(Sink):
     ) -> None:
         """Sends what comes, until the end."""
         is_placed = False
+        self._sent_up_to = 0  # Of what an earlier connection sent, some may not have arrived.
         while True:
             if not listening.is_alive() or self._is_cut_off():
                 raise EOFError("the driver is not heard any more")
@@ -234,6 +304,8 @@ class LogClient(Sink):
                 message = self._queue.get(timeout=ALIVE_SECONDS)
             except queue.Empty:
                 message = {"kind": "alive"}  # Before it begins, a worker gives no other sign.
+            if is_placed:
+                self._send_unconfirmed(connection, codec)
             if message is None:
                 return
             if message is not _NUDGE:
@@ -246,13 +318,16 @@ class LogClient(Sink):
                 if size > MAX_FRAME_BYTES:
                     return
                 mac = _receive_exactly(connection, MAC_BYTES)
-                kind = codec.open(mac, _receive_exactly(connection, size))["kind"]
+                message = codec.open(mac, _receive_exactly(connection, size))
+                kind = message["kind"]
                 self._heard_at = time.monotonic()
                 if kind == "stop":
                     self._stop_heard.set()
                     self._on_stop()
                 elif kind == "stacks":
                     self._put({"kind": "stacks", "text": self._on_stacks()})
+                elif kind == "confirmed":
+                    self._confirmed(int(message["number"]))
         except (OSError, EOFError, ValueError):
             pass
         finally:

@@ -7,6 +7,7 @@ agents can make (``frames``). Nothing is unpickled.
 from __future__ import annotations
 
 import asyncio
+import base64
 import secrets
 import socket
 from dataclasses import dataclass, field
@@ -59,6 +60,8 @@ class LogServer(ServerThread):
         self._host = host
         self._writers: dict[int, tuple[asyncio.StreamWriter, FrameCodec]] = {}
         self._stop_requested = False
+        self._had: dict[int, int] = {}
+        """By partition, the number of the last message that was confirmed."""
 
     @property
     def channel(self) -> ChannelAddress:
@@ -110,10 +113,18 @@ class LogServer(ServerThread):
                     world = World.from_json(message["world"])
                     self.watch.placed(partition, world)
                 elif world is not None:
+                    number = int(message["number"]) if message["kind"] == "sure" else None
+                    if number is not None:
+                        if number <= self._had.get(partition, 0):
+                            continue  # It had arrived, and the word that it had did not.
+                        message = message["message"]
                     # The sink prints, which may block; the loop must go on hearing the others.
                     self._delivering.add(partition)
                     await asyncio.to_thread(self._deliver, world, message)
                     self._delivering.discard(partition)
+                    if number is not None:
+                        self._had[partition] = number
+                        writer.write(outgoing.seal({"kind": "confirmed", "number": number}))
         finally:
             ping.cancel()
             self._delivering.discard(partition)
@@ -131,6 +142,14 @@ class LogServer(ServerThread):
             self._sink.failed(Outcome.from_report(world, message["report"]))
         elif kind == "vital_signs":
             self._sink.vital_signs(world, VitalSigns.from_json(message["signs"]))
+        elif kind == "progress":
+            self._sink.progress(world, message["report"])
+        elif kind == "host_metrics":
+            self._sink.host_metrics(world, message["values"])
+        elif kind == "file_part":
+            data = base64.b64decode(message["data"])
+            name, is_first = str(message["name"]), bool(message["is_first"])
+            self._sink.file_part(world, name, data, is_first=is_first)
         elif kind == "stacks":
             self._stacks[world.rank] = str(message["text"])
         elif kind == "ended":

@@ -49,6 +49,8 @@ class Outcome:
     message: str = ""
     traceback: str = ""
     is_communication_error: bool = False
+    is_preemption: bool = False
+    """The function raised since its host is to be taken away, after a checkpoint was saved."""
     is_unpicklable_result: bool = False
     """The function returned, and what it returned cannot travel; ``message`` says why."""
     output_tail: tuple[str, ...] = ()
@@ -69,6 +71,7 @@ class Outcome:
             "message": self.message[:MAX_MESSAGE],
             "traceback": self.traceback[-MAX_TRACEBACK:],
             "is_communication_error": self.is_communication_error,
+            "is_preemption": self.is_preemption,
             "is_unpicklable_result": self.is_unpicklable_result,
             "output_tail": [line[:MAX_TAIL_LINE] for line in self.output_tail],
             "log_path": self.log_path[:MAX_MESSAGE],
@@ -181,6 +184,7 @@ def to_error(cause: Outcome, outcomes: Sequence[Outcome]) -> WorkerError | NotPi
         **place_of_error,
         remote_traceback=cause.traceback,
         is_communication_error=cause.is_communication_error,
+        is_preemption=cause.is_preemption,
     )
     error.__cause__ = function.unpack_exception(cause.payload) if cause.payload else None
     return error

@@ -25,29 +25,41 @@ class Restarts:
 
     Args:
         config: Says how many there may be, and after what.
+        first_attempt: The number of the first; not 0 where an earlier driver made some.
         sleep: Waits for so many seconds.
 
     Attributes:
         attempt: Which submission of the gang is the next, from 0.
     """
 
-    def __init__(self, config: RunConfig, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        sleep: Callable[[float], None] = time.sleep,
+        first_attempt: int = 0,
+    ) -> None:
         self._config = config
         self._sleep = sleep
-        self.attempt = 0
+        self._first_attempt = first_attempt
+        self.attempt = first_attempt
+
+    @property
+    def count(self) -> int:
+        """How often ranks were started again."""
+        return self.attempt - self._first_attempt
 
     def wait_or_raise(self, error: RunnerError) -> None:
         """Waits for the next attempt, or raises the error that ended the last one."""
-        if self.attempt >= self._config.max_restarts or not self._is_worth_it(error):
+        if self.count >= self._config.max_restarts or not self._is_worth_it(error):
             if self.attempt and hasattr(error, "add_note"):
                 error.add_note(f"This was attempt {self.attempt}, counted from 0.")
             raise error
-        seconds = min(self._config.restart_backoff_seconds * 2**self.attempt, MOST_BACKOFF_SECONDS)
+        seconds = min(self._config.restart_backoff_seconds * 2**self.count, MOST_BACKOFF_SECONDS)
         self.attempt += 1
         summary = str(error).partition("\n")[0]
         print(
             f"sparkdl_runner: {summary} Restarting all ranks in {seconds:g} s: restart "
-            f"{self.attempt} of {self._config.max_restarts}.",
+            f"{self.count} of {self._config.max_restarts}.",
             file=sys.stderr,
         )
         self._sleep(seconds)
@@ -57,5 +69,6 @@ class Restarts:
         if isinstance(error, _FINAL):
             return False
         if isinstance(error, WorkerFailedError) and not error.is_communication_error:
-            return self._config.restart_user_errors
+            # A rank that was asked to end by its host, and saved a checkpoint, did nothing wrong.
+            return error.is_preemption or self._config.restart_user_errors
         return True

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 import time
 import uuid
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner import function, local_launcher, world
 from sparkdl_runner.backends import get_backend
@@ -14,7 +15,16 @@ from sparkdl_runner.config import RunConfig
 from sparkdl_runner.console import show_notes
 from sparkdl_runner.errors import LaunchError, RunnerError
 from sparkdl_runner.outcome import RETURNED, Outcome, root_cause, to_error
+from sparkdl_runner.reports import Reports
 from sparkdl_runner.restarts import Restarts
+from sparkdl_runner.tracking.datasets import converters_in
+from sparkdl_runner.tracking.opening import is_set_up
+from sparkdl_runner.tracking.progress_bar import ProgressBar
+from sparkdl_runner.tracking.rank_run import RunTicket
+from sparkdl_runner.tracking.settings import Tracking
+
+if TYPE_CHECKING:
+    from sparkdl_runner.tracking.tracked_run import TrackedRun
 
 
 class DistributedRunner:
@@ -48,6 +58,8 @@ class DistributedRunner:
         self.num_proc = num_proc
         self.backend = get_backend(backend)
         self.config = config or RunConfig()
+        self.mlflow_run_id: str | None = None
+        """The MLflow run of the last call of ``run``; None if it had none."""
 
     def run(self, main: Callable[..., Any], **kwargs: Any) -> Any:
         """Runs ``main(**kwargs)`` in every rank and waits for all of them.
@@ -72,21 +84,68 @@ class DistributedRunner:
         """
         function.check_call(main, kwargs)
         _check_on_driver()
-        gang = self._gang(function.pack(main, kwargs))
-        restarts = Restarts(self.config)
-        while True:
-            try:
-                return gang(restarts.attempt)
-            except RunnerError as error:
-                restarts.wait_or_raise(error)
+        packed = function.pack(main, kwargs)
+        tracked = self._open_run()
+        self.mlflow_run_id = None if tracked is None else tracked.run_id
+        bar = ProgressBar()
+        ended_by: BaseException | None = None
+        try:
+            gang = self._gang(packed, [bar, *([tracked] if tracked is not None else [])])
+            if tracked is not None:
+                tracked.describe(
+                    num_proc=self.num_proc,
+                    backend=self.backend.name,
+                    config=self.config,
+                    converters=converters_in(function.ingredients(main, kwargs)),
+                    application_id=gang.application_id,
+                )
+            return self._run_attempts(gang, tracked)
+        except BaseException as error:
+            ended_by = error
+            raise
+        finally:
+            bar.close()
+            if tracked is not None:
+                tracked.close(ended_by)
 
-    def _gang(self, packed: bytes) -> Callable[[int], Any]:
+    def _open_run(self) -> TrackedRun | None:
+        """Opens the MLflow run, where one is wanted."""
+        wanted = self.config.tracking
+        if wanted is False or (wanted is None and not is_set_up()):
+            return None
+        # Only now: it is of use to those who track.
+        from sparkdl_runner.tracking.tracked_run import TrackedRun
+
+        return TrackedRun.open(wanted if isinstance(wanted, Tracking) else Tracking())
+
+    def _run_attempts(self, gang: _Gang, tracked: TrackedRun | None) -> Any:
+        first_attempt = 0 if tracked is None else tracked.first_attempt
+        restarts = Restarts(self.config, first_attempt=first_attempt)
+        while True:
+            ticket = None
+            if tracked is not None:
+                tracked.begin_attempt(restarts.attempt)
+                ticket = tracked.ticket(single_host=gang.is_single_host)
+            try:
+                value = gang.attempt(restarts.attempt, restarts.count > 0, ticket)
+            except BaseException as error:
+                if tracked is not None:
+                    tracked.end_attempt(error)
+                if not isinstance(error, RunnerError):
+                    raise
+                restarts.wait_or_raise(error)
+            else:
+                if tracked is not None:
+                    tracked.end_attempt(None)
+                return value
+
+    def _gang(self, packed: bytes, reports: Sequence[Reports]) -> _Gang:
         """Checks all that can be checked before ranks start. Returns what runs one attempt."""
         run = time.strftime("%Y%m%d-%H%M%S-") + uuid.uuid4().hex[:8]
         if self.num_proc < 0:
             self.backend.check_installed()
 
-            def attempt_here(attempt: int) -> Any:
+            def attempt_here(attempt: int, is_restart: bool, ticket: RunTicket | None) -> Any:
                 return _value(
                     local_launcher.launch(
                         num_proc=-self.num_proc,
@@ -95,10 +154,12 @@ class DistributedRunner:
                         config=self.config,
                         run=run,
                         attempt=attempt,
+                        ticket=ticket,
+                        reports=reports,
                     )
                 )
 
-            return attempt_here
+            return _Gang(attempt=attempt_here, is_single_host=True, application_id=None)
         # Only now: without Spark, everything above must work.
         from sparkdl_runner import encryption, gpu_scheduling, slots, spark_context, spark_launcher
 
@@ -111,14 +172,14 @@ class DistributedRunner:
 
         wanted = self.num_proc
 
-        def attempt_on_spark(attempt: int) -> Any:
+        def attempt_on_spark(attempt: int, is_restart: bool, ticket: RunTicket | None) -> Any:
             nonlocal wanted
             num_proc = slots.wait_for_slots(
                 context,
                 wanted,
                 self.config,
                 profile=profile,
-                least=self.config.min_num_proc if attempt else None,
+                least=self.config.min_num_proc if is_restart else None,
             )
             wanted = wanted or num_proc  # 0 means all slots that there were at first
             return _value(
@@ -130,11 +191,28 @@ class DistributedRunner:
                     config=self.config,
                     run=run,
                     attempt=attempt,
+                    is_restart=is_restart,
                     profile=profile,
+                    ticket=ticket,
+                    reports=reports,
                 )
             )
 
-        return attempt_on_spark
+        return _Gang(
+            attempt=attempt_on_spark,
+            is_single_host=spark_context.is_single_host(context),
+            application_id=context.applicationId,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Gang:
+    """What runs all ranks once, and where."""
+
+    attempt: Callable[[int, bool, RunTicket | None], Any]
+    """Called with the attempt's number, whether ranks are started again, and the MLflow run."""
+    is_single_host: bool
+    application_id: str | None
 
 
 def check_count(name: str, value: object) -> None:

@@ -6,11 +6,12 @@ from abc import ABC, abstractmethod
 from typing import TextIO
 
 from sparkdl_runner.outcome import Outcome
+from sparkdl_runner.reports import Reports
 from sparkdl_runner.vital_signs import VitalSigns
 from sparkdl_runner.world import World
 
 
-class Sink(ABC):
+class Sink(Reports, ABC):
     """Where a worker's words go while it runs. Must neither raise nor block for long."""
 
     @abstractmethod
@@ -25,7 +26,7 @@ class Sink(ABC):
     def failed(self, outcome: Outcome) -> None:
         """Takes the news that the rank has failed or died, as soon as it is known."""
 
-    def vital_signs(self, world: World, signs: VitalSigns) -> None:  # noqa: B027 - most do not care
+    def vital_signs(self, world: World, signs: VitalSigns) -> None:
         """Takes a look at the rank's process, one every second."""
 
 

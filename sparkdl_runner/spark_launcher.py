@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,9 @@ from sparkdl_runner.errors import LaunchError, RunnerError
 from sparkdl_runner.gang import Gang
 from sparkdl_runner.log_server import FLUSH_SECONDS, LogServer
 from sparkdl_runner.outcome import LOST, Outcome, explains_the_end, with_failures
+from sparkdl_runner.reports import Reports
 from sparkdl_runner.spark_context import is_single_host, is_stopped
+from sparkdl_runner.tracking.rank_run import RunTicket
 from sparkdl_runner.watch import GONE_SECONDS, Verdict, Watch
 
 if TYPE_CHECKING:
@@ -40,6 +43,9 @@ def launch(
     config: RunConfig,
     run: str,
     attempt: int = 0,
+    is_restart: bool = False,
+    ticket: RunTicket | None = None,
+    reports: Sequence[Reports] = (),
     profile: ResourceProfile | None = None,
 ) -> list[Outcome]:
     """Runs the function as ``num_proc`` ranks and waits for all of them to end.
@@ -52,6 +58,9 @@ def launch(
         config: The run's settings.
         run: The run's own name.
         attempt: Which submission of the gang this is.
+        is_restart: Whether an earlier one of this run was lost, and what it lacks may come again.
+        ticket: The MLflow run that the training goes into.
+        reports: Who takes what ranks tell of their training.
         profile: What each rank's task asks Spark for; None for what all tasks get.
 
     Returns:
@@ -60,7 +69,7 @@ def launch(
     Raises:
         RunnerError: Spark ended the stage, and no rank said why.
     """
-    console = Console(show_output=config.driver_log_verbosity == "all")
+    console = Console(show_output=config.driver_log_verbosity == "all", reports=reports)
     listener, host = _listen_on_driver(context)
     server = LogServer(listener, host=host, num_proc=num_proc, sink=console)
     console.gang = Gang(server.stop_ranks)
@@ -74,6 +83,7 @@ def launch(
         channel=server.channel,
         config=config,
         run=run,
+        ticket=ticket,
         single_host=is_single_host(context),
     )
     problems: list[str] = []
@@ -125,7 +135,7 @@ def launch(
                 raise
             if any(problems):
                 # What a restart has lost, another one may have again.
-                raise (RunnerError if attempt else LaunchError)(problems[0]) from None
+                raise (RunnerError if is_restart else LaunchError)(problems[0]) from None
             failures = console.failures
             if spark_failure.is_executor_loss(error):
                 failures = _with_lost(console, error)

@@ -18,11 +18,12 @@ import threading
 import traceback
 from collections.abc import Iterable
 
-from sparkdl_runner import driver_log, function, lifeline, pulse, stacks, world
+from sparkdl_runner import driver_log, function, lifeline, preemption, pulse, stacks, world
 from sparkdl_runner.backends import Backend, get_backend
 from sparkdl_runner.control import Envelope, Line
 from sparkdl_runner.errors import NotPicklableError
 from sparkdl_runner.outcome import FAILED, MAX_MESSAGE, MAX_TRACEBACK, RETURNED
+from sparkdl_runner.tracking import rank as tracking
 
 
 def main() -> None:
@@ -56,6 +57,7 @@ def main() -> None:
     sys.path += [path for path in envelope.search_path if _is_new(path)]
     world.enter_world(envelope.world)
     driver_log.connect(line)
+    preemption.ours = line.has_word
     pulse.start(line, backend)
     _exit(_run(line, backend, envelope, arguments.listener_fd), guard_pid)
 
@@ -80,6 +82,12 @@ def _is_new(path: str) -> bool:
 def _run(line: Line, backend: Backend, envelope: Envelope, listener_fd: int | None) -> int:
     """Runs the function and sends its end to the agent. Returns the exit code."""
     pid = os.getpid()
+    recorder = tracking.begin(
+        envelope.world.rank,
+        envelope.mlflow_run,
+        lambda report: line.send({"kind": "progress", "report": report}),
+        trace_steps=envelope.trace_steps,
+    )
     try:
         backend.join_in_worker(listener_fd)
         try:
@@ -89,9 +97,11 @@ def _run(line: Line, backend: Backend, envelope: Envelope, listener_fd: int | No
                 raise
             value = None
         _end_if_forked(pid, None)
+        recorder.close()
         payload = function.pack_result(value, envelope.world)
     except BaseException as error:
         _end_if_forked(pid, error)
+        recorder.close()
         _send_failure(line, backend, error)
         return 1
     line.send({"kind": RETURNED}, payload)
@@ -118,6 +128,7 @@ def _send_failure(line: Line, backend: Backend, error: BaseException) -> None:
             "message": _text_of(error),
             "traceback": "".join(traceback.format_exception(shown))[-MAX_TRACEBACK:],
             "is_communication_error": backend.is_communication_error(error),
+            "is_preemption": bool(getattr(error, "is_preemption", False)),
             "is_unpicklable_result": isinstance(error, NotPicklableError),
         },
         function.pack_exception(error),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,14 +16,18 @@ import uuid
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from sparkdl_runner import lifeline, stacks
+from sparkdl_runner import host_metrics, lifeline, stacks
 from sparkdl_runner.control import Envelope, Line
+from sparkdl_runner.host_metrics import HostMetrics
 from sparkdl_runner.memory_evidence import MemoryEvidence
 from sparkdl_runner.outcome import DIED, FAILED, RETURNED, STOPPED, Outcome, describe_exit
 from sparkdl_runner.rank_log import RankLog
+from sparkdl_runner.redaction import Redactor, secrets_of
 from sparkdl_runner.sink import Sink
+from sparkdl_runner.tracking.rank_run import artifacts_in
 from sparkdl_runner.vital_signs import Observer
 from sparkdl_runner.world import World
 
@@ -32,6 +37,9 @@ MAX_LINE_CHARACTERS = 16 * 1024
 DRAIN_SECONDS = 2.0
 OUTPUT_POLL_MILLISECONDS = 250
 LOOK_SECONDS = 1.0
+FILE_PART_BYTES = 256 * 1024
+# What is kept with the run of one file that a rank leaves.
+MAX_FILE_BYTES = 64 << 20
 # How long a process that was killed may take to be gone.
 KILL_SECONDS = 10.0
 
@@ -52,6 +60,8 @@ class WorkerProcess:
 
     _sink: Sink
     _world: World
+    _folder: Path | None = None
+    _looks_at_host = False
 
     def __init__(
         self,
@@ -71,6 +81,8 @@ class WorkerProcess:
         self._asking = threading.Lock()
         self._family = uuid.uuid4().hex
         self._memory = MemoryEvidence()
+        self._secrets = secrets_of(environment)
+        self._redact = Redactor(self._secrets)
         self._log: RankLog | None = None
         ours, theirs = socket.socketpair()
         lifeline_end, self._lifeline = os.pipe()
@@ -115,6 +127,10 @@ class WorkerProcess:
         self._world = envelope.world
         self._sink = sink
         self._log = log
+        if envelope.mlflow_run is not None:
+            self._folder = Path(envelope.mlflow_run["folder"])
+            self._looks_at_host = envelope.world.local_rank == 0 and envelope.system_metrics
+        self._redact = Redactor(self._secrets + secrets_of(envelope.environment))
         self._observer = Observer(self._process.pid)  # Its clock begins with the work.
         try:
             envelope.send(self._line)
@@ -169,13 +185,40 @@ class WorkerProcess:
         self._is_over.set()
         threads[0].join(DRAIN_SECONDS)
         threads[3].join(DRAIN_SECONDS)
-        self.end()
         outcome = self._outcome()
-        if self._log is not None:
-            self._log.close(keep=outcome.status != RETURNED)
         if outcome.status == DIED:
             self._sink.failed(outcome)
+        self._leave_files()
+        self.end()
+        if self._log is not None:
+            self._log.close(keep=outcome.status != RETURNED)
         return outcome
+
+    def _leave_files(self) -> None:
+        """Gives away what is to be kept with the run: all that was printed, and traces."""
+        if self._folder is None:
+            return
+        if self._log is not None and self._log.size_bytes:
+            self._leave(f"logs/rank-{self._world.rank}.log", self._log.path)
+        folder = artifacts_in(self._folder)
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and not path.is_symlink():
+                self._leave(f"traces/{path.relative_to(folder).as_posix()}", path)
+
+    def _leave(self, name: str, path: Path) -> None:
+        try:
+            with path.open("rb") as file:
+                for start in range(0, MAX_FILE_BYTES, FILE_PART_BYTES):
+                    data = file.read(FILE_PART_BYTES)
+                    if not data:
+                        return
+                    self._sink.file_part(self._world, name, data, is_first=start == 0)
+                if path.stat().st_size > MAX_FILE_BYTES:
+                    where = f"... cut here: all of it is in {path} on host {self._world.host}"
+                    last = f"\n{where}\n".encode()
+                    self._sink.file_part(self._world, name, last, is_first=False)
+        except OSError:
+            return  # It is gone, or its disk is; what was read of it is kept.
 
     def end(self) -> None:
         """Ends the worker if it still runs, without waiting for its last words. Idempotent."""
@@ -188,6 +231,8 @@ class WorkerProcess:
         self._line.close()
         if self._log is not None:
             self._log.close()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
         with self._asking:
             if self._stacks >= 0:
                 os.close(self._stacks)
@@ -214,6 +259,8 @@ class WorkerProcess:
                 return
             if kind == "stop" and not self._was_stopped:
                 self._was_stopped = True
+                with suppress(OSError):  # Then SIGTERM is not taken for somebody else's.
+                    self._line.send({"kind": "stop"})
                 self._signal_group(signal.SIGTERM)
                 kill_at = time.monotonic() + self._grace
             elif kind == "report":
@@ -285,11 +332,19 @@ class WorkerProcess:
                 message, payload = self._line.receive()
                 if message["kind"] == "message":
                     self._observer.printed()
-                    self._sink.message(self._world, message["text"])
+                    text = self._redact(message["text"])
+                    if self._log is not None:
+                        self._log.write(f"{text}\n".encode(errors="replace"))
+                    self._sink.message(self._world, text)
+                elif message["kind"] == "progress":
+                    self._sink.progress(self._world, message["report"])
                 elif message["kind"] == "pulse":
                     del message["kind"]
                     self._observer.pulse(**message)
                 else:
+                    for name in ("message", "traceback"):
+                        if name in message:
+                            message[name] = self._redact(message[name])
                     self._events.put(("report", (message, payload)))
         except EOFError:
             pass
@@ -299,9 +354,14 @@ class WorkerProcess:
             self._events.put(("report", (report, b"")))
 
     def _look_after(self) -> None:
+        host = HostMetrics() if self._looks_at_host else None
+        next_look = time.monotonic() + host_metrics.FIRST_LOOK_SECONDS
         while not self._is_over.wait(LOOK_SECONDS):
             self._memory.look()
             self._sink.vital_signs(self._world, self._observer.look())
+            if host is not None and time.monotonic() >= next_look:
+                next_look += host_metrics.LOOK_SECONDS
+                self._sink.host_metrics(self._world, host.look())
 
     def _relay_output(self) -> None:
         rest = b""
@@ -317,18 +377,21 @@ class WorkerProcess:
                 if not chunk:
                     break
                 self._observer.printed()
-                if self._log is not None:
-                    self._log.write(chunk)
-                *whole, rest = (rest + chunk).split(b"\n")
+                whole, newline, rest = (rest + chunk).rpartition(b"\n")
+                if newline:
+                    self._show(whole + newline)
                 if len(rest) > MAX_LINE_CHARACTERS:
-                    whole, rest = [*whole, rest], b""
-                if whole:
-                    self._show(whole)
+                    self._show(rest)
+                    rest = b""
             if rest:
-                self._show([rest])
+                self._show(rest)
 
-    def _show(self, raw_lines: list[bytes]) -> None:
-        lines = [_readable(raw) for raw in raw_lines]
+    def _show(self, text: bytes) -> None:
+        # Whole lines, so that no secret is missed because it came in two parts.
+        text = self._redact.raw(text)
+        if self._log is not None:
+            self._log.write(text)
+        lines = [_readable(raw) for raw in text.removesuffix(b"\n").split(b"\n")]
         self._tail.extend(lines)
         self._sink.output(self._world, lines)
 

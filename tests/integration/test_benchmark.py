@@ -78,3 +78,20 @@ def test_faults_are_told_right_and_leave_nothing(tmp_path: Path) -> None:
     }
     assert all(one["is_correct"] for one in report["results"])
     assert report["growth"]["threads"][0] == report["growth"]["threads"][1]
+
+
+def test_checkpoint_measures_the_wait_and_the_speed(tmp_path: Path) -> None:
+    """How much either is, is not for a busy machine's test to say."""
+    small = ["--megabytes", "8", "--repeat", "2", "--training-megabytes", "4"]
+    short = ["--seconds", "1", "--every-seconds", "0.5"]
+    done = run_benchmark(tmp_path, "checkpoint", *small, *short, "--output", "figures.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / "figures.json").read_text())
+    blocked, training = report["blocked"], report["training"]
+    assert [len(blocked["seconds"][kind]) for kind in ("asynchronous", "synchronous")] == [2, 2]
+    expected = blocked["asynchronous_median"] / blocked["synchronous_median"]
+    assert blocked["share"] == pytest.approx(expected)
+    assert training["saves"] == 2
+    assert training["ratio"] > 0
+    assert "asynchronous save blocks the step loop" in done.stdout
+    assert not list(tmp_path.glob("checkpoint-benchmark-*"))

@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 JOB = ROOT / "jobs" / "digits.py"
 SUMMARY_KEYS = {
     "accuracy",
+    "attempts",
     "samples_per_second",
     "seconds",
     "backend",
@@ -72,10 +73,10 @@ def check_run(summary: dict[str, Any], backend: str) -> None:
     assert run.data.params["epochs"] == str(EPOCHS)
     rows = int(run.data.params["train_rows"]) + int(run.data.params["test_rows"])
     assert rows == 1797
-    for name in ("loss", "accuracy", "samples_per_second"):
-        history = client.get_metric_history(summary["run_id"], name)
-        assert [metric.step for metric in history] == list(range(1, EPOCHS + 1))
+    check_steps(client, run, EPOCHS)
     assert run.data.metrics["accuracy"] == summary["accuracy"]
+    assert run.data.metrics["samples_per_second"] > 0
+    assert {one.dataset.name for one in run.inputs.dataset_inputs} == {"train_data", "test_data"}
 
     (output,) = run.outputs.model_outputs
     model_uri = f"models:/{output.model_id}"
@@ -89,6 +90,17 @@ def check_run(summary: dict[str, Any], backend: str) -> None:
     digits, labels = load_digits(return_X_y=True)
     predicted = model.predict(digits.astype("float32")).argmax(axis=1)
     assert (predicted == labels).mean() > 0.95
+
+
+def check_steps(client: Any, run: Any, epochs: int) -> None:
+    """Every step is there once."""
+    each = int(run.data.params["steps_per_epoch"])
+    for name, steps in (
+        ("loss", range(1, epochs * each + 1)),
+        ("accuracy", range(each, epochs * each + 1, each)),
+    ):
+        history = client.get_metric_history(run.info.run_id, name)
+        assert [metric.step for metric in history] == list(steps)
 
 
 def spark_submit(master: str) -> tuple[str, ...]:
@@ -111,13 +123,35 @@ def test_trains_and_tracks(tmp_path: Path, backend: str) -> None:
     assert summary["accuracy"] >= 0.95
     assert summary["backend"] == backend
     assert summary["world_size"] == 2
+    assert summary["attempts"] == 1
     assert summary["samples_per_second"] > 0
     assert 0 < summary["seconds"] < 240
     assert summary["tracking_uri"] == f"sqlite:///{tmp_path}/mlflow.db"
     assert any(f"mlflow ui --backend-store-uri {summary['tracking_uri']}" in line for line in lines)
     assert any(line.endswith(f"/runs/{summary['run_id']}") for line in lines)
     check_run(summary, backend)
-    assert not list((tmp_path / "temporary").glob("digits-*"))
+    for left in ("digits-*", "sparkdl_runner-run-*", "sparkdl_runner-rank-*", "*mlflow*/*"):
+        assert not list((tmp_path / "temporary").glob(left))
+
+
+def test_ends_with_the_same_accuracy_after_a_rank_was_killed_half_way(tmp_path: Path) -> None:
+    import mlflow
+
+    found = {}
+    for name, options in (("quiet", ()), ("chaos", ("--chaos",))):
+        (tmp_path / name).mkdir()
+        done = run_job(tmp_path / name, "--epochs", "6", *options)
+        assert done.returncode == 0, done.stderr
+        found[name] = json.loads(done.stdout.splitlines()[-1])
+    assert "was ended by SIGKILL" in done.stderr
+    assert "attempt 1 goes on after step 50" in done.stdout
+    assert found["chaos"]["attempts"] == 2
+    assert found["chaos"]["accuracy"] == found["quiet"]["accuracy"]
+    client = mlflow.MlflowClient(tracking_uri=found["chaos"]["tracking_uri"])
+    experiment = client.get_experiment_by_name("digits")
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert run.info.status == "FINISHED"
+    check_steps(client, run, 6)
 
 
 def test_ends_under_spark_submit(tmp_path: Path) -> None:

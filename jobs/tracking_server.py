@@ -1,0 +1,79 @@
+"""A real MLflow server in a process of its own, that can be stopped and started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+START_SECONDS = 90.0
+
+
+class TrackingServer:
+    """``mlflow server`` on an SQLite database, with its artifacts behind it.
+
+    Args:
+        folder: Where database, artifacts and log go.
+        options: More of its command line.
+        environment: More of its environment.
+    """
+
+    def __init__(
+        self, folder: Path, *options: str, environment: dict[str, str] | None = None
+    ) -> None:
+        self._folder = folder
+        self._options = options
+        self._environment = environment or {}
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self._port = free.getsockname()[1]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """The tracking URI."""
+        return f"http://127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        """Starts it and waits until it answers."""
+        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1"]
+        command += ["--port", str(self._port), "--workers", "1"]
+        command += ["--backend-store-uri", f"sqlite:///{self._folder}/mlflow.db"]
+        command += ["--artifacts-destination", str(self._folder / "artifacts"), *self._options]
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW")}
+        with (self._folder / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                env={**environment, "MLFLOW_DISABLE_TELEMETRY": "true", **self._environment},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + START_SECONDS
+        while not self._answers():
+            if time.monotonic() > deadline or self._process.poll() is not None:
+                raise RuntimeError((self._folder / "server.log").read_text()[-4000:])
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        """Kills it and all that it started, as a crash would."""
+        if self._process is None:
+            return
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._process = None
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/health", timeout=1):  # noqa: S310 - http
+                return True
+        except urllib.error.HTTPError:
+            return True
+        except OSError:
+            return False

@@ -1,0 +1,75 @@
+"""How busy a host is: CPU, memory, disk, network and GPUs, under the names that MLflow uses."""
+
+from __future__ import annotations
+
+import importlib
+from contextlib import suppress
+from typing import Any
+
+import psutil
+
+LOOK_SECONDS = 10.0
+# The first look comes early, so that a short run has one, too.
+FIRST_LOOK_SECONDS = 2.0
+_MEGA = 1e6
+
+
+class HostMetrics:
+    """Looks at this host; network and CPU count from one look to the next."""
+
+    def __init__(self) -> None:
+        psutil.cpu_percent()  # Its first answer means nothing.
+        self._network = psutil.net_io_counters()
+        self._gpus = _gpu_handles()
+
+    def look(self) -> dict[str, float]:
+        """The figures by name: percentages, and megabytes of 10^6 bytes."""
+        memory = psutil.virtual_memory()
+        found = {
+            "cpu_utilization_percentage": psutil.cpu_percent(),
+            "system_memory_usage_megabytes": memory.used / _MEGA,
+            "system_memory_usage_percentage": memory.percent,
+        }
+        with suppress(OSError):
+            disk = psutil.disk_usage("/")
+            found["disk_usage_percentage"] = disk.percent
+            found["disk_usage_megabytes"] = disk.used / _MEGA
+            found["disk_available_megabytes"] = disk.free / _MEGA
+        network = psutil.net_io_counters()
+        if network is not None and self._network is not None:
+            received = network.bytes_recv - self._network.bytes_recv
+            sent = network.bytes_sent - self._network.bytes_sent
+            found["network_receive_megabytes"] = received / _MEGA
+            found["network_transmit_megabytes"] = sent / _MEGA
+        self._network = network
+        for index, handle in enumerate(self._gpus):
+            with suppress(Exception):  # A GPU may be lost, which ranks will tell.
+                found |= _look_at_gpu(index, handle)
+        return found
+
+
+def _gpu_handles() -> list[Any]:
+    """NVIDIA's GPUs, where its management library is there."""
+    try:
+        nvml = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+        count = nvml.nvmlDeviceGetCount()
+        return [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+    except Exception:  # Neither the package nor the driver need be there.
+        return []
+
+
+def _look_at_gpu(index: int, handle: Any) -> dict[str, float]:
+    nvml = importlib.import_module("pynvml")
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    found = {
+        f"gpu_{index}_memory_usage_percentage": 100 * memory.used / memory.total,
+        f"gpu_{index}_memory_usage_megabytes": memory.used / _MEGA,
+        f"gpu_{index}_utilization_percentage": float(
+            nvml.nvmlDeviceGetUtilizationRates(handle).gpu
+        ),
+    }
+    with suppress(nvml.NVMLError):
+        watts = nvml.nvmlDeviceGetPowerUsage(handle) / 1000
+        found[f"gpu_{index}_power_usage_watts"] = watts
+    return found

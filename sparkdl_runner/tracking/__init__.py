@@ -1,0 +1,28 @@
+"""One MLflow run for each training: opened by the driver, told by rank 0, complete at the end.
+
+Importing this package imports neither mlflow nor torch; each name below is loaded when first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sparkdl_runner.tracking.metrics import log_metrics as log_metrics
+    from sparkdl_runner.tracking.models import log_model as log_model
+    from sparkdl_runner.tracking.settings import Tracking as Tracking
+
+_HOMES = {"Tracking": "settings", "log_metrics": "metrics", "log_model": "models"}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

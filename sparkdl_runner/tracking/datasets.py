@@ -1,0 +1,87 @@
+"""What a training read, as MLflow's datasets: schema, digest and source."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+CONTEXT_TAG = "mlflow.data.context"
+MAX_NAME_CHARACTERS = 500
+
+
+def converters_in(ingredients: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """The conversions that a function uses, by what the function calls them.
+
+    Args:
+        ingredients: What the call of the function is made of, each with words that end in its
+            quoted name.
+    """
+    found: dict[str, Any] = {}
+    for words, value in ingredients:
+        is_conversion = hasattr(value, "cache_dir_url") and hasattr(value, "dataset_size")
+        if is_conversion and not any(value is known for known in found.values()):
+            name = words.rpartition("'")[0].rpartition("'")[2]
+            found[name or f"data_{len(found)}"] = value
+    return found
+
+
+def describe(name: str, converter: Any) -> Any:
+    """A conversion as an input of a run.
+
+    The digest follows from what the files hold, so that equal data have equal digests, whenever
+    and wherever they were converted.
+
+    Returns:
+        A ``mlflow.entities.DatasetInput``.
+    """
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    profile: dict[str, Any] = {"num_rows": converter.dataset_size}
+    digest = None
+    if hasattr(converter, "open"):
+        manifest, _, _ = converter.open()
+        digest = manifest.fingerprint[:16]
+        profile["num_files"] = len(manifest.files)
+        profile["num_bytes"] = sum(file.size_bytes for file in manifest.files)
+    dataframe = getattr(converter, "dataframe", None)
+    return DatasetInput(
+        Dataset(
+            name=name[:MAX_NAME_CHARACTERS],
+            digest=digest or f"rows-{converter.dataset_size}",
+            source_type="spark",
+            source=json.dumps({"path": _source(dataframe, converter.cache_dir_url)}),
+            schema=_schema(dataframe),
+            profile=json.dumps(profile),
+        ),
+        [InputTag(CONTEXT_TAG, name)],
+    )
+
+
+def _source(dataframe: Any, conversion_url: str) -> str:
+    """The files that the DataFrame was read from; else the conversion, which is its only file."""
+    from sparkdl_runner.filesystem import redact  # It needs pyarrow, which a run may not.
+
+    files: list[str] = []
+    if dataframe is not None:
+        try:
+            files = dataframe.inputFiles()
+        except Exception:  # Spark Connect, a stopped session: the conversion will do.
+            files = []
+    folders = sorted({redact(file.rpartition("/")[0]) for file in files})
+    return folders[0] if len(folders) == 1 else redact(conversion_url)
+
+
+def _schema(dataframe: Any) -> str | None:
+    if dataframe is None:
+        return None
+    from mlflow.models import infer_signature
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # on integers and nulls, of which there are none here
+            inputs = infer_signature(dataframe).inputs
+        return json.dumps({"mlflow_colspec": inputs.to_dict()})
+    except Exception:  # A type that MLflow has no name for.
+        return None

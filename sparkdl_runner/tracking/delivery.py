@@ -1,0 +1,110 @@
+"""Brings what is in the spool to MLflow, in order, as soon as MLflow takes it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Protocol
+
+from sparkdl_runner.tracking.recorder import Entry
+from sparkdl_runner.tracking.server import RefusedError, ServerUnreachableError
+from sparkdl_runner.tracking.spool import Spool
+
+# MLflow takes at most 1000 metrics, 100 parameters and 100 tags at a time.
+MAX_METRICS, MAX_PARAMS, MAX_TAGS = 1000, 100, 100
+_MOST = {"metric": MAX_METRICS, "param": MAX_PARAMS, "tag": MAX_TAGS}
+# Small batches would keep a server busier than it need be.
+GATHER_SECONDS = 0.5
+FIRST_PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.5, 5.0
+
+
+class Taker(Protocol):
+    """Who takes entries: a ``TrackingServer``."""
+
+    def tell(self, entries: list[Entry]) -> None:
+        """See ``TrackingServer.tell``."""
+
+
+class Delivery:
+    """A thread between a spool and MLflow.
+
+    Args:
+        spool: What is to be delivered; closed by ``close``.
+        server: Takes it.
+
+    Attributes:
+        refused: What MLflow will never take, in words.
+        trouble: Why nothing is delivered at the moment; None if all is well.
+    """
+
+    def __init__(self, spool: Spool, server: Taker) -> None:
+        self._spool = spool
+        self._server = server
+        self.refused: list[str] = []
+        self.trouble: str | None = None
+        self.troubled_since: float | None = None
+        self._stopped = threading.Event()
+        self._hurry = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sparkdl-mlflow", daemon=True)
+        self._thread.start()
+
+    def flush(self, timeout_seconds: float) -> bool:
+        """Waits until all that was said is delivered. Returns whether it is."""
+        self._hurry.set()
+        return self._spool.wait_until_empty(timeout_seconds)
+
+    def close(self, timeout_seconds: float) -> int:
+        """Delivers what can be delivered in time. Returns how many entries could not."""
+        self.flush(timeout_seconds)
+        self._stopped.set()
+        self._spool.stop_waiting()
+        self._thread.join(1.0)
+        left = len(self._spool)
+        if not self._thread.is_alive():
+            self._spool.close()
+        return left
+
+    def _run(self) -> None:
+        pause = FIRST_PAUSE_SECONDS
+        while not self._stopped.is_set():
+            waiting = self._spool.peek(MAX_METRICS, timeout_seconds=0.5)
+            if not waiting:
+                continue
+            if len(waiting) < MAX_METRICS:
+                self._hurry.wait(GATHER_SECONDS)
+                waiting = self._spool.peek(MAX_METRICS, timeout_seconds=0.5)
+            batch = _fitting(waiting)
+            try:
+                self._tell(batch)
+            except ServerUnreachableError as error:
+                self.trouble = str(error)
+                self.troubled_since = self.troubled_since or time.monotonic()
+                self._stopped.wait(pause)
+                pause = min(2 * pause, MOST_PAUSE_SECONDS)
+                continue
+            self.trouble = self.troubled_since = None
+            pause = FIRST_PAUSE_SECONDS
+            self._spool.drop(len(batch))
+
+    def _tell(self, batch: list[Entry]) -> None:
+        """Delivers a batch; where it is refused, all of it that is not."""
+        try:
+            self._server.tell(batch)
+        except RefusedError as error:
+            if len(batch) == 1:
+                kind, key, *_ = batch[0]
+                self.refused.append(f"the {kind} {key!r}: {error}")
+                return
+            middle = len(batch) // 2
+            self._tell(batch[:middle])
+            self._tell(batch[middle:])
+
+
+def _fitting(entries: list[Entry]) -> list[Entry]:
+    """As many of the first entries as MLflow takes at a time."""
+    counts = dict.fromkeys(_MOST, 0)
+    for index, (kind, *_) in enumerate(entries):
+        counts[kind] += 1
+        if counts[kind] > _MOST[kind] or index == MAX_METRICS:
+            return entries[:index]
+    return entries

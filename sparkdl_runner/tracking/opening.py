@@ -1,0 +1,194 @@
+"""Opens an MLflow run, or resumes one, and says in a sentence why it cannot."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.redaction import Redactor
+from sparkdl_runner.tracking.lease import Lease
+from sparkdl_runner.tracking.server import why_unreachable
+from sparkdl_runner.tracking.settings import Tracking
+
+LEAST_VERSION = (3, 11)
+ATTEMPT_TAG = "sparkdl_runner.attempt"
+_SET_UP_BY = (
+    "MLFLOW_TRACKING_URI",
+    "MLFLOW_RUN_ID",
+    "MLFLOW_EXPERIMENT_ID",
+    "MLFLOW_EXPERIMENT_NAME",
+    "DATABRICKS_RUNTIME_VERSION",
+)
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """An open run."""
+
+    client: Any
+    """An ``MlflowClient`` of the run's store."""
+    uri: str
+    run: Any
+    """The ``mlflow.entities.Run``, as it was when it was opened."""
+    is_ours: bool
+    """Whether to end it: not where the caller has it open already."""
+    first_attempt: int
+    """The number of the next attempt; not 0 where the run was resumed."""
+
+
+def is_set_up() -> bool:
+    """Whether whoever uses this process has set MLflow up, so that runs are wanted."""
+    if any(os.environ.get(name) for name in _SET_UP_BY):
+        return importlib.util.find_spec("mlflow") is not None
+    mlflow = sys.modules.get("mlflow")
+    if mlflow is None or not hasattr(mlflow, "active_run"):
+        return False
+    return bool(mlflow.is_tracking_uri_set()) or mlflow.active_run() is not None
+
+
+def open_run(settings: Tracking, lease: Lease) -> Opened:
+    """Opens the run that ``settings`` ask for.
+
+    Raises:
+        LaunchError: MLflow is missing or old, its server does not answer or refuses, or the run
+            is not there, deleted, or active elsewhere.
+    """
+    mlflow = _import_mlflow()
+    uri = settings.tracking_uri or mlflow.get_tracking_uri()
+    shown = Redactor()(uri)
+    _check_scheme(uri, shown)
+    if wrong := why_unreachable(uri):
+        raise LaunchError(
+            f"The MLflow tracking server {wrong}. Start it, correct the tracking URI, or run "
+            "without MLflow: RunConfig(tracking=False)."
+        )
+    client = _ask(lambda: mlflow.MlflowClient(tracking_uri=uri), f"use the tracking URI {shown!r}")
+    if settings.run_id is not None:
+        return _resume(mlflow, client, uri, settings.run_id, lease)
+    active = mlflow.active_run()
+    experiment_id = _experiment(client, settings.experiment, active, shown)
+    run = _ask(
+        lambda: client.create_run(
+            experiment_id, tags=_context_tags(active), run_name=settings.run_name
+        ),
+        f"make a run in experiment {experiment_id} at {shown}",
+    )
+    return Opened(client=client, uri=uri, run=run, is_ours=True, first_attempt=0)
+
+
+def _import_mlflow() -> Any:
+    if importlib.util.find_spec("mlflow") is None:
+        raise LaunchError(
+            "MLflow is not installed on the driver: run pip install 'sparkdl-runner[mlflow]', or "
+            "run without it: RunConfig(tracking=False)."
+        )
+    import mlflow
+
+    found = tuple(int(part) for part in mlflow.__version__.split(".")[:2] if part.isdecimal())
+    if found < LEAST_VERSION:
+        raise LaunchError(
+            f"MLflow {mlflow.__version__} is installed on the driver; 3.11 or later is needed: run "
+            "pip install 'mlflow>=3.11,<4', or run without it: RunConfig(tracking=False)."
+        )
+    return mlflow
+
+
+def _check_scheme(uri: str, shown: str) -> None:
+    from mlflow.tracking._tracking_service.utils import _tracking_store_registry
+
+    known = sorted({*_tracking_store_registry._registry, "databricks"} - {""})
+    scheme = uri if uri in known else urlsplit(uri).scheme.partition("+")[0]
+    if scheme and scheme not in known:
+        near = difflib.get_close_matches(scheme, known, 1)
+        meant = f" Did you mean {near[0]}?" if near else ""
+        raise LaunchError(
+            f"The tracking URI {shown!r} is of no kind that MLflow knows: it begins with "
+            f"{scheme!r}; known are {', '.join(known)}.{meant}"
+        )
+
+
+def _resume(mlflow: Any, client: Any, uri: str, run_id: str, lease: Lease) -> Opened:
+    shown = Redactor()(uri)
+    run = _ask(lambda: client.get_run(run_id), f"resume run {run_id} at {shown}")
+    if run.info.lifecycle_stage == "deleted":
+        raise LaunchError(
+            f"The MLflow run {run_id} at {shown} was deleted. Restore it (mlflow runs restore), or "
+            "leave run_id out for a new one."
+        )
+    active = mlflow.active_run()
+    is_joined = active is not None and active.info.run_id == run_id
+    other = lease.held_by_another(run.data.tags)
+    if run.info.status == "RUNNING" and other is not None:
+        raise LaunchError(
+            f"The MLflow run {run_id} is active elsewhere: {other}. End that training, or wait "
+            "until it is over; one that died is known as such after 90 s."
+        )
+    if not is_joined:
+        _ask(lambda: client.update_run(run_id, status="RUNNING"), f"resume run {run_id}")
+    last = run.data.tags.get(ATTEMPT_TAG, "")
+    return Opened(
+        client=client,
+        uri=uri,
+        run=run,
+        is_ours=not is_joined,
+        first_attempt=int(last) + 1 if last.isdecimal() else 0,
+    )
+
+
+def _experiment(client: Any, name: str | None, active: Any, shown: str) -> str:
+    """The id of the experiment, which is made if it has a name and is not there."""
+    if name is None:
+        if active is not None:
+            return str(active.info.experiment_id)
+        from mlflow.tracking.fluent import _get_experiment_id
+
+        return str(_ask(_get_experiment_id, f"find the experiment at {shown}") or "0")
+    found = _ask(lambda: client.get_experiment_by_name(name), f"find experiment {name!r}")
+    if found is None:
+        return str(_ask(lambda: client.create_experiment(name), f"make experiment {name!r}"))
+    if found.lifecycle_stage == "deleted":
+        raise LaunchError(
+            f"The MLflow experiment {name!r} at {shown} was deleted. Restore it, or take another."
+        )
+    return str(found.experiment_id)
+
+
+def _context_tags(active: Any) -> dict[str, str]:
+    """The tags that MLflow gives to every run, and the parent's."""
+    from mlflow.tracking.context import registry
+    from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
+
+    own = {MLFLOW_PARENT_RUN_ID: active.info.run_id} if active is not None else {}
+    return dict(registry.resolve_tags(own))
+
+
+def _ask(action: Callable[[], _Result], what: str) -> _Result:
+    """Does something with MLflow; what it raises becomes a sentence."""
+    try:
+        return action()
+    except Exception as error:
+        told = Redactor()((str(error) or type(error).__name__).strip().splitlines()[0][:500])
+        code = getattr(error, "error_code", "")
+        advice = "Check the tracking URI and the run's settings."
+        if code in ("PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED") or any(
+            sign in told for sign in (" 401", " 403")
+        ):
+            advice = (
+                "The server refuses these credentials: give this driver ones that may do that "
+                "(MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, MLFLOW_TRACKING_TOKEN, "
+                "or DATABRICKS_HOST and DATABRICKS_TOKEN)."
+            )
+        elif code == "RESOURCE_DOES_NOT_EXIST":
+            advice = "It is not there: leave run_id out for a new run, or correct it."
+        raise LaunchError(
+            f"MLflow cannot {what}: {told.rstrip('.')}. {advice} To run without MLflow: "
+            "RunConfig(tracking=False)."
+        ) from None  # MLflow's own way to that point tells a person nothing.

@@ -1,0 +1,48 @@
+"""The tracking of one rank, from the start of its worker to its end."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from sparkdl_runner import facts
+from sparkdl_runner.tracking import metrics
+from sparkdl_runner.tracking.rank_run import RankRun, artifacts_in
+from sparkdl_runner.tracking.recorder import Recorder, Send
+from sparkdl_runner.tracking.step_trace import StepTrace
+from sparkdl_runner.tracking.worker_mlflow import prepare
+
+
+def begin(rank: int, run: Mapping[str, Any] | None, send: Send, *, trace_steps: bool) -> Recorder:
+    """Sets up what this rank's training tells. Called once, by the worker.
+
+    Args:
+        rank: This rank.
+        run: The MLflow run, as ``RankRun.to_json`` made it; None if there is none.
+        send: Takes reports; see ``Recorder``.
+        trace_steps: Whether rank 0 traces its first steps.
+
+    Returns:
+        The recorder, to be closed at the end.
+    """
+    facts.note(gpus=_visible_gpus())
+    trace = None
+    if run is not None and trace_steps and rank == 0:
+        trace = StepTrace(artifacts_in(run["folder"]) / "torch-profiler-rank-0.json.gz")
+    recorder = Recorder(rank, send, trace)
+    if run is not None:
+        recorder.start()
+        prepare(RankRun(**run), recorder)
+    metrics.use(recorder)
+    return recorder
+
+
+def _visible_gpus() -> int:
+    """How many GPUs the rank sees; those of one host all see the same."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return len([entry for entry in named.split(",") if entry.strip()])
+    torch = sys.modules.get("torch")
+    return int(torch.cuda.device_count()) if torch is not None else 0

@@ -1,0 +1,260 @@
+"""What a rank tells of its training: cheap to say at every step, sent from a thread.
+
+Rank 0's metrics go to the driver, which gives them to MLflow; of all ranks go the counts of steps
+and samples, and where the time went.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from sparkdl_runner import facts, resumable
+from sparkdl_runner.tracking.step_trace import StepTrace
+from sparkdl_runner.tracking.time_use import TimeUse
+
+SEND_SECONDS = 0.5
+# A report of the other ranks holds sums, of which any later one makes up for a lost one.
+OTHER_RANKS_SEND_SECONDS = 1.0
+# One frame of the log channel holds these many entries with ease.
+MAX_ENTRIES_PER_REPORT = 2000
+MAX_WAITING_ENTRIES = 1_000_000
+# What was said in the last seconds before a checkpoint is kept in it as well: a host that is lost
+# right after may have sent it to nobody.
+REMEMBER_SECONDS = 5.0
+MAX_REMEMBERED_ENTRIES = 5000
+# The characters that MLflow takes, in what it calls a name.
+_NAME = re.compile(r"[\w\-. :/]+")
+
+Entry = list[Any]
+"""``["metric", key, value, timestamp_ms, step, more]``, ``["param", key, value]`` or
+``["tag", key, value]``."""
+Send = Callable[[dict[str, Any]], None]
+_Moment = tuple[int, float, dict[str, float]]
+"""The end of a step: its number, ``perf_counter``, and where the time had gone until then."""
+
+
+class Recorder:
+    """Collects what one rank says, and sends a report of it twice a second.
+
+    Args:
+        rank: The rank; only rank 0's metrics are sent.
+        send: Takes a report (JSON values). May block; may raise OSError when nobody listens.
+        trace: Records steps in detail, if that is wanted.
+    """
+
+    def __init__(self, rank: int, send: Send, trace: StepTrace | None = None) -> None:
+        self._rank = rank
+        self._send = send
+        self._trace = trace
+        self._said: deque[tuple[int, float, Mapping[str, Any]]] = deque()
+        self._entries: deque[Entry] = deque()
+        self._remembered: deque[tuple[float, list[Entry]]] = deque()
+        self._problems: list[str] = []
+        self._not_finite: set[str] = set()
+        self._names: set[str] = set()
+        self._dropped = 0
+        self._total_steps: int | None = None
+        self._epoch: int | None = None
+        self._first: _Moment | None = None
+        self._last: _Moment | None = None
+        self._samples = 0
+        self._latest: dict[str, float] = {}
+        self._sending = threading.Lock()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.time_use = TimeUse()
+
+    def start(self) -> None:
+        """Begins to send. A second call does nothing."""
+        if self._thread is not None:
+            return
+        self.time_use.start()
+        if self._rank == 0:
+            resumable.register("metrics", self._get_state, self._put_state)
+        self._thread = threading.Thread(target=self._run, name="sparkdl-recorder", daemon=True)
+        self._thread.start()
+
+    def log_metrics(
+        self,
+        step: int,
+        metrics: Mapping[str, Any],
+        *,
+        samples: int | None,
+        epoch: int | None,
+        total_steps: int | None,
+    ) -> None:
+        """See ``sparkdl_runner.tracking.log_metrics``."""
+        if self._thread is None:
+            self.start()
+        if type(step) is not int:
+            step = _step_number(step)
+        if self._rank == 0 and metrics:
+            values = {}
+            for name, value in metrics.items():
+                if name not in self._names:
+                    self._check_name(name)
+                if type(value) is not float:
+                    value = _as_number(name, value, step)
+                values[name] = value
+            if len(self._said) < MAX_WAITING_ENTRIES:
+                self._said.append((step, time.time(), values))
+            else:
+                self._dropped += len(values)
+        self._last = (step, time.perf_counter(), self.time_use.seconds())
+        if self._first is None:
+            # How long the step before took, nobody knows: counting begins here.
+            self._first = self._last
+            if samples is not None and "batch_size_per_rank" not in facts.current():
+                facts.note(batch_size_per_rank=samples)
+        elif samples is not None:
+            self._samples += samples
+        if epoch is not None:
+            self._epoch = epoch
+        if total_steps is not None:
+            self._total_steps = total_steps
+        if self._trace is not None:
+            self._trace.step()
+
+    def add(self, entries: list[Entry]) -> None:
+        """Takes what plain MLflow calls on rank 0 say."""
+        for entry in entries:
+            if entry[0] == "metric":
+                self._see(entry[1], entry[2], entry[4])
+        self._entries.extend(entries)
+
+    def flush(self) -> None:
+        """Sends what was said until now."""
+        with self._sending:
+            self._collect()
+            while True:
+                batch = [
+                    self._entries.popleft()
+                    for _ in range(min(len(self._entries), MAX_ENTRIES_PER_REPORT))
+                ]
+                if batch:
+                    self._remember(batch)
+                self._send(self._report(batch))
+                if not self._entries:
+                    return
+
+    def close(self) -> None:
+        """Sends the rest and ends."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+            self.time_use.stop()
+            if self._rank == 0:
+                resumable.unregister("metrics")
+            if self._trace is not None:
+                self._trace.close()
+            with suppress(OSError):  # Nobody listens any more.
+                self.flush()
+
+    def _run(self) -> None:
+        seconds = SEND_SECONDS if self._rank == 0 else OTHER_RANKS_SEND_SECONDS
+        while not self._stopped.wait(seconds):
+            try:
+                self.flush()
+            except OSError:
+                return  # The agent is gone, and this process will be.
+
+    def _collect(self) -> None:
+        """Turns what was said into entries; numbers still on a GPU are fetched here."""
+        while self._said:
+            step, at, values = self._said.popleft()
+            for name, value in values.items():
+                number = float(value)
+                self._see(name, number, step)
+                self._entries.append(["metric", name, number, int(at * 1000), step, {}])
+
+    def _see(self, name: str, value: float, step: int) -> None:
+        self._latest[name] = value
+        if not math.isfinite(value) and name not in self._not_finite:
+            self._not_finite.add(name)
+            self._problems.append(f"the metric {name!r} is {value} at step {step}")
+
+    def _report(self, entries: list[Entry]) -> dict[str, Any]:
+        problems, self._problems = self._problems, []
+        if self._dropped:
+            problems.append(
+                f"{self._dropped} metrics were dropped, since they came faster than they could be "
+                "sent"
+            )
+            self._dropped = 0
+        nothing: _Moment = (0, 0.0, {})
+        first_step, first_at, first_seconds = self._first or nothing
+        step, at, seconds = self._last or nothing
+        return {
+            "step": step if self._last else None,
+            "total_steps": self._total_steps,
+            "epoch": self._epoch,
+            "steps": max(0, step - first_step),
+            "samples": self._samples,
+            "running_seconds": at - first_at,
+            "seconds": {part: used - first_seconds[part] for part, used in seconds.items()},
+            "latest": self._latest,
+            "facts": facts.current(),
+            "problems": problems,
+            "entries": entries,
+        }
+
+    def _remember(self, entries: list[Entry]) -> None:
+        now = time.monotonic()
+        self._remembered.append((now, entries))
+        while self._remembered and now - self._remembered[0][0] > REMEMBER_SECONDS:
+            self._remembered.popleft()
+
+    def _get_state(self) -> list[Entry]:
+        """What to keep in a checkpoint: all of it has been sent, but perhaps to nobody."""
+        with suppress(OSError):
+            self.flush()
+        recent = [entry for _, entries in tuple(self._remembered) for entry in entries]
+        return recent[-MAX_REMEMBERED_ENTRIES:]
+
+    def _put_state(self, entries: Any) -> None:
+        """Says again what a checkpoint holds; the driver passes over what it has had."""
+        if isinstance(entries, list):
+            self._entries.extend(entry for entry in entries if isinstance(entry, list))
+
+    def _check_name(self, name: Any) -> None:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ValueError(
+                f"log_metrics: {name!r} cannot name a metric; MLflow takes letters, digits and "
+                "_ - . : / and spaces."
+            )
+        self._names.add(name)
+
+
+def _as_number(name: str, value: Any, step: int) -> Any:
+    """``value`` as a float; a tensor on a GPU stays there, lest the step wait for the GPU."""
+    if isinstance(value, numbers.Real):
+        return float(value)
+    if hasattr(value, "detach") and getattr(value, "numel", lambda: 0)() == 1:
+        value = value.detach()
+        return value.clone() if value.is_cuda else float(value)
+    if getattr(value, "shape", None) in ((), (1,)) and hasattr(value, "item"):
+        number = value.item()
+        if isinstance(number, numbers.Real):
+            return float(number)
+    raise TypeError(
+        f"log_metrics: the metric {name!r} at step {step} is {value!r:.100}, a "
+        f"{type(value).__name__}; expected a number, or a tensor of one."
+    )
+
+
+def _step_number(step: Any) -> int:
+    try:
+        if not isinstance(step, bool):
+            return operator.index(step)
+    except TypeError:
+        pass
+    raise TypeError(f"log_metrics: step is {step!r}; expected a whole number.")

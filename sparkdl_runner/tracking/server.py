@@ -1,0 +1,213 @@
+"""The tracking server, or the database or folder in its place: is it there, and what it is told."""
+
+from __future__ import annotations
+
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+from sparkdl_runner.redaction import Redactor
+from sparkdl_runner.tracking.recorder import Entry
+
+REQUEST_SECONDS = 10.0
+_REMOTE = ("http", "https")
+_TELL_AGAIN = (408, 425, 429)
+
+
+class ServerUnreachableError(Exception):
+    """What was said did not arrive, and may arrive later."""
+
+
+class RefusedError(Exception):
+    """What was said arrived, and will never be taken."""
+
+
+class TrackingServer:
+    """One tracking URI, and one run there.
+
+    Args:
+        uri: MLflow's tracking URI.
+        run_id: The run.
+    """
+
+    def __init__(self, uri: str, run_id: str) -> None:
+        self._uri = uri
+        self._run_id = run_id
+        self._store: Any = None
+
+    def tell(self, entries: list[Entry]) -> None:
+        """Adds metrics, parameters and tags to the run, all or none; at most 1000.
+
+        Where there is a server, this is its documented ``runs/log-batch``, asked once: MLflow's own
+        client would go on asking for minutes, and return when nobody waits any more.
+
+        Raises:
+            ServerUnreachableError: It is worth trying again.
+            RefusedError: It is not.
+        """
+        if self._store is None:
+            self._store = _open_store(self._uri)
+        if hasattr(self._store, "get_host_creds"):
+            self._post(entries)
+        else:
+            self._write(entries)
+
+    def _post(self, entries: list[Entry]) -> None:
+        from mlflow.utils.rest_utils import http_request
+
+        body: dict[str, Any] = {"run_id": self._run_id, "metrics": [], "params": [], "tags": []}
+        for kind, key, value, *more in entries:
+            if kind == "metric":
+                at, step, extra = more
+                number = value if abs(value) < float("inf") else _PROTO_NUMBERS[str(value)]
+                body["metrics"].append(
+                    {"key": key, "value": number, "timestamp": at, "step": step, **extra}
+                )
+            else:
+                body[f"{kind}s"].append({"key": key, "value": value})
+        try:
+            response = http_request(
+                host_creds=self._store.get_host_creds(),
+                endpoint="/api/2.0/mlflow/runs/log-batch",
+                method="POST",
+                json=body,
+                max_retries=0,
+                timeout=REQUEST_SECONDS,
+                retry_timeout_seconds=REQUEST_SECONDS,
+                raise_on_status=False,
+            )
+        except Exception as error:  # MLflow wraps those of requests, and has no narrower kind.
+            raise ServerUnreachableError(_first_line(_origin(error))) from error
+        if response.status_code == 200:
+            return
+        told = f"HTTP {response.status_code}: {response.text[:500]}"
+        # A server that does not know us may be told a new token, or be mended.
+        if response.status_code >= 500 or response.status_code in (401, 403, *_TELL_AGAIN):
+            raise ServerUnreachableError(told)
+        raise RefusedError(told)
+
+    def _write(self, entries: list[Entry]) -> None:
+        from mlflow.entities import Metric, Param, RunTag
+        from mlflow.exceptions import MlflowException
+
+        metrics, params, tags = [], [], []
+        for kind, key, value, *more in entries:
+            if kind == "metric":
+                at, step, extra = more
+                metrics.append(Metric(key, value, at, step, **extra))
+            elif kind == "param":
+                params.append(Param(key, value))
+            else:
+                tags.append(RunTag(key, value))
+        try:
+            self._store.log_batch(self._run_id, metrics, params, tags)
+        except MlflowException as error:
+            if error.error_code in ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST"):
+                raise RefusedError(_first_line(error)) from error
+            raise ServerUnreachableError(_first_line(error)) from error
+        except Exception as error:  # A database has errors of its own: locked, gone, full.
+            raise ServerUnreachableError(_first_line(error)) from error
+
+
+# JSON has no such numbers; protobuf's JSON writes them so.
+_PROTO_NUMBERS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+
+
+def is_remote(uri: str) -> bool:
+    """Whether hosts other than the driver's can reach the store."""
+    return _is_databricks(uri) or urlsplit(uri).scheme not in ("", "file", "sqlite")
+
+
+def why_unreachable(uri: str, timeout_seconds: float = REQUEST_SECONDS) -> str | None:
+    """Asks a server of MLflow's whether it is there.
+
+    Returns:
+        What is wrong, in words; None if it answers, or if ``uri`` is no plain HTTP address, of
+        which only MLflow knows how to ask.
+    """
+    page = f"{uri.rstrip('/')}/health"
+    if _is_databricks(uri):
+        page = uri = _databricks_host(uri)
+    if urlsplit(uri).scheme not in _REMOTE:
+        return None
+    shown = Redactor()(uri)
+    if "@" in (netloc := urlsplit(page).netloc):
+        # To be there, it need not know us; and urllib takes a password for a port.
+        page = urlsplit(page)._replace(netloc=netloc.rpartition("@")[2]).geturl()
+    try:
+        with urllib.request.urlopen(  # noqa: S310 - the scheme is one of _REMOTE
+            page, timeout=timeout_seconds
+        ):
+            return None
+    except urllib.error.HTTPError as error:
+        # Whoever says that health is none of our business is there, too.
+        return None if error.code < 500 else f"{shown} answers HTTP {error.code}"
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        return f"{shown} does not answer: {reason}"
+
+
+def wait_for_server(uri: str, timeout_seconds: float, *, asked_every: float = 1.0) -> str | None:
+    """Waits for a server to be there; returns what is wrong if it is not by then."""
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        left = deadline - time.monotonic()
+        wrong = why_unreachable(uri, timeout_seconds=max(0.5, min(REQUEST_SECONDS, left)))
+        if wrong is None or left <= 0:
+            return wrong
+        time.sleep(min(asked_every, max(0.0, left)))
+
+
+def credentials(uri: str) -> dict[str, str]:
+    """The variables that let another process use the store as this one does, secrets included.
+
+    On Databricks a notebook's own, which no environment holds, are turned into
+    ``DATABRICKS_HOST`` and ``DATABRICKS_TOKEN``.
+    """
+    names = ("MLFLOW_", "DATABRICKS_", "AWS_", "AZURE_", "GOOGLE_")
+    found = {name: value for name, value in os.environ.items() if name.startswith(names)}
+    if _is_databricks(uri):
+        from mlflow.utils.databricks_utils import get_databricks_host_creds
+
+        creds = get_databricks_host_creds(uri)
+        if creds.host:
+            found["DATABRICKS_HOST"] = creds.host
+        if creds.token:
+            found["DATABRICKS_TOKEN"] = creds.token
+    return found
+
+
+def _is_databricks(uri: str) -> bool:
+    return uri == "databricks" or uri.startswith("databricks://")
+
+
+def _databricks_host(uri: str) -> str:
+    """The workspace's address; empty if there is none, of which MLflow tells in its own words."""
+    from mlflow.utils.databricks_utils import get_databricks_host_creds
+
+    try:
+        return str(get_databricks_host_creds(uri).host or "")
+    except Exception:  # The environment and the profiles name no workspace.
+        return ""
+
+
+def _open_store(uri: str) -> Any:
+    from mlflow.tracking._tracking_service.utils import _get_store
+
+    open_store: Callable[[str], Any] = _get_store
+    return open_store(uri)
+
+
+def _origin(error: BaseException) -> BaseException:
+    """The error that the others were made of: it alone says what happened."""
+    while (earlier := error.__cause__ or error.__context__) is not None:
+        error = earlier
+    return error
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).strip().splitlines()[0][:500]

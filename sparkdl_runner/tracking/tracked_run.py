@@ -1,0 +1,355 @@
+"""One training's MLflow run, as the driver keeps it, from before the first slot to the end."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from sparkdl_runner.config import RunConfig
+from sparkdl_runner.errors import LaunchError, RunCancelledError
+from sparkdl_runner.redaction import Redactor, secrets_of
+from sparkdl_runner.reports import Reports
+from sparkdl_runner.tracking import datasets, description
+from sparkdl_runner.tracking.delivery import Delivery
+from sparkdl_runner.tracking.journal import Journal
+from sparkdl_runner.tracking.lease import RENEW_SECONDS, Lease
+from sparkdl_runner.tracking.opening import ATTEMPT_TAG, Opened, open_run
+from sparkdl_runner.tracking.performance import Performance
+from sparkdl_runner.tracking.rank_run import RunTicket
+from sparkdl_runner.tracking.recorder import Entry
+from sparkdl_runner.tracking.server import TrackingServer, credentials, is_remote, wait_for_server
+from sparkdl_runner.tracking.settings import Tracking
+from sparkdl_runner.tracking.spool import Spool
+from sparkdl_runner.tracking.story import Attempt, Story
+from sparkdl_runner.world import World
+
+# How often is told how fast ranks are: often at first, and less and less in a long training.
+FIRST_TELL_SECONDS, MOST_TELL_SECONDS = 2.0, 60.0
+TELLS_BEFORE_SLOWER = 200
+SYSTEM_PREFIX = "system/"
+
+
+class TrackedRun(Reports):
+    """The run while ranks train: opened by ``open``, always ended by ``close``.
+
+    What ranks tell goes through a journal, which keeps it free of repetitions, and a spool on disk
+    to MLflow; so neither ranks nor the driver ever wait for a tracking server.
+    """
+
+    def __init__(self, settings: Tracking, opened: Opened, lease: Lease) -> None:
+        self._settings = settings
+        self._opened = opened
+        self._lease = lease
+        self.run_id: str = opened.run.info.run_id
+        self.first_attempt = opened.first_attempt
+        self._credentials = credentials(opened.uri)
+        self._redact = Redactor(secrets_of() + secrets_of(self._credentials))
+        params = dict(opened.run.data.params)
+        last_steps = _last_steps(opened) if opened.first_attempt else {}
+        self._journal = Journal(params, last_steps, self._redact)
+        self._spool = Spool(_spool_folder() / f"{self.run_id}.jsonl")
+        self._delivery = Delivery(self._spool, TrackingServer(opened.uri, self.run_id))
+        self._folder = Path(tempfile.mkdtemp(prefix="sparkdl_runner-run-"))
+        self._performance = Performance()
+        self._system_step = int(time.time()) if opened.first_attempt else 0
+        self._worlds: dict[int, World] = {}
+        self._gpus: dict[str, int] = {}
+        self._facts: dict[str, Any] = {}
+        self._step = 0
+        self._noting = threading.Lock()
+        self._attempts: list[Attempt] = []
+        self._problems: list[str] = []
+        self._closed = threading.Event()
+        self._teller = threading.Thread(target=self._tell, name="sparkdl-run", daemon=True)
+
+    @classmethod
+    def open(cls, settings: Tracking) -> TrackedRun:
+        """Opens or resumes the run and shows where it is.
+
+        Raises:
+            LaunchError: See ``opening.open_run``.
+        """
+        lease = Lease()
+        opened = open_run(settings, lease)
+        try:
+            run = cls(settings, opened, lease)
+        except OSError as error:
+            raise LaunchError(
+                f"The driver cannot keep metrics in its temporary folder: {error}. Make room, or "
+                "set TMPDIR."
+            ) from error
+        run._say(lease.entries())
+        run._teller.start()
+        print(f"sparkdl_runner: MLflow {run.where}", flush=True)
+        return run
+
+    @property
+    def where(self) -> str:
+        """The run's name, and how to look at it."""
+        info = self._opened.run.info
+        uri = self._redact(self._opened.uri)
+        page = f"#/experiments/{info.experiment_id}/runs/{info.run_id}"
+        if uri.startswith(("http://", "https://")):
+            place = f"{uri.rstrip('/')}/{page}"
+        elif host := self._credentials.get("DATABRICKS_HOST"):
+            place = f"{host.rstrip('/')}/ml/experiments/{info.experiment_id}/runs/{info.run_id}"
+        else:
+            place = f"{info.run_id} in {uri} (mlflow ui --backend-store-uri {uri})"
+        return f"run {info.run_name}: {place}"
+
+    def describe(
+        self,
+        *,
+        num_proc: int,
+        backend: str,
+        config: RunConfig,
+        converters: Mapping[str, Any],
+        application_id: str | None,
+    ) -> None:
+        """Logs what is known before ranks start: parameters, tags, data sets."""
+        self._journal.begin_attempt(self.first_attempt)
+        self._say(description.parameters(num_proc=num_proc, backend=backend, config=config))
+        self._say(description.tags(self._settings.tags, application_id))
+        for name, converter in converters.items():
+            try:
+                described = datasets.describe(name, converter)
+                self._opened.client.log_inputs(self.run_id, datasets=[described])
+            except Exception as error:  # A page without it is better than no training.
+                self._problems.append(f"the data set {name!r} is not in MLflow: {_line(error)}")
+
+    def ticket(self, *, single_host: bool) -> RunTicket:
+        """What ranks are told of the run.
+
+        Args:
+            single_host: Whether all ranks are on this host, and so reach a store that is a file.
+        """
+        info = self._opened.run.info
+        reaches = single_host or is_remote(self._opened.uri)
+        return RunTicket(
+            run_id=self.run_id,
+            run_name=info.run_name or "",
+            experiment_id=info.experiment_id,
+            artifact_uri=info.artifact_uri,
+            tracking_uri=self._opened.uri,
+            credentials=self._credentials if reaches else {},
+            store_is_elsewhere=not reaches,
+            other_ranks=self._settings.other_ranks,
+            system_metrics=self._settings.system_metrics,
+            trace_steps=self._settings.torch_profiler,
+            horovod_timeline=self._settings.horovod_timeline,
+        )
+
+    def begin_attempt(self, attempt: int) -> None:
+        """Says that ranks are about to start."""
+        with self._noting:
+            self._worlds, self._gpus = {}, {}
+            self._performance.begin_attempt()
+        self._journal.begin_attempt(attempt)
+        self._attempts.append(Attempt(number=attempt, began_at=time.time()))
+        self._say([["tag", ATTEMPT_TAG, str(attempt)]])
+
+    def end_attempt(self, error: BaseException | None) -> None:
+        """Says how the ranks ended: all well if there is no error."""
+        attempt = self._attempts[-1]
+        attempt.ended_at = time.time()
+        attempt.error = "" if error is None else self._redact(str(error) or type(error).__name__)
+        attempt.step = self._step
+        tag = f"{ATTEMPT_TAG}.{attempt.number}.ended_by"
+        self._say([["tag", tag, attempt.ended_by]])
+        path = self._folder / "attempts" / f"attempt-{attempt.number}.txt"
+        with suppress(OSError):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(attempt.text())
+
+    def progress(self, world: World, report: dict[str, Any]) -> None:
+        """See ``Reports.progress``."""
+        with self._noting:
+            is_new = world.rank not in self._worlds
+            self._worlds[world.rank] = world
+            self._performance.see(world.rank, report)
+            self._gpus[world.host_id] = int(report["facts"].get("gpus", 0))
+            if world.rank == 0:
+                self._step = max(self._step, int(report["step"] or 0))
+                self._facts = {"world_size": world.size, **report["facts"]}
+            all_are_here = is_new and len(self._worlds) == world.size
+        if all_are_here:
+            hosts: dict[str, int] = {}
+            for one in sorted(self._worlds.values(), key=lambda one: one.rank):
+                hosts[one.host] = hosts.get(one.host, 0) + 1
+            self._say(description.placement(hosts, sum(self._gpus.values())))
+        if report["entries"]:
+            self._say(report["entries"])
+
+    def host_metrics(self, world: World, values: dict[str, float]) -> None:
+        """See ``Reports.host_metrics``."""
+        now = time.time()
+        step = int(now) if self._system_step else int(now - self._attempts[0].began_at)
+        # MLflow shows what has this prefix on a page of its own, by host where there are several.
+        several = world.local_size < world.size
+        prefix = f"{SYSTEM_PREFIX}{world.host}-{world.host_id}/" if several else SYSTEM_PREFIX
+        self._spool.put(
+            [
+                ["metric", f"{prefix}{name}", value, int(now * 1000), step, {}]
+                for name, value in values.items()
+            ]
+        )
+
+    def file_part(self, world: World, name: str, data: bytes, *, is_first: bool) -> None:
+        """See ``Reports.file_part``."""
+        kind, _, rest = name.partition("/")
+        if kind not in ("logs", "traces") or not rest or ".." in Path(rest).parts:
+            return
+        path = self._folder / kind / f"attempt-{world.attempt}" / rest
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb" if is_first else "ab") as file:
+                file.write(data)
+        except OSError as error:
+            self._problems.append(f"{name} of rank {world.rank} could not be kept: {error}")
+
+    def close(self, error: BaseException | None) -> None:
+        """Ends the run: delivers what waits, makes the report, sets the status. Never raises.
+
+        Args:
+            error: What ended the training; None if it went well.
+        """
+        try:
+            self._close(error)
+        except Exception as problem:  # The training's own end must not be hidden by this.
+            self._problems.append(f"the run could not be ended in order: {_line(problem)}")
+        finally:
+            self._closed.set()
+            for told in [*self._problems, *self._journal.problems, *self._delivery.refused]:
+                print(f"sparkdl_runner: MLflow: {self._redact(told)}.", flush=True)
+
+    def _close(self, error: BaseException | None) -> None:
+        seconds = self._settings.delivery_timeout_seconds
+        deadline = time.monotonic() + seconds
+        self._closed.set()
+        if self._teller.is_alive():
+            self._teller.join()
+        self._say_performance()
+        wrong = wait_for_server(self._opened.uri, seconds)
+        left = self._delivery.close(max(1.0, deadline - time.monotonic()) if wrong is None else 0)
+        if self._spool.problem:
+            self._problems.append(self._spool.problem)
+        if left:
+            self._problems.append(
+                f"{left} metrics, parameters and tags of run {self.run_id} were not delivered in "
+                f"{seconds:g} s ({wrong or self._delivery.trouble}); they are in "
+                f"{self._spool.path}, from where resuming the run on this host delivers them"
+            )
+        if wrong is not None:
+            self._problems.append(
+                f"run {self.run_id} could not be ended and its files are left in {self._folder}"
+            )
+            return
+        self._leave_artifacts(error)
+        status = "FINISHED" if error is None else "FAILED"
+        if isinstance(error, (RunCancelledError, KeyboardInterrupt)):
+            status = "KILLED"
+        if self._opened.is_ours:
+            self._opened.client.set_terminated(self.run_id, status)
+
+    def _leave_artifacts(self, error: BaseException | None) -> None:
+        try:
+            if self._settings.report:
+                self._story(error).write(self._folder / "report")
+        except Exception as problem:
+            self._problems.append(f"the report could not be made: {_line(problem)}")
+        try:
+            self._opened.client.log_artifacts(self.run_id, str(self._folder))
+        except Exception as problem:
+            self._problems.append(
+                f"logs and report could not be given to MLflow ({_line(problem)}); they are in "
+                f"{self._folder}"
+            )
+            return
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _story(self, error: BaseException | None) -> Story:
+        run = self._opened.client.get_run(self.run_id)
+        return Story.of(
+            client=self._opened.client,
+            run=run,
+            attempts=self._attempts,
+            totals=self._performance.totals(),
+            error="" if error is None else self._redact(str(error) or type(error).__name__),
+        )
+
+    def _say(self, entries: list[Entry]) -> None:
+        self._spool.put(self._journal.admit(entries))
+
+    def _say_performance(self) -> None:
+        with self._noting:
+            entries = self._performance.entries(self._step, int(time.time() * 1000))
+            facts = dict(self._facts)
+        self._say(entries)
+        self._say(description.known_facts(facts))
+
+    def _tell(self) -> None:
+        """Tells how fast ranks are, and that this driver lives."""
+        began = time.monotonic()
+        tell_at, renew_at = began + FIRST_TELL_SECONDS, began + RENEW_SECONDS
+        while not self._closed.wait(1.0):
+            if time.monotonic() >= tell_at:
+                self._say_performance()
+                pause = (time.monotonic() - began) / TELLS_BEFORE_SLOWER
+                pause = min(max(pause, FIRST_TELL_SECONDS), MOST_TELL_SECONDS)
+                tell_at = time.monotonic() + pause
+            if time.monotonic() >= renew_at:
+                renew_at += RENEW_SECONDS
+                self._say(self._lease.entries())
+            since = self._delivery.troubled_since
+            if since is not None and self._trouble_is_new(since):
+                print(
+                    "sparkdl_runner: MLflow does not take what it is told "
+                    f"({self._redact(self._delivery.trouble or '')}); training goes on, and it is "
+                    "told again later.",
+                    flush=True,
+                )
+
+    _told_of_trouble = 0.0
+
+    def _trouble_is_new(self, since: float) -> bool:
+        is_new = since != self._told_of_trouble
+        self._told_of_trouble = since
+        return is_new
+
+
+def _last_steps(opened: Opened) -> dict[str, int]:
+    """By metric, the last step that a run has; of what is said at every look, none."""
+    found = {}
+    for name in opened.run.data.metrics:
+        if not name.startswith(SYSTEM_PREFIX):
+            history = opened.client.get_metric_history(opened.run.info.run_id, name)
+            found[name] = max((point.step for point in history), default=0)
+    return found
+
+
+def _spool_folder() -> Path:
+    """This user's own folder for what MLflow has still to be told."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    folder = Path(tempfile.gettempdir()) / f"sparkdl_runner-mlflow-{user}"
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if found.st_uid != os.getuid() or folder.is_symlink() or found.st_mode & 0o077:
+        # Somebody else made it first, in a place where all may write.
+        return Path(tempfile.mkdtemp(prefix="sparkdl_runner-mlflow-"))
+    return folder
+
+
+def _line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).strip().splitlines()[0].rstrip(".")

@@ -1,0 +1,122 @@
+"""A logged network scores DataFrames of vectors and of arrays, and loads without its source."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sparkdl_runner import DistributedRunner, RunConfig
+from sparkdl_runner.tracking import Tracking, log_model
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(autouse=True)
+def _same_environment() -> Iterator[None]:
+    """mlflow and torch set variables when they read a model."""
+    environment = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+def log_both(can_be_exported: bool) -> dict[str, Any]:
+    """Trains nothing; logs a network whose answer is known: the sum of a row, and its double."""
+    import torch
+
+    from sparkdl_runner import current_world
+    from sparkdl_runner.tracking import log_model
+
+    class Sums(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            total = rows.sum(dim=1, keepdim=True)
+            if not can_be_exported and float(total[0]) > 1e9:
+                total = -total  # What depends on the data cannot be a graph.
+            return total * self.scale
+
+    info = log_model(
+        Sums(),
+        input_example=torch.arange(4.0).reshape(1, 4),
+        step=7,
+        checkpoint="file:///checkpoints/step-7/attempt-0",
+        registered_model_name="sums" if can_be_exported else None,
+        alias="champion" if can_be_exported else None,
+    )
+    return {"rank": current_world().rank, "model_id": info.model_id if info else None}
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)  # where MLflow puts the artifacts of such a store
+    return f"sqlite:///{tmp_path}/mlflow.db"
+
+
+def run(store: str, can_be_exported: bool) -> tuple[Any, Any]:
+    import mlflow
+
+    runner = DistributedRunner(
+        num_proc=-2,
+        backend="torch",
+        config=RunConfig(tracking=Tracking(tracking_uri=store, experiment="models")),
+    )
+    found = runner.run(log_both, can_be_exported=can_be_exported)
+    client = mlflow.MlflowClient(tracking_uri=store)
+    return client, client.get_logged_model(found["model_id"])
+
+
+def test_an_exported_network_scores_vectors_and_arrays(spark: Any, store: str) -> None:
+    import mlflow
+    from pyspark.ml.functions import array_to_vector, vector_to_array
+    from pyspark.sql import functions as f
+
+    client, model = run(store, can_be_exported=True)
+    assert model.tags["sparkdl_runner.serialization"] == "pt2"
+    assert model.tags["sparkdl_runner.step"] == "7"
+    assert model.tags["sparkdl_runner.checkpoint"] == "file:///checkpoints/step-7/attempt-0"
+    outputs = client.get_run(model.source_run_id).outputs.model_outputs
+    assert [(one.model_id, one.step) for one in outputs] == [(model.model_id, 7)]
+    assert len(client.search_logged_models([model.experiment_id])) == 1, "one, not one a rank"
+    assert model.model_id in client.get_model_version_by_alias("sums", "champion").source
+
+    old = mlflow.get_tracking_uri() if mlflow.is_tracking_uri_set() else None
+    mlflow.set_tracking_uri(store)
+    try:
+        rows = np.arange(12, dtype=np.float32).reshape(3, 4)
+        expected = rows.sum(1, keepdims=True) * [1, 2]
+        loaded = mlflow.pyfunc.load_model("models:/sums@champion")
+        np.testing.assert_allclose(loaded.predict(rows), expected)
+
+        frame = spark.createDataFrame(
+            [(index, row.tolist()) for index, row in enumerate(rows)], "id long, a array<float>"
+        ).withColumn("v", array_to_vector(f.col("a").cast("array<double>")))
+        score = mlflow.pyfunc.spark_udf(
+            spark, model.model_uri, result_type="array<float>", env_manager="local"
+        )
+        # MLflow's functions take arrays; Spark makes one of a vector.
+        for column in ("a", vector_to_array("v", "float32")):
+            scored = frame.select("id", score(column).alias("y")).orderBy("id").collect()
+            np.testing.assert_allclose([row.y for row in scored], expected)
+    finally:
+        mlflow.set_tracking_uri(old)
+
+
+def test_what_cannot_be_exported_is_pickled_and_that_is_said(
+    store: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    _, model = run(store, can_be_exported=False)
+    assert model.tags["sparkdl_runner.serialization"] == "pickle"
+    assert "cannot be exported" in capfd.readouterr().out
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    with pytest.raises(ValueError, match="no registered_model_name"):
+        log_model(None, input_example=[[1.0]], alias="champion")

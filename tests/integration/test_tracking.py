@@ -1,0 +1,394 @@
+"""One training is one MLflow run, on a real server, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tracked_functions
+from tracking_server import TrackingServer
+
+from processes import workers
+from sparkdl_runner import DistributedRunner, LaunchError, RunConfig, WorkerFailedError
+from sparkdl_runner.config import RunConfig as AnyConfig
+from sparkdl_runner.tracking import Tracking
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrackingServer]:
+    running = TrackingServer(tmp_path_factory.mktemp("mlflow"))
+    running.start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def client(server: TrackingServer) -> Any:
+    import mlflow
+
+    return mlflow.MlflowClient(tracking_uri=server.url)
+
+
+@pytest.fixture(autouse=True)
+def _same_environment() -> Iterator[None]:
+    """mlflow sets variables of its own when it is first imported."""
+    environment = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+def runner(server: TrackingServer, *, config: dict[str, Any] | None = None, **options: Any) -> Any:
+    tracking = Tracking(**{"tracking_uri": server.url, "experiment": "tests", **options})
+    settings = RunConfig(tracking=tracking, restart_backoff_seconds=0, **(config or {}))
+    return DistributedRunner(num_proc=-2, backend="torch", config=settings)
+
+
+def history(client: Any, run_id: str, name: str) -> list[tuple[int, float]]:
+    return [(one.step, one.value) for one in client.get_metric_history(run_id, name)]
+
+
+def all_runs(client: Any) -> set[str]:
+    ids = [one.experiment_id for one in client.search_experiments()]
+    return {run.info.run_id for run in client.search_runs(ids, max_results=1000)}
+
+
+def artifacts(client: Any, run_id: str, path: str | None = None) -> list[str]:
+    found = []
+    for one in client.list_artifacts(run_id, path):
+        found += artifacts(client, run_id, one.path) if one.is_dir else [one.path]
+    return found
+
+
+def text_of(client: Any, run_id: str, path: str, folder: Path) -> str:
+    return Path(client.download_artifacts(run_id, path, str(folder))).read_text()
+
+
+def test_plain_mlflow_calls_on_every_rank_make_one_run(
+    server: TrackingServer, client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "open-sesame-1001")
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "ali")
+    before = all_runs(client)
+    trainer = runner(server, run_name="the one", tags={"team": "vision"})
+    inside = trainer.run(tracked_functions.plain_mlflow, secret="open-sesame-1001")
+    (run_id,) = all_runs(client) - before
+    assert inside == run_id == trainer.mlflow_run_id
+    names = {one.name for one in client.search_experiments()}
+    assert "an experiment that no rank must make" not in names
+    run = client.get_run(run_id)
+    assert run.info.status == "FINISHED"
+    assert run.info.run_name == "the one"
+    assert history(client, run_id, "plain") == [(0, 0.0), (1, 1.0), (2, 2.0)]
+    assert run.data.metrics["by_client"] == 1.0
+    params, tags = run.data.params, run.data.tags
+    assert params["learning_rate"] == "0.1"
+    assert tags["said_by"] == "rank 0"
+    assert tags["team"] == "vision"
+    assert params["num_proc"] == "-2"
+    assert params["backend"] == "torch"
+    assert params["world_size"] == "2"
+    assert params["gpus"] == "0"
+    settings = {name for name in AnyConfig.__dataclass_fields__ if name != "tracking"}
+    assert settings <= params.keys()
+    assert {"versions.torch", "versions.python", "sparkdl_runner.version"} <= tags.keys()
+    assert tags["sparkdl_runner.attempt"] == "0"
+    assert tags["sparkdl_runner.attempt.0.ended_by"] == "all ranks returned"
+
+    kept = artifacts(client, run_id)
+    assert text_of(client, run_id, "note.txt", tmp_path) == "text of rank 0"
+    for rank in (0, 1):
+        log = text_of(client, run_id, f"logs/attempt-0/rank-{rank}.log", tmp_path)
+        assert f"rank {rank} says [redacted]" in log
+    for path in kept:
+        whole = Path(client.download_artifacts(run_id, path, str(tmp_path))).read_bytes()
+        assert b"open-sesame-1001" not in whole, path
+    assert "open-sesame-1001" not in json.dumps([params, tags])
+
+
+def test_other_ranks_may_be_told_that_mlflow_is_not_theirs(server: TrackingServer) -> None:
+    with pytest.raises(WorkerFailedError, match=r"Rank 1 on host .* called MLflow; .* rank 0"):
+        runner(server, other_ranks="error").run(tracked_functions.plain_mlflow)
+
+
+def test_a_failed_training_says_why(server: TrackingServer, client: Any, tmp_path: Path) -> None:
+    trainer = runner(server)
+    with pytest.raises(WorkerFailedError, match="the data are bad"):
+        trainer.run(tracked_functions.fail_late)
+    run = client.get_run(trainer.mlflow_run_id)
+    assert run.info.status == "FAILED"
+    assert "Rank 1 of 2" in run.data.tags["sparkdl_runner.attempt.0.ended_by"]
+    told = text_of(client, run.info.run_id, "attempts/attempt-0.txt", tmp_path)
+    assert "ValueError: the data are bad" in told
+    page = text_of(client, run.info.run_id, "report/summary.html", tmp_path)
+    assert "the data are bad" in page
+
+
+def test_an_interrupted_training_is_killed_in_mlflow(server: TrackingServer, client: Any) -> None:
+    trainer = runner(server)
+
+    def interrupt() -> None:
+        while len(workers()) < 2 or trainer.mlflow_run_id is None:
+            time.sleep(0.1)
+        time.sleep(3)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, name="interrupts", daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run(tracked_functions.wait_for_ever)
+    assert client.get_run(trainer.mlflow_run_id).info.status == "KILLED"
+
+
+def test_no_metric_is_lost_while_the_server_is_down(tmp_path: Path) -> None:
+    import mlflow
+
+    own = TrackingServer(tmp_path)
+    own.start()
+    try:
+        trainer = runner(own)
+
+        def outage() -> None:
+            while trainer.mlflow_run_id is None:
+                time.sleep(0.1)
+            time.sleep(4)
+            own.stop()
+            time.sleep(5)
+            own.start()
+
+        accident = threading.Thread(target=outage, name="outage")
+        accident.start()
+        trainer.run(tracked_functions.only_log, steps=1500, pause_seconds=0.01)
+        accident.join()
+        client = mlflow.MlflowClient(tracking_uri=own.url)
+        assert [step for step, _ in history(client, trainer.mlflow_run_id, "loss")] == list(
+            range(1, 1501)
+        )
+        assert client.get_run(trainer.mlflow_run_id).info.status == "FINISHED"
+    finally:
+        own.stop()
+
+
+def test_what_a_server_that_stays_down_has_missed_is_said_and_sent_on_resuming(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    import mlflow
+
+    own = TrackingServer(tmp_path)
+    own.start()
+    try:
+        trainer = runner(own, delivery_timeout_seconds=2)
+
+        def end() -> None:
+            while trainer.mlflow_run_id is None:
+                time.sleep(0.1)
+            time.sleep(5)
+            own.stop()
+
+        accident = threading.Thread(target=end, name="outage")
+        accident.start()
+        trainer.run(tracked_functions.only_log, steps=1000, pause_seconds=0.01)
+        accident.join()
+        told = capfd.readouterr().out
+        assert "were not delivered in 2 s" in told
+        assert "Connection refused" in told
+        own.start()
+        again = runner(own, run_id=trainer.mlflow_run_id)
+        again.run(tracked_functions.only_log, steps=3)
+        client = mlflow.MlflowClient(tracking_uri=own.url)
+        steps = [step for step, _ in history(client, trainer.mlflow_run_id, "loss")]
+        assert steps == list(range(1, 1001))
+        assert client.get_run(trainer.mlflow_run_id).info.status == "FINISHED"
+    finally:
+        own.stop()
+
+
+def test_a_rank_that_is_killed_costs_nothing_that_is_seen(
+    server: TrackingServer, client: Any, tmp_path: Path
+) -> None:
+    """Weights bit for bit, and metrics without a gap or a repetition, at any step of death."""
+    task = {"steps": 40, "every": 8}
+    undisturbed = runner(server).run(
+        tracked_functions.train_with_checkpoints, url=str(tmp_path / "quiet"), **task
+    )
+    for die_at in (5, 8, 9, 23):
+        trainer = runner(server, config={"max_restarts": 1})
+        found = trainer.run(
+            tracked_functions.train_with_checkpoints,
+            url=str(tmp_path / f"die-{die_at}"),
+            die_at=die_at,
+            **task,
+        )
+        assert found["weights"] == undisturbed["weights"]
+        assert found["attempt"] == 1
+        assert die_at - found["first_step"] <= task["every"]
+        steps = [step for step, _ in history(client, trainer.mlflow_run_id, "loss")]
+        assert steps == list(range(1, 41))
+        tags = client.get_run(trainer.mlflow_run_id).data.tags
+        assert "SIGKILL" in tags["sparkdl_runner.attempt.0.ended_by"]
+        assert tags["sparkdl_runner.attempt.1.ended_by"] == "all ranks returned"
+        assert tags["sparkdl_runner.checkpoint_step"] == "40"
+
+
+def test_a_driver_that_died_is_followed_by_another(
+    server: TrackingServer, client: Any, tmp_path: Path
+) -> None:
+    code = """
+        import sys
+        import tracked_functions
+        from sparkdl_runner import DistributedRunner, RunConfig
+        from sparkdl_runner.tracking import Tracking
+
+        if __name__ == "__main__":
+            tracking = Tracking(tracking_uri=sys.argv[1], experiment="tests")
+            runner = DistributedRunner(
+                num_proc=-2, backend="torch", config=RunConfig(tracking=tracking)
+            )
+            runner.run(
+                tracked_functions.train_with_checkpoints, url=sys.argv[2], steps=4000, every=50
+            )
+    """
+    script = tmp_path / "driver.py"
+    script.write_text(textwrap.dedent(code))
+    before = all_runs(client)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    driver = subprocess.Popen(
+        [sys.executable, str(script), server.url, str(tmp_path / "checkpoints")], env=environment
+    )
+    run_id = ""
+    while not run_id or len(history(client, run_id, "loss")) < 150:
+        run_id = next(iter(all_runs(client) - before), "")
+        assert driver.poll() is None
+        time.sleep(0.2)
+    elsewhere = runner(server, run_id=run_id)
+    with pytest.raises(LaunchError, match=r"active elsewhere: the driver with process id \d+ on"):
+        elsewhere.run(tracked_functions.only_log, steps=1)
+    driver.send_signal(signal.SIGKILL)
+    driver.wait()
+    assert client.get_run(run_id).info.status == "RUNNING"
+
+    resumed = runner(server, run_id=run_id, config={"max_restarts": 1})
+    found = resumed.run(
+        tracked_functions.train_with_checkpoints,
+        url=str(tmp_path / "checkpoints"),
+        steps=500,
+        every=50,
+    )
+    assert found["attempt"] == 1
+    assert found["first_step"] >= 100
+    assert [step for step, _ in history(client, run_id, "loss")] == list(range(1, 501))
+    assert client.get_run(run_id).info.status == "FINISHED"
+
+
+def test_ranks_whose_host_goes_save_and_are_started_again(
+    server: TrackingServer, client: Any, tmp_path: Path
+) -> None:
+    trainer = runner(server, config={"max_restarts": 1})
+    found = trainer.run(tracked_functions.asked_to_end, url=str(tmp_path / "checkpoints"))
+    assert found["attempt"] == 1
+    assert 7 <= found["first_step"] <= 10
+    steps = [step for step, _ in history(client, trainer.mlflow_run_id, "loss")]
+    assert steps == list(range(1, 30))
+    ended_by = client.get_run(trainer.mlflow_run_id).data.tags["sparkdl_runner.attempt.0.ended_by"]
+    assert "was asked to stop" in ended_by
+
+
+def test_odd_metrics_and_parameters(
+    server: TrackingServer, client: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    trainer = runner(server)
+    trainer.run(tracked_functions.odd_metrics)
+    run_id = trainer.mlflow_run_id
+    assert history(client, run_id, "loss")[1] == (2, 0.5)
+    assert len(history(client, run_id, "norm")) == 2
+    assert len(client.get_run(run_id).data.params["long"]) == 6000
+    runner(server, run_id=run_id).run(tracked_functions.odd_metrics)
+    params = client.get_run(run_id).data.params
+    assert params["attempt_dependent"] == "0"
+    assert params["attempt_1/attempt_dependent"] == "1"
+    told = capfd.readouterr()
+    assert "the metric 'loss' is nan at step 1" in told.err
+    assert "'long' has 9000 characters" in told.out
+    assert "'attempt_dependent' was 0 and is now 1" in told.out
+
+
+def test_a_run_under_an_active_one_is_its_child(server: TrackingServer, client: Any) -> None:
+    import mlflow
+
+    experiment = client.create_experiment("parents")
+    old = mlflow.get_tracking_uri() if mlflow.is_tracking_uri_set() else None
+    mlflow.set_tracking_uri(server.url)
+    try:
+        with mlflow.start_run(experiment_id=experiment) as parent:
+            # Nothing is asked for: MLflow is set up, so there is a run.
+            trainer = DistributedRunner(num_proc=-2, backend="torch")
+            trainer.run(tracked_functions.only_log, steps=3)
+            joined = runner(server, run_id=parent.info.run_id)
+            joined.run(tracked_functions.only_log, steps=3)
+            assert client.get_run(parent.info.run_id).info.status == "RUNNING"
+    finally:
+        mlflow.set_tracking_uri(old)
+    child = client.get_run(trainer.mlflow_run_id)
+    assert child.data.tags["mlflow.parentRunId"] == parent.info.run_id
+    assert child.info.experiment_id == experiment
+    assert child.info.status == "FINISHED"
+    assert len(history(client, parent.info.run_id, "loss")) == 3
+
+
+def test_where_mlflow_is_not_set_up_there_is_no_run() -> None:
+    trainer = DistributedRunner(num_proc=-2, backend="torch")
+    trainer.run(tracked_functions.only_log, steps=3)
+    assert trainer.mlflow_run_id is None
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"tracking_uri": "http://127.0.0.1:9"}, "does not answer: .*Connection refused.* Start"),
+        ({"tracking_uri": "htp://127.0.0.1:5000"}, "begins with 'htp'.* Did you mean http"),
+        ({"tracking_uri": "http://u:pw@127.0.0.1:9"}, r"\[redacted\]@127.0.0.1:9 does not answer"),
+        ({"run_id": "0" * 32}, "cannot resume run 0000.* It is not there"),
+    ],
+)
+def test_what_cannot_be_is_said_before_ranks_start(
+    server: TrackingServer, options: dict[str, str], sentence: str
+) -> None:
+    with pytest.raises(LaunchError, match=sentence):
+        runner(server, **options).run(tracked_functions.only_log, steps=1)
+    assert not workers()
+
+
+def test_a_deleted_run_is_not_resumed(server: TrackingServer, client: Any) -> None:
+    run = client.create_run("0")
+    client.delete_run(run.info.run_id)
+    with pytest.raises(LaunchError, match="was deleted"):
+        runner(server, run_id=run.info.run_id).run(tracked_functions.only_log, steps=1)
+
+
+def test_traces_are_kept_by_one_setting_each(
+    server: TrackingServer, client: Any, tmp_path: Path
+) -> None:
+    import gzip
+
+    tracking = Tracking(
+        tracking_uri=server.url, experiment="tests", torch_profiler=True, horovod_timeline=True
+    )
+    trainer = DistributedRunner(num_proc=-2, backend="horovod", config=RunConfig(tracking=tracking))
+    trainer.run(tracked_functions.traced, steps=15)
+    run_id = trainer.mlflow_run_id
+    path = "traces/attempt-0/torch-profiler-rank-0.json.gz"
+    trace = client.download_artifacts(run_id, path, str(tmp_path))
+    assert json.loads(gzip.decompress(Path(trace).read_bytes()))["traceEvents"]
+    timeline = text_of(client, run_id, "traces/attempt-0/horovod-timeline.json", tmp_path)
+    assert "ALLREDUCE" in timeline

@@ -1,0 +1,138 @@
+"""Functions that ranks run in the tests of tracking."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+from sparkdl_runner import current_world
+from sparkdl_runner.tracking import log_metrics
+
+
+def join() -> Any:
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    return dist
+
+
+def plain_mlflow(secret: str | None = None) -> str:
+    """What somebody's code does on every rank, without asking which one it is."""
+    dist = join()
+    rank = current_world().rank
+    import mlflow
+
+    mlflow.set_experiment("an experiment that no rank must make")
+    mlflow.log_param("learning_rate", 0.1)
+    with mlflow.start_run(run_name="not a run of its own"):
+        for epoch in range(3):
+            mlflow.log_metric("plain", epoch + rank, step=epoch)
+    mlflow.end_run()
+    mlflow.set_tag("said_by", f"rank {rank}")
+    mlflow.log_text(f"text of rank {rank}", "note.txt")
+    client = mlflow.MlflowClient()
+    client.log_metric(mlflow.active_run().info.run_id, "by_client", 1.0)
+    print(f"rank {rank} says {secret}")
+    dist.barrier()
+    return mlflow.active_run().info.run_id
+
+
+def only_log(steps: int, pause_seconds: float = 0.0) -> int:
+    dist = join()
+    for step in range(1, steps + 1):
+        time.sleep(pause_seconds)
+        log_metrics(step, loss=1 / step, samples=4, total_steps=steps)
+    dist.barrier()
+    return current_world().attempt
+
+
+def fail_late() -> None:
+    dist = join()
+    log_metrics(1, loss=1.0)
+    dist.barrier()
+    if current_world().rank == 1:
+        raise ValueError("the data are bad: token=sesame-open-you")
+    time.sleep(60)
+
+
+def wait_for_ever() -> None:
+    join()
+    time.sleep(600)
+
+
+def odd_metrics() -> None:
+    dist = join()
+    log_metrics(1, loss=float("nan"), norm=float("inf"))
+    log_metrics(2, loss=0.5, norm=1.0)
+    import mlflow
+
+    mlflow.log_param("long", "x" * 9000)
+    mlflow.log_param("attempt_dependent", current_world().attempt)
+    dist.barrier()
+
+
+def train_with_checkpoints(url: str, steps: int, every: int, die_at: int | None = None) -> Any:
+    """A training whose weights tell whether it was disturbed; returns them, and its attempt."""
+    import torch
+
+    from sparkdl_runner.checkpoint import CheckpointManager
+
+    dist = join()
+    world = current_world()
+    torch.manual_seed(5)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    torch.manual_seed(100 + world.rank)
+    with CheckpointManager(url, every_steps=every) as checkpoints:
+        restored = checkpoints.restore(model, optimizer)
+        first = restored.step if restored else 0
+        for step in range(first + 1, steps + 1):
+            loss = model(torch.randn(16, 8)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            for parameter in model.parameters():
+                dist.all_reduce(parameter.grad)
+            optimizer.step()
+            log_metrics(step, loss=loss, samples=16)
+            if checkpoints.due(step):
+                checkpoints.save(step, model, optimizer)
+            if step == die_at and world.attempt == 0 and world.rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(0.01)
+    weights = {name: value.tolist() for name, value in model.state_dict().items()}
+    return {"weights": weights, "first_step": first, "attempt": world.attempt}
+
+
+def asked_to_end(url: str) -> Any:
+    """Rank 1's host says that it is about to go, at step 7 of attempt 0."""
+    import torch
+
+    from sparkdl_runner.checkpoint import CheckpointManager
+
+    join()
+    world = current_world()
+    model = torch.nn.Linear(2, 1)
+    with CheckpointManager(url) as checkpoints:
+        restored = checkpoints.restore(model)
+        first = restored.step if restored else 0
+        for step in range(first + 1, 30):
+            time.sleep(0.02)
+            log_metrics(step, loss=1.0)
+            if step == 7 and world.rank == 1 and world.attempt == 0:
+                os.kill(os.getpid(), signal.SIGTERM)
+            if checkpoints.due(step):
+                checkpoints.save(step, model)
+    return {"first_step": first, "attempt": world.attempt}
+
+
+def traced(steps: int) -> None:
+    import horovod.torch as hvd
+    import torch
+
+    hvd.init()
+    for step in range(1, steps + 1):
+        hvd.allreduce(torch.ones(100), name="x")
+        log_metrics(step, loss=1.0)
+    hvd.barrier() if hasattr(hvd, "barrier") else hvd.allreduce(torch.ones(1), name="end")

@@ -1,0 +1,111 @@
+"""No metric twice, no parameter changed, nothing too long, no secret."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkdl_runner.redaction import HIDDEN, Redactor, is_secret_name, secrets_of
+from sparkdl_runner.tracking.journal import MAX_PARAM_CHARACTERS, Journal
+
+
+def metric(step: int, name: str = "loss") -> list[Any]:
+    return ["metric", name, float(step), 0, step, {}]
+
+
+def journal(params: dict[str, str] | None = None, last: dict[str, int] | None = None) -> Journal:
+    return Journal(params or {}, last or {}, Redactor(["hunter2-hunter2"]))
+
+
+@given(
+    ends=st.lists(st.integers(1, 60), min_size=1, max_size=5),
+    every=st.integers(1, 20),
+    lost=st.integers(0, 5),
+)
+def test_metrics_have_no_gap_and_no_repetition_over_restarts(
+    ends: list[int], every: int, lost: int
+) -> None:
+    """Each attempt begins at a checkpoint, says again what it holds, and ends anywhere."""
+    book = journal()
+    steps: list[int] = []
+    done = 0
+    for attempt, more in enumerate(ends):
+        book.begin_attempt(attempt)
+        begin = done // every * every  # the last checkpoint
+        replayed = range(max(1, begin - lost), begin + 1)
+        said = [*replayed, *range(begin + 1, begin + more + 1)] if attempt else range(1, more + 1)
+        # What an attempt said last may be lost with it, but not what its checkpoint holds.
+        heard = [step for step in said if step <= max((begin + more) // every * every, begin)]
+        heard += [step for step in said if step > (begin + more) // every * every][: more // 2]
+        steps += [entry[4] for entry in book.admit([metric(step) for step in heard])]
+        done = max(done, begin + more)
+    assert steps == list(range(1, len(steps) + 1))
+
+
+def test_a_run_that_is_resumed_by_another_driver_goes_on_where_it_was() -> None:
+    book = journal(last={"loss": 7, "final": 0})
+    book.begin_attempt(3)
+    assert [one[4] for one in book.admit([metric(step) for step in range(5, 11)])] == [8, 9, 10]
+    # What was only ever said without a step is not a repetition.
+    assert book.admit([metric(0, "final")]) == [metric(0, "final")]
+
+
+def test_within_an_attempt_a_step_may_be_said_again() -> None:
+    book = journal()
+    book.begin_attempt(0)
+    assert book.admit([metric(3), metric(3)]) == [metric(3), metric(3)]
+
+
+def test_a_parameter_that_changes_is_kept_beside_the_first() -> None:
+    book = journal({"num_proc": "4", "lr": "0.1"})
+    book.begin_attempt(2)
+    admitted = book.admit([["param", "num_proc", "2"], ["param", "lr", "0.1"], ["param", "x", "1"]])
+    assert admitted == [["param", "attempt_2/num_proc", "2"], ["param", "x", "1"]]
+    (problem,) = book.problems
+    assert "'num_proc' was 4 and is now 2" in problem
+
+
+def test_a_long_parameter_is_cut_and_that_is_said() -> None:
+    book = journal()
+    ((_, _, text),) = book.admit([["param", "config", "y" * 7000]])
+    assert len(text) == MAX_PARAM_CHARACTERS
+    assert "7000 characters" in book.problems[0]
+
+
+def test_secrets_are_hidden() -> None:
+    book = journal()
+    admitted = book.admit(
+        [
+            ["param", "db_password", "short"],
+            ["param", "command", "run --key hunter2-hunter2"],
+            ["tag", "uri", "https://me:pw@host/x"],
+            ["param", "tokenizer", "bert"],
+            ["param", "max_tokens", "512"],
+        ]
+    )
+    assert [entry[2] for entry in admitted] == [
+        HIDDEN,
+        f"run --key {HIDDEN}",
+        f"https://{HIDDEN}@host/x",
+        "bert",
+        "512",
+    ]
+
+
+def test_what_is_a_secret_by_its_name() -> None:
+    for name in ("MLFLOW_TRACKING_TOKEN", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD", "my.api_key"):
+        assert is_secret_name(name)
+    for name in ("tokenizer", "n_tokens", "KEYBOARD", "hidden_size", "monkey", "PWD", "OLDPWD"):
+        assert not is_secret_name(name)
+    assert secrets_of({"DATABRICKS_TOKEN": "dapi", "HOME": "/root"}) == ["dapi"]
+
+
+def test_raw_output_is_redacted_as_text_is() -> None:
+    redact = Redactor(["hunter2-hunter2", "hunter2-hunter2-and-more"])
+    assert redact("a hunter2-hunter2-and-more b") == f"a {HIDDEN} b"
+    assert (
+        redact.raw(b"\xff hunter2-hunter2 http://u:p@h") == b"\xff [redacted] http://[redacted]@h"
+    )
+    assert Redactor(["short"])("short words stay") == "short words stay"

@@ -1,0 +1,110 @@
+"""Who may hold a run, and what may be asked for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import psutil
+import pytest
+
+from sparkdl_runner import RunConfig
+from sparkdl_runner.tracking import Tracking
+from sparkdl_runner.tracking.lease import ALIVE_TAG, EXPIRE_SECONDS, HOLDER_TAG, Lease
+from sparkdl_runner.tracking.rank_run import RunTicket
+from sparkdl_runner.tracking.server import is_remote
+
+
+def tags_of(lease: Lease, at: float) -> dict[str, str]:
+    return {key: value for _, key, value in lease.entries(at)}
+
+
+def held_by(host: str, process: psutil.Process, at: float) -> dict[str, str]:
+    holder = f"{host} {process.pid} {process.create_time():.0f} abc"
+    return {HOLDER_TAG: holder, ALIVE_TAG: f"{at:.0f}"}
+
+
+def test_a_run_is_held_as_long_as_its_driver_is_heard_of() -> None:
+    lease = Lease()
+    elsewhere = {HOLDER_TAG: "far-away 12 34 abc", ALIVE_TAG: "1000"}
+    told = lease.held_by_another(elsewhere, now=1010)
+    assert told == "the driver with process id 12 on host far-away, heard of 10 s ago"
+    assert lease.held_by_another(elsewhere, now=1001 + EXPIRE_SECONDS) is None
+    assert lease.held_by_another(tags_of(lease, 1000), now=1000) is None
+    for tags in ({}, {HOLDER_TAG: "x"}, {**elsewhere, ALIVE_TAG: "soon"}):
+        assert lease.held_by_another(tags, now=1010) is None
+
+
+def test_a_driver_of_this_host_that_is_dead_holds_nothing() -> None:
+    here = os.uname().nodename
+    other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    tags = held_by(here, psutil.Process(other.pid), 1000)
+    assert Lease().held_by_another(tags, now=1001) is not None
+    other.communicate()
+    assert Lease().held_by_another(tags, now=1001) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "sentence"),
+    [
+        ({"other_ranks": "shout"}, ValueError, "'ignore' and 'error'"),
+        ({"experiment": ""}, TypeError, "experiment is ''"),
+        ({"run_id": 7}, TypeError, "run_id is 7"),
+        ({"tags": {"a": 1}}, TypeError, "tags is"),
+        ({"report": "yes"}, TypeError, "report is 'yes'"),
+        ({"delivery_timeout_seconds": -1}, ValueError, "0 or more"),
+        ({"delivery_timeout_seconds": "1"}, TypeError, "must be a number"),
+    ],
+)
+def test_bad_settings_are_refused(
+    settings: dict[str, Any], error: type[Exception], sentence: str
+) -> None:
+    with pytest.raises(error, match=sentence):
+        Tracking(**settings)
+
+
+def test_the_run_config_takes_tracking_or_a_wish() -> None:
+    for wish in (None, True, False, Tracking(run_name="x")):
+        assert RunConfig(tracking=wish).tracking == wish
+    with pytest.raises(TypeError, match=r"tracking is 'mlflow'; it must be a sparkdl_runner"):
+        RunConfig(tracking="mlflow")  # type: ignore[arg-type]
+
+
+def test_which_stores_other_hosts_reach() -> None:
+    for uri in (
+        "http://h:5000",
+        "https://h",
+        "databricks",
+        "databricks://profile",
+        "postgresql://h",
+    ):
+        assert is_remote(uri)
+    for uri in ("sqlite:////x.db", "file:///x", "/x", "./mlruns"):
+        assert not is_remote(uri)
+
+
+def test_credentials_go_to_rank_0_alone_and_show_nowhere() -> None:
+    ticket = RunTicket(
+        run_id="r",
+        run_name="n",
+        experiment_id="1",
+        artifact_uri="mlflow-artifacts:/1/r",
+        tracking_uri="http://u:pw-pw-pw@h",
+        credentials={"MLFLOW_TRACKING_TOKEN": "tell-nobody"},
+        store_is_elsewhere=False,
+        other_ranks="ignore",
+        system_metrics=True,
+        trace_steps=False,
+        horovod_timeline=False,
+    )
+    assert "tell-nobody" not in repr(ticket)
+    assert "pw-pw-pw" not in repr(ticket)
+    for rank in (0, 1):
+        run, environment = ticket.for_rank(rank, "h")
+        assert (environment.get("MLFLOW_TRACKING_TOKEN") == "tell-nobody") == (rank == 0)
+        assert (environment.get("MLFLOW_RUN_ID") == "r") == (rank == 0)
+        assert run.artifacts.stat().st_mode & 0o077 == 0
+        run.artifacts.rmdir()
+        run.artifacts.parent.rmdir()

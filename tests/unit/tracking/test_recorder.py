@@ -1,0 +1,185 @@
+"""What a rank says: cheap to say, complete, and checked where it is said."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sparkdl_runner import resumable
+from sparkdl_runner.tracking import metrics
+from sparkdl_runner.tracking.performance import Performance
+from sparkdl_runner.tracking.recorder import Recorder
+from sparkdl_runner.tracking.time_use import COMMUNICATION, COMPUTE, DATA, PARTS, part_of
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., tuple[Recorder, list[dict[str, Any]]]]]:
+    made = []
+
+    def recorder(rank: int = 0) -> tuple[Recorder, list[dict[str, Any]]]:
+        reports: list[dict[str, Any]] = []
+        one = Recorder(rank, reports.append)
+        made.append(one)
+        return one, reports
+
+    yield recorder
+    for one in made:
+        one.close()
+    metrics.use(None)
+
+
+def entries(reports: list[dict[str, Any]]) -> list[list[Any]]:
+    return [entry for report in reports for entry in report["entries"]]
+
+
+def log(recorder: Recorder, step: int, samples: int | None = None, **values: Any) -> None:
+    recorder.log_metrics(step, values, samples=samples, epoch=None, total_steps=None)
+
+
+def test_every_value_of_every_step_is_sent_in_order(make: Any) -> None:
+    recorder, reports = make()
+    for step in range(1, 5001):
+        log(recorder, step, loss=1 / step, accuracy=step / 5000)
+    recorder.close()
+    said = [(entry[1], entry[4], entry[2]) for entry in entries(reports)]
+    assert said[::2] == [("loss", step, 1 / step) for step in range(1, 5001)]
+    assert said[1::2] == [("accuracy", step, step / 5000) for step in range(1, 5001)]
+    assert max(len(report["entries"]) for report in reports) <= 2000
+
+
+def test_numbers_of_all_kinds(make: Any) -> None:
+    recorder, reports = make()
+    log(
+        recorder,
+        np.int64(3),
+        a=1,
+        b=np.float32(0.5),
+        c=torch.tensor(2.0, requires_grad=True),
+        d=np.array(3.0),
+        e=torch.tensor([4.0]),
+        f=True,
+    )
+    recorder.close()
+    found = {entry[1]: entry[2] for entry in entries(reports)}
+    assert found == {"a": 1, "b": 0.5, "c": 2, "d": 3, "e": 4, "f": 1}
+
+
+@pytest.mark.parametrize("value", ["0.5", None, torch.ones(2), [1.0], {"a": 1}])
+def test_what_is_no_number_is_refused_where_it_is_said(make: Any, value: Any) -> None:
+    recorder, _ = make()
+    with pytest.raises(TypeError, match=r"the metric 'loss' at step 4 is .* expected a number"):
+        log(recorder, 4, loss=value)
+
+
+def test_names_and_steps_are_checked(make: Any) -> None:
+    recorder, _ = make()
+    with pytest.raises(ValueError, match="cannot name a metric"):
+        recorder.log_metrics(1, {"a;b": 1.0}, samples=None, epoch=None, total_steps=None)
+    for step in (1.5, "1", True, None):
+        with pytest.raises(TypeError, match="expected a whole number"):
+            log(recorder, step, loss=1.0)  # type: ignore[arg-type]
+
+
+def test_what_is_not_finite_is_sent_and_told_once(make: Any) -> None:
+    recorder, reports = make()
+    for step in range(1, 4):
+        log(recorder, step, loss=float("nan"), norm=float("inf"))
+    recorder.close()
+    problems = [problem for report in reports for problem in report["problems"]]
+    assert problems == ["the metric 'loss' is nan at step 1", "the metric 'norm' is inf at step 1"]
+    assert len(entries(reports)) == 6
+
+
+def test_other_ranks_send_counts_and_no_metrics(make: Any) -> None:
+    recorder, reports = make(rank=3)
+    for step in range(10, 21):
+        log(recorder, step, samples=8, loss=1.0)
+    recorder.close()
+    assert entries(reports) == []
+    last = reports[-1]
+    # The first call ends a step that nobody saw begin.
+    assert (last["steps"], last["samples"], last["step"]) == (10, 80, 20)
+
+
+def test_the_last_seconds_travel_with_a_checkpoint(make: Any) -> None:
+    recorder, reports = make()
+    log(recorder, 1, loss=0.5)
+    state = resumable.collect()["metrics"]
+    assert [entry[4] for entry in entries(reports)] == [1], "it was sent before it was kept"
+    recorder.close()
+
+    later, later_reports = make()
+    resumable.put_back({"metrics": state})
+    log(later, 2, loss=0.25)
+    later.close()
+    assert [entry[4] for entry in entries(later_reports)] == [1, 2]
+
+
+def test_nobody_listening_is_no_error() -> None:
+    def gone(_: Any) -> None:
+        raise BrokenPipeError
+
+    recorder = Recorder(0, gone)
+    log(recorder, 1, loss=1.0)
+    recorder.close()
+
+
+def test_outside_of_a_rank_and_of_a_run_it_does_nothing() -> None:
+    metrics.use(None)
+    metrics.log_metrics(1, {"a": 1}, loss=0.5, samples=3)
+    with pytest.raises(TypeError):
+        metrics.log_metrics(1, loss="x")
+
+
+def test_where_a_thread_is_says_what_it_does() -> None:
+    def waiting_in(path: str, release: threading.Event) -> None:
+        code = compile("release.wait()", path, "exec")
+        exec(code, {"release": release})
+
+    for path, expected in (
+        ("/x/sparkdl_runner/data/feed.py", DATA),
+        ("/x/torch/utils/data/dataloader.py", DATA),
+        ("/x/horovod/torch/mpi_ops.py", COMMUNICATION),
+        ("/home/me/train.py", COMPUTE),
+    ):
+        release = threading.Event()
+        thread = threading.Thread(target=waiting_in, args=(path, release))
+        thread.start()
+        time.sleep(0.02)
+        found = part_of(thread)
+        release.set()
+        thread.join()
+        assert found == expected, path
+
+
+def report(steps: int, samples: int, seconds: float) -> dict[str, Any]:
+    return {
+        "steps": steps,
+        "samples": samples,
+        "running_seconds": seconds,
+        "seconds": dict.fromkeys(PARTS, seconds / 4),
+    }
+
+
+def test_rates_are_of_what_was_added_and_totals_over_all_attempts() -> None:
+    performance = Performance()
+    for rank in (0, 1):
+        performance.see(rank, report(10, 100, 2.0))
+    first = {entry[1]: entry[2] for entry in performance.entries(10, 0)}
+    assert first["samples_per_second"] == 100.0
+    assert first["rank_1/samples_per_second"] == 50.0
+    assert first["step_seconds/total"] == pytest.approx(0.2)
+    assert performance.entries(10, 0) == [], "nothing was added"
+    performance.see(0, report(20, 300, 3.0))
+    second = {entry[1]: entry[2] for entry in performance.entries(20, 0)}
+    assert second["samples_per_second"] == 200.0
+    performance.begin_attempt()
+    performance.see(0, report(5, 50, 1.0))
+    assert performance.totals()[0].samples == 350
+    assert performance.totals()[1].samples == 100

@@ -1,0 +1,72 @@
+"""The page of a run says what happened, and nothing on it is taken for markup."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from sparkdl_runner.tracking import plots
+from sparkdl_runner.tracking.performance import Counts
+from sparkdl_runner.tracking.story import Attempt, Story
+
+
+def story(**changes: object) -> Story:
+    counts = Counts(
+        steps=100,
+        samples=3200,
+        running_seconds=10.0,
+        seconds={"data_wait": 1.0, "compute": 6.0, "communication": 3.0, "checkpoint": 0.0},
+    )
+    fields: dict[str, object] = {
+        "name": "eager-hawk",
+        "run_id": "abc",
+        "began_at": 0.0,
+        "ended_at": 60.0,
+        "attempts": [
+            Attempt(number=0, began_at=0, ended_at=20, step=50, error="Rank 1 was <killed>\nmore"),
+            Attempt(number=1, began_at=21, ended_at=60, step=100),
+        ],
+        "totals": {0: counts, 1: counts},
+        "params": {"world_size": "2", "num_hosts": "1", "note": "<script>alert(1)</script>"},
+        "metrics": {"loss": 0.25, "accuracy": 0.97},
+        "histories": {
+            "loss": [(step, 1 / step) for step in range(1, 101)],
+            "accuracy": [(100, 0.97)],
+            "samples_per_second": [(50, 640.0), (100, 650.0)],
+        },
+    }
+    return Story(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def test_the_page_tells_the_story(tmp_path: Path) -> None:
+    story().write(tmp_path)
+    page = (tmp_path / "summary.html").read_text()
+    assert "2 ranks on 1 host, in 2 attempts." in page
+    assert "60% went into computing, 10% into waiting for data, 30%" in page
+    assert "Rank 1 was &lt;killed&gt;" in page
+    assert "all ranks returned" in page
+    assert "<script" not in page
+    links = set(re.findall(r'(?:src|href)="([^#"][^"]*)"', page))
+    assert not links, "it needs nothing from elsewhere"
+    pictures = {path.name for path in tmp_path.glob("*.png")}
+    assert pictures == {"loss.png", "metrics.png", "throughput.png", "breakdown.png"}
+    assert page.count("<svg") == 4
+
+
+def test_a_run_that_told_nothing_has_a_page_as_well(tmp_path: Path) -> None:
+    empty = story(totals={}, metrics={}, histories={}, attempts=[], params={}, error="It <failed>.")
+    empty.write(tmp_path)
+    page = (tmp_path / "summary.html").read_text()
+    assert "What ended it" in page
+    assert "It &lt;failed&gt;." in page
+
+
+@pytest.mark.parametrize("count", [1, 1500, 1501, 100_000])
+def test_long_curves_are_thinned_and_keep_their_end(count: int) -> None:
+    points = [(step, float(step)) for step in range(count)]
+    shown = plots.thinned(points)
+    assert len(shown) <= plots.MAX_POINTS + 1
+    assert shown[0] == points[0]
+    assert shown[-1] == points[-1]
