@@ -2,6 +2,7 @@
 # modern (.venv-modern) is Spark 4 with today's Arrow and numpy.
 
 BACKEND ?= horovod
+CHAOS ?=
 LANE ?= classic modern
 ARGS ?=
 
@@ -26,8 +27,8 @@ setup: setup-classic setup-modern  ## set up both lanes (everything below does t
 setup-classic setup-modern: setup-%:
 	@conf/setup_lane.sh $*
 
-demo: setup-$(firstword $(LANE))  ## train on Spark and track in MLflow; BACKEND=horovod|torch
-	@$(call in_lane,$(firstword $(LANE))) jobs/digits.py --backend $(BACKEND)
+demo: setup-$(firstword $(LANE))  ## train on Spark, track in MLflow; BACKEND=horovod|torch CHAOS=1
+	@$(call in_lane,$(firstword $(LANE))) jobs/digits.py --backend $(BACKEND) $(CHAOS:1=--chaos)
 
 test: $(LANE:%=test-%)  ## lint and test both lanes; LANE=classic|modern, ARGS="-k name"
 

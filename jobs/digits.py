@@ -1,11 +1,12 @@
 """Trains a network on handwritten digits, from a Spark DataFrame to a model in MLflow.
 
-scikit-learn's 1797 digits become a Spark DataFrame and that a conversion, HorovodRunner (or
-DistributedRunner, for DistributedDataParallel) trains on the ranks' shards, and MLflow keeps the
-parameters, the metrics of every epoch and the model.
+scikit-learn's 1797 digits become a Spark DataFrame and that a conversion, DistributedRunner trains
+on the ranks' shards with Horovod or DistributedDataParallel, and one MLflow run keeps parameters,
+data set, metrics, logs, a report and the model.
 
     python jobs/digits.py                              # starts Spark on this machine
     python jobs/digits.py --backend torch
+    python jobs/digits.py --chaos                      # kills a rank half-way, and goes on
     spark-submit --master 'local[2]' jobs/digits.py
 """
 
@@ -28,10 +29,10 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 import digits_training
 import psutil
-import torch
 from local_spark import start_spark
 
-from sparkdl_runner import DistributedRunner, HorovodRunner, RunConfig, RunnerError
+from sparkdl_runner import DistributedRunner, RunConfig, RunnerError
+from sparkdl_runner.tracking import Tracking
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -85,70 +86,56 @@ def main() -> int:
 def convert_and_train(
     spark: SparkSession, arguments: argparse.Namespace, phases: Phases
 ) -> dict[str, Any]:
-    """Does the work, inside one MLflow run that ends FINISHED, or FAILED if this raises."""
-    import mlflow
-
-    say(f"Opening an MLflow run in {arguments.tracking_uri}")
-    mlflow.set_tracking_uri(arguments.tracking_uri)
-    mlflow.set_experiment("digits")
-    with mlflow.start_run() as run:
-        mlflow.log_params(
-            {
-                "backend": arguments.backend,
-                "world_size": arguments.np,
-                "epochs": arguments.epochs,
-                "batch_size_per_rank": arguments.batch_size,
-                "learning_rate": digits_training.LEARNING_RATE,
-                "seed": digits_training.SEED,
-            }
+    """Converts the digits, and trains on them in an MLflow run that the runner opens and ends."""
+    say("Converting the digits")
+    with converted_digits(spark) as (train_data, test_data), scratch() as folder:
+        if arguments.batch_size * arguments.np > len(train_data):
+            sys.exit(
+                f"digits: {arguments.np} ranks with {arguments.batch_size} rows each need more "
+                f"than the {len(train_data)} training rows in one step: lower --batch-size."
+            )
+        phases.end("convert")
+        runner = DistributedRunner(
+            num_proc=arguments.np,
+            backend=arguments.backend,
+            config=RunConfig(
+                driver_log_verbosity="log_callback_only",
+                tracking=Tracking(tracking_uri=arguments.tracking_uri, experiment="digits"),
+                max_restarts=1,
+                restart_backoff_seconds=1,
+            ),
         )
-        phases.end("open MLflow run")
-        say("Converting the digits")
-        with converted_digits(spark) as (train_data, test_data):
-            rows = {"train_rows": len(train_data), "test_rows": len(test_data)}
-            if arguments.batch_size * arguments.np > rows["train_rows"]:
-                sys.exit(
-                    f"digits: {arguments.np} ranks with {arguments.batch_size} rows each need more "
-                    f"than the {rows['train_rows']} training rows in one step: lower --batch-size."
-                )
-            mlflow.log_params(rows)
-            phases.end("convert")
-            say(
-                f"Training with {arguments.backend} on {arguments.np} ranks, {len(train_data)} rows"
-            )
-            result = run_ranks(
-                arguments.backend,
-                arguments.np,
-                train_data=train_data,
-                test_data=test_data,
-                epochs=arguments.epochs,
-                batch_size=arguments.batch_size,
-                tracking_uri=arguments.tracking_uri,
-                run_id=run.info.run_id,
-            )
-        phases.end("launch and train")
-        say("Logging the model")
-        log_model(result.pop("state_dict"))
-        phases.end("log model")
+        say(f"Training with {arguments.backend} on {arguments.np} ranks, {len(train_data)} rows")
+        # By value: hosts of a cluster have the libraries, and need not have the file beside this.
+        cloudpickle.register_pickle_by_value(digits_training)
+        train = {
+            "horovod": digits_training.train_with_horovod,
+            "torch": digits_training.train_with_torch,
+        }[arguments.backend]
+        result = runner.run(
+            train,
+            train_data=train_data,
+            test_data=test_data,
+            epochs=arguments.epochs,
+            batch_size=arguments.batch_size,
+            checkpoint_url=(folder / "checkpoints").as_uri(),
+            chaos=arguments.chaos,
+        )
+        phases.end("launch, train and log")
     return {
         **result,
         "backend": arguments.backend,
         "world_size": arguments.np,
-        "run_id": run.info.run_id,
+        "run_id": runner.mlflow_run_id,
         "tracking_uri": arguments.tracking_uri,
-        "run_page": f"#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}",
     }
 
 
-def run_ranks(backend: str, np: int, **task: Any) -> dict[str, Any]:
-    """Runs the training function as ``np`` ranks and returns what rank 0 returned."""
-    # By value: hosts of a cluster have the libraries, and need not have the file next to this one.
-    cloudpickle.register_pickle_by_value(digits_training)
-    if backend == "horovod":
-        return HorovodRunner(np=np).run(digits_training.train_with_horovod, **task)
-    config = RunConfig(driver_log_verbosity="log_callback_only")
-    runner = DistributedRunner(num_proc=np, backend="torch", config=config)
-    return runner.run(digits_training.train_with_torch, **task)
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder for checkpoints that all ranks see: here, they are all on this machine."""
+    with tempfile.TemporaryDirectory(prefix="digits-") as folder:
+        yield Path(folder)
 
 
 @contextmanager
@@ -176,27 +163,6 @@ def digits_frame(spark: SparkSession) -> DataFrame:
     return spark.createDataFrame(rows, ["features", "label"]).coalesce(1)
 
 
-def log_model(state_dict: dict[str, torch.Tensor]) -> None:
-    """Logs the trained network to the active run, as a graph that loads without its source."""
-    import mlflow.pytorch
-    from mlflow.models import infer_signature
-    from sklearn.datasets import load_digits
-
-    model = digits_training.DigitsNet().eval()
-    model.load_state_dict(state_dict)
-    # Exported from an example of several rows, the graph takes any number of them.
-    example = load_digits().data[:4].astype("float32")
-    scores = model(torch.from_numpy(example)).detach().numpy()
-    mlflow.pytorch.log_model(
-        model,
-        name="model",
-        signature=infer_signature(example, scores),
-        input_example=example,
-        serialization_format="pt2",
-        pip_requirements=[f"torch=={torch.__version__.partition('+')[0]}"],
-    )
-
-
 def quieten_libraries() -> None:
     """Hides what libraries say of themselves, so that what the job says is seen."""
     warnings.filterwarnings("ignore", category=FutureWarning, module="petastorm")
@@ -214,18 +180,16 @@ def say(what: str) -> None:
 
 def show(summary: dict[str, Any], phases: Phases) -> None:
     """Prints the result for a person and, as the last line, for a program."""
-    uri, run_page = summary["tracking_uri"], summary.pop("run_page")
+    uri = summary["tracking_uri"]
     print(f"\n{'phase':<18}{'seconds':>8}")
     for name, seconds in [*phases.seconds.items(), ("all", phases.total)]:
         print(f"{name:<18}{seconds:>8.1f}")
     print(f"\ntest accuracy  {summary['accuracy']:.4f}")
     print(f"samples/s      {summary['samples_per_second']:,.0f}\n")
-    if uri.startswith(("http://", "https://")):
-        print(f"The run in MLflow:\n  {uri.rstrip('/')}/{run_page}\n")
-    else:
+    if not uri.startswith(("http://", "https://")):
         command = shlex.join([sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri])
         print(f"Open the MLflow UI with\n  {command}")
-        print(f"and this run at\n  http://127.0.0.1:5000/{run_page}\n")
+        print(f"and this run at\n  http://127.0.0.1:5000/#/runs/{summary['run_id']}\n")
     print(json.dumps(summary))
 
 
@@ -236,6 +200,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--np", type=positive, default=2, help="number of ranks (default: 2)")
     parser.add_argument("--epochs", type=positive, default=15, help="default: 15")
     parser.add_argument("--batch-size", type=positive, default=32, help="per rank (default: 32)")
+    parser.add_argument(
+        "--chaos", action="store_true", help="kill a rank half-way, and go on at its checkpoint"
+    )
     parser.add_argument(
         "--tracking-uri",
         default=os.environ.get("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db"),

@@ -1,11 +1,14 @@
 """What the ranks of the digits job run: ordinary Horovod, or DistributedDataParallel, code.
 
 Nothing in this file knows Spark: each rank reads its shard of what was converted, and the functions
-are those that would run under horovodrun or torchrun.
+are those that would run under horovodrun or torchrun. Nor does it set MLflow up: on rank 0, what is
+logged lands in the run that the driver has opened.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -13,13 +16,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from sparkdl_runner import log_to_driver
+from sparkdl_runner import current_world, log_to_driver
+from sparkdl_runner.checkpoint import CheckpointManager
+from sparkdl_runner.tracking import log_metrics, log_model
 
 if TYPE_CHECKING:
     from sparkdl_runner.data import SparkDatasetConverter
 
 SEED = 20
 LEARNING_RATE = 3e-3
+CHECKPOINT_STEPS = 50
 
 
 class DigitsNet(nn.Module):
@@ -58,7 +64,7 @@ def train_with_horovod(**task: Any) -> dict[str, Any]:
     def sum_over_ranks(values: Tensor) -> Tensor:
         return hvd.allreduce(values, op=hvd.Sum)
 
-    return fit(model, optimizer, sum_over_ranks, rank=hvd.rank(), world_size=hvd.size(), **task)
+    return fit(model, optimizer, sum_over_ranks, **task)
 
 
 def train_with_torch(**task: Any) -> dict[str, Any]:
@@ -75,8 +81,7 @@ def train_with_torch(**task: Any) -> dict[str, Any]:
         dist.all_reduce(values)
         return values
 
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    result = fit(model, optimizer, sum_over_ranks, rank=rank, world_size=world_size, **task)
+    result = fit(model, optimizer, sum_over_ranks, **task)
     dist.destroy_process_group()
     return result
 
@@ -86,72 +91,79 @@ def fit(
     optimizer: torch.optim.Optimizer,
     sum_over_ranks: Callable[[Tensor], Tensor],
     *,
-    rank: int,
-    world_size: int,
     train_data: SparkDatasetConverter,
     test_data: SparkDatasetConverter,
     epochs: int,
     batch_size: int,
-    tracking_uri: str,
-    run_id: str,
+    checkpoint_url: str,
+    chaos: bool = False,
 ) -> dict[str, Any]:
-    """Trains on this rank's shard and evaluates on all test rows after each epoch.
+    """Trains on this rank's shard, evaluates after each epoch, and logs the model.
 
     Args:
         model: Equal on all ranks.
         optimizer: Averages the gradients over all ranks.
         sum_over_ranks: Sums a tensor over all ranks.
-        rank: This rank.
-        world_size: How many ranks there are.
         train_data: The rows to learn from.
         test_data: The rows to evaluate on.
         epochs: How often to go through the training rows.
         batch_size: Rows in a step of one rank.
-        tracking_uri: MLflow's store.
-        run_id: The MLflow run into which rank 0 logs.
+        checkpoint_url: Where the state is kept, from which a restarted training goes on.
+        chaos: Whether the last rank kills itself half-way, the first time that it comes there.
 
     Returns:
         ``accuracy`` on the test rows, ``samples_per_second`` of training over all ranks, and
-        ``state_dict``, the trained weights.
+        ``attempts``, how often the ranks were started.
     """
+    world = current_world()
+    if world.rank == 0:
+        log_parameters(epochs, len(train_data), len(test_data))
     with (
         train_data.make_torch_dataloader(batch_size, num_epochs=1, seed=SEED) as train_loader,
         # Every row counts once, also where the ranks' numbers of rows differ.
         test_data.make_torch_dataloader(
             512, num_epochs=1, shuffle=False, tail="uneven"
         ) as test_loader,
+        CheckpointManager(checkpoint_url, every_steps=CHECKPOINT_STEPS) as checkpoints,
     ):
+        restored = checkpoints.restore(model, optimizer, train_loader)
+        step = first_step = restored.step if restored else 0
+        if restored and world.rank == 0:
+            log_to_driver(f"attempt {world.attempt} goes on after step {step}")
         # The same on all ranks: none is left waiting for the others in its allreduce.
-        steps = len(train_loader)
-        samples = steps * batch_size * world_size
+        total_steps = epochs * len(train_loader)
         training_seconds = 0.0
-        for epoch in range(1, epochs + 1):
+        accuracy = 0.0
+        for epoch in range(train_loader.epoch, epochs):
             started = time.perf_counter()
             model.train()
             train_loader.set_epoch(epoch)
-            loss_sum = torch.zeros(1)
             for batch in train_loader:
                 optimizer.zero_grad()
                 loss = nn.functional.cross_entropy(model(batch["features"]), batch["label"])
                 loss.backward()
                 optimizer.step()
-                loss_sum += loss.detach()
-            mean_loss = sum_over_ranks(loss_sum).item() / (steps * world_size)
-            seconds = time.perf_counter() - started
-            training_seconds += seconds
+                step += 1
+                log_metrics(
+                    step, loss=loss, samples=batch_size, epoch=epoch + 1, total_steps=total_steps
+                )
+                if checkpoints.due(step):
+                    checkpoints.save(step, model, optimizer, train_loader, epoch=epoch)
+                if chaos and step == total_steps // 2 and world.attempt == 0:
+                    die_if_last(world.rank, world.size)
+            training_seconds += time.perf_counter() - started
             accuracy = evaluate(model, test_loader, sum_over_ranks)
-            metrics = {
-                "loss": mean_loss,
-                "accuracy": accuracy,
-                "samples_per_second": samples / seconds,
-            }
-            if rank == 0:
-                report(epoch, epochs, metrics, tracking_uri, run_id)
+            log_metrics(step, accuracy=accuracy)
+            if world.rank == 0:
+                done = f"epoch {epoch + 1:2} of {epochs}"
+                log_to_driver(f"{done}: loss {loss:.4f}, accuracy {accuracy:.4f}")
+        checkpoints.save(step, model, optimizer, train_loader, epoch=epochs)
+    log_model(model, input_example=example_digits(), step=step)
+    samples = (step - first_step) * batch_size * world.size
     return {
         "accuracy": accuracy,
-        "samples_per_second": epochs * samples / training_seconds,
-        # DistributedDataParallel keeps the network itself as its module.
-        "state_dict": getattr(model, "module", model).state_dict(),
+        "samples_per_second": samples / training_seconds,
+        "attempts": world.attempt + 1,
     }
 
 
@@ -167,15 +179,29 @@ def evaluate(model: nn.Module, loader: Any, sum_over_ranks: Callable[[Tensor], T
     return correct / rows
 
 
-def report(
-    epoch: int, epochs: int, metrics: dict[str, float], tracking_uri: str, run_id: str
-) -> None:
-    """Tells MLflow, and the person at the driver, how an epoch went."""
+def log_parameters(epochs: int, train_rows: int, test_rows: int) -> None:
+    """Tells MLflow what this job is about; how it is run is logged already."""
     import mlflow
 
-    mlflow.set_tracking_uri(tracking_uri)
-    mlflow.log_metrics(metrics, step=epoch, run_id=run_id)
-    log_to_driver(
-        f"epoch {epoch:2} of {epochs}: loss {metrics['loss']:.4f}, accuracy "
-        f"{metrics['accuracy']:.4f}, {metrics['samples_per_second']:,.0f} samples/s"
+    mlflow.log_params(
+        {
+            "epochs": epochs,
+            "learning_rate": LEARNING_RATE,
+            "seed": SEED,
+            "train_rows": train_rows,
+            "test_rows": test_rows,
+        }
     )
+
+
+def example_digits() -> Tensor:
+    """A few digits, [rows, 64], of which MLflow learns what the network takes."""
+    from sklearn.datasets import load_digits
+
+    return torch.tensor(load_digits().data[:4], dtype=torch.float32)
+
+
+def die_if_last(rank: int, size: int) -> None:
+    """Ends the last rank as a machine that fails would."""
+    if rank == size - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
