@@ -26,6 +26,9 @@ from tracking_server import TrackingServer
 from sparkdl_runner import DistributedRunner, RunConfig
 from sparkdl_runner.tracking import Tracking
 
+# Pairs of them; each is longer than what is said takes to be sent.
+STRETCHES = 40
+
 
 def add_parser(benchmarks: Any) -> None:
     """Adds ``tracking`` and its options to the command line."""
@@ -36,7 +39,6 @@ def add_parser(benchmarks: Any) -> None:
     parser.add_argument("--step-seconds", type=float, default=0.003, help="computing in a step")
     parser.add_argument("--delay-seconds", type=float, default=0.2, help="the server's answer")
     parser.add_argument("--outage-seconds", type=float, default=60.0, help="without a server")
-    parser.add_argument("--rounds", type=int, default=3, help="trainings of each kind")
     parser.add_argument("--output", type=Path, default=Path("benchmark-tracking.json"))
     parser.set_defaults(run=run)
 
@@ -61,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"  {name:<44}{micros:12,.1f}")
     print(
         f"\n{arguments.steps:,} steps, a server that answers in {arguments.delay_seconds:g} s, "
-        f"medians of {arguments.rounds}:"
+        f"medians of {STRETCHES} stretches:"
     )
     print(f"  steps/s, every step logged                  {speed['logged']:12,.1f}")
     print(f"  steps/s, nothing logged                     {speed['silent']:12,.1f}")
@@ -83,28 +85,20 @@ def measure_calls(url: str) -> dict[str, float]:
 
 
 def measure_speed(url: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Trainings that log every step, and that log nothing, in turns."""
-    rates: dict[bool, list[float]] = {True: [], False: []}
-    arrived = 0
-    for number in range(2 * arguments.rounds):
-        # In the order of a palindrome, so that neither gains from a machine that slows down.
-        is_logged = number % 4 in (0, 3)
-        trainer = runner(url, num_proc=-1)
-        rates[is_logged].append(
-            trainer.run(
-                train, steps=arguments.steps, step_seconds=arguments.step_seconds, log=is_logged
-            )
-        )
-        if is_logged:
-            arrived = count_metrics(url, trainer.mlflow_run_id)
-    logged, silent = (statistics.median(rates[kind]) for kind in (True, False))
+    """A training of which every other stretch of steps is logged, and the others are not."""
+    trainer = runner(url, num_proc=-1)
+    rates = trainer.run(
+        train_in_stretches, steps=arguments.steps, step_seconds=arguments.step_seconds
+    )
+    # Of stretches beside each other, as the machine may be busier at one time than another.
+    pairs = zip(rates["logged"], rates["silent"], strict=True)
     return {
-        "steps_per_second": {"logged": rates[True], "silent": rates[False]},
-        "logged": logged,
-        "silent": silent,
-        "slower_by": 1 - logged / silent,
+        "steps_per_second": rates,
+        "logged": statistics.median(rates["logged"]),
+        "silent": statistics.median(rates["silent"]),
+        "slower_by": 1 - statistics.median(logged / silent for logged, silent in pairs),
         "said": arguments.steps,
-        "arrived": arrived,
+        "arrived": count_metrics(url, trainer.mlflow_run_id),
     }
 
 
@@ -124,7 +118,7 @@ def measure_outage(server: TrackingServer, arguments: argparse.Namespace) -> dic
 
     accident = threading.Thread(target=fail_for_a_while)
     accident.start()
-    trainer.run(train, steps=steps, step_seconds=0.01, log=True)
+    trainer.run(train, steps=steps, step_seconds=0.01)
     accident.join()
     arrived = count_metrics(server.url, trainer.mlflow_run_id)
     return {"seconds": seconds, "said": steps, "arrived": arrived}
@@ -145,11 +139,39 @@ def count_metrics(url: str, run_id: str | None) -> int:
     return len({metric.step for metric in client.get_metric_history(run_id, "loss")})
 
 
-def train(steps: int, step_seconds: float, log: bool) -> float:
-    """Computes for a while in each step, as a training does; returns steps a second."""
-    import torch
-
+def train_in_stretches(steps: int, step_seconds: float) -> dict[str, list[float]]:
+    """Steps a second of stretches with ``log_metrics`` after every step, and without."""
     from sparkdl_runner.tracking import log_metrics
+
+    compute = computing(step_seconds)
+    rates: dict[str, list[float]] = {"logged": [], "silent": []}
+    stretch = max(1, steps // STRETCHES)
+    step = 0
+    for number in range(2 * STRETCHES):
+        # In the order of a palindrome, so that neither gains from a machine that slows down.
+        kind = "logged" if number % 4 in (0, 3) else "silent"
+        start = time.perf_counter()
+        for _ in range(stretch):
+            loss = compute()
+            if kind == "logged":
+                step += 1
+                log_metrics(step, loss=loss, accuracy=0.5, samples=32)
+        rates[kind].append(stretch / (time.perf_counter() - start))
+    return rates
+
+
+def train(steps: int, step_seconds: float) -> None:
+    """Computes for a while in each step, and logs it."""
+    from sparkdl_runner.tracking import log_metrics
+
+    compute = computing(step_seconds)
+    for step in range(1, steps + 1):
+        log_metrics(step, loss=compute(), accuracy=0.5, samples=32)
+
+
+def computing(step_seconds: float) -> Any:
+    """What takes about so long and returns a loss."""
+    import torch
 
     torch.set_num_threads(1)
     matrix = torch.randn(256, 256)
@@ -157,14 +179,13 @@ def train(steps: int, step_seconds: float, log: bool) -> float:
     for _ in range(200):
         matrix @ matrix
     repeats = max(1, round(step_seconds / ((time.perf_counter() - start) / 200)))
-    start = time.perf_counter()
-    for step in range(1, steps + 1):
+
+    def compute() -> torch.Tensor:
         for _ in range(repeats):
             result = matrix @ matrix
-        loss = result.mean()
-        if log:
-            log_metrics(step, loss=loss, accuracy=0.5, samples=32)
-    return steps / (time.perf_counter() - start)
+        return result.mean()
+
+    return compute
 
 
 def time_our_calls(count: int) -> dict[str, float]:
