@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sparkdl_runner.gang import Gang
@@ -29,6 +29,7 @@ class Console(Sink):
     def __init__(self, *, show_output: bool, reports: Sequence[Reports] = ()) -> None:
         self._show_output = show_output
         self._reports = reports
+        self._has_complained = False
         self.failures: list[Outcome] = []
 
     def output(self, world: World, lines: list[str]) -> None:
@@ -54,18 +55,26 @@ class Console(Sink):
         """Shows what is wrong, and passes the report on."""
         for problem in report["problems"]:
             write_lines(sys.stderr, world, [problem])
-        for one in self._reports:
-            one.progress(world, report)
+        self._pass_on(lambda one: one.progress(world, report))
 
     def host_metrics(self, world: World, values: dict[str, float]) -> None:
         """Passes them on."""
-        for one in self._reports:
-            one.host_metrics(world, values)
+        self._pass_on(lambda one: one.host_metrics(world, values))
 
     def file_part(self, world: World, name: str, data: bytes, *, is_first: bool) -> None:
         """Passes it on."""
+        self._pass_on(lambda one: one.file_part(world, name, data, is_first=is_first))
+
+    def _pass_on(self, give: Callable[[Reports], None]) -> None:
+        """Gives a report to all who take it. What goes wrong there must not end a training."""
         for one in self._reports:
-            one.file_part(world, name, data, is_first=is_first)
+            try:
+                give(one)
+            except Exception as error:
+                if not self._has_complained:
+                    self._has_complained = True
+                    told = f"a report of the ranks was not understood: {error!r:.300}"
+                    print(f"sparkdl_runner: {told}", file=sys.stderr)
 
 
 def show_notes(outcomes: Sequence[Outcome]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import itertools
+import json
 import queue
 import socket
 import sys
@@ -31,6 +32,8 @@ ALIVE_SECONDS = 1.0
 # What must arrive is kept until the driver says that it has. Reports beyond the limit are dropped;
 # parts of files wait for room.
 MAX_UNCONFIRMED = 2000
+# What did not fit into a frame would break the connection for all that comes after it.
+MAX_REPORT_BYTES = MAX_FRAME_BYTES - 64 * 1024
 MAX_UNCONFIRMED_PARTS = 32
 FILES_SECONDS = 30.0
 _NUDGE: dict[str, Any] = {}
@@ -127,7 +130,9 @@ class LogClient(Sink):
         message = {"kind": "progress", "report": report}
         if not report["entries"] and not report["problems"]:
             self._put(message)
-        elif not self._put_surely(message, MAX_UNCONFIRMED, wait_seconds=0):
+        elif len(json.dumps(report)) > MAX_REPORT_BYTES or not self._put_surely(
+            message, MAX_UNCONFIRMED, wait_seconds=0
+        ):
             self.dropped_reports += 1
 
     def host_metrics(self, world: World, values: dict[str, float]) -> None:
@@ -174,10 +179,12 @@ class LogClient(Sink):
                 f"{self.dropped_lines} lines of rank {self._world.rank} were not shown, since the "
                 "driver could not keep up"
             )
-        if self.dropped_reports:
+        with self._changed:
+            lost = self.dropped_reports + len(self._unconfirmed)
+        if lost:
             notes.append(
-                f"{self.dropped_reports} reports of rank {self._world.rank} with metrics were "
-                "lost, since the driver did not take them"
+                f"{lost} reports of rank {self._world.rank} (metrics, parts of files) may be "
+                "lost: the driver did not confirm them"
             )
         return tuple(notes)
 
@@ -222,7 +229,12 @@ class LogClient(Sink):
             waiting = [pair for pair in self._unconfirmed if pair[0] > self._sent_up_to]
         for number, message in waiting:
             frame = {"kind": "sure", "number": number, "message": message}
-            connection.sendall(codec.seal(frame))
+            try:
+                sealed = codec.seal(frame)
+            except ValueError:  # Too large; it must not stand in the way of all others.
+                self.dropped_reports += 1
+                sealed = codec.seal({**frame, "message": _NUDGE})
+            connection.sendall(sealed)
             self._sent_up_to = number
 
     def _send(self) -> None:

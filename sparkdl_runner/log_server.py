@@ -115,15 +115,16 @@ class LogServer(ServerThread):
                 elif world is not None:
                     number = int(message["number"]) if message["kind"] == "sure" else None
                     if number is not None:
-                        if number <= self._had.get(partition, 0):
-                            continue  # It had arrived, and the word that it had did not.
                         message = message["message"]
+                        if number <= self._had.get(partition, 0):
+                            message = {"kind": "nothing"}  # It had arrived; the word of that not.
+                        # Before it is delivered, as it may come again meanwhile.
+                        self._had[partition] = max(number, self._had.get(partition, 0))
                     # The sink prints, which may block; the loop must go on hearing the others.
                     self._delivering.add(partition)
                     await asyncio.to_thread(self._deliver, world, message)
                     self._delivering.discard(partition)
                     if number is not None:
-                        self._had[partition] = number
                         writer.write(outgoing.seal({"kind": "confirmed", "number": number}))
         finally:
             ping.cancel()
@@ -133,7 +134,7 @@ class LogServer(ServerThread):
                 self.watch.gone(partition)
 
     def _deliver(self, world: World, message: dict[str, Any]) -> None:
-        kind = message["kind"]
+        kind = message.get("kind")
         if kind == "output":
             self._sink.output(world, [str(line) for line in message["lines"]])
         elif kind == "message":

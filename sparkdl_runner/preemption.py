@@ -18,6 +18,7 @@ ours: Callable[[], bool] | None = None
 the run is over. Set by the worker; there is nobody to save for then."""
 
 _listeners = 0
+_pid = 0
 _requested = False
 _previous: Any = None
 
@@ -29,10 +30,11 @@ def listen() -> bool:
         Whether it does. Python lets only the main thread set handlers, so elsewhere this changes
         nothing and returns False. Every True asks for one ``stop_listening``.
     """
-    global _listeners, _previous
+    global _listeners, _previous, _pid
     if threading.current_thread() is not threading.main_thread():
         return False
     if _listeners == 0:
+        _pid = os.getpid()
         _previous = signal.signal(signal.SIGTERM, _handle)
     _listeners += 1
     return True
@@ -61,7 +63,8 @@ def requested() -> bool:
 
 def _handle(number: int, frame: FrameType | None) -> None:
     global _requested
-    if _listeners == 0 or (ours is not None and ours()):
+    # A process that the function forked saves nothing; whoever ends it means it.
+    if _listeners == 0 or os.getpid() != _pid or (ours is not None and ours()):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTERM)
         return

@@ -85,12 +85,15 @@ class DistributedRunner:
         function.check_call(main, kwargs)
         _check_on_driver()
         packed = function.pack(main, kwargs)
-        tracked = self._open_run()
-        self.mlflow_run_id = None if tracked is None else tracked.run_id
         bar = ProgressBar()
+        self.mlflow_run_id = None
+        tracked: TrackedRun | None = None
         ended_by: BaseException | None = None
         try:
-            gang = self._gang(packed, [bar, *([tracked] if tracked is not None else [])])
+            tracked = self._open_run()
+            self.mlflow_run_id = None if tracked is None else tracked.run_id
+            # First what is kept, then what is shown.
+            gang = self._gang(packed, [bar] if tracked is None else [tracked, bar])
             if tracked is not None:
                 tracked.describe(
                     num_proc=self.num_proc,

@@ -54,6 +54,8 @@ def main() -> None:
     except EOFError:
         return  # The agent gave up before the run began.
     os.environ.update(envelope.environment)
+    for name in envelope.unset:
+        os.environ.pop(name, None)
     sys.path += [path for path in envelope.search_path if _is_new(path)]
     world.enter_world(envelope.world)
     driver_log.connect(line)
@@ -101,8 +103,8 @@ def _run(line: Line, backend: Backend, envelope: Envelope, listener_fd: int | No
         payload = function.pack_result(value, envelope.world)
     except BaseException as error:
         _end_if_forked(pid, error)
-        recorder.close()
         _send_failure(line, backend, error)
+        recorder.close()  # Only now: the error must be heard, whatever becomes of the metrics.
         return 1
     line.send({"kind": RETURNED}, payload)
     return 0

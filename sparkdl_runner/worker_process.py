@@ -169,6 +169,7 @@ class WorkerProcess:
                 ("control", self._receive),
                 ("exit", self._await_exit),
                 ("vitals", self._look_after),
+                ("host", self._look_at_host),
             )
         ]
         self._is_relaying = True
@@ -353,15 +354,21 @@ class WorkerProcess:
             report = {"kind": FAILED, "exception": type(error).__name__, "message": told}
             self._events.put(("report", (report, b"")))
 
+    def _look_at_host(self) -> None:
+        """In a thread of its own: a GPU driver that hangs must not pass for a rank that does."""
+        if not self._looks_at_host:
+            return
+        with suppress(Exception):  # A page without these figures is no reason to end a training.
+            host = HostMetrics()
+            pause = host_metrics.FIRST_LOOK_SECONDS
+            while not self._is_over.wait(pause):
+                self._sink.host_metrics(self._world, host.look())
+                pause = host_metrics.LOOK_SECONDS
+
     def _look_after(self) -> None:
-        host = HostMetrics() if self._looks_at_host else None
-        next_look = time.monotonic() + host_metrics.FIRST_LOOK_SECONDS
         while not self._is_over.wait(LOOK_SECONDS):
             self._memory.look()
             self._sink.vital_signs(self._world, self._observer.look())
-            if host is not None and time.monotonic() >= next_look:
-                next_look += host_metrics.LOOK_SECONDS
-                self._sink.host_metrics(self._world, host.look())
 
     def _relay_output(self) -> None:
         rest = b""

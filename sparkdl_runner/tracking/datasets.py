@@ -20,7 +20,11 @@ def converters_in(ingredients: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for words, value in ingredients:
-        is_conversion = hasattr(value, "cache_dir_url") and hasattr(value, "dataset_size")
+        # Of its class: somebody else's object may do anything when it is asked for an attribute.
+        kind = type(value)
+        is_conversion = hasattr(kind, "make_torch_dataloader") and "cache_dir_url" in getattr(
+            value, "__dict__", ()
+        )
         if is_conversion and not any(value is known for known in found.values()):
             name = words.rpartition("'")[0].rpartition("'")[2]
             found[name or f"data_{len(found)}"] = value

@@ -7,10 +7,13 @@ import time
 from typing import Protocol
 
 from sparkdl_runner.tracking.recorder import Entry
-from sparkdl_runner.tracking.server import RefusedError, ServerUnreachableError
+from sparkdl_runner.tracking.server import RefusedError, ServerFailedError
 from sparkdl_runner.tracking.spool import Spool
 
 # MLflow takes at most 1000 metrics, 100 parameters and 100 tags at a time.
+MAX_REFUSED = 20
+# An entry at which the server stumbles so often, alone, is given up, so that others get through.
+MAX_TRIES = 20
 MAX_METRICS, MAX_PARAMS, MAX_TAGS = 1000, 100, 100
 _MOST = {"metric": MAX_METRICS, "param": MAX_PARAMS, "tag": MAX_TAGS}
 # Small batches would keep a server busier than it need be.
@@ -66,6 +69,7 @@ class Delivery:
 
     def _run(self) -> None:
         pause = FIRST_PAUSE_SECONDS
+        failures = 0
         while not self._stopped.is_set():
             waiting = self._spool.peek(MAX_METRICS, timeout_seconds=0.5)
             if not waiting:
@@ -73,17 +77,25 @@ class Delivery:
             if len(waiting) < MAX_METRICS:
                 self._hurry.wait(GATHER_SECONDS)
                 waiting = self._spool.peek(MAX_METRICS, timeout_seconds=0.5)
-            batch = _fitting(waiting)
+            # Perhaps it is one entry that fails, or too much for a slow server to do in time.
+            batch = _fitting(waiting)[: max(1, MAX_METRICS >> min(failures, 10))]
             try:
                 self._tell(batch)
-            except ServerUnreachableError as error:
-                self.trouble = str(error)
+            except Exception as error:  # Whatever it is, it must not be the last delivery.
+                answered = isinstance(error, ServerFailedError)
+                failures += answered
+                if answered and len(batch) == 1 and failures > MAX_TRIES:
+                    self._refuse(batch[0], error)
+                    self._spool.drop(1)
+                    failures = 0
+                    continue
+                self.trouble = str(error) or type(error).__name__
                 self.troubled_since = self.troubled_since or time.monotonic()
                 self._stopped.wait(pause)
                 pause = min(2 * pause, MOST_PAUSE_SECONDS)
                 continue
             self.trouble = self.troubled_since = None
-            pause = FIRST_PAUSE_SECONDS
+            pause, failures = FIRST_PAUSE_SECONDS, max(0, failures - 1)
             self._spool.drop(len(batch))
 
     def _tell(self, batch: list[Entry]) -> None:
@@ -92,12 +104,18 @@ class Delivery:
             self._server.tell(batch)
         except RefusedError as error:
             if len(batch) == 1:
-                kind, key, *_ = batch[0]
-                self.refused.append(f"the {kind} {key!r}: {error}")
+                self._refuse(batch[0], error)
                 return
             middle = len(batch) // 2
             self._tell(batch[:middle])
             self._tell(batch[middle:])
+
+    def _refuse(self, entry: Entry, error: Exception) -> None:
+        kind, key, *_ = entry
+        if len(self.refused) < MAX_REFUSED:
+            self.refused.append(f"the {kind} {key!r}: {error}")
+        elif len(self.refused) == MAX_REFUSED:
+            self.refused.append("and more was refused")
 
 
 def _fitting(entries: list[Entry]) -> list[Entry]:

@@ -74,6 +74,9 @@ class Journal:
                 f"kept as 'attempt_{self._attempt}/{key}'"
             )
             key = f"attempt_{self._attempt}/{key}"
+            if self._params.get(key) == text:
+                self.problems.pop()
+                return None
         elif known == text:
             return None
         self._params[key] = text
@@ -83,6 +86,6 @@ class Journal:
         if len(text) <= most:
             return text
         self.problems.append(
-            f"the {kind} {key!r} has {len(text)} characters, and MLflow takes {most}: it was cut"
+            f"the {kind} {key!r} is longer than the {most} characters that MLflow takes: it was cut"
         )
         return text[: most - 1] + "…"

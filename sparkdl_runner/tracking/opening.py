@@ -73,8 +73,10 @@ def open_run(settings: Tracking, lease: Lease) -> Opened:
     client = _ask(lambda: mlflow.MlflowClient(tracking_uri=uri), f"use the tracking URI {shown!r}")
     if settings.run_id is not None:
         return _resume(mlflow, client, uri, settings.run_id, lease)
-    active = mlflow.active_run()
-    experiment_id = _experiment(client, settings.experiment, active, shown)
+    # What is active in another store has no meaning in this one.
+    is_global = uri == mlflow.get_tracking_uri()
+    active = mlflow.active_run() if is_global else None
+    experiment_id = _experiment(client, settings.experiment, active, shown, is_global=is_global)
     run = _ask(
         lambda: client.create_run(
             experiment_id, tags=_context_tags(active), run_name=settings.run_name
@@ -143,8 +145,12 @@ def _resume(mlflow: Any, client: Any, uri: str, run_id: str, lease: Lease) -> Op
     )
 
 
-def _experiment(client: Any, name: str | None, active: Any, shown: str) -> str:
+def _experiment(client: Any, name: str | None, active: Any, shown: str, *, is_global: bool) -> str:
     """The id of the experiment, which is made if it has a name and is not there."""
+    if name is None and not is_global:
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME")
+        if name is None:
+            return os.environ.get("MLFLOW_EXPERIMENT_ID") or "0"
     if name is None:
         if active is not None:
             return str(active.info.experiment_id)

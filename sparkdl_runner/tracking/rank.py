@@ -31,7 +31,7 @@ def begin(rank: int, run: Mapping[str, Any] | None, send: Send, *, trace_steps: 
     trace = None
     if run is not None and trace_steps and rank == 0:
         trace = StepTrace(artifacts_in(run["folder"]) / "torch-profiler-rank-0.json.gz")
-    recorder = Recorder(rank, send, trace)
+    recorder = Recorder(rank, send, trace, run_id="" if run is None else str(run["run_id"]))
     if run is not None:
         recorder.start()
         prepare(RankRun(**run), recorder)

@@ -9,6 +9,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+_MLFLOWS = ("MLFLOW_", "DATABRICKS_")
+_NOT_FOR_OTHER_RANKS = (
+    "MLFLOW_TRACKING_USERNAME",
+    "MLFLOW_TRACKING_PASSWORD",
+    "MLFLOW_TRACKING_TOKEN",
+    "MLFLOW_RUN_ID",
+    "MLFLOW_EXPERIMENT_ID",
+    "MLFLOW_EXPERIMENT_NAME",
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class RankRun:
@@ -61,7 +71,7 @@ class RunTicket:
             run_name=self.run_name,
             experiment_id=self.experiment_id,
             artifact_uri=self.artifact_uri,
-            tracking_uri=self.tracking_uri,
+            tracking_uri=self.tracking_uri if rank == 0 else "",  # It may hold a password.
             store_is_elsewhere=self.store_is_elsewhere,
             other_ranks=self.other_ranks,
             rank=rank,
@@ -72,7 +82,12 @@ class RunTicket:
         # What the function starts, in another Python, must find the same run, or none.
         if rank == 0:
             environment = {
-                **self.credentials,
+                # A host's own way into its cloud comes before the driver's.
+                **{
+                    name: value
+                    for name, value in self.credentials.items()
+                    if name.startswith(_MLFLOWS) or name not in os.environ
+                },
                 "MLFLOW_TRACKING_URI": self.tracking_uri,
                 "MLFLOW_EXPERIMENT_ID": self.experiment_id,
                 "MLFLOW_RUN_ID": self.run_id,
@@ -87,6 +102,10 @@ class RunTicket:
             # All ranks must agree that there is one; rank 0 writes it.
             environment["HOROVOD_TIMELINE"] = str(run.artifacts / "horovod-timeline.json")
         return run, environment
+
+    def not_for(self, rank: int) -> tuple[str, ...]:
+        """Variables that a rank other than 0 must not have of its host: they would let it in."""
+        return () if rank == 0 else _NOT_FOR_OTHER_RANKS
 
 
 def artifacts_in(folder: str | os.PathLike[str]) -> Path:

@@ -6,9 +6,11 @@ and samples, and where the time went.
 
 from __future__ import annotations
 
+import json
 import math
 import numbers
 import operator
+import os
 import re
 import threading
 import time
@@ -24,8 +26,15 @@ from sparkdl_runner.tracking.time_use import TimeUse
 SEND_SECONDS = 0.5
 # A report of the other ranks holds sums, of which any later one makes up for a lost one.
 OTHER_RANKS_SEND_SECONDS = 1.0
-# One frame of the log channel holds these many entries with ease.
+# A report must fit into a frame of the log channel, which holds a megabyte.
 MAX_ENTRIES_PER_REPORT = 2000
+MAX_REPORT_BYTES = 600_000
+METRIC_BYTES = 300
+# MLflow takes less; the driver cuts the rest, and says so.
+MAX_TEXT_CHARACTERS = 10_000
+MAX_LATEST = 50
+CLOSE_SECONDS = 10.0
+MAX_PROBLEMS = 20
 MAX_WAITING_ENTRIES = 1_000_000
 # What was said in the last seconds before a checkpoint is kept in it as well: a host that is lost
 # right after may have sent it to nobody.
@@ -49,10 +58,15 @@ class Recorder:
         rank: The rank; only rank 0's metrics are sent.
         send: Takes a report (JSON values). May block; may raise OSError when nobody listens.
         trace: Records steps in detail, if that is wanted.
+        run_id: The MLflow run; what a checkpoint of another run holds is not said in this one.
     """
 
-    def __init__(self, rank: int, send: Send, trace: StepTrace | None = None) -> None:
+    def __init__(
+        self, rank: int, send: Send, trace: StepTrace | None = None, run_id: str = ""
+    ) -> None:
         self._rank = rank
+        self._run_id = run_id
+        self._pid = os.getpid()
         self._send = send
         self._trace = trace
         self._said: deque[tuple[int, float, Mapping[str, Any]]] = deque()
@@ -93,10 +107,12 @@ class Recorder:
         total_steps: int | None,
     ) -> None:
         """See ``sparkdl_runner.tracking.log_metrics``."""
+        if os.getpid() != self._pid:
+            return  # A forked process has the training's memory, and none of its threads.
         if self._thread is None:
             self.start()
         if type(step) is not int:
-            step = _step_number(step)
+            step = _whole("step", step)
         if self._rank == 0 and metrics:
             values = {}
             for name, value in metrics.items():
@@ -114,32 +130,36 @@ class Recorder:
             # How long the step before took, nobody knows: counting begins here.
             self._first = self._last
             if samples is not None and "batch_size_per_rank" not in facts.current():
-                facts.note(batch_size_per_rank=samples)
+                facts.note(batch_size_per_rank=_whole("samples", samples))
         elif samples is not None:
-            self._samples += samples
+            self._samples += _whole("samples", samples)
         if epoch is not None:
-            self._epoch = epoch
+            self._epoch = _whole("epoch", epoch)
         if total_steps is not None:
-            self._total_steps = total_steps
+            self._total_steps = _whole("total_steps", total_steps)
         if self._trace is not None:
             self._trace.step()
 
     def add(self, entries: list[Entry]) -> None:
         """Takes what plain MLflow calls on rank 0 say."""
+        if os.getpid() != self._pid:
+            return
         for entry in entries:
             if entry[0] == "metric":
                 self._see(entry[1], entry[2], entry[4])
-        self._entries.extend(entries)
+            else:
+                entry[2] = entry[2][:MAX_TEXT_CHARACTERS]
+        if len(self._entries) < MAX_WAITING_ENTRIES:
+            self._entries.extend(entries)
+        else:
+            self._dropped += len(entries)
 
     def flush(self) -> None:
         """Sends what was said until now."""
         with self._sending:
             self._collect()
             while True:
-                batch = [
-                    self._entries.popleft()
-                    for _ in range(min(len(self._entries), MAX_ENTRIES_PER_REPORT))
-                ]
+                batch = self._next_batch()
                 if batch:
                     self._remember(batch)
                 self._send(self._report(batch))
@@ -149,15 +169,20 @@ class Recorder:
     def close(self) -> None:
         """Sends the rest and ends."""
         self._stopped.set()
-        if self._thread is not None:
-            self._thread.join()
-            self.time_use.stop()
-            if self._rank == 0:
-                resumable.unregister("metrics")
+        if self._thread is None or os.getpid() != self._pid:
+            return
+        if self._rank == 0:
+            resumable.unregister("metrics")
+        self._thread.join(CLOSE_SECONDS)
+        if self._thread.is_alive():
+            return  # It waits for a GPU that answers no more, or for an agent that is gone.
+        self.time_use.stop()
+        # What the function returned, or raised, matters more than what went wrong here.
+        with suppress(Exception):
             if self._trace is not None:
                 self._trace.close()
-            with suppress(OSError):  # Nobody listens any more.
-                self.flush()
+        with suppress(Exception):
+            self.flush()
 
     def _run(self) -> None:
         seconds = SEND_SECONDS if self._rank == 0 else OTHER_RANKS_SEND_SECONDS
@@ -166,28 +191,49 @@ class Recorder:
                 self.flush()
             except OSError:
                 return  # The agent is gone, and this process will be.
+            except Exception as error:
+                self._problems.append(f"a report could not be sent: {error!r:.300}")
+
+    def _next_batch(self) -> list[Entry]:
+        """Takes as many entries as one report may hold."""
+        batch: list[Entry] = []
+        size_bytes = 0
+        while self._entries and len(batch) < MAX_ENTRIES_PER_REPORT:
+            entry = self._entries[0]
+            own = METRIC_BYTES if entry[0] == "metric" else len(json.dumps(entry))
+            if batch and size_bytes + own > MAX_REPORT_BYTES:
+                break
+            size_bytes += own
+            batch.append(self._entries.popleft())
+        return batch
 
     def _collect(self) -> None:
         """Turns what was said into entries; numbers still on a GPU are fetched here."""
         while self._said:
             step, at, values = self._said.popleft()
             for name, value in values.items():
-                number = float(value)
+                try:
+                    number = float(value)
+                except Exception:  # A GPU that failed; the function will tell of it.
+                    self._dropped += 1
+                    continue
                 self._see(name, number, step)
                 self._entries.append(["metric", name, number, int(at * 1000), step, {}])
 
     def _see(self, name: str, value: float, step: int) -> None:
-        self._latest[name] = value
+        if name in self._latest or len(self._latest) < MAX_LATEST:
+            self._latest[name] = value
         if not math.isfinite(value) and name not in self._not_finite:
             self._not_finite.add(name)
             self._problems.append(f"the metric {name!r} is {value} at step {step}")
 
     def _report(self, entries: list[Entry]) -> dict[str, Any]:
-        problems, self._problems = self._problems, []
+        problems = self._problems[:MAX_PROBLEMS]
+        del self._problems[:MAX_PROBLEMS]
         if self._dropped:
             problems.append(
                 f"{self._dropped} metrics were dropped, since they came faster than they could be "
-                "sent"
+                "sent, or their GPU gave none"
             )
             self._dropped = 0
         nothing: _Moment = (0, 0.0, {})
@@ -209,21 +255,22 @@ class Recorder:
 
     def _remember(self, entries: list[Entry]) -> None:
         now = time.monotonic()
-        self._remembered.append((now, entries))
+        # Parameters and tags may hold secrets, which the driver takes out; and need no repeating.
+        self._remembered.append((now, [entry for entry in entries if entry[0] == "metric"]))
         while self._remembered and now - self._remembered[0][0] > REMEMBER_SECONDS:
             self._remembered.popleft()
 
-    def _get_state(self) -> list[Entry]:
+    def _get_state(self) -> dict[str, Any]:
         """What to keep in a checkpoint: all of it has been sent, but perhaps to nobody."""
-        with suppress(OSError):
+        with suppress(Exception):
             self.flush()
         recent = [entry for _, entries in tuple(self._remembered) for entry in entries]
-        return recent[-MAX_REMEMBERED_ENTRIES:]
+        return {"run_id": self._run_id, "entries": recent[-MAX_REMEMBERED_ENTRIES:]}
 
-    def _put_state(self, entries: Any) -> None:
+    def _put_state(self, state: Any) -> None:
         """Says again what a checkpoint holds; the driver passes over what it has had."""
-        if isinstance(entries, list):
-            self._entries.extend(entry for entry in entries if isinstance(entry, list))
+        if isinstance(state, dict) and state.get("run_id") == self._run_id:
+            self._entries.extend(entry for entry in state.get("entries", ()) if _is_metric(entry))
 
     def _check_name(self, name: Any) -> None:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -251,10 +298,19 @@ def _as_number(name: str, value: Any, step: int) -> Any:
     )
 
 
-def _step_number(step: Any) -> int:
+def _whole(name: str, value: Any) -> int:
     try:
-        if not isinstance(step, bool):
-            return operator.index(step)
+        if not isinstance(value, bool):
+            return operator.index(value)
     except TypeError:
         pass
-    raise TypeError(f"log_metrics: step is {step!r}; expected a whole number.")
+    raise TypeError(f"log_metrics: {name} is {value!r:.100}; expected a whole number.")
+
+
+def _is_metric(entry: Any) -> bool:
+    """Whether an entry that was read from somewhere is what it should be."""
+    if not isinstance(entry, list) or len(entry) != 6 or entry[0] != "metric":
+        return False
+    _, name, value, at, step, extra = entry
+    is_whole = type(at) is int and type(step) is int
+    return is_whole and isinstance(name, str) and type(value) is float and isinstance(extra, dict)

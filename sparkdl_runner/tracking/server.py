@@ -15,11 +15,15 @@ from sparkdl_runner.tracking.recorder import Entry
 
 REQUEST_SECONDS = 10.0
 _REMOTE = ("http", "https")
-_TELL_AGAIN = (408, 425, 429)
+_TELL_AGAIN = (401, 403, 404, 408, 425, 429)
 
 
 class ServerUnreachableError(Exception):
     """What was said did not arrive, and may arrive later."""
+
+
+class ServerFailedError(ServerUnreachableError):
+    """The server is there, and something went wrong in it."""
 
 
 class RefusedError(Exception):
@@ -85,8 +89,10 @@ class TrackingServer:
         if response.status_code == 200:
             return
         told = f"HTTP {response.status_code}: {response.text[:500]}"
-        # A server that does not know us may be told a new token, or be mended.
-        if response.status_code >= 500 or response.status_code in (401, 403, *_TELL_AGAIN):
+        if response.status_code >= 500:
+            raise ServerFailedError(told)
+        # Who does not know us, or the run, may be told a new token, or be mended.
+        if response.status_code in _TELL_AGAIN:
             raise ServerUnreachableError(told)
         raise RefusedError(told)
 
@@ -106,9 +112,9 @@ class TrackingServer:
         try:
             self._store.log_batch(self._run_id, metrics, params, tags)
         except MlflowException as error:
-            if error.error_code in ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST"):
+            if error.error_code == "INVALID_PARAMETER_VALUE":
                 raise RefusedError(_first_line(error)) from error
-            raise ServerUnreachableError(_first_line(error)) from error
+            raise ServerFailedError(_first_line(error)) from error
         except Exception as error:  # A database has errors of its own: locked, gone, full.
             raise ServerUnreachableError(_first_line(error)) from error
 
@@ -170,6 +176,7 @@ def credentials(uri: str) -> dict[str, str]:
     """
     names = ("MLFLOW_", "DATABRICKS_", "AWS_", "AZURE_", "GOOGLE_")
     found = {name: value for name, value in os.environ.items() if name.startswith(names)}
+    found.pop("MLFLOW_EXPERIMENT_NAME", None)  # The run's own has been chosen.
     if _is_databricks(uri):
         from mlflow.utils.databricks_utils import get_databricks_host_creds
 

@@ -7,12 +7,10 @@ import json
 import os
 import threading
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 
 from sparkdl_runner.tracking.recorder import Entry
-
-# Beyond it, what is delivered is cut off the file, though more is still to come.
-_COMPACT_BYTES = 64 << 20
 
 
 class Spool:
@@ -37,7 +35,7 @@ class Spool:
         self._end = 0
         self._is_ending = False
         for line in os.pread(self._fd, os.fstat(self._fd).st_size, 0).splitlines(keepends=True):
-            if not line.endswith(b"\n"):
+            if not _is_whole(line):
                 break  # The driver ended while it wrote.
             self._sizes.append(len(line))
             self._end += len(line)
@@ -88,10 +86,9 @@ class Spool:
                 del self._unwritten[:count]
             for _ in range(min(count, len(self._sizes))):
                 self._read_from += self._sizes.popleft()
-            if not self._sizes or self._read_from > _COMPACT_BYTES:
-                rest = os.pread(self._fd, self._end - self._read_from, self._read_from)
+            if not self._sizes:
                 os.ftruncate(self._fd, 0)
-                self._end, self._read_from = os.write(self._fd, rest), 0
+                self._end = self._read_from = 0
             self._changing.notify_all()
 
     def stop_waiting(self) -> None:
@@ -99,6 +96,10 @@ class Spool:
         with self._changing:
             self._is_ending = True
             self._changing.notify_all()
+
+    def waiting(self) -> list[Entry]:
+        """All entries that wait, the oldest first."""
+        return self.peek(len(self._sizes), 0) if self._sizes else []
 
     def wait_until_empty(self, timeout_seconds: float) -> bool:
         """Waits for all to be delivered. Returns whether it is."""
@@ -112,7 +113,18 @@ class Spool:
         with self._changing:
             if self._fd < 0:
                 return
+            if self._unwritten:
+                with suppress(OSError):  # There may be room again.
+                    text = "".join(f"{json.dumps(entry)}\n" for entry in self._unwritten)
+                    os.write(self._fd, text.encode())
             os.close(self._fd)
             self._fd = -1
-            if not self._sizes:
+            if not self._sizes and not self._unwritten:
                 self.path.unlink(missing_ok=True)
+
+
+def _is_whole(line: bytes) -> bool:
+    try:
+        return line.endswith(b"\n") and isinstance(json.loads(line), list)
+    except ValueError:
+        return False

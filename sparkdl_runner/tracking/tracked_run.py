@@ -8,8 +8,10 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +24,17 @@ from sparkdl_runner.tracking.delivery import Delivery
 from sparkdl_runner.tracking.journal import Journal
 from sparkdl_runner.tracking.lease import RENEW_SECONDS, Lease
 from sparkdl_runner.tracking.opening import ATTEMPT_TAG, Opened, open_run
+from sparkdl_runner.tracking.past import Past
 from sparkdl_runner.tracking.performance import Performance
 from sparkdl_runner.tracking.rank_run import RunTicket
 from sparkdl_runner.tracking.recorder import Entry
-from sparkdl_runner.tracking.server import TrackingServer, credentials, is_remote, wait_for_server
+from sparkdl_runner.tracking.server import (
+    REQUEST_SECONDS,
+    TrackingServer,
+    credentials,
+    is_remote,
+    wait_for_server,
+)
 from sparkdl_runner.tracking.settings import Tracking
 from sparkdl_runner.tracking.spool import Spool
 from sparkdl_runner.tracking.story import Attempt, Story
@@ -35,6 +44,10 @@ from sparkdl_runner.world import World
 FIRST_TELL_SECONDS, MOST_TELL_SECONDS = 2.0, 60.0
 TELLS_BEFORE_SLOWER = 200
 SYSTEM_PREFIX = "system/"
+UPLOAD_SECONDS = 600.0
+
+_held: set[str] = set()
+"""The runs that threads of this driver hold."""
 
 
 class TrackedRun(Reports):
@@ -49,20 +62,20 @@ class TrackedRun(Reports):
         self._opened = opened
         self._lease = lease
         self.run_id: str = opened.run.info.run_id
-        self.first_attempt = opened.first_attempt
         self._credentials = credentials(opened.uri)
         self._redact = Redactor(secrets_of() + secrets_of(self._credentials))
-        params = dict(opened.run.data.params)
-        last_steps = _last_steps(opened) if opened.first_attempt else {}
-        self._journal = Journal(params, last_steps, self._redact)
         self._spool = Spool(_spool_folder() / f"{self.run_id}.jsonl")
-        self._delivery = Delivery(self._spool, TrackingServer(opened.uri, self.run_id))
+        # What an earlier driver could not deliver is part of what the run has been told.
+        past = Past.of(opened, self._spool.waiting())
+        self.first_attempt = past.attempts
+        self._journal = Journal(past.params, past.last_steps, self._redact)
         self._folder = Path(tempfile.mkdtemp(prefix="sparkdl_runner-run-"))
+        self._delivery = Delivery(self._spool, TrackingServer(opened.uri, self.run_id))
         self._performance = Performance()
-        self._system_step = int(time.time()) if opened.first_attempt else 0
         self._worlds: dict[int, World] = {}
         self._gpus: dict[str, int] = {}
         self._facts: dict[str, Any] = {}
+        self._told_facts: dict[str, Any] = {}
         self._step = 0
         self._noting = threading.Lock()
         self._attempts: list[Attempt] = []
@@ -77,18 +90,29 @@ class TrackedRun(Reports):
         Raises:
             LaunchError: See ``opening.open_run``.
         """
+        if settings.run_id in _held:
+            raise LaunchError(
+                f"The MLflow run {settings.run_id} is active in another thread of this "
+                "driver. Wait until that training is over."
+            )
         lease = Lease()
         opened = open_run(settings, lease)
         try:
             run = cls(settings, opened, lease)
-        except OSError as error:
-            raise LaunchError(
-                f"The driver cannot keep metrics in its temporary folder: {error}. Make room, or "
-                "set TMPDIR."
-            ) from error
+        except BaseException as error:
+            if opened.is_ours:
+                with suppress(Exception):
+                    opened.client.set_terminated(opened.run.info.run_id, "FAILED")
+            if isinstance(error, OSError):
+                raise LaunchError(
+                    f"The driver cannot keep metrics in its temporary folder: {error}. Make room, "
+                    "or set TMPDIR."
+                ) from error
+            raise
+        _held.add(run.run_id)
         run._say(lease.entries())
         run._teller.start()
-        print(f"sparkdl_runner: MLflow {run.where}", flush=True)
+        _show(f"MLflow {run.where}")
         return run
 
     @property
@@ -119,11 +143,13 @@ class TrackedRun(Reports):
         self._say(description.parameters(num_proc=num_proc, backend=backend, config=config))
         self._say(description.tags(self._settings.tags, application_id))
         for name, converter in converters.items():
-            try:
-                described = datasets.describe(name, converter)
-                self._opened.client.log_inputs(self.run_id, datasets=[described])
-            except Exception as error:  # A page without it is better than no training.
-                self._problems.append(f"the data set {name!r} is not in MLflow: {_line(error)}")
+            # A page without it is better than no training.
+            problem = f"the data set {name!r} is not in MLflow"
+            self._in_time(problem, partial(self._log_input, name, converter), REQUEST_SECONDS)
+
+    def _log_input(self, name: str, converter: Any) -> None:
+        described = datasets.describe(name, converter)
+        self._opened.client.log_inputs(self.run_id, datasets=[described])
 
     def ticket(self, *, single_host: bool) -> RunTicket:
         """What ranks are told of the run.
@@ -191,7 +217,7 @@ class TrackedRun(Reports):
     def host_metrics(self, world: World, values: dict[str, float]) -> None:
         """See ``Reports.host_metrics``."""
         now = time.time()
-        step = int(now) if self._system_step else int(now - self._attempts[0].began_at)
+        step = int(now - self._opened.run.info.start_time / 1000)
         # MLflow shows what has this prefix on a page of its own, by host where there are several.
         several = world.local_size < world.size
         prefix = f"{SYSTEM_PREFIX}{world.host}-{world.host_id}/" if several else SYSTEM_PREFIX
@@ -225,10 +251,15 @@ class TrackedRun(Reports):
             self._close(error)
         except Exception as problem:  # The training's own end must not be hidden by this.
             self._problems.append(f"the run could not be ended in order: {_line(problem)}")
+        except BaseException:  # Somebody is tired of waiting.
+            self._terminate("KILLED")
+            raise
         finally:
             self._closed.set()
+            _held.discard(self.run_id)
+            self._delivery.close(0)
             for told in [*self._problems, *self._journal.problems, *self._delivery.refused]:
-                print(f"sparkdl_runner: MLflow: {self._redact(told)}.", flush=True)
+                _show(f"MLflow: {self._redact(told)}.")
 
     def _close(self, error: BaseException | None) -> None:
         seconds = self._settings.delivery_timeout_seconds
@@ -252,28 +283,60 @@ class TrackedRun(Reports):
                 f"run {self.run_id} could not be ended and its files are left in {self._folder}"
             )
             return
-        self._leave_artifacts(error)
+        left_here = f"logs and report are not in MLflow, but in {self._folder}"
+        if self._settings.report:
+            self._in_time("there is no report", lambda: self._write_report(error), seconds)
+        client, folder = self._opened.client, str(self._folder)
+        if self._in_time(
+            left_here, lambda: client.log_artifacts(self.run_id, folder), UPLOAD_SECONDS
+        ):
+            shutil.rmtree(self._folder, ignore_errors=True)
         status = "FINISHED" if error is None else "FAILED"
         if isinstance(error, (RunCancelledError, KeyboardInterrupt)):
             status = "KILLED"
-        if self._opened.is_ours:
-            self._opened.client.set_terminated(self.run_id, status)
+        self._terminate(status)
 
-    def _leave_artifacts(self, error: BaseException | None) -> None:
-        try:
-            if self._settings.report:
-                self._story(error).write(self._folder / "report")
-        except Exception as problem:
-            self._problems.append(f"the report could not be made: {_line(problem)}")
-        try:
-            self._opened.client.log_artifacts(self.run_id, str(self._folder))
-        except Exception as problem:
-            self._problems.append(
-                f"logs and report could not be given to MLflow ({_line(problem)}); they are in "
-                f"{self._folder}"
+    def _terminate(self, status: str) -> None:
+        if self._opened.is_ours:
+            client = self._opened.client
+            self._in_time(
+                f"the run's status is not set to {status}",
+                lambda: client.set_terminated(self.run_id, status),
+                REQUEST_SECONDS,
             )
-            return
-        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _in_time(self, problem: str, action: Callable[[], Any], seconds: float) -> bool:
+        """Does what MLflow's client would try for many minutes, and leaves it when time is up.
+
+        Args:
+            problem: What it means if it fails.
+            action: What to do.
+            seconds: The time that it has.
+
+        Returns:
+            Whether it was done.
+        """
+        ended: Future[Any] = Future()
+
+        def act() -> None:
+            try:
+                ended.set_result(action())
+            except BaseException as error:
+                ended.set_exception(error)
+
+        threading.Thread(target=act, name="sparkdl-mlflow-end", daemon=True).start()
+        try:
+            ended.result(max(seconds, REQUEST_SECONDS))
+        except TimeoutError:
+            self._problems.append(f"{problem}: MLflow took too long")
+        except Exception as error:
+            self._problems.append(f"{problem}: {_line(error)}")
+        else:
+            return True
+        return False
+
+    def _write_report(self, error: BaseException | None) -> None:
+        self._story(error).write(self._folder / "report")
 
     def _story(self, error: BaseException | None) -> Story:
         run = self._opened.client.get_run(self.run_id)
@@ -292,8 +355,10 @@ class TrackedRun(Reports):
         with self._noting:
             entries = self._performance.entries(self._step, int(time.time() * 1000))
             facts = dict(self._facts)
+            is_news, self._told_facts = facts != self._told_facts, facts
         self._say(entries)
-        self._say(description.known_facts(facts))
+        if is_news:
+            self._say(description.known_facts(facts))
 
     def _tell(self) -> None:
         """Tells how fast ranks are, and that this driver lives."""
@@ -310,11 +375,10 @@ class TrackedRun(Reports):
                 self._say(self._lease.entries())
             since = self._delivery.troubled_since
             if since is not None and self._trouble_is_new(since):
-                print(
-                    "sparkdl_runner: MLflow does not take what it is told "
+                _show(
+                    "MLflow does not take what it is told "
                     f"({self._redact(self._delivery.trouble or '')}); training goes on, and it is "
-                    "told again later.",
-                    flush=True,
+                    "told again later."
                 )
 
     _told_of_trouble = 0.0
@@ -325,14 +389,10 @@ class TrackedRun(Reports):
         return is_new
 
 
-def _last_steps(opened: Opened) -> dict[str, int]:
-    """By metric, the last step that a run has; of what is said at every look, none."""
-    found = {}
-    for name in opened.run.data.metrics:
-        if not name.startswith(SYSTEM_PREFIX):
-            history = opened.client.get_metric_history(opened.run.info.run_id, name)
-            found[name] = max((point.step for point in history), default=0)
-    return found
+def _show(text: str) -> None:
+    """Says something to the person; whether anybody hears it must not matter."""
+    with suppress(OSError, ValueError):
+        print(f"sparkdl_runner: {text}", flush=True)
 
 
 def _spool_folder() -> Path:

@@ -10,6 +10,7 @@ import contextlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import os
 import sys
 import threading
 import time
@@ -111,7 +112,7 @@ class _Nowhere:
     def __init__(self, run: RankRun) -> None:
         self._run = run
 
-    def __getattr__(self, name: str) -> Any:
+    def _refuse(self, *_: Any, **__: Any) -> Any:
         from mlflow.exceptions import MlflowException
 
         raise MlflowException(
@@ -119,6 +120,16 @@ class _Nowhere:
             "Metrics, parameters and tags reach it by way of the driver; for artifacts and models, "
             "set a tracking server (MLFLOW_TRACKING_URI=http://…)."
         )
+
+    get_run = update_run_info = log_metric = log_param = set_tag = log_batch = _refuse
+
+    def shut_down_async_logging(self) -> None:
+        """There is nothing that runs beside."""
+
+    flush_async_logging = end_async_logging = shut_down_async_logging
+
+    def __getattr__(self, name: str) -> Any:
+        return self._refuse
 
 
 def _offer_nowhere(run: RankRun) -> str:
@@ -130,16 +141,16 @@ def _offer_nowhere(run: RankRun) -> str:
         """Refuses everything."""
 
         def log_artifact(self, local_file: str, artifact_path: str | None = None) -> None:
-            _Nowhere(run).log_artifact  # noqa: B018 - it raises
+            _Nowhere(run)._refuse()
 
         def log_artifacts(self, local_dir: str, artifact_path: str | None = None) -> None:
-            _Nowhere(run).log_artifacts  # noqa: B018 - it raises
+            _Nowhere(run)._refuse()
 
         def list_artifacts(self, path: str | None = None) -> list[Any]:
             return []
 
         def _download_file(self, remote_file_path: str, local_path: str) -> None:
-            _Nowhere(run).download  # noqa: B018 - it raises
+            _Nowhere(run)._refuse()
 
     _artifact_repository_registry.register("sparkdl-elsewhere", NoWay)
     return "sparkdl-elsewhere:/artifacts"
@@ -171,7 +182,13 @@ def _make_active(known: Any, run_ids: set[str]) -> None:
         active = mlflow.active_run()
         is_another = active is not None and active.info.run_id != known.info.run_id
         if nested or is_another or run_id not in (None, *run_ids):
-            return start_run(run_id, *args, nested=nested, **options)
+            # Else the id of the training's run in the environment would be taken for the new one's.
+            outer = os.environ.pop("MLFLOW_RUN_ID", None)
+            try:
+                return start_run(run_id, *args, nested=nested, **options)
+            finally:
+                if outer is not None:
+                    os.environ["MLFLOW_RUN_ID"] = outer
         if active is None:
             start_run(run_id=known.info.run_id, log_system_metrics=False)
         if tags := options.get("tags"):
@@ -221,13 +238,13 @@ def _telling(store: Any, ours: str, known: Any, recorder: Recorder) -> Any:
             if run_id != ours:
                 super().log_param(run_id, param)
                 return
-            recorder.add([["param", param.key, str(param.value)]])
+            recorder.add([["param", str(param.key), str(param.value)]])
 
         def set_tag(self, run_id: str, tag: Any) -> None:
             if run_id != ours:
                 super().set_tag(run_id, tag)
                 return
-            recorder.add([["tag", tag.key, str(tag.value)]])
+            recorder.add([["tag", str(tag.key), str(tag.value)]])
 
         def log_batch(
             self,
@@ -240,8 +257,8 @@ def _telling(store: Any, ours: str, known: Any, recorder: Recorder) -> Any:
                 super().log_batch(run_id, metrics=metrics, params=params, tags=tags)
                 return
             entries: list[Entry] = [_metric(metric) for metric in metrics]
-            entries += [["param", param.key, str(param.value)] for param in params]
-            entries += [["tag", tag.key, str(tag.value)] for tag in tags]
+            entries += [["param", str(param.key), str(param.value)] for param in params]
+            entries += [["tag", str(tag.key), str(tag.value)] for tag in tags]
             recorder.add(entries)
 
         def log_metric_async(self, run_id: str, metric: Any) -> Any:
@@ -276,7 +293,8 @@ def _metric(metric: Any) -> Entry:
         for name in ("model_id", "dataset_name", "dataset_digest")
         if (value := getattr(metric, name, None)) is not None
     }
-    return ["metric", metric.key, float(metric.value), metric.timestamp, metric.step or 0, extra]
+    timestamp, step = int(metric.timestamp), int(metric.step or 0)
+    return ["metric", str(metric.key), float(metric.value), timestamp, step, extra]
 
 
 def _stay_out(run: RankRun) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from sparkdl_runner import resumable
+from sparkdl_runner.frames import MAX_FRAME_BYTES
 from sparkdl_runner.tracking import metrics
 from sparkdl_runner.tracking.performance import Performance
 from sparkdl_runner.tracking.recorder import Recorder
@@ -105,6 +107,16 @@ def test_other_ranks_send_counts_and_no_metrics(make: Any) -> None:
     last = reports[-1]
     # The first call ends a step that nobody saw begin.
     assert (last["steps"], last["samples"], last["step"]) == (10, 80, 20)
+
+
+def test_reports_fit_into_a_frame_whatever_is_said(make: Any) -> None:
+    recorder, reports = make()
+    recorder.add([["param", f"p{index}", "\N{GRINNING FACE}" * 50_000] for index in range(40)])
+    recorder.add([["metric", "m" * 250 + str(i), 1.0, 0, i, {}] for i in range(5000)])
+    recorder.flush()
+    assert len(entries(reports)) == 5040
+    assert max(len(json.dumps(report)) for report in reports) < MAX_FRAME_BYTES
+    assert {len(entry[2]) for entry in entries(reports)[:40]} == {10_000}
 
 
 def test_the_last_seconds_travel_with_a_checkpoint(make: Any) -> None:
