@@ -105,13 +105,13 @@ def measure_speed(url: str, arguments: argparse.Namespace) -> dict[str, Any]:
 def measure_outage(server: TrackingServer, arguments: argparse.Namespace) -> dict[str, Any]:
     """A training that goes on while the server is killed, and started again later."""
     seconds = arguments.outage_seconds
-    steps = int(100 * (seconds + 30))
+    steps = int(100 * (seconds + 20))
     trainer = runner(server.url, num_proc=-1)
 
     def fail_for_a_while() -> None:
         while trainer.mlflow_run_id is None:
             time.sleep(0.1)
-        time.sleep(10)
+        time.sleep(5)
         server.stop()
         time.sleep(seconds)
         server.start()

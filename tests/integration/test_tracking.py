@@ -118,6 +118,18 @@ def test_plain_mlflow_calls_on_every_rank_make_one_run(
     assert "open-sesame-1001" not in json.dumps([params, tags])
 
 
+def test_a_nested_run_on_rank_0_is_a_run_of_its_own(server: TrackingServer, client: Any) -> None:
+    before = all_runs(client)
+    parent_id, child_id = runner(server).run(tracked_functions.nested)
+    assert all_runs(client) - before == {parent_id, child_id}
+    child, parent = client.get_run(child_id), client.get_run(parent_id)
+    assert child.data.tags["mlflow.parentRunId"] == parent_id
+    assert child.data.params == {"of_the_child": "yes"}
+    assert parent.data.params["of_the_parent"] == "yes"
+    assert "of_the_child" not in parent.data.params
+    assert (child.info.status, parent.info.status) == ("FINISHED", "FINISHED")
+
+
 def test_other_ranks_may_be_told_that_mlflow_is_not_theirs(server: TrackingServer) -> None:
     with pytest.raises(WorkerFailedError, match=r"Rank 1 on host .* called MLflow; .* rank 0"):
         runner(server, other_ranks="error").run(tracked_functions.plain_mlflow)

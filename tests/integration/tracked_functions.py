@@ -22,6 +22,7 @@ def plain_mlflow(secret: str | None = None) -> str:
     """What somebody's code does on every rank, without asking which one it is."""
     dist = join()
     rank = current_world().rank
+    assert ("MLFLOW_TRACKING_PASSWORD" in os.environ) == (rank == 0 and secret is not None)
     import mlflow
 
     mlflow.set_experiment("an experiment that no rank must make")
@@ -37,6 +38,19 @@ def plain_mlflow(secret: str | None = None) -> str:
     print(f"rank {rank} says {secret}")
     dist.barrier()
     return mlflow.active_run().info.run_id
+
+
+def nested() -> list[str]:
+    """A child on rank 0, which is asked for, is a run of its own."""
+    dist = join()
+    import mlflow
+
+    outer = mlflow.active_run().info.run_id
+    with mlflow.start_run(nested=True, run_name="child") as child:
+        mlflow.log_param("of_the_child", "yes")
+    mlflow.log_param("of_the_parent", "yes")
+    dist.barrier()
+    return [outer, child.info.run_id]
 
 
 def only_log(steps: int, pause_seconds: float = 0.0) -> int:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -63,3 +64,18 @@ def test_the_agents_own_signal_ends_the_rank(ours, status):
         "assert preemption.requested()\n"
     )
     assert subprocess.run([sys.executable, "-c", program]).returncode == status
+
+
+def test_a_forked_process_is_ended_by_it():
+    assert preemption.listen()
+    try:
+        child = os.fork()
+        if child == 0:
+            signal.pause()
+            os._exit(0)
+        time.sleep(0.1)
+        os.kill(child, signal.SIGTERM)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM
+    finally:
+        preemption.stop_listening()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from hypothesis import given
@@ -9,6 +10,8 @@ from hypothesis import strategies as st
 
 from sparkdl_runner.redaction import HIDDEN, Redactor, is_secret_name, secrets_of
 from sparkdl_runner.tracking.journal import MAX_PARAM_CHARACTERS, Journal
+from sparkdl_runner.tracking.opening import Opened
+from sparkdl_runner.tracking.past import Past
 
 
 def metric(step: int, name: str = "loss") -> list[Any]:
@@ -65,6 +68,33 @@ def test_a_parameter_that_changes_is_kept_beside_the_first() -> None:
     assert admitted == [["param", "attempt_2/num_proc", "2"], ["param", "x", "1"]]
     (problem,) = book.problems
     assert "'num_proc' was 4 and is now 2" in problem
+
+
+def test_a_changed_parameter_that_is_said_again_is_kept_once() -> None:
+    book = journal({"batch": "4"})
+    book.begin_attempt(1)
+    for _ in range(3):
+        book.admit([["param", "batch", "2"]])
+    assert len(book.problems) == 1
+    assert book.admit([["param", "batch", "2"]]) == []
+
+
+def test_what_waits_to_be_delivered_has_been_told() -> None:
+    class Client:
+        def get_metric_history(self, run_id: str, name: str) -> list[Any]:
+            return [SimpleNamespace(step=89)]
+
+    run = SimpleNamespace(
+        info=SimpleNamespace(run_id="r"),
+        data=SimpleNamespace(params={"a": "1"}, metrics={"loss": 0.1, "system/cpu": 5.0}),
+    )
+    opened = Opened(client=Client(), uri="", run=run, is_ours=True, first_attempt=0)
+    waiting = [metric(step) for step in range(90, 101)]
+    waiting += [["param", "b", "2"], ["tag", "sparkdl_runner.attempt", "0"]]
+    past = Past.of(opened, waiting)
+    assert past.last_steps == {"loss": 100}
+    assert past.params == {"a": "1", "b": "2"}
+    assert past.attempts == 1
 
 
 def test_a_long_parameter_is_cut_and_that_is_said() -> None:

@@ -88,6 +88,50 @@ def test_names_and_steps_are_checked(make: Any) -> None:
             log(recorder, step, loss=1.0)  # type: ignore[arg-type]
 
 
+def test_counts_may_be_numpys_and_must_be_whole(make: Any) -> None:
+    recorder, reports = make()
+    for step in (1, 2):
+        recorder.log_metrics(
+            step, {}, samples=np.int64(4), epoch=np.int32(2), total_steps=np.int64(9)
+        )
+    with pytest.raises(TypeError, match=r"samples is 1.5; expected a whole number"):
+        log(recorder, 3, samples=1.5)  # type: ignore[arg-type]
+    recorder.close()
+    last = json.loads(json.dumps(reports[-1]))
+    assert (last["samples"], last["epoch"], last["total_steps"]) == (4, 2, 9)
+
+
+def test_what_goes_wrong_in_sending_is_neither_raised_nor_the_last_report() -> None:
+    reports: list[dict[str, Any]] = []
+    errors = [ValueError("too large")]
+
+    def send(report: dict[str, Any]) -> None:
+        if errors:
+            raise errors.pop()
+        reports.append(report)
+
+    recorder = Recorder(0, send)
+    log(recorder, 1, loss=1.0)
+    deadline = time.monotonic() + 5
+    while not reports and time.monotonic() < deadline:
+        time.sleep(0.05)
+    log(recorder, 2, loss=0.5)
+    recorder.close()
+    assert [entry[4] for entry in entries(reports)][-1] == 2
+    assert any("too large" in problem for report in reports for problem in report["problems"])
+
+
+def test_a_checkpoint_of_another_run_is_not_said_in_this_one(make: Any) -> None:
+    recorder, reports = make()
+    stray = ["metric", "loss", 1.0, 0, 1, {}]
+    for state in ({"run_id": "another", "entries": [stray]}, ["nonsense"], None):
+        recorder.start()
+        resumable.put_back({"metrics": state})
+    resumable.put_back({"metrics": {"run_id": "", "entries": [["metric", 1], "x", stray]}})
+    recorder.close()
+    assert entries(reports) == [stray]
+
+
 def test_what_is_not_finite_is_sent_and_told_once(make: Any) -> None:
     recorder, reports = make()
     for step in range(1, 4):

@@ -14,7 +14,11 @@ from hypothesis import strategies as st
 
 from sparkdl_runner.tracking import delivery as delivery_module
 from sparkdl_runner.tracking.delivery import MAX_METRICS, MAX_PARAMS, Delivery
-from sparkdl_runner.tracking.server import RefusedError, ServerUnreachableError
+from sparkdl_runner.tracking.server import (
+    RefusedError,
+    ServerFailedError,
+    ServerUnreachableError,
+)
 from sparkdl_runner.tracking.spool import Spool
 
 
@@ -117,6 +121,38 @@ def test_what_is_refused_is_named_and_holds_nothing_up(spool: Spool) -> None:
     assert [entry[4] for entry in server.took] == [1, 3, 5]
     assert len(courier.refused) == 2
     assert "the metric 'evil': it is not liked" in courier.refused
+
+
+def test_an_entry_at_which_the_server_stumbles_is_given_up_and_others_get_through(
+    spool: Spool,
+) -> None:
+    class Stumbling(Server):
+        def tell(self, entries: list[list[Any]]) -> None:
+            if any(entry[1] == "evil" for entry in entries):
+                raise ServerFailedError("HTTP 500")
+            super().tell(entries)
+
+    server = Stumbling()
+    courier = Delivery(spool, server)
+    spool.put([metric(1), metric(2, "evil"), metric(3)])
+    assert courier.close(10) == 0
+    assert [entry[4] for entry in server.took] == [1, 3]
+    assert courier.refused == ["the metric 'evil': HTTP 500"]
+
+
+def test_an_unexpected_error_is_not_the_last_delivery(spool: Spool) -> None:
+    errors = [RuntimeError("what is that?")]
+
+    class Odd(Server):
+        def tell(self, entries: list[list[Any]]) -> None:
+            if errors:
+                raise errors.pop()
+            super().tell(entries)
+
+    server = Odd()
+    spool.put([metric(1)])
+    assert Delivery(spool, server).close(10) == 0
+    assert server.took == [metric(1)]
 
 
 def test_parameters_are_few_at_a_time_and_may_be_long(spool: Spool) -> None:
