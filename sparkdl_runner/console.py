@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import nullcontext
+from typing import Any, TextIO
 
 from sparkdl_runner.gang import Gang
 from sparkdl_runner.outcome import Outcome
@@ -35,11 +36,11 @@ class Console(Sink):
     def output(self, world: World, lines: list[str]) -> None:
         """Shows lines, each with its rank."""
         if self._show_output:
-            write_lines(sys.stdout, world, lines)
+            _write(sys.stdout, world, lines)
 
     def message(self, world: World, text: str) -> None:
         """Shows a ``log_to_driver`` message."""
-        write_lines(sys.stdout, world, [text])
+        _write(sys.stdout, world, [text])
 
     def failed(self, outcome: Outcome) -> None:
         """Remembers a failure and lets the gang act on it."""
@@ -54,7 +55,7 @@ class Console(Sink):
     def progress(self, world: World, report: dict[str, Any]) -> None:
         """Shows what is wrong, and passes the report on."""
         for problem in report["problems"]:
-            write_lines(sys.stderr, world, [problem])
+            _write(sys.stderr, world, [problem])
         self._pass_on(lambda one: one.progress(world, report))
 
     def host_metrics(self, world: World, values: dict[str, float]) -> None:
@@ -75,6 +76,13 @@ class Console(Sink):
                     self._has_complained = True
                     told = f"a report of the ranks was not understood: {error!r:.300}"
                     print(f"sparkdl_runner: {told}", file=sys.stderr)
+
+
+def _write(stream: TextIO, world: World, lines: list[str]) -> None:
+    """Writes lines above a progress bar, if one is shown."""
+    tqdm = sys.modules.get("tqdm")
+    with nullcontext() if tqdm is None else tqdm.tqdm.external_write_mode(file=stream):
+        write_lines(stream, world, lines)
 
 
 def show_notes(outcomes: Sequence[Outcome]) -> None:

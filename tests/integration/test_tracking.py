@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
+import pty
+import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -379,6 +386,73 @@ def test_what_cannot_be_is_said_before_ranks_start(
     with pytest.raises(LaunchError, match=sentence):
         runner(server, **options).run(tracked_functions.only_log, steps=1)
     assert not workers()
+
+
+def test_credentials_that_may_do_nothing_are_told_as_that() -> None:
+    class Forbidding(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            is_allowed = self.path == "/health"
+            text = b"OK" if is_allowed else b'{"error_code": "PERMISSION_DENIED", "message": "no"}'
+            self.send_response(200 if is_allowed else 403)
+            self.end_headers()
+            self.wfile.write(text)
+
+        do_POST = do_GET  # noqa: N815 - http.server's name
+
+        def log_message(self, *_: Any) -> None:
+            """Says nothing of requests."""
+
+    front = ThreadingHTTPServer(("127.0.0.1", 0), Forbidding)
+    serving = threading.Thread(target=front.serve_forever, name="forbids")
+    serving.start()
+    try:
+        tracking = Tracking(tracking_uri=f"http://127.0.0.1:{front.server_port}", experiment="x")
+        refused = DistributedRunner(
+            num_proc=-2, backend="torch", config=RunConfig(tracking=tracking)
+        )
+        with pytest.raises(LaunchError, match=r"PERMISSION_DENIED.* refuses these credentials"):
+            refused.run(tracked_functions.only_log, steps=1)
+    finally:
+        front.shutdown()
+        serving.join()
+        front.server_close()
+    assert not workers()
+
+
+def test_a_progress_bar_is_shown_on_a_terminal_with_lines_above_it(tmp_path: Path) -> None:
+    script = tmp_path / "bar.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import tracked_functions
+            from sparkdl_runner import DistributedRunner, RunConfig
+
+            runner = DistributedRunner(
+                num_proc=-2, backend="torch", config=RunConfig(tracking=False)
+            )
+            runner.run(tracked_functions.only_log, steps=200, pause_seconds=0.01)
+            """
+        )
+    )
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    driver = subprocess.Popen(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # That is how a terminal's end is told.
+        while chunk := os.read(ours, 65536):
+            shown += chunk
+    os.close(ours)
+    assert driver.wait() == 0, shown.decode()
+    last = [line for line in re.split(rb"[\r\n]+", shown) if b"training:" in line][-1].decode()
+    assert "200/200" in last
+    assert "step/s" in last
+    assert "loss=0.005" in last
 
 
 def test_a_deleted_run_is_not_resumed(server: TrackingServer, client: Any) -> None:
