@@ -6,8 +6,8 @@ import shutil
 import warnings
 
 import pytest
-from small_training import save_steps
 
+from small_training import save_steps
 from sparkdl_runner.checkpoint import CheckpointError, CheckpointManager
 from sparkdl_runner.checkpoint.manifest import Name
 

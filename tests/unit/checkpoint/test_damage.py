@@ -11,8 +11,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_training import Training, equal, save_steps
 
+from small_training import Training, equal, save_steps
 from sparkdl_runner.checkpoint import CheckpointManager
 from sparkdl_runner.checkpoint.sealed import BrokenSealError, seal, unseal
 

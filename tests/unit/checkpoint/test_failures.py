@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_training import Training, save_steps
 
+from small_training import Training, save_steps
 from sparkdl_runner.checkpoint import CheckpointError, CheckpointManager, Preempted, commit
 from sparkdl_runner.checkpoint.local_storage import LocalStorage, _NewLocalFile
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from small_training import Training, equal, save_steps
 
+from small_training import Training, equal, save_steps
 from sparkdl_runner.checkpoint import CheckpointManager
 from sparkdl_runner.checkpoint.storage import RemoteStorage, directory_url, open_storage
 
