@@ -5,18 +5,26 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+import time
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from sparkdl_runner.checkpoint.manifest import FileEntry
 from sparkdl_runner.checkpoint.storage import NewFile, Storage
 
 # Large enough that hashing and writing, which run beside the training, seldom ask for the GIL.
 _PIECE_BYTES = 4 << 20
+# Before a service that does not answer is asked again.
+_PAUSES_SECONDS = (1.0, 3.0)
+_Content = TypeVar("_Content")
 
 
 class DamageError(Exception):
     """A file is not what was written, and what is wrong with it."""
+
+
+class UnreadableError(DamageError):
+    """A file may be as it was; the storage that holds it does not let it be read."""
 
 
 class _HashedFile:
@@ -94,19 +102,18 @@ def read_bytes(storage: Storage, name: str, *, limit_bytes: int = 1 << 30) -> by
     Raises:
         DamageError: It cannot be read, or is far too large.
     """
-    pieces, size_bytes = [], 0
-    try:
+
+    def read() -> bytes:
+        pieces, size_bytes = [], 0
         with storage.open(name) as file:
             while piece := file.read(_PIECE_BYTES):
                 size_bytes += len(piece)
                 if size_bytes > limit_bytes:
                     raise DamageError(f"is larger than {limit_bytes:,} bytes")
                 pieces.append(piece)
-    except DamageError:
-        raise
-    except Exception as error:  # Storages raise errors of many kinds.
-        raise DamageError(_cannot_read(error)) from error
-    return b"".join(pieces)
+        return b"".join(pieces)
+
+    return _read_patiently(storage, name, read)
 
 
 def check_file(
@@ -123,26 +130,57 @@ def check_file(
     Raises:
         DamageError: It is gone, cannot be read, or is not what was written.
     """
-    digest = hashlib.sha256()
-    size_bytes = 0
-    try:
-        with storage.open(f"{directory}/{entry.path}") as file:
+    name = f"{directory}/{entry.path}"
+
+    def read() -> tuple[int, str]:
+        digest = hashlib.sha256()
+        size_bytes = 0
+        if copy_to is not None:
+            copy_to.seek(0)
+            copy_to.truncate()
+        with storage.open(name) as file:
             while size_bytes <= entry.size_bytes and (piece := file.read(_PIECE_BYTES)):
                 digest.update(piece)
                 size_bytes += len(piece)
                 if copy_to is not None:
                     copy_to.write(piece)
-    except FileNotFoundError:
-        raise DamageError(f"{entry.path} is gone") from None
-    except Exception as error:  # Storages raise errors of many kinds.
-        raise DamageError(f"{entry.path} {_cannot_read(error)}") from error
+        return size_bytes, digest.hexdigest()
+
+    try:
+        size_bytes, sha256 = _read_patiently(storage, name, read)
+    except DamageError as problem:
+        raise type(problem)(f"{entry.path} {problem}") from problem.__cause__
     if size_bytes != entry.size_bytes:
         raise DamageError(
             f"{entry.path} has {'more than ' if size_bytes > entry.size_bytes else ''}"
             f"{min(size_bytes, entry.size_bytes):,} bytes, and {entry.size_bytes:,} were written"
         )
-    if digest.hexdigest() != entry.sha256:
+    if sha256 != entry.sha256:
         raise DamageError(f"{entry.path} was changed: its SHA-256 is not the one of its content")
+
+
+def _read_patiently(storage: Storage, name: str, read: Callable[[], _Content]) -> _Content:
+    """Reads, and reads again where a service, not a file, may be what fails.
+
+    Raises:
+        UnreadableError: The service did not answer.
+        DamageError: The file cannot be read.
+    """
+    is_local = storage.local_file(name) is not None
+    pauses = () if is_local else _PAUSES_SECONDS
+    for pause in (*pauses, None):
+        try:
+            return read()
+        except DamageError:
+            raise
+        except FileNotFoundError as error:
+            raise DamageError("is gone") from error
+        except Exception as error:  # Storages raise errors of many kinds.
+            if pause is None:
+                kind = DamageError if is_local else UnreadableError
+                raise kind(_cannot_read(error)) from error
+            time.sleep(pause)
+    raise AssertionError("the last attempt returns or raises")
 
 
 class Fetched:

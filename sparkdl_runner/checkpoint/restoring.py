@@ -10,7 +10,7 @@ from typing import Any
 from sparkdl_runner import resumable
 from sparkdl_runner.checkpoint import attempts, generators, mismatch, sharded, shards
 from sparkdl_runner.checkpoint.errors import CheckpointError, CheckpointMismatchError
-from sparkdl_runner.checkpoint.files import DamageError, Fetched, read_bytes
+from sparkdl_runner.checkpoint.files import DamageError, Fetched, UnreadableError, read_bytes
 from sparkdl_runner.checkpoint.manifest import (
     EXTRA,
     MODEL,
@@ -63,18 +63,25 @@ def restore(storage: Storage, peers: Peers, target: Target) -> Restored | None:
     Raises:
         CheckpointMismatchError: The newest whole checkpoint is of another model or optimizer.
             Nothing was changed then, on any rank.
-        CheckpointError: The directory cannot be read.
+        CheckpointError: The directory cannot be read, or none of the checkpoints can.
     """
     names = _candidates(storage, peers)
+    was_unreadable = False
     for name in names:
         candidate = _Candidate(storage, peers, name, target)
         try:
             if candidate.is_whole():
                 return candidate.restore()
         except _PassedOverError:
-            pass
+            was_unreadable |= candidate.was_unreadable
         finally:
             candidate.close()
+    if any_rank(peers, was_unreadable):
+        raise CheckpointError(
+            f"Rank {peers.rank} restores none of the {len(names)} checkpoints in {storage.shown}, "
+            "since the storage could not be read (the warnings before say how). To begin from the "
+            "start would lose what they hold: try again once the storage answers."
+        )
     if names:
         warnings.warn(
             f"None of the {len(names)} checkpoints in {storage.shown} is whole, so training begins "
@@ -126,6 +133,8 @@ class _Candidate:
         self._name = name
         self._target = target
         self._fetched = Fetched(storage, str(name))
+        self.was_unreadable = False
+        """Whether this rank passed it over for what may be no damage at all."""
 
     def close(self) -> None:
         self._fetched.close()
@@ -259,6 +268,7 @@ class _Candidate:
             f"{self._peers.rank}: {problem}.",
             stacklevel=5,
         )
+        self.was_unreadable = isinstance(problem, UnreadableError)
         any_rank(self._peers, True)
         raise _PassedOverError
 

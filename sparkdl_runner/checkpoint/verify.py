@@ -19,7 +19,7 @@ def read_manifest(storage: Storage, name: Name) -> Manifest:
     except BrokenSealError as problem:
         raise DamageError(f"{MANIFEST} is damaged: {problem}") from None
     except DamageError as problem:
-        raise DamageError(f"{MANIFEST} {problem}") from None
+        raise type(problem)(f"{MANIFEST} {problem}") from None
     if manifest.name != name:
         raise DamageError(f"{MANIFEST} is of {manifest.name}, so it was copied or moved here")
     return manifest

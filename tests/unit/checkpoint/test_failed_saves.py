@@ -130,9 +130,9 @@ class Custom:
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        ({"a": [1, {"b": Custom()}]}, r"extra\['a'\]\[1\]\['b'\] is a test_failures\.Custom"),
-        (Custom(), r"extra is a test_failures\.Custom"),
-        ({Custom(): 1}, r"a key of extra is a test_failures\.Custom"),
+        ({"a": [1, {"b": Custom()}]}, r"extra\['a'\]\[1\]\['b'\] is a test_failed_saves\.Custom"),
+        (Custom(), r"extra is a test_failed_saves\.Custom"),
+        ({Custom(): 1}, r"a key of extra is a test_failed_saves\.Custom"),
         ({"f": len}, r"extra\['f'\] is a builtin_function_or_method"),
         ((1, Path("/")), r"extra\[1\] is a pathlib\.PosixPath"),
     ],

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import fsspec
 import pytest
 
 from small_training import Training, equal, save_steps
-from sparkdl_runner.checkpoint import CheckpointManager
+from sparkdl_runner.checkpoint import CheckpointError, CheckpointManager, files
 from sparkdl_runner.checkpoint.storage import RemoteStorage, directory_url, open_storage
 
 
@@ -36,8 +38,9 @@ def test_mounted_directories_are_asked_less_often(tmp_path):
 
 
 @pytest.fixture
-def url(request, tmp_path: Path) -> str:
-    return {"local": f"file://{tmp_path}", "fsspec": f"memory://{tmp_path.name}"}[request.param]
+def url(request, tmp_path: Path) -> Iterator[str]:
+    yield {"local": f"file://{tmp_path}", "fsspec": f"memory://{tmp_path.name}"}[request.param]
+    fsspec.filesystem("memory").store.clear()
 
 
 @pytest.mark.parametrize("url", ["local", "fsspec"], indirect=True)
@@ -69,6 +72,32 @@ def test_storages_do_the_same(url):
 
 
 @pytest.mark.parametrize("url", ["fsspec"], indirect=True)
+@pytest.mark.parametrize("outages", [2, 1000])
+def test_an_outage_is_no_damage(url, outages, monkeypatch):
+    """Where nothing can be read, training does not begin as if nothing were there."""
+    save_steps(url, 1, 2)
+    monkeypatch.setattr(files, "_PAUSES_SECONDS", (0, 0))
+    real, left = RemoteStorage.open, [outages]
+
+    def answer_no(storage, name):
+        if "step-" in name and left[0]:
+            left[0] -= 1
+            raise OSError("503 Slow Down")
+        return real(storage, name)
+
+    monkeypatch.setattr(RemoteStorage, "open", answer_no)
+    with CheckpointManager(url) as checkpoints:
+        if outages == 2:
+            assert checkpoints.restore().step == 2
+            return
+        with (
+            pytest.warns(UserWarning, match="503 Slow Down"),
+            pytest.raises(CheckpointError, match="restores none of the 2 checkpoints"),
+        ):
+            checkpoints.restore()
+
+
+@pytest.mark.parametrize("url", ["fsspec"], indirect=True)
 def test_checkpoints_on_any_fsspec_filesystem(url):
     weights = save_steps(url, 1, 2)
     storage = open_storage(url)
@@ -88,14 +117,12 @@ def test_checkpoints_on_any_fsspec_filesystem(url):
 
 @pytest.mark.parametrize("url", ["fsspec"], indirect=True)
 def test_damage_on_any_fsspec_filesystem(url):
-    import fsspec
-
     weights = save_steps(url, 1, 2)
-    files = fsspec.filesystem("memory")
-    (path,) = (path for path in files.find("/") if path.endswith("step-2/attempt-0/model.pt"))
-    content = bytearray(files.cat(path))
+    memory = fsspec.filesystem("memory")
+    (path,) = (path for path in memory.find("/") if path.endswith("step-2/attempt-0/model.pt"))
+    content = bytearray(memory.cat(path))
     content[len(content) // 2] ^= 1
-    files.pipe(path, bytes(content))
+    memory.pipe(path, bytes(content))
     training = Training()
     with (
         CheckpointManager(url) as checkpoints,
