@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import fields
 from importlib.metadata import PackageNotFoundError, version
@@ -30,18 +30,17 @@ def parameters(*, num_proc: int, backend: str, config: RunConfig) -> list[Entry]
     return [["param", name, str(value)] for name, value in asked.items()]
 
 
-def placement(hosts: Mapping[str, int], gpus: int) -> list[Entry]:
+def placement(hosts: Collection[tuple[str, int]], gpus: int) -> list[Entry]:
     """Where ranks ran.
 
     Args:
-        hosts: The number of ranks by host.
+        hosts: Each host's name and number of ranks.
         gpus: How many GPUs all hosts gave to the run.
     """
-    told = ", ".join(f"{host} ({ranks})" for host, ranks in hosts.items())
     return [
-        ["param", "hosts", told],
+        ["param", "hosts", ", ".join(f"{host} ({ranks})" for host, ranks in hosts)],
         ["param", "num_hosts", str(len(hosts))],
-        ["param", "world_size", str(sum(hosts.values()))],
+        ["param", "world_size", str(sum(ranks for _, ranks in hosts))],
         ["param", "gpus", str(gpus)],
     ]
 

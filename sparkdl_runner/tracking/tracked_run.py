@@ -207,10 +207,10 @@ class TrackedRun(Reports):
                 self._facts = {"world_size": world.size, **report["facts"]}
             all_are_here = is_new and len(self._worlds) == world.size
         if all_are_here:
-            hosts: dict[str, int] = {}
-            for one in sorted(self._worlds.values(), key=lambda one: one.rank):
-                hosts[one.host] = hosts.get(one.host, 0) + 1
-            self._say(description.placement(hosts, sum(self._gpus.values())))
+            ranks = sorted(self._worlds.values(), key=lambda one: one.rank)
+            # By id: two hosts may share a name.
+            hosts = {one.host_id: (one.host, one.local_size) for one in ranks}
+            self._say(description.placement(hosts.values(), sum(self._gpus.values())))
         if report["entries"]:
             self._say(report["entries"])
 

@@ -23,6 +23,7 @@ from sparkdl_runner import (
     WorkerDiedError,
     WorkerHungError,
 )
+from sparkdl_runner.tracking import Tracking
 
 REASON = why_not()
 pytestmark = [
@@ -92,6 +93,53 @@ def test_hosts_that_share_a_name_are_two_hosts_reached_by_the_routed_interface(
     assert [(one["local_size"], one["cross_size"]) for one in found] == [(1, 2), (1, 2)]
     # By stage-level scheduling: no setting gives a task a GPU.
     assert {one["gpus"] for one in found} == {"6", "2"}
+
+
+def log_on_a_host() -> str:
+    import mlflow
+
+    from sparkdl_runner import current_world
+    from sparkdl_runner.tracking import log_metrics
+
+    rank_functions.init("torch")
+    rank = current_world().rank
+    for step in range(1, 31):
+        time.sleep(0.1)
+        log_metrics(step, loss=1 / step, samples=2)
+    mlflow.log_param("from_a_host", "yes")
+    mlflow.end_run()
+    told = ""
+    try:
+        mlflow.log_text("text", "note.txt")
+    except mlflow.MlflowException as error:
+        told = str(error)
+    print(f"rank {rank} has logged")
+    rank_functions.gather("torch", rank)
+    return told
+
+
+def test_one_run_holds_what_both_hosts_tell(spark, tmp_path, monkeypatch):
+    """The store is a file of the driver's, which no executor is to look for on its own disk."""
+    import mlflow
+
+    monkeypatch.chdir(tmp_path)
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    tracking = Tracking(tracking_uri=uri, experiment="hosts")
+    runner = DistributedRunner(num_proc=2, backend="torch", config=RunConfig(tracking=tracking))
+    told = runner.run(log_on_a_host)
+    assert "MLflow's store is a file on the driver's" in told
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    run = client.get_run(runner.mlflow_run_id)
+    assert run.info.status == "FINISHED"
+    params = run.data.params
+    assert (params["num_hosts"], params["world_size"], params["gpus"]) == ("2", "2", "2")
+    assert params["from_a_host"] == "yes"
+    assert len(client.get_metric_history(run.info.run_id, "loss")) == 30
+    cpu = {name for name in run.data.metrics if name.endswith("cpu_utilization_percentage")}
+    assert len(cpu) == 2
+    assert all(name.startswith("system/") for name in cpu)
+    logs = client.list_artifacts(run.info.run_id, "logs/attempt-0")
+    assert [one.path.rpartition("/")[2] for one in logs] == ["rank-0.log", "rank-1.log"]
 
 
 @BACKENDS
