@@ -137,6 +137,18 @@ def test_a_nested_run_on_rank_0_is_a_run_of_its_own(server: TrackingServer, clie
     assert (child.info.status, parent.info.status) == ("FINISHED", "FINISHED")
 
 
+def test_autologging_lands_in_the_run_once(server: TrackingServer, client: Any) -> None:
+    before = all_runs(client)
+    trainer = runner(server)
+    trainer.run(tracked_functions.autologged)
+    assert all_runs(client) - before == {trainer.mlflow_run_id}
+    run = client.get_run(trainer.mlflow_run_id)
+    assert run.info.status == "FINISHED"
+    assert run.data.params["max_iter"] == "5"
+    assert len(history(client, run.info.run_id, "training_accuracy_score")) == 1
+    assert len(run.outputs.model_outputs) == 1, "one model, not one of each rank"
+
+
 def test_other_ranks_may_be_told_that_mlflow_is_not_theirs(server: TrackingServer) -> None:
     with pytest.raises(WorkerFailedError, match=r"Rank 1 on host .* called MLflow; .* rank 0"):
         runner(server, other_ranks="error").run(tracked_functions.plain_mlflow)

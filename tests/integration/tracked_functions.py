@@ -53,6 +53,20 @@ def nested() -> list[str]:
     return [outer, child.info.run_id]
 
 
+def autologged() -> None:
+    """MLflow logs by itself, on every rank."""
+    dist = join()
+    import mlflow
+    from sklearn.datasets import load_digits
+    from sklearn.linear_model import LogisticRegression
+
+    mlflow.autolog()
+    mlflow.pytorch.autolog()
+    pixels, labels = load_digits(return_X_y=True)
+    LogisticRegression(max_iter=5).fit(pixels / 16, labels)
+    dist.barrier()
+
+
 def only_log(steps: int, pause_seconds: float = 0.0) -> int:
     dist = join()
     for step in range(1, steps + 1):
