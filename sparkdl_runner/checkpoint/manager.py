@@ -114,8 +114,6 @@ class CheckpointManager:
             keep_last=keep_last, keep_best=keep_best, best_metric=best_metric, best_mode=best_mode
         )
         self._saver = Saver(self._storage, self._retention)
-        # A save that is under way when the interpreter ends is still finished.
-        self._finalizer = weakref.finalize(self, _finish, self._saver)
         self._copies = HostCopies()
         self._schedule = Schedule(every_steps, every_seconds, preemption.requested)
         self._connected: peers.Peers | None = None
@@ -125,6 +123,9 @@ class CheckpointManager:
         self._looked_for_old = False
         self._closed = False
         self._listens = preemption.listen()
+        # A save that is under way when the interpreter ends is still finished; and SIGTERM must not
+        # be kept from ending a process in which nobody looks at it any more.
+        self._finalizer = weakref.finalize(self, _finish, self._saver, self._listens)
 
     @property
     def preempted(self) -> bool:
@@ -448,8 +449,10 @@ class CheckpointManager:
         raise Preempted(step, rank, self._hosts[rank])
 
 
-def _finish(saver: Saver) -> None:
-    """At the end of the interpreter: finishes what is being written."""
+def _finish(saver: Saver, listens: bool) -> None:
+    """At the end of a manager that was not closed: finishes what is being written."""
+    if listens:
+        preemption.stop_listening()
     saver.hurry()
     try:
         saver.join()

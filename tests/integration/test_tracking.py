@@ -176,9 +176,14 @@ def test_an_interrupted_training_is_killed_in_mlflow(server: TrackingServer, cli
         time.sleep(3)
         os.kill(os.getpid(), signal.SIGINT)
 
+    # A Spark session of an earlier test leaves a handler of its own, for jobs that are no more.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=interrupt, name="interrupts", daemon=True).start()
-    with pytest.raises(KeyboardInterrupt):
-        trainer.run(tracked_functions.wait_for_ever)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            trainer.run(tracked_functions.wait_for_ever)
+    finally:
+        signal.signal(signal.SIGINT, handler)
     assert client.get_run(trainer.mlflow_run_id).info.status == "KILLED"
 
 
@@ -378,6 +383,9 @@ def test_a_run_under_an_active_one_is_its_child(server: TrackingServer, client: 
 
 
 def test_where_mlflow_is_not_set_up_there_is_no_run() -> None:
+    import mlflow
+
+    mlflow.set_tracking_uri(None)  # An earlier test may have chosen one.
     trainer = DistributedRunner(num_proc=-2, backend="torch")
     trainer.run(tracked_functions.only_log, steps=3)
     assert trainer.mlflow_run_id is None

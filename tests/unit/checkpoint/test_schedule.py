@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -104,6 +105,15 @@ def test_a_stop_reaches_all_ranks_at_one_step(asked_rank):
         assert not schedules[rank].due(5, together.rank(rank))
     assert ask(schedules, together, range(6, 8)) == [[6, 7]] * 3
     assert {schedule.stopping_rank for schedule in schedules} == {asked_rank}
+
+
+def test_a_manager_that_is_forgotten_listens_no_more(tmp_path):
+    before = signal.getsignal(signal.SIGTERM)
+    forgotten = CheckpointManager(tmp_path)
+    assert signal.getsignal(signal.SIGTERM) != before
+    del forgotten
+    gc.collect()
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_sigterm_saves_and_ends(tmp_path):
