@@ -180,6 +180,8 @@ class LogClient(Sink):
                 "driver could not keep up"
             )
         with self._changed:
+            if self._connected.is_set():  # Words of confirmation are on their way.
+                self._changed.wait_for(lambda: not self._unconfirmed, FLUSH_SECONDS)
             lost = self.dropped_reports + len(self._unconfirmed)
         if lost:
             notes.append(
