@@ -10,10 +10,11 @@ from sparkdl_runner.tracking.recorder import Entry
 from sparkdl_runner.tracking.server import RefusedError, ServerFailedError
 from sparkdl_runner.tracking.spool import Spool
 
-# MLflow takes at most 1000 metrics, 100 parameters and 100 tags at a time.
 MAX_REFUSED = 20
-# An entry at which the server stumbles so often, alone, is given up, so that others get through.
+# An entry at which the server stumbles so often is given up, if others behind it get through.
 MAX_TRIES = 20
+MAX_PASSED_BY = 10
+# MLflow takes at most 1000 metrics, 100 parameters and 100 tags at a time.
 MAX_METRICS, MAX_PARAMS, MAX_TAGS = 1000, 100, 100
 _MOST = {"metric": MAX_METRICS, "param": MAX_PARAMS, "tag": MAX_TAGS}
 # Small batches would keep a server busier than it need be.
@@ -85,10 +86,7 @@ class Delivery:
                 answered = isinstance(error, ServerFailedError)
                 failures += answered
                 if answered and len(batch) == 1 and failures > MAX_TRIES:
-                    self._refuse(batch[0], error)
-                    self._spool.drop(1)
-                    failures = 0
-                    continue
+                    failures -= self._pass_by(waiting[: MAX_PASSED_BY + 1], error)
                 self.trouble = str(error) or type(error).__name__
                 self.troubled_since = self.troubled_since or time.monotonic()
                 self._stopped.wait(pause)
@@ -109,6 +107,26 @@ class Delivery:
             middle = len(batch) // 2
             self._tell(batch[:middle])
             self._tell(batch[middle:])
+
+    def _pass_by(self, waiting: list[Entry], error: Exception) -> int:
+        """Gives entries up if, and only if, one behind them is taken. Returns how many went."""
+        for count, entry in enumerate(waiting[1:], start=1):
+            if not self._is_taken(entry):
+                continue
+            for earlier in waiting[:count]:
+                # Once more, now that the server is known to take something: it may be mended.
+                if not self._is_taken(earlier):
+                    self._refuse(earlier, error)
+            self._spool.drop(count + 1)
+            return count
+        return 0
+
+    def _is_taken(self, entry: Entry) -> bool:
+        try:
+            self._tell([entry])
+        except Exception:
+            return False
+        return True
 
     def _refuse(self, entry: Entry, error: Exception) -> None:
         kind, key, *_ = entry

@@ -15,7 +15,7 @@ from sparkdl_runner.tracking.recorder import Entry
 
 REQUEST_SECONDS = 10.0
 _REMOTE = ("http", "https")
-_TELL_AGAIN = (401, 403, 404, 408, 425, 429)
+_TELL_AGAIN = (401, 403, 404, 408, 425, 429, 502, 503, 504)
 
 
 class ServerUnreachableError(Exception):
@@ -23,7 +23,7 @@ class ServerUnreachableError(Exception):
 
 
 class ServerFailedError(ServerUnreachableError):
-    """The server is there, and something went wrong in it."""
+    """The server is there, and something went wrong in it, or took it too long."""
 
 
 class RefusedError(Exception):
@@ -85,15 +85,18 @@ class TrackingServer:
                 raise_on_status=False,
             )
         except Exception as error:  # MLflow wraps those of requests, and has no narrower kind.
-            raise ServerUnreachableError(_first_line(_origin(error))) from error
+            origin = _origin(error)
+            kind = ServerFailedError if isinstance(origin, TimeoutError) else ServerUnreachableError
+            raise kind(_first_line(origin)) from error
         if response.status_code == 200:
             return
         told = f"HTTP {response.status_code}: {response.text[:500]}"
-        if response.status_code >= 500:
-            raise ServerFailedError(told)
-        # Who does not know us, or the run, may be told a new token, or be mended.
+        # Who does not know us, or the run, may be told a new token, or be mended; and a gateway
+        # speaks for a server that is not there.
         if response.status_code in _TELL_AGAIN:
             raise ServerUnreachableError(told)
+        if response.status_code >= 500:
+            raise ServerFailedError(told)
         raise RefusedError(told)
 
     def _write(self, entries: list[Entry]) -> None:

@@ -80,6 +80,7 @@ class TrackedRun(Reports):
         self._noting = threading.Lock()
         self._attempts: list[Attempt] = []
         self._problems: list[str] = []
+        self._told_of_trouble = 0.0
         self._closed = threading.Event()
         self._teller = threading.Thread(target=self._tell, name="sparkdl-run", daemon=True)
 
@@ -242,7 +243,9 @@ class TrackedRun(Reports):
             self._problems.append(f"{name} of rank {world.rank} could not be kept: {error}")
 
     def close(self, error: BaseException | None) -> None:
-        """Ends the run: delivers what waits, makes the report, sets the status. Never raises.
+        """Ends the run: delivers what waits, makes the report, sets the status.
+
+        Raises nothing but what interrupts it.
 
         Args:
             error: What ended the training; None if it went well.
@@ -380,8 +383,6 @@ class TrackedRun(Reports):
                     f"({self._redact(self._delivery.trouble or '')}); training goes on, and it is "
                     "told again later."
                 )
-
-    _told_of_trouble = 0.0
 
     def _trouble_is_new(self, since: float) -> bool:
         is_new = since != self._told_of_trouble

@@ -134,10 +134,31 @@ def test_an_entry_at_which_the_server_stumbles_is_given_up_and_others_get_throug
 
     server = Stumbling()
     courier = Delivery(spool, server)
-    spool.put([metric(1), metric(2, "evil"), metric(3)])
+    spool.put([metric(1), metric(2, "evil"), metric(3, "evil"), metric(4), metric(5)])
     assert courier.close(10) == 0
-    assert [entry[4] for entry in server.took] == [1, 3]
-    assert courier.refused == ["the metric 'evil': HTTP 500"]
+    assert [entry[4] for entry in server.took] == [1, 4, 5]
+    assert courier.refused == ["the metric 'evil': HTTP 500"] * 2
+
+
+def test_a_server_that_fails_at_everything_loses_nothing(spool: Spool) -> None:
+    """However long it does: nothing is given up where nothing else gets through."""
+
+    class Failing(Server):
+        tries = 0
+
+        def tell(self, entries: list[list[Any]]) -> None:
+            self.tries += 1
+            if self.tries < 200:
+                raise ServerFailedError("HTTP 500")
+            super().tell(entries)
+
+    server = Failing()
+    said = [metric(step) for step in range(30)]
+    spool.put(said)
+    courier = Delivery(spool, server)
+    assert courier.close(20) == 0
+    assert sorted(server.took) == sorted(said)
+    assert courier.refused == []
 
 
 def test_an_unexpected_error_is_not_the_last_delivery(spool: Spool) -> None:
