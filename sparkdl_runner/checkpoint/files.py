@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import tempfile
@@ -16,6 +17,17 @@ from sparkdl_runner.checkpoint.storage import NewFile, Storage
 _PIECE_BYTES = 4 << 20
 # Before a service that does not answer is asked again.
 _PAUSES_SECONDS = (1.0, 3.0)
+# What a disk, or a mount of a network's, says of itself and not of a file.
+_OUTAGES = (
+    errno.EIO,
+    errno.ESTALE,
+    errno.ETIMEDOUT,
+    errno.ENOTCONN,
+    errno.ECONNRESET,
+    errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+    errno.EREMOTEIO,
+)
 _Content = TypeVar("_Content")
 
 
@@ -166,9 +178,7 @@ def _read_patiently(storage: Storage, name: str, read: Callable[[], _Content]) -
         UnreadableError: The service did not answer.
         DamageError: The file cannot be read.
     """
-    is_local = storage.local_file(name) is not None
-    pauses = () if is_local else _PAUSES_SECONDS
-    for pause in (*pauses, None):
+    for pause in (*_PAUSES_SECONDS, None):
         try:
             return read()
         except DamageError:
@@ -176,9 +186,11 @@ def _read_patiently(storage: Storage, name: str, read: Callable[[], _Content]) -
         except FileNotFoundError as error:
             raise DamageError("is gone") from error
         except Exception as error:  # Storages raise errors of many kinds.
+            is_local = storage.local_file(name) is not None
+            if is_local and getattr(error, "errno", None) not in _OUTAGES:
+                raise DamageError(_cannot_read(error)) from error
             if pause is None:
-                kind = DamageError if is_local else UnreadableError
-                raise kind(_cannot_read(error)) from error
+                raise UnreadableError(_cannot_read(error)) from error
             time.sleep(pause)
     raise AssertionError("the last attempt returns or raises")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,27 +72,28 @@ def test_storages_do_the_same(url):
     assert sorted(storage.names()) == ["a/d", "e"]
 
 
-@pytest.mark.parametrize("url", ["fsspec"], indirect=True)
+@pytest.mark.parametrize("url", ["local", "fsspec"], indirect=True)
 @pytest.mark.parametrize("outages", [2, 1000])
 def test_an_outage_is_no_damage(url, outages, monkeypatch):
     """Where nothing can be read, training does not begin as if nothing were there."""
     save_steps(url, 1, 2)
     monkeypatch.setattr(files, "_PAUSES_SECONDS", (0, 0))
-    real, left = RemoteStorage.open, [outages]
+    kind = type(open_storage(url))
+    real, left = kind.open, [outages]
 
     def answer_no(storage, name):
         if "step-" in name and left[0]:
             left[0] -= 1
-            raise OSError("503 Slow Down")
+            raise OSError(errno.EIO, "Slow Down")
         return real(storage, name)
 
-    monkeypatch.setattr(RemoteStorage, "open", answer_no)
+    monkeypatch.setattr(kind, "open", answer_no)
     with CheckpointManager(url) as checkpoints:
         if outages == 2:
             assert checkpoints.restore().step == 2
             return
         with (
-            pytest.warns(UserWarning, match="503 Slow Down"),
+            pytest.warns(UserWarning, match="Slow Down"),
             pytest.raises(CheckpointError, match="restores none of the 2 checkpoints"),
         ):
             checkpoints.restore()
