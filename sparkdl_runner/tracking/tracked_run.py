@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 import shutil
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -20,6 +17,7 @@ from sparkdl_runner.errors import LaunchError, RunCancelledError
 from sparkdl_runner.redaction import Redactor, secrets_of
 from sparkdl_runner.reports import Reports
 from sparkdl_runner.tracking import datasets, description
+from sparkdl_runner.tracking.deadline import problem_within
 from sparkdl_runner.tracking.delivery import Delivery
 from sparkdl_runner.tracking.journal import Journal
 from sparkdl_runner.tracking.lease import RENEW_SECONDS, Lease
@@ -36,7 +34,7 @@ from sparkdl_runner.tracking.server import (
     wait_for_server,
 )
 from sparkdl_runner.tracking.settings import Tracking
-from sparkdl_runner.tracking.spool import Spool
+from sparkdl_runner.tracking.spool import Spool, default_folder
 from sparkdl_runner.tracking.story import Attempt, Story
 from sparkdl_runner.world import World
 
@@ -64,7 +62,7 @@ class TrackedRun(Reports):
         self.run_id: str = opened.run.info.run_id
         self._credentials = credentials(opened.uri)
         self._redact = Redactor(secrets_of() + secrets_of(self._credentials))
-        self._spool = Spool(_spool_folder() / f"{self.run_id}.jsonl")
+        self._spool = Spool(default_folder() / f"{self.run_id}.jsonl")
         # What an earlier driver could not deliver is part of what the run has been told.
         past = Past.of(opened, self._spool.waiting())
         self.first_attempt = past.attempts
@@ -309,34 +307,11 @@ class TrackedRun(Reports):
             )
 
     def _in_time(self, problem: str, action: Callable[[], Any], seconds: float) -> bool:
-        """Does what MLflow's client would try for many minutes, and leaves it when time is up.
-
-        Args:
-            problem: What it means if it fails.
-            action: What to do.
-            seconds: The time that it has.
-
-        Returns:
-            Whether it was done.
-        """
-        ended: Future[Any] = Future()
-
-        def act() -> None:
-            try:
-                ended.set_result(action())
-            except BaseException as error:
-                ended.set_exception(error)
-
-        threading.Thread(target=act, name="sparkdl-mlflow-end", daemon=True).start()
-        try:
-            ended.result(max(seconds, REQUEST_SECONDS))
-        except TimeoutError:
-            self._problems.append(f"{problem}: MLflow took too long")
-        except Exception as error:
-            self._problems.append(f"{problem}: {_line(error)}")
-        else:
-            return True
-        return False
+        """Does something with MLflow in limited time, or notes what is missing without it."""
+        wrong = problem_within(action, max(seconds, REQUEST_SECONDS))
+        if wrong is not None:
+            self._problems.append(f"{problem}: {wrong}")
+        return wrong is None
 
     def _write_report(self, error: BaseException | None) -> None:
         self._story(error).write(self._folder / "report")
@@ -394,22 +369,6 @@ def _show(text: str) -> None:
     """Says something to the person; whether anybody hears it must not matter."""
     with suppress(OSError, ValueError):
         print(f"sparkdl_runner: {text}", flush=True)
-
-
-def _spool_folder() -> Path:
-    """This user's own folder for what MLflow has still to be told."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = str(os.getuid())
-    folder = Path(tempfile.gettempdir()) / f"sparkdl_runner-mlflow-{user}"
-    with suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    if found.st_uid != os.getuid() or folder.is_symlink() or found.st_mode & 0o077:
-        # Somebody else made it first, in a place where all may write.
-        return Path(tempfile.mkdtemp(prefix="sparkdl_runner-mlflow-"))
-    return folder
 
 
 def _line(error: BaseException) -> str:
