@@ -7,8 +7,8 @@ set -euo pipefail
 lane=${1:-}
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 case $lane in
-    classic) venv=$PWD/.venv packages=(-e '.[spark,torch,petastorm,mlflow,dev]') ;;
-    modern) venv=$PWD/.venv-modern packages=(-e '.[spark,torch,mlflow,dev]' 'pyspark[connect]') ;;
+    classic) venv=$PWD/.venv packages=(-e '.[spark,torch,petastorm,mlflow,jobs,dev]') ;;
+    modern) venv=$PWD/.venv-modern packages=(-e '.[spark,torch,mlflow,jobs,dev]' 'pyspark[connect]') ;;
     *) echo "usage: ${0##*/} classic|modern" >&2 && exit 2 ;;
 esac
 constraints=conf/constraints-$lane.txt
