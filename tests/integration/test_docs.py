@@ -2,11 +2,11 @@
 
 What follows the language on a fence says how a block is tested:
 
-- ``python``: all blocks of a page run in order as one script; a ``text`` block after one holds lines
-  that it prints, with ``…`` for what differs from run to run. ``python old`` shows code for other
-  libraries, and ``python cluster`` what needs one: both are compiled only.
-- ``bash``: runs, in a shortened form where that is given here. ``bash cluster`` and ``bash install``
-  need what is not here: their syntax is checked.
+- ``python``: all blocks of a page run in order as one script; a ``text`` block after one holds
+  lines that it prints, with ``…`` for what differs from run to run. ``python old`` shows code for
+  other libraries, and ``python cluster`` what needs one: both are compiled only.
+- ``bash``: runs, in a shortened form where that is given here. ``bash cluster`` and
+  ``bash install`` need what is not here: their syntax is checked.
 - In both, and in the text, the options of this project's own commands exist.
 """
 
