@@ -27,7 +27,8 @@ from typing import Any
 from unittest import mock
 
 import psutil
-from local_spark import start_spark
+
+from sparkdl_runner.jobs.session import start_spark
 
 SLOTS = 2
 OURS, OURS_WITHOUT, PETASTORM = "sparkdl_runner", "sparkdl_runner by Spark alone", "petastorm"

@@ -26,21 +26,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
-import digits_training
 import psutil
-from local_spark import start_spark
 
 from sparkdl_runner import DistributedRunner, RunConfig, RunnerError
+from sparkdl_runner.examples import digits
+from sparkdl_runner.jobs.session import start_spark
 from sparkdl_runner.tracking import Tracking
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from sparkdl_runner.data import SparkDatasetConverter
-
-TEST_FRACTION = 0.2
-SPLIT_SEED = 20
 
 
 class Phases:
@@ -106,14 +102,9 @@ def convert_and_train(
             ),
         )
         say(f"Training with {arguments.backend} on {arguments.np} ranks, {len(train_data)} rows")
-        # By value: hosts of a cluster have the libraries, and need not have the file beside this.
-        cloudpickle.register_pickle_by_value(digits_training)
-        train = {
-            "horovod": digits_training.train_with_horovod,
-            "torch": digits_training.train_with_torch,
-        }[arguments.backend]
+        train = {"horovod": digits.train_with_horovod, "torch": digits.train_with_torch}
         result = runner.run(
-            train,
+            train[arguments.backend],
             train_data=train_data,
             test_data=test_data,
             epochs=arguments.epochs,
@@ -145,22 +136,11 @@ def converted_digits(
     """Converts the training and the test rows; the files exist as long as the context does."""
     from sparkdl_runner.data import SparkDatasetConverter, make_spark_converter
 
-    parts = digits_frame(spark).randomSplit([1 - TEST_FRACTION, TEST_FRACTION], seed=SPLIT_SEED)
     with tempfile.TemporaryDirectory(prefix="digits-") as folder:
         spark.conf.set(SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF, Path(folder).as_uri())
+        parts = digits.frames(spark).values()
         train_data, test_data = (make_spark_converter(part) for part in parts)
         yield train_data, test_data
-
-
-def digits_frame(spark: SparkSession) -> DataFrame:
-    """scikit-learn's digits: ``features``, an ML vector of 64 pixels, and ``label``."""
-    from pyspark.ml.linalg import Vectors
-    from sklearn.datasets import load_digits
-
-    pixels, labels = load_digits(return_X_y=True)
-    rows = [(Vectors.dense(row), int(label)) for row, label in zip(pixels, labels, strict=True)]
-    # From one partition, a seed splits off the same rows however many slots there are.
-    return spark.createDataFrame(rows, ["features", "label"]).coalesce(1)
 
 
 def quieten_libraries() -> None:

@@ -29,7 +29,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from local_spark import start_spark
+
+from sparkdl_runner.jobs.session import start_spark
 
 DEADLINE_SECONDS = 5.0
 RANKS = 2

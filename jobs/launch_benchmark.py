@@ -23,7 +23,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from local_spark import start_spark
+from sparkdl_runner.jobs.session import start_spark
 
 RANKS = 2
 OURS = ("HorovodRunner", "DistributedRunner(torch)")

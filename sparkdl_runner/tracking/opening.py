@@ -61,15 +61,10 @@ def open_run(settings: Tracking, lease: Lease) -> Opened:
         LaunchError: MLflow is missing or old, its server does not answer or refuses, or the run
             is not there, deleted, or active elsewhere.
     """
-    mlflow = _import_mlflow()
-    uri = settings.tracking_uri or mlflow.get_tracking_uri()
+    uri = check_store(settings)
+    import mlflow
+
     shown = Redactor()(uri)
-    _check_scheme(uri, shown)
-    if wrong := why_unreachable(uri):
-        raise LaunchError(
-            f"The MLflow tracking server {wrong}. Start it, correct the tracking URI, or run "
-            "without MLflow: RunConfig(tracking=False)."
-        )
     client = _ask(lambda: mlflow.MlflowClient(tracking_uri=uri), f"use the tracking URI {shown!r}")
     if settings.run_id is not None:
         return _resume(mlflow, client, uri, settings.run_id, lease)
@@ -84,6 +79,26 @@ def open_run(settings: Tracking, lease: Lease) -> Opened:
         f"make a run in experiment {experiment_id} at {shown}",
     )
     return Opened(client=client, uri=uri, run=run, is_ours=True, first_attempt=0)
+
+
+def check_store(settings: Tracking) -> str:
+    """Checks that MLflow is there, and that its store answers.
+
+    Returns:
+        The store's URI.
+
+    Raises:
+        LaunchError: MLflow is missing or old, or the store is of no known kind or does not answer.
+    """
+    mlflow = _import_mlflow()
+    uri = settings.tracking_uri or str(mlflow.get_tracking_uri())
+    _check_scheme(uri, Redactor()(uri))
+    if wrong := why_unreachable(uri):
+        raise LaunchError(
+            f"The MLflow tracking server {wrong}. Start it, correct the tracking URI, or run "
+            "without MLflow: RunConfig(tracking=False)."
+        )
+    return uri
 
 
 def _import_mlflow() -> Any:

@@ -1,8 +1,8 @@
-"""What the ranks of the digits job run: ordinary Horovod, or DistributedDataParallel, code.
+"""Handwritten digits: what the ranks run is ordinary Horovod, or DistributedDataParallel, code.
 
-Nothing in this file knows Spark: each rank reads its shard of what was converted, and the functions
-are those that would run under horovodrun or torchrun. Nor does it set MLflow up: on rank 0, what is
-logged lands in the run that the driver has opened.
+Besides ``frames``, which runs on the driver, nothing of it knows Spark: each rank reads its shard
+of what was converted, and the functions are those that would run under horovodrun or torchrun. Nor
+does it set MLflow up: on rank 0, what is logged lands in the run that the driver has opened.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,11 +22,30 @@ from sparkdl_runner.checkpoint import CheckpointManager
 from sparkdl_runner.tracking import log_metrics, log_model
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
     from sparkdl_runner.data import SparkDatasetConverter
 
 SEED = 20
-LEARNING_RATE = 3e-3
+TEST_FRACTION = 0.2
 CHECKPOINT_STEPS = 50
+
+
+def frames(spark: SparkSession) -> dict[str, DataFrame]:
+    """scikit-learn's digits, ``features``, an ML vector of 64 pixels, and ``label``.
+
+    Returns:
+        The rows to learn from and those to evaluate on, by the names of ``fit``'s arguments.
+    """
+    from pyspark.ml.linalg import Vectors
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    rows = [(Vectors.dense(row), int(label)) for row, label in zip(pixels, labels, strict=True)]
+    # From one partition, a seed splits off the same rows however many slots there are.
+    frame = spark.createDataFrame(rows, ["features", "label"]).coalesce(1)
+    parts = frame.randomSplit([1 - TEST_FRACTION, TEST_FRACTION], seed=SEED)
+    return dict(zip(("train_data", "test_data"), parts, strict=True))
 
 
 class DigitsNet(nn.Module):
@@ -49,14 +69,14 @@ class DigitsNet(nn.Module):
         return self.layers(pixels.view(-1, 1, 8, 8) / 16)
 
 
-def train_with_horovod(**task: Any) -> dict[str, Any]:
-    """Trains with Horovod. For the arguments and the result see ``fit``."""
+def train_with_horovod(*, learning_rate: float = 3e-3, **task: Any) -> dict[str, Any]:
+    """Trains with Horovod. For the further arguments and the result see ``fit``."""
     import horovod.torch as hvd
 
     hvd.init()
     torch.manual_seed(SEED)
     model = DigitsNet()
-    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
+    optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
@@ -67,15 +87,15 @@ def train_with_horovod(**task: Any) -> dict[str, Any]:
     return fit(model, optimizer, sum_over_ranks, **task)
 
 
-def train_with_torch(**task: Any) -> dict[str, Any]:
-    """Trains with DistributedDataParallel. For the arguments and the result see ``fit``."""
+def train_with_torch(*, learning_rate: float = 3e-3, **task: Any) -> dict[str, Any]:
+    """Trains with DistributedDataParallel. For the further arguments and the result see ``fit``."""
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
     dist.init_process_group("gloo")
     torch.manual_seed(SEED)
     model = DistributedDataParallel(DigitsNet())
-    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
+    optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
 
     def sum_over_ranks(values: Tensor) -> Tensor:
         dist.all_reduce(values)
@@ -93,9 +113,9 @@ def fit(
     *,
     train_data: SparkDatasetConverter,
     test_data: SparkDatasetConverter,
-    epochs: int,
-    batch_size: int,
-    checkpoint_url: str,
+    epochs: int = 15,
+    batch_size: int = 32,
+    checkpoint_url: str | None = None,
     chaos: bool = False,
 ) -> dict[str, Any]:
     """Trains on this rank's shard, evaluates after each epoch, and logs the model.
@@ -108,7 +128,8 @@ def fit(
         test_data: The rows to evaluate on.
         epochs: How often to go through the training rows.
         batch_size: Rows in a step of one rank.
-        checkpoint_url: Where the state is kept, from which a restarted training goes on.
+        checkpoint_url: Where the state is kept, from which a restarted training goes on; None for
+            nowhere.
         chaos: Whether the last rank kills itself half-way, the first time that it comes there.
 
     Returns:
@@ -117,16 +138,16 @@ def fit(
     """
     world = current_world()
     if world.rank == 0:
-        log_parameters(epochs, len(train_data), len(test_data))
+        log_parameters(optimizer, epochs, len(train_data), len(test_data))
     with (
         train_data.make_torch_dataloader(batch_size, num_epochs=1, seed=SEED) as train_loader,
         # Every row counts once, also where the ranks' numbers of rows differ.
         test_data.make_torch_dataloader(
             512, num_epochs=1, shuffle=False, tail="uneven"
         ) as test_loader,
-        CheckpointManager(checkpoint_url, every_steps=CHECKPOINT_STEPS) as checkpoints,
+        keeping(checkpoint_url) as checkpoints,
     ):
-        restored = checkpoints.restore(model, optimizer, train_loader)
+        restored = checkpoints.restore(model, optimizer, train_loader) if checkpoints else None
         step = first_step = restored.step if restored else 0
         if restored and world.rank == 0:
             log_to_driver(f"attempt {world.attempt} goes on after step {step}")
@@ -147,7 +168,7 @@ def fit(
                 log_metrics(
                     step, loss=loss, samples=batch_size, epoch=epoch + 1, total_steps=total_steps
                 )
-                if checkpoints.due(step):
+                if checkpoints and checkpoints.due(step):
                     checkpoints.save(step, model, optimizer, train_loader, epoch=epoch)
                 if chaos and step == total_steps // 2 and world.attempt == 0:
                     die_if_last(world.rank, world.size)
@@ -157,7 +178,8 @@ def fit(
             if world.rank == 0:
                 done = f"epoch {epoch + 1:2} of {epochs}"
                 log_to_driver(f"{done}: loss {loss:.4f}, accuracy {accuracy:.4f}")
-        checkpoints.save(step, model, optimizer, train_loader, epoch=epochs)
+        if checkpoints:
+            checkpoints.save(step, model, optimizer, train_loader, epoch=epochs)
     log_model(model, input_example=example_digits(), step=step)
     samples = (step - first_step) * batch_size * world.size
     return {
@@ -165,6 +187,11 @@ def fit(
         "samples_per_second": samples / training_seconds,
         "attempts": world.attempt + 1,
     }
+
+
+def keeping(url: str | None) -> Any:
+    """What keeps checkpoints there, as a context; that of None keeps none."""
+    return CheckpointManager(url, every_steps=CHECKPOINT_STEPS) if url else nullcontext()
 
 
 @torch.no_grad()
@@ -176,17 +203,19 @@ def evaluate(model: nn.Module, loader: Any, sum_over_ranks: Callable[[Tensor], T
         hits = model(batch["features"]).argmax(dim=1) == batch["label"]
         correct_and_rows += torch.tensor([hits.sum(), len(hits)])
     correct, rows = sum_over_ranks(correct_and_rows).tolist()
-    return correct / rows
+    return float(correct / rows)
 
 
-def log_parameters(epochs: int, train_rows: int, test_rows: int) -> None:
+def log_parameters(
+    optimizer: torch.optim.Optimizer, epochs: int, train_rows: int, test_rows: int
+) -> None:
     """Tells MLflow what this job is about; how it is run is logged already."""
     import mlflow
 
     mlflow.log_params(
         {
             "epochs": epochs,
-            "learning_rate": LEARNING_RATE,
+            "learning_rate": optimizer.param_groups[0]["lr"],
             "seed": SEED,
             "train_rows": train_rows,
             "test_rows": test_rows,

@@ -1,0 +1,112 @@
+"""The command line of a job: one flag for each of its settings, and what they say."""
+
+from __future__ import annotations
+
+import argparse
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import pydantic
+
+from sparkdl_runner.jobs.errors import ConfigError
+from sparkdl_runner.jobs.settings import Settings, did_you_mean, parse_value
+
+
+class Parser(argparse.ArgumentParser):
+    """Reads flags; what is wrong with them is one sentence with what was probably meant."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raises instead of ending the process."""
+        raise ConfigError(f"{message.rstrip('.')} (--help lists the flags).")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's, and says which flag an unknown one was probably meant to be."""
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            flags = [one for one in self._option_string_actions if one.startswith("--")]
+            near = did_you_mean(unknown[0].partition("=")[0], flags)
+            self.error(f"there is no {unknown[0]}{near if 'did you mean' in near else ''}")
+        return found
+
+
+def add_flags(parser: argparse.ArgumentParser, kind: type[Settings]) -> None:
+    """Adds ``--config`` and a flag for each setting; none has a default of its own.
+
+    Args:
+        parser: Where to add them.
+        kind: The settings.
+    """
+    parser.add_argument("--config", metavar="FILE", help="YAML with these settings; flags win")
+    for name, field in kind.model_fields.items():
+        flag = f"--{name.replace('_', '-')}"
+        text = (field.description or "").replace("%", "%%")
+        if _is_mapping(field):
+            parser.add_argument(
+                flag,
+                dest=name,
+                nargs="+",
+                action="extend",
+                type=_pair,
+                default=argparse.SUPPRESS,
+                metavar="KEY=VALUE",
+                help=text,
+            )
+        else:
+            parser.add_argument(
+                flag,
+                dest=name,
+                type=str if _is_text(field) else parse_value,
+                default=argparse.SUPPRESS,
+                metavar=_metavar(field),
+                help=text + _default(field),
+            )
+
+
+def given(arguments: argparse.Namespace, kind: type[Settings]) -> dict[str, Any]:
+    """What was said by flags, by key."""
+    found = {}
+    for name in kind.model_fields:
+        if hasattr(arguments, name):
+            value = getattr(arguments, name)
+            found[name] = dict(value) if _is_mapping(kind.model_fields[name]) else value
+    return found
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    return key, parse_value(value)
+
+
+def _options(field: pydantic.fields.FieldInfo) -> Sequence[Any]:
+    """The types that a field admits, besides None."""
+    annotation = field.annotation
+    parts = typing.get_args(annotation) if typing.get_origin(annotation) is not None else ()
+    is_union = typing.get_origin(annotation) not in (dict, list, Mapping, typing.Literal, None)
+    return [one for one in parts if one is not type(None)] if is_union else [annotation]
+
+
+def _is_mapping(field: pydantic.fields.FieldInfo) -> bool:
+    return any(
+        typing.get_origin(one) in (dict, Mapping)
+        or (isinstance(one, type) and issubclass(one, Settings) and not one.has_short_form)
+        for one in _options(field)
+    )
+
+
+def _is_text(field: pydantic.fields.FieldInfo) -> bool:
+    return all(one is str or typing.get_origin(one) is typing.Literal for one in _options(field))
+
+
+def _metavar(field: pydantic.fields.FieldInfo) -> str:
+    (first, *_) = _options(field)
+    if typing.get_origin(first) is typing.Literal:
+        return "|".join(str(one) for one in typing.get_args(first))
+    return {int: "N", float: "X", bool: "true|false", str: "TEXT"}.get(first, "VALUE")
+
+
+def _default(field: pydantic.fields.FieldInfo) -> str:
+    default = field.default
+    return f" (default: {default})" if isinstance(default, (str, int)) and default != "" else ""

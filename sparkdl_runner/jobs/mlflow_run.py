@@ -1,0 +1,112 @@
+"""What jobs do in MLflow besides: the store, a run's configuration, its model in the registry."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from sparkdl_runner.errors import LaunchError, RunnerError
+from sparkdl_runner.jobs.errors import ConfigError
+from sparkdl_runner.redaction import HIDDEN, Redactor, is_secret_name, secrets_of
+from sparkdl_runner.tracking.opening import check_store
+from sparkdl_runner.tracking.settings import Tracking
+
+
+def use(tracking: Tracking) -> None:
+    """Makes its store the one of this process, once it is known to be there.
+
+    Raises:
+        ConfigError: MLflow is missing or old, or the store is not there.
+    """
+    try:
+        uri = check_store(tracking)
+    except LaunchError as error:
+        raise ConfigError(str(error)) from None
+    import mlflow
+
+    if tracking.tracking_uri is not None:
+        mlflow.set_tracking_uri(uri)
+
+
+def tag(run_id: str, name: str) -> str:
+    """The value of a tag of a run.
+
+    Raises:
+        ConfigError: There is no such run, or it has no such tag.
+    """
+    import mlflow
+
+    try:
+        tags = mlflow.MlflowClient().get_run(run_id).data.tags
+    except Exception as error:
+        raise ConfigError(f"cannot resume the MLflow run {run_id}: {_told(error)}.") from None
+    if name not in tags:
+        raise ConfigError(
+            f"the MLflow run {run_id} has no checkpoints of this job (no tag {name}): leave "
+            "mlflow.run_id out, to begin anew."
+        )
+    return str(tags[name])
+
+
+def describe(run_id: str, hyperparameters: Mapping[str, Any], written: Mapping[str, Any]) -> None:
+    """Adds the hyperparameters that the training has not logged itself, and the configuration.
+
+    That fails quietly: it must not hide how the training ended.
+    """
+    import mlflow
+
+    client = mlflow.MlflowClient()
+    try:
+        known = client.get_run(run_id).data.params
+        for name, value in hyperparameters.items():
+            if name not in known and not is_secret_name(name):
+                with suppress(mlflow.MlflowException):  # longer than the store takes, say
+                    client.log_param(run_id, name, value)
+        client.log_dict(run_id, _without_secrets(written), "config.yaml")
+    except Exception as error:
+        print(f"The run's configuration was not logged: {_told(error)}.", file=sys.stderr)
+
+
+def register(run_id: str, name: str, alias: str | None) -> None:
+    """Registers the model that the run has logged last.
+
+    Raises:
+        RunnerError: It has logged none, or the registry refuses.
+    """
+    import mlflow
+
+    client = mlflow.MlflowClient()
+    try:
+        outputs = client.get_run(run_id).outputs
+        models = outputs.model_outputs if outputs is not None else []
+        if not models:
+            raise RunnerError(
+                f"The training has logged no model that could be registered as {name}: call "
+                "sparkdl_runner.tracking.log_model in the function."
+            )
+        model_id = max(models, key=lambda one: one.step or 0).model_id
+        version = mlflow.register_model(f"models:/{model_id}", name).version
+        if alias is not None:
+            client.set_registered_model_alias(name, alias, str(version))
+    except RunnerError:
+        raise
+    except Exception as error:
+        raise RunnerError(f"The model cannot be registered as {name}: {_told(error)}.") from None
+    print(f"registered as models:/{name}/{version}" + (f", {name}@{alias}" if alias else ""))
+
+
+def _without_secrets(value: Any, name: str = "") -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_secrets(one, str(key)) for key, one in value.items()}
+    if is_secret_name(name):
+        return HIDDEN
+    if isinstance(value, (list, tuple)):
+        return [_without_secrets(one) for one in value]
+    return Redactor(secrets_of())(value) if isinstance(value, str) else value
+
+
+def _told(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return Redactor(secrets_of())(lines[0] if lines else type(error).__name__).rstrip(".")[:400]

@@ -1,0 +1,197 @@
+"""Settings of a job: YAML keys and flags, checked together, with one sentence for what is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import pydantic
+import yaml
+
+from sparkdl_runner.jobs.errors import ConfigError
+from sparkdl_runner.redaction import Redactor
+
+
+class Settings(pydantic.BaseModel):
+    """Base of all settings: keys that nobody knows are refused, and types are not bent."""
+
+    model_config = pydantic.ConfigDict(
+        extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True
+    )
+
+    has_short_form: ClassVar[bool] = False
+    """Whether a text may stand for the whole."""
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown_keys(cls, given: Any) -> Any:
+        if isinstance(given, Mapping):
+            for key in given:
+                if key not in cls.model_fields:
+                    raise ValueError(
+                        f"there is no key {key!r}{did_you_mean(key, cls.model_fields)}"
+                    )
+        return given
+
+
+class DataclassSettings(Settings):
+    """Settings whose keys are the fields of a dataclass, which checks their values itself."""
+
+    made_of: ClassVar[Any]
+    """The dataclass."""
+
+    def build(self) -> Any:
+        """Returns the dataclass with these values."""
+        keys = type(self).model_fields.keys()
+        names = [field.name for field in dataclasses.fields(self.made_of) if field.name in keys]
+        return self.made_of(**{name: getattr(self, name) for name in names})
+
+    @pydantic.model_validator(mode="after")
+    def _values_make_sense(self) -> DataclassSettings:
+        try:
+            self.build()
+        except TypeError as error:  # One that pydantic would not take for a finding.
+            raise ValueError(str(error)) from None
+        return self
+
+
+def settings_like(dataclass: Any, *, without: Iterable[str] = ()) -> type[DataclassSettings]:
+    """Makes the settings that have the fields of ``dataclass``, except for some."""
+    fields: dict[str, Any] = {}
+    for field in dataclasses.fields(dataclass):
+        if field.name in set(without):
+            continue
+        default: Any = field.default
+        if default is dataclasses.MISSING:
+            factory: Any = field.default_factory
+            default = pydantic.Field(default_factory=factory)
+        # Any: the dataclass says what a wrong value is, in sentences of its own.
+        fields[field.name] = (Any, default)
+    name = f"{dataclass.__name__}Settings"
+    made = pydantic.create_model(name, __base__=DataclassSettings, **fields)
+    made.made_of = dataclass
+    return made
+
+
+_Settings = TypeVar("_Settings", bound=Settings)
+
+
+def load(kind: type[_Settings], path: str | None, flags: Mapping[str, Any]) -> _Settings:
+    """Reads a YAML file, puts the flags over it, and checks the whole.
+
+    Args:
+        kind: The settings that are wanted.
+        path: The YAML file; None for none.
+        flags: By key; where both hold a mapping, its entries are put over one by one.
+
+    Raises:
+        ConfigError: Of the first thing that is wrong.
+    """
+    found = {} if path is None else read_yaml(path)
+    where = "the flags" if path is None else path if not flags else f"{path} and the flags"
+    try:
+        return kind.model_validate(_put_over(found, flags))
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        more = len(error.errors()) - 1
+        rest = f" ({more} more like it.)" if more else ""
+        raise ConfigError(f"{_sentence(first)}, in {where}.{rest}") from None
+
+
+def read_yaml(path: str) -> dict[str, Any]:
+    """Reads a file that holds one mapping.
+
+    Raises:
+        ConfigError: It is not there, is no YAML, or holds something else.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = yaml.load(file, _Loader)  # noqa: S506 - it is a safe loader
+    except OSError as error:
+        near = _did_you_mean_file(path)
+        raise ConfigError(f"cannot read {path}: {error.strerror}{near}.") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is no text in UTF-8.") from None
+    except yaml.YAMLError as error:
+        told = " ".join(str(error).split())
+        raise ConfigError(f"{path} is no YAML: {told}.") from None
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path} holds {_kind(found)}; it must hold keys and their values.")
+    return found
+
+
+def parse_value(text: str) -> Any:
+    """Reads a value of a flag as YAML would: ``3``, ``1e-4``, ``true``, ``[1, 2]``, ``text``."""
+    try:
+        return yaml.load(text, _Loader)  # noqa: S506 - it is a safe loader
+    except yaml.YAMLError:
+        return text
+
+
+def did_you_mean(key: Any, known: Iterable[str]) -> str:
+    """Says which name was probably meant, else which there are; empty if there are none."""
+    known = list(known)
+    near = difflib.get_close_matches(str(key), known, 1, cutoff=0.6)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    return f"; there are {', '.join(known)}" if known else ""
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML, in which 1e-4 is a number, and no key hides an earlier one."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = key_node.value
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} is there twice", key_node.start_mark
+                )
+            seen.add(key)
+        return dict(super().construct_mapping(node, deep))
+
+
+# YAML 1.1 wants a dot in every float, so that a learning rate of 1e-4 would become a text.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"),
+    list("-+0123456789"),
+)
+
+
+def _put_over(below: Any, above: Any) -> Any:
+    if not isinstance(below, Mapping) or not isinstance(above, Mapping):
+        return above
+    return {**below, **{key: _put_over(below.get(key), value) for key, value in above.items()}}
+
+
+def _sentence(found: Any) -> str:
+    """One sentence, without its full stop, on what pydantic has found."""
+    place = ".".join(str(part) for part in found["loc"])
+    if found["type"] == "missing":
+        return f"{place} is missing"
+    if found["type"] == "value_error":
+        told = found["msg"].removeprefix("Value error, ").rstrip(".")
+        return f"{place}: {told}" if place else told
+    told = found["msg"].replace("Input should be", "it must be").rstrip(".")
+    given = Redactor()(repr(found["input"]))
+    return f"{place} is {given[:200]}; {told}"
+
+
+def _kind(value: Any) -> str:
+    return "a list" if isinstance(value, list) else f"a {type(value).__name__}"
+
+
+def _did_you_mean_file(path: str) -> str:
+    folder = Path(path).parent
+    if not folder.is_dir():
+        return f" (there is no folder {folder})"
+    near = difflib.get_close_matches(Path(path).name, [file.name for file in folder.iterdir()], 1)
+    return f"; did you mean {folder / near[0]}?" if near else ""

@@ -1,0 +1,124 @@
+"""Where a job's rows come from: a table, or files of a format that Spark reads."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import pydantic
+
+from sparkdl_runner.filesystem import redact
+from sparkdl_runner.jobs import storage
+from sparkdl_runner.jobs.errors import ConfigError
+from sparkdl_runner.jobs.settings import Settings, did_you_mean
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_TABLE = re.compile(r"\w+(\.\w+){0,2}|(`[^`]+`\.?){1,3}")
+_BY_ENDING = {".csv": "csv", ".json": "json", ".jsonl": "json", ".orc": "orc"}
+
+
+class Source(Settings):
+    """A table or a path. A text is short for either: what holds a slash or a scheme is a path."""
+
+    has_short_form: ClassVar[bool] = True
+
+    table: str | None = None
+    path: str | None = None
+    format: Literal["parquet", "delta", "csv", "json", "orc"] | None = None
+    """Of the files; None for what the path looks like, else Parquet."""
+    options: dict[str, str | int | float | bool] = pydantic.Field(default_factory=dict)
+    """Options of Spark's reader, such as ``header: true``."""
+    columns: list[str] | None = None
+    """Which columns are read; None for all."""
+    where: str | None = None
+    """Which rows are read, as an SQL condition; None for all."""
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, given: Any) -> Any:
+        if not isinstance(given, str):
+            return given
+        return {"table" if _TABLE.fullmatch(given) else "path": given}
+
+    @pydantic.model_validator(mode="after")
+    def _one_place(self) -> Source:
+        if (self.table is None) == (self.path is None):
+            raise ValueError("give either a table or a path")
+        if self.table is not None and (self.format or self.options):
+            raise ValueError(f"the table {self.table} has a format of its own: leave it out")
+        return self
+
+    @property
+    def place(self) -> str:
+        """What a person calls it."""
+        return f"table {self.table}" if self.table is not None else redact(self.path or "")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it may be a folder of Parquet files, of which everything is wanted."""
+        return (
+            self.path is not None
+            and self.format in (None, "parquet")
+            and not (self.options or self.columns or self.where or self._ending())
+        )
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        """Returns a DataFrame of it; no task has run then, or only what finds a schema.
+
+        Raises:
+            ConfigError: It is not there, or has no such columns, or cannot be read.
+        """
+        from pyspark.errors import AnalysisException
+
+        try:
+            frame = self._open(spark)
+        except AnalysisException as error:
+            raise ConfigError(self._why_not(spark, error)) from None
+        except Exception as error:
+            told = _first_line(error)
+            raise ConfigError(f"Spark cannot read {self.place}: {told}.") from None
+        unknown = [one for one in self.columns or [] if one not in frame.columns]
+        if unknown:
+            near = did_you_mean(unknown[0], frame.columns)
+            raise ConfigError(f"{self.place} has no column {unknown[0]!r}{near}.")
+        try:
+            kept = frame if self.where is None else frame.where(self.where)
+        except Exception as error:
+            raise ConfigError(
+                f"the condition {self.where!r} does not fit {self.place}: {_first_line(error)}."
+            ) from None
+        return kept if self.columns is None else kept.select(*[f"`{one}`" for one in self.columns])
+
+    def _open(self, spark: SparkSession) -> DataFrame:
+        if self.table is not None:
+            return spark.table(self.table)
+        path = self.path or ""
+        form = self.format or self._ending()
+        if form is None:
+            form = "delta" if storage.exists(spark, f"{path}/_delta_log") else "parquet"
+        return spark.read.format(form).options(**self.options).load(path)
+
+    def _ending(self) -> str | None:
+        path = self.path or ""
+        return next((form for end, form in _BY_ENDING.items() if path.endswith(end)), None)
+
+    def _why_not(self, spark: SparkSession, error: Exception) -> str:
+        told = str(error)
+        if self.table is not None and ("NOT_FOUND" in told or "not found" in told):
+            database, _, name = self.table.rpartition(".")
+            try:
+                found = spark.catalog.listTables(database or None)
+                near = did_you_mean(name, [table.name for table in found])
+            except Exception:
+                near = ""
+            return f"there is no table {self.table}{near if 'did you mean' in near else ''}."
+        if "PATH_NOT_FOUND" in told:
+            return f"there is nothing at {self.place}."
+        return f"Spark cannot read {self.place}: {_first_line(error)}."
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__).strip().rstrip(".")[:400]

@@ -1,0 +1,127 @@
+"""What Spark's own filesystems say of a place: whether it is there, and may be written."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from sparkdl_runner.filesystem import normalize_url, redact
+from sparkdl_runner.jobs.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def qualified(path: str, spark: SparkSession | None) -> str:
+    """The URL of a path: one without a scheme is on Spark's default filesystem, else on this host.
+
+    Raises:
+        ConfigError: It is no usable URL.
+    """
+    if not urlsplit(path).scheme and not path.startswith(("/Volumes/", "/dbfs/")):
+        if spark is None:
+            path = Path(path).resolve().as_uri()
+        else:
+            filesystem, there = _open(spark, path)
+            path = str(filesystem.makeQualified(there).toString())
+    try:
+        return normalize_url(path)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def exists(spark: SparkSession, path: str) -> bool:
+    """Whether something is there, as far as this driver may see.
+
+    Raises:
+        ConfigError: The storage does not answer, or is of no kind that Spark knows.
+    """
+    try:
+        filesystem, there = _open(spark, path)
+        return bool(filesystem.exists(there))
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"cannot look at {redact(path)}: {_cause(error)}.") from None
+
+
+def is_empty(spark: SparkSession, path: str) -> bool:
+    """Whether nothing is there, or an empty folder."""
+    if not exists(spark, path):
+        return True
+    filesystem, there = _open(spark, path)
+    return len(filesystem.listStatus(there)) == 0
+
+
+def check_writable(spark: SparkSession, path: str) -> None:
+    """Writes a small file into the folder, which is made if need be, and deletes both again.
+
+    Raises:
+        ConfigError: That fails.
+    """
+    made = None
+    try:
+        filesystem, folder = _open(spark, path)
+        made = _highest_missing(filesystem, folder)
+        probe = _path(spark, f"{path.rstrip('/')}/.sparkdl-writable-{uuid.uuid4().hex}")
+        filesystem.create(probe).close()
+        filesystem.delete(made or probe, True)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"cannot write to {redact(path)}: {_cause(error)}. Make it writable, or choose another "
+            "place."
+        ) from None
+
+
+def check_ranks_may_write(url: str) -> None:
+    """The same by the way that ranks take, from this host.
+
+    Raises:
+        ConfigError: That fails.
+    """
+    from sparkdl_runner.filesystem import open_filesystem
+
+    try:
+        filesystem, folder = open_filesystem(url)
+        filesystem.create_dir(folder, recursive=True)
+        probe = f"{folder}/.sparkdl-writable-{uuid.uuid4().hex}"
+        filesystem.open_output_stream(probe).close()
+        filesystem.delete_file(probe)
+    except Exception as error:
+        told = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ConfigError(
+            f"cannot write to {redact(url)}: {told.rstrip('.')}. Make it writable, or choose "
+            "another place."
+        ) from None
+
+
+def _highest_missing(filesystem: Any, folder: Any) -> Any:
+    """The highest folder above ``folder``, or that itself, that is not there yet."""
+    missing = None
+    while folder is not None and not filesystem.exists(folder):
+        missing, folder = folder, folder.getParent()
+    return missing
+
+
+def _path(spark: SparkSession, path: str) -> Any:
+    return spark._jvm.org.apache.hadoop.fs.Path(path)  # type: ignore[union-attr]
+
+
+def _open(spark: SparkSession, path: str) -> tuple[Any, Any]:
+    try:
+        there = _path(spark, path)
+        return there.getFileSystem(spark._jsc.hadoopConfiguration()), there
+    except Exception as error:
+        raise ConfigError(f"Spark cannot reach {redact(path)}: {_cause(error)}.") from None
+
+
+def _cause(error: Exception) -> str:
+    """Java's own words, without its stack."""
+    java = getattr(error, "java_exception", None)
+    told = str(java.toString() if java is not None else error).strip().splitlines()
+    text = told[0] if told else type(error).__name__
+    return text.rpartition("Exception: ")[2].rstrip(".")[:300]

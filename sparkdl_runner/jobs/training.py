@@ -1,0 +1,172 @@
+"""A training that its settings describe: checked, given its data, and run once or often."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+from sparkdl_runner import function
+from sparkdl_runner.errors import NotPicklableError
+from sparkdl_runner.filesystem import join_url
+from sparkdl_runner.jobs import mlflow_run, storage
+from sparkdl_runner.jobs.entry_point import find_function
+from sparkdl_runner.jobs.errors import ConfigError
+from sparkdl_runner.jobs.session import spark_session
+from sparkdl_runner.jobs.train_settings import TrainSettings
+from sparkdl_runner.runner import DistributedRunner
+from sparkdl_runner.tracking.settings import Tracking
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from sparkdl_runner.data import SparkDatasetConverter
+
+CHECKPOINT_URL_TAG = "sparkdl_runner.checkpoint_url"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Training:
+    """A training that is ready to run."""
+
+    settings: TrainSettings
+    main: Callable[..., Any]
+    data: Mapping[str, Any]
+    """Converters, by the argument's name."""
+    spark: SparkSession | None
+
+    def run(
+        self, hyperparameters: Mapping[str, Any], tracking: Tracking | Literal[False]
+    ) -> tuple[Any, str | None]:
+        """Runs it once.
+
+        Returns:
+            The function's value in rank 0, and the id of the MLflow run, or None.
+        """
+        arguments = {**self.data, **hyperparameters}
+        checkpoint_url = self._checkpoint_url(tracking)
+        if checkpoint_url is not None:
+            arguments["checkpoint_url"] = checkpoint_url
+            if tracking:
+                tags = {**tracking.tags, CHECKPOINT_URL_TAG: checkpoint_url}
+                tracking = dataclasses.replace(tracking, tags=tags)
+        runner = DistributedRunner(
+            num_proc=self.settings.num_proc,
+            backend=self.settings.backend,
+            config=dataclasses.replace(self.settings.runner.build(), tracking=tracking),
+        )
+        try:
+            value = runner.run(self.main, **arguments)
+        except NotPicklableError as error:
+            raise ConfigError(str(error)) from None
+        finally:
+            if runner.mlflow_run_id is not None:
+                written = self.settings.model_dump(mode="json", exclude_unset=True)
+                mlflow_run.describe(runner.mlflow_run_id, hyperparameters, written)
+        return value, runner.mlflow_run_id
+
+    def _checkpoint_url(self, tracking: Tracking | Literal[False]) -> str | None:
+        """A folder of this training alone: it must not go on where another has ended."""
+        parent = self.settings.checkpoint_url
+        if parent is None:
+            return None
+        if tracking and tracking.run_id is not None:
+            return mlflow_run.tag(tracking.run_id, CHECKPOINT_URL_TAG)
+        name = time.strftime("training-%Y%m%d-%H%M%S-") + uuid.uuid4().hex[:8]
+        return join_url(storage.qualified(parent, self.spark), name)
+
+
+@contextmanager
+def prepared(settings: TrainSettings) -> Iterator[Training]:
+    """Checks everything, starts Spark where it is needed, and converts the data.
+
+    What was converted is deleted at the end, and the session that was started is stopped.
+
+    Raises:
+        ConfigError: Something that the settings name is not there, or does not fit. No task has
+            run then.
+    """
+    main, of_example = _function(settings)
+    _check_arguments(main, settings, of_example)
+    if settings.tracking:
+        mlflow_run.use(settings.tracking)
+    needs_spark = settings.num_proc >= 0 or of_example is not None
+    needs_spark |= not all(source.is_plain for source in settings.data.values())
+    with ExitStack() as stack:
+        spark = None
+        if needs_spark:
+            spark = stack.enter_context(spark_session("train", slots=abs(settings.num_proc)))
+        if settings.checkpoint_url is not None:
+            storage.check_ranks_may_write(storage.qualified(settings.checkpoint_url, spark))
+        # All are looked at before the first is converted.
+        if of_example is not None and spark is not None:
+            found: dict[str, Any] = dict(of_example(spark))
+        else:
+            found = {name: _open(source, spark) for name, source in settings.data.items()}
+        if settings.cache_url is not None and spark is not None:
+            storage.check_writable(spark, settings.cache_url)
+        data = {
+            name: stack.enter_context(_converter(one, spark, settings.cache_url))
+            for name, one in found.items()
+        }
+        yield Training(settings=settings, main=main, data=data, spark=spark)
+
+
+def _function(settings: TrainSettings) -> tuple[Callable[..., Any], Callable[..., Any] | None]:
+    """What each rank runs and, of an example, what makes its data."""
+    if settings.function is not None:
+        return find_function(settings.function), None
+    from sparkdl_runner.examples import digits
+
+    train = {"horovod": digits.train_with_horovod, "torch": digits.train_with_torch}
+    return train[settings.backend], digits.frames
+
+
+def _check_arguments(main: Callable[..., Any], settings: TrainSettings, of_example: object) -> None:
+    names = [*settings.data, *settings.hyperparameters]
+    if settings.checkpoint_url is not None:
+        names.append("checkpoint_url")
+    if of_example is not None:
+        names += ["train_data", "test_data"]
+    try:
+        function.check_call(main, dict.fromkeys(names))
+    except TypeError as error:
+        told = str(error).replace("given to run()", "of this configuration")
+        raise ConfigError(
+            f"{told.rstrip('.')}; its arguments are the keys of data and hyperparameters, and "
+            "checkpoint_url where that is given."
+        ) from None
+
+
+def _open(source: Any, spark: SparkSession | None) -> DataFrame | SparkDatasetConverter:
+    """A folder of Parquet files as it is; of everything else, a DataFrame."""
+    from sparkdl_runner.data import DatasetError, make_spark_converter
+
+    if not source.is_plain or (
+        spark is not None and storage.exists(spark, f"{source.path}/_delta_log")
+    ):
+        if spark is None:
+            raise ConfigError(f"{source.place} needs Spark to be read.")
+        return source.read(spark)  # type: ignore[no-any-return]
+    try:
+        return make_spark_converter(storage.qualified(source.path, spark))
+    except (DatasetError, OSError) as error:
+        raise ConfigError(str(error)) from None
+
+
+def _converter(found: Any, spark: SparkSession | None, cache_url: str | None) -> Any:
+    from sparkdl_runner.data import DatasetError, SparkDatasetConverter, make_spark_converter
+
+    if isinstance(found, SparkDatasetConverter) or spark is None:
+        return found
+    if cache_url is not None:
+        place = storage.qualified(cache_url, spark)
+        spark.conf.set(SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF, place)
+    try:
+        return make_spark_converter(found)
+    except (TypeError, ValueError, DatasetError) as error:
+        advice = "" if cache_url else " (cache_url says where data is converted to)"
+        raise ConfigError(f"{str(error).rstrip('.')}{advice}.") from None
