@@ -65,7 +65,9 @@ def test_there_is_no_other_kind_of_block():
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if any(b.kind == "python" for b in blocks_of(page))], ids=str
+    "page",
+    [page for page in PAGES if any(block.kind == "python" for block in blocks_of(page))],
+    ids=lambda page: page.stem,
 )
 def test_python_blocks_run_and_print_what_is_shown(tmp_path, page):
     blocks = blocks_of(page)
