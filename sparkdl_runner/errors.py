@@ -12,6 +12,10 @@ class RunnerError(RuntimeError):
     """
 
 
+class ConfigError(RunnerError, ValueError):
+    """A job's configuration cannot work; the sentence says what to change. Nothing was started."""
+
+
 class LaunchError(RunnerError):
     """The ranks could not be started: no session, no slots, a missing backend."""
 

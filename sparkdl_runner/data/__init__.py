@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sparkdl_runner.data.errors import StateError as StateError
     from sparkdl_runner.data.leftovers import sweep_leftovers as sweep_leftovers
     from sparkdl_runner.data.loader import ArrowLoader as ArrowLoader
+    from sparkdl_runner.data.permanent import write_conversion as write_conversion
 
 _HOMES = {
     "ArrowLoader": "loader",
@@ -29,6 +30,7 @@ _HOMES = {
     "StateError": "errors",
     "make_spark_converter": "converter",
     "sweep_leftovers": "leftovers",
+    "write_conversion": "permanent",
 }
 
 __all__ = sorted(_HOMES)

@@ -31,7 +31,10 @@ class ConversionError(DatasetError):
 
 
 def commit(
-    written: Written, allow_nulls: bool, storage_options: StorageOptions | None, own_url: str
+    written: Written,
+    allow_nulls: bool,
+    storage_options: StorageOptions | None,
+    own_url: str | None,
 ) -> SparkDatasetConverter:
     """Describes what was written, checks it, and writes the manifest: only now can it be read.
 
@@ -39,7 +42,8 @@ def commit(
         written: What Spark wrote.
         allow_nulls: Whether nulls are fine.
         storage_options: Credentials and such.
-        own_url: The directory that holds this conversion and nothing else, to be deleted with it.
+        own_url: The directory that holds this conversion and nothing else, to be deleted with it;
+            None for one that stays.
     """
     url = normalize_url(written.url)
     filesystem, directory = open_filesystem(url, storage_options)
@@ -61,9 +65,8 @@ def commit(
     warn_of_ragged(filesystem, directory, manifest)
     manifest.write(filesystem, directory)
     files = [join_url(url, file.path) for file in manifest.files]
-    return SparkDatasetConverter(
-        url, files, manifest.rows, delete=deleter(own_url, storage_options)
-    )
+    delete = None if own_url is None else deleter(own_url, storage_options)
+    return SparkDatasetConverter(url, files, manifest.rows, delete=delete)
 
 
 def list_parquet(filesystem: fs.FileSystem, directory: str) -> list[str]:

@@ -82,13 +82,13 @@ def make_spark_converter(
         return describe_directory(df, allow_nulls, storage_options)
     if is_petastorm_converter(df):
         return adopt_petastorm(df, allow_nulls, storage_options)
-    settings = _check_settings(df, parquet_row_group_size_bytes, compression_codec, dtype)
+    settings = check_settings(df, parquet_row_group_size_bytes, compression_codec, dtype)
     spark = df.sparkSession
     parent_url = parent_cache_dir_url(spark)
-    application_id = _application_id(spark)
+    application = application_id(spark)
 
     def convert() -> SparkDatasetConverter:
-        return _convert(df, parent_url, application_id, settings, allow_nulls, storage_options)
+        return _convert(df, parent_url, application, settings, allow_nulls, storage_options)
 
     def is_still_there(converter: SparkDatasetConverter) -> bool:
         try:
@@ -97,15 +97,16 @@ def make_spark_converter(
             return False
         return True
 
-    key = (settings, allow_nulls, parent_url, application_id)
+    key = (settings, allow_nulls, parent_url, application)
     converter = conversions.get_or_convert(df, key, convert, is_still_there)
     converter.dataframe = df
     return converter
 
 
-def _check_settings(
+def check_settings(
     df: Any, row_group_size_bytes: int, codec: str | None, dtype: str | None
 ) -> WriteSettings:
+    """Checks the arguments of a conversion; raises what ``make_spark_converter`` documents."""
     from sparkdl_runner.data.spark_types import DTYPES, check_columns
     from sparkdl_runner.data.spark_writer import WriteSettings
 
@@ -135,7 +136,8 @@ def _check_settings(
     )
 
 
-def _application_id(spark: SparkSession) -> str:
+def application_id(spark: SparkSession) -> str:
+    """What tells this session's plans from those of others."""
     context = getattr(spark, "_sc", None)
     # Through Spark Connect, a plan means something in its own session only.
     return context.applicationId if context is not None else f"connect-{spark.session_id}"  # type: ignore[attr-defined]
@@ -144,7 +146,7 @@ def _application_id(spark: SparkSession) -> str:
 def _convert(
     df: DataFrame,
     parent_url: str,
-    application_id: str,
+    application: str,
     settings: WriteSettings,
     allow_nulls: bool,
     storage_options: StorageOptions | None,
@@ -152,7 +154,7 @@ def _convert(
     from sparkdl_runner.data.spark_writer import write_parquet
 
     try:
-        process_url = process_directory(parent_url, application_id, storage_options)
+        process_url = process_directory(parent_url, application, storage_options)
     except OSError as error:
         raise ConversionError(
             f"Cannot write to the cache directory {redact(parent_url)} ({error}): make it "
@@ -164,19 +166,20 @@ def _convert(
     attempt_url = join_url(process_url, f"conversion-{next(_attempts)}")
     try:
         try:
-            written = write_parquet(df, attempt_url, application_id, settings, materialize)
+            written = write_parquet(df, attempt_url, application, settings, materialize)
         except Exception as error:
-            raise ConversionError(_explain(error, attempt_url)) from error
+            raise ConversionError(why_not_written(error, attempt_url)) from error
         return commit(written, allow_nulls, storage_options, attempt_url)
     except BaseException:
-        _delete_quietly(attempt_url, storage_options)
+        delete_quietly(attempt_url, storage_options)
         raise
 
 
 _attempts = itertools.count()
 
 
-def _explain(error: Exception, url: str) -> str:
+def why_not_written(error: Exception, url: str) -> str:
+    """The cause of what Spark raised, as a sentence."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line for line in lines if line.startswith("Caused by:")]
     told = causes[-1].removeprefix("Caused by:").strip() if causes else " ".join(lines[:1])
@@ -186,7 +189,8 @@ def _explain(error: Exception, url: str) -> str:
     )
 
 
-def _delete_quietly(url: str, storage_options: StorageOptions | None) -> None:
+def delete_quietly(url: str, storage_options: StorageOptions | None) -> None:
+    """Deletes what an unfinished conversion has written, as far as that is possible."""
     try:
         delete_directory(url, storage_options)
     except Exception as error:

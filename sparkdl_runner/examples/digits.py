@@ -69,8 +69,17 @@ class DigitsNet(nn.Module):
         return self.layers(pixels.view(-1, 1, 8, 8) / 16)
 
 
-def train_with_horovod(*, learning_rate: float = 3e-3, **task: Any) -> dict[str, Any]:
-    """Trains with Horovod. For the further arguments and the result see ``fit``."""
+def train_with_horovod(
+    *,
+    train_data: SparkDatasetConverter,
+    test_data: SparkDatasetConverter,
+    learning_rate: float = 3e-3,
+    epochs: int = 15,
+    batch_size: int = 32,
+    checkpoint_url: str | None = None,
+    chaos: bool = False,
+) -> dict[str, Any]:
+    """Trains with Horovod. For the other arguments and the result see ``fit``."""
     import horovod.torch as hvd
 
     hvd.init()
@@ -84,11 +93,30 @@ def train_with_horovod(*, learning_rate: float = 3e-3, **task: Any) -> dict[str,
     def sum_over_ranks(values: Tensor) -> Tensor:
         return hvd.allreduce(values, op=hvd.Sum)
 
-    return fit(model, optimizer, sum_over_ranks, **task)
+    return fit(
+        model,
+        optimizer,
+        sum_over_ranks,
+        train_data=train_data,
+        test_data=test_data,
+        epochs=epochs,
+        batch_size=batch_size,
+        checkpoint_url=checkpoint_url,
+        chaos=chaos,
+    )
 
 
-def train_with_torch(*, learning_rate: float = 3e-3, **task: Any) -> dict[str, Any]:
-    """Trains with DistributedDataParallel. For the further arguments and the result see ``fit``."""
+def train_with_torch(
+    *,
+    train_data: SparkDatasetConverter,
+    test_data: SparkDatasetConverter,
+    learning_rate: float = 3e-3,
+    epochs: int = 15,
+    batch_size: int = 32,
+    checkpoint_url: str | None = None,
+    chaos: bool = False,
+) -> dict[str, Any]:
+    """Trains with DistributedDataParallel. For the other arguments and the result see ``fit``."""
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
@@ -101,7 +129,17 @@ def train_with_torch(*, learning_rate: float = 3e-3, **task: Any) -> dict[str, A
         dist.all_reduce(values)
         return values
 
-    result = fit(model, optimizer, sum_over_ranks, **task)
+    result = fit(
+        model,
+        optimizer,
+        sum_over_ranks,
+        train_data=train_data,
+        test_data=test_data,
+        epochs=epochs,
+        batch_size=batch_size,
+        checkpoint_url=checkpoint_url,
+        chaos=chaos,
+    )
     dist.destroy_process_group()
     return result
 
@@ -113,10 +151,10 @@ def fit(
     *,
     train_data: SparkDatasetConverter,
     test_data: SparkDatasetConverter,
-    epochs: int = 15,
-    batch_size: int = 32,
-    checkpoint_url: str | None = None,
-    chaos: bool = False,
+    epochs: int,
+    batch_size: int,
+    checkpoint_url: str | None,
+    chaos: bool,
 ) -> dict[str, Any]:
     """Trains on this rank's shard, evaluates after each epoch, and logs the model.
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import cloudpickle
 
-from sparkdl_runner.jobs.errors import ConfigError
-from sparkdl_runner.jobs.settings import did_you_mean
+from sparkdl_runner.errors import ConfigError
+from sparkdl_runner.nearest import did_you_mean, nearest
 
 
 def find_function(text: str) -> Callable[..., Any]:
@@ -46,7 +46,7 @@ def find_function(text: str) -> Callable[..., Any]:
                 for one, value in vars(found).items()
                 if callable(value) and getattr(value, "__module__", "") == module.__name__
             ]
-            raise ConfigError(f"{place} has no function {name!r}{did_you_mean(part, names)}.")
+            raise ConfigError(f"{place} has no function {name!r}{did_you_mean(part, names)}")
         found = getattr(found, part)
     if not callable(found):
         raise ConfigError(f"{text} is {found!r}, a {type(found).__name__}, and no function.")
@@ -63,10 +63,8 @@ def _from_name(name: str) -> types.ModuleType:
         if error.name is None or not (name == error.name or name.startswith(error.name + ".")):
             raise _failed(name, error) from error
         files = [path.stem for path in Path(folder).glob("*.py")]
-        near = did_you_mean(name, files)
         raise ConfigError(
-            f"there is no module {name!r} in {folder} or on the path"
-            f"{near if 'did you mean' in near else ''}."
+            f"there is no module {name!r} in {folder} or on the path{nearest(name, files)}"
         ) from None
     except Exception as error:
         raise _failed(name, error) from error

@@ -5,29 +5,11 @@ from __future__ import annotations
 import argparse
 import typing
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import pydantic
 
-from sparkdl_runner.jobs.errors import ConfigError
-from sparkdl_runner.jobs.settings import Settings, did_you_mean, parse_value
-
-
-class Parser(argparse.ArgumentParser):
-    """Reads flags; what is wrong with them is one sentence with what was probably meant."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raises instead of ending the process."""
-        raise ConfigError(f"{message.rstrip('.')} (--help lists the flags).")
-
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's, and says which flag an unknown one was probably meant to be."""
-        found, unknown = self.parse_known_args(args, namespace)
-        if unknown:
-            flags = [one for one in self._option_string_actions if one.startswith("--")]
-            near = did_you_mean(unknown[0].partition("=")[0], flags)
-            self.error(f"there is no {unknown[0]}{near if 'did you mean' in near else ''}")
-        return found
+from sparkdl_runner.jobs.settings import Settings, parse_value
 
 
 def add_flags(parser: argparse.ArgumentParser, kind: type[Settings]) -> None:
@@ -42,16 +24,7 @@ def add_flags(parser: argparse.ArgumentParser, kind: type[Settings]) -> None:
         flag = f"--{name.replace('_', '-')}"
         text = (field.description or "").replace("%", "%%")
         if _is_mapping(field):
-            parser.add_argument(
-                flag,
-                dest=name,
-                nargs="+",
-                action="extend",
-                type=_pair,
-                default=argparse.SUPPRESS,
-                metavar="KEY=VALUE",
-                help=text,
-            )
+            as_pairs(parser, flag, text, default=argparse.SUPPRESS)
         else:
             parser.add_argument(
                 flag,
@@ -61,6 +34,19 @@ def add_flags(parser: argparse.ArgumentParser, kind: type[Settings]) -> None:
                 metavar=_metavar(field),
                 help=text + _default(field),
             )
+
+
+def as_pairs(parser: argparse.ArgumentParser, flag: str, text: str, default: Any = ()) -> None:
+    """Adds a flag whose values are ``key=value``, each as YAML would read it."""
+    parser.add_argument(
+        flag,
+        nargs="+",
+        action="extend",
+        type=_pair,
+        default=default if default is argparse.SUPPRESS else list(default),
+        metavar="KEY=VALUE",
+        help=text,
+    )
 
 
 def given(arguments: argparse.Namespace, kind: type[Settings]) -> dict[str, Any]:

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from sparkdl_runner.errors import LaunchError, RunnerError
-from sparkdl_runner.jobs.errors import ConfigError
+from sparkdl_runner.errors import ConfigError, LaunchError, RunnerError
 from sparkdl_runner.redaction import HIDDEN, Redactor, is_secret_name, secrets_of
 from sparkdl_runner.tracking.opening import check_store
 from sparkdl_runner.tracking.settings import Tracking

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,7 +11,8 @@ from typing import Any, ClassVar, TypeVar
 import pydantic
 import yaml
 
-from sparkdl_runner.jobs.errors import ConfigError
+from sparkdl_runner.errors import ConfigError
+from sparkdl_runner.nearest import did_you_mean, nearest
 from sparkdl_runner.redaction import Redactor
 
 
@@ -92,14 +92,12 @@ def load(kind: type[_Settings], path: str | None, flags: Mapping[str, Any]) -> _
         ConfigError: Of the first thing that is wrong.
     """
     found = {} if path is None else read_yaml(path)
-    where = "the flags" if path is None else path if not flags else f"{path} and the flags"
+    where = path or "the flags"
     try:
         return kind.model_validate(_put_over(found, flags))
     except pydantic.ValidationError as error:
         first = error.errors()[0]
-        more = len(error.errors()) - 1
-        rest = f" ({more} more like it.)" if more else ""
-        raise ConfigError(f"{_sentence(first)}, in {where}.{rest}") from None
+        raise ConfigError(f"{where}: {_sentence(first)}") from None
 
 
 def read_yaml(path: str) -> dict[str, Any]:
@@ -113,7 +111,7 @@ def read_yaml(path: str) -> dict[str, Any]:
             found = yaml.load(file, _Loader)  # noqa: S506 - it is a safe loader
     except OSError as error:
         near = _did_you_mean_file(path)
-        raise ConfigError(f"cannot read {path}: {error.strerror}{near}.") from None
+        raise ConfigError(f"cannot read {path}: {error.strerror}{near}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is no text in UTF-8.") from None
     except yaml.YAMLError as error:
@@ -132,15 +130,6 @@ def parse_value(text: str) -> Any:
         return yaml.load(text, _Loader)  # noqa: S506 - it is a safe loader
     except yaml.YAMLError:
         return text
-
-
-def did_you_mean(key: Any, known: Iterable[str]) -> str:
-    """Says which name was probably meant, else which there are; empty if there are none."""
-    known = list(known)
-    near = difflib.get_close_matches(str(key), known, 1, cutoff=0.6)
-    if near:
-        return f"; did you mean {near[0]!r}?"
-    return f"; there are {', '.join(known)}" if known else ""
 
 
 class _Loader(yaml.SafeLoader):
@@ -173,16 +162,17 @@ def _put_over(below: Any, above: Any) -> Any:
 
 
 def _sentence(found: Any) -> str:
-    """One sentence, without its full stop, on what pydantic has found."""
+    """One sentence on what pydantic has found."""
     place = ".".join(str(part) for part in found["loc"])
     if found["type"] == "missing":
-        return f"{place} is missing"
+        return f"{place} is missing."
     if found["type"] == "value_error":
-        told = found["msg"].removeprefix("Value error, ").rstrip(".")
-        return f"{place}: {told}" if place else told
-    told = found["msg"].replace("Input should be", "it must be").rstrip(".")
-    given = Redactor()(repr(found["input"]))
-    return f"{place} is {given[:200]}; {told}"
+        told = found["msg"].removeprefix("Value error, ")
+        told = f"{place}: {told}" if place else told
+    else:
+        expected = found["msg"].replace("Input should", "it should")
+        told = f"{place} is {Redactor()(repr(found['input']))[:200]}; {expected}"
+    return told if told.endswith((".", "?")) else f"{told}."
 
 
 def _kind(value: Any) -> str:
@@ -192,6 +182,5 @@ def _kind(value: Any) -> str:
 def _did_you_mean_file(path: str) -> str:
     folder = Path(path).parent
     if not folder.is_dir():
-        return f" (there is no folder {folder})"
-    near = difflib.get_close_matches(Path(path).name, [file.name for file in folder.iterdir()], 1)
-    return f"; did you mean {folder / near[0]}?" if near else ""
+        return f" (there is no folder {folder})."
+    return nearest(path, [str(file) for file in folder.iterdir()])

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pydantic
 
+from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.filesystem import redact
 from sparkdl_runner.jobs import storage
-from sparkdl_runner.jobs.errors import ConfigError
-from sparkdl_runner.jobs.settings import Settings, did_you_mean
+from sparkdl_runner.jobs.settings import Settings
+from sparkdl_runner.nearest import did_you_mean, nearest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -82,7 +83,7 @@ class Source(Settings):
         unknown = [one for one in self.columns or [] if one not in frame.columns]
         if unknown:
             near = did_you_mean(unknown[0], frame.columns)
-            raise ConfigError(f"{self.place} has no column {unknown[0]!r}{near}.")
+            raise ConfigError(f"{self.place} has no column {unknown[0]!r}{near}")
         try:
             kept = frame if self.where is None else frame.where(self.where)
         except Exception as error:
@@ -110,10 +111,10 @@ class Source(Settings):
             database, _, name = self.table.rpartition(".")
             try:
                 found = spark.catalog.listTables(database or None)
-                near = did_you_mean(name, [table.name for table in found])
+                near = nearest(name, [table.name for table in found])
             except Exception:
-                near = ""
-            return f"there is no table {self.table}{near if 'did you mean' in near else ''}."
+                near = "."
+            return f"there is no table {self.table}{near}"
         if "PATH_NOT_FOUND" in told:
             return f"there is nothing at {self.place}."
         return f"Spark cannot read {self.place}: {_first_line(error)}."

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.filesystem import normalize_url, redact
-from sparkdl_runner.jobs.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sparkdl_runner.jobs import mlflow_run
-from sparkdl_runner.jobs.command import Job
+from sparkdl_runner.jobs.command import Job, add_job
 from sparkdl_runner.jobs.train_settings import TrainSettings
 from sparkdl_runner.jobs.training import prepared
 
@@ -41,3 +43,8 @@ JOB = Job(
     settings=TrainSettings,
     run=run,
 )
+
+
+def add_parser(subparsers: Any) -> None:
+    """Adds this job to a command line that has several."""
+    add_job(subparsers, JOB)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from sparkdl_runner import function
-from sparkdl_runner.errors import NotPicklableError
+from sparkdl_runner.errors import ConfigError, NotPicklableError
 from sparkdl_runner.filesystem import join_url
 from sparkdl_runner.jobs import mlflow_run, storage
 from sparkdl_runner.jobs.entry_point import find_function
-from sparkdl_runner.jobs.errors import ConfigError
 from sparkdl_runner.jobs.session import spark_session
 from sparkdl_runner.jobs.train_settings import TrainSettings
+from sparkdl_runner.nearest import did_you_mean
 from sparkdl_runner.runner import DistributedRunner
 from sparkdl_runner.tracking.settings import Tracking
 
@@ -80,17 +81,21 @@ class Training:
 
 
 @contextmanager
-def prepared(settings: TrainSettings) -> Iterator[Training]:
+def prepared(settings: TrainSettings, also: Iterable[str] = ()) -> Iterator[Training]:
     """Checks everything, starts Spark where it is needed, and converts the data.
 
     What was converted is deleted at the end, and the session that was started is stopped.
+
+    Args:
+        settings: Of the training.
+        also: Arguments of the function that it will be given besides.
 
     Raises:
         ConfigError: Something that the settings name is not there, or does not fit. No task has
             run then.
     """
     main, of_example = _function(settings)
-    _check_arguments(main, settings, of_example)
+    _check_arguments(main, settings, also, of_example)
     if settings.tracking:
         mlflow_run.use(settings.tracking)
     needs_spark = settings.num_proc >= 0 or of_example is not None
@@ -125,12 +130,19 @@ def _function(settings: TrainSettings) -> tuple[Callable[..., Any], Callable[...
     return train[settings.backend], digits.frames
 
 
-def _check_arguments(main: Callable[..., Any], settings: TrainSettings, of_example: object) -> None:
-    names = [*settings.data, *settings.hyperparameters]
+def _check_arguments(
+    main: Callable[..., Any], settings: TrainSettings, also: Iterable[str], of_example: object
+) -> None:
+    names = [*settings.data, *settings.hyperparameters, *also]
     if settings.checkpoint_url is not None:
         names.append("checkpoint_url")
     if of_example is not None:
         names += ["train_data", "test_data"]
+    known = _parameters(main)
+    for name in names:
+        if known and name not in known:
+            place = settings.function or f"the example {settings.example}"
+            raise ConfigError(f"{place} has no argument {name!r}{did_you_mean(name, known)}")
     try:
         function.check_call(main, dict.fromkeys(names))
     except TypeError as error:
@@ -139,6 +151,16 @@ def _check_arguments(main: Callable[..., Any], settings: TrainSettings, of_examp
             f"{told.rstrip('.')}; its arguments are the keys of data and hyperparameters, and "
             "checkpoint_url where that is given."
         ) from None
+
+
+def _parameters(main: Callable[..., Any]) -> list[str]:
+    """The names of its arguments; none where it may take any."""
+    try:
+        parameters = inspect.signature(main).parameters.values()
+    except (TypeError, ValueError):
+        return []  # Some built-in callables have no signature.
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
+    return [] if takes_any else [one.name for one in parameters]
 
 
 def _open(source: Any, spark: SparkSession | None) -> DataFrame | SparkDatasetConverter:

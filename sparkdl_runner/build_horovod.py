@@ -1,0 +1,34 @@
+"""``build-horovod``: the build script, from wherever this package is installed."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+SCRIPT = Path(__file__).with_name("horovod") / "build.sh"
+
+
+def add_parser(subparsers: Any) -> None:
+    """Adds ``build-horovod``."""
+    summary = "Build Horovod for the torch that is installed, once, keep the wheel, and install it."
+    parser = subparsers.add_parser("build-horovod", help=summary, description=summary)
+    parser.add_argument("--gpu", action="store_true", help="collective operations by NCCL")
+    parser.add_argument("--wheelhouse", metavar="DIR", help="where wheels are kept")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--wheel-only", action="store_true", help="print the wheel's path instead")
+    what.add_argument(
+        "--check", action="store_true", help="only say whether it is there or could be built"
+    )
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    command = ["bash", str(SCRIPT), "--python", sys.executable]
+    wanted = [name for name in ("gpu", "wheel_only", "check") if getattr(arguments, name)]
+    command += [f"--{name.replace('_', '-')}" for name in wanted]
+    if arguments.wheelhouse is not None:
+        command += ["--wheelhouse", arguments.wheelhouse]
+    return subprocess.run(command, check=False).returncode

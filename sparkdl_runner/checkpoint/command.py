@@ -1,0 +1,102 @@
+"""``checkpoints ls`` and ``checkpoints verify``: what is there, and whether it is as it was."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+from sparkdl_runner.checkpoint.attempts import visible
+from sparkdl_runner.checkpoint.files import DamageError
+from sparkdl_runner.checkpoint.manifest import Manifest, Name
+from sparkdl_runner.checkpoint.storage import Storage, directory_url, open_storage
+from sparkdl_runner.checkpoint.verify import problems_of, read_manifest
+from sparkdl_runner.errors import ConfigError
+from sparkdl_runner.filesystem import join_url, redact
+
+
+def add_parser(subparsers: Any) -> None:
+    """Adds ``checkpoints``."""
+    summary = "List checkpoints, or verify every byte of them."
+    parser = subparsers.add_parser("checkpoints", help=summary, description=summary)
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+    place = "a folder of checkpoints, or one above several, by path or URL"
+    for name, action, text in (
+        ("ls", _ls, "list what was committed, oldest first"),
+        ("verify", _verify, "read all files again; exit code 1 if one is not what was written"),
+    ):
+        one = actions.add_parser(name, help=text, description=text)
+        one.add_argument("url", help=place)
+        one.set_defaults(run=action)
+
+
+def _ls(arguments: argparse.Namespace) -> int:
+    rows = [("checkpoint", "epoch", "ranks", "committed (UTC)", "size", "metrics")]
+    for storage, name, shown in _checkpoints(arguments.url):
+        try:
+            rows.append((shown, *_described(read_manifest(storage, name))))
+        except DamageError as problem:
+            rows.append((shown, "", "", "", "", f"damaged: {problem}"))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        print("  ".join([*cells, row[-1]]).rstrip())
+    return 0
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    damaged = 0
+    for storage, name, shown in _checkpoints(arguments.url):
+        problems = problems_of(storage, name)
+        damaged += bool(problems)
+        print(f"{shown}: {'damaged' if problems else 'ok'}", flush=True)
+        for problem in problems:
+            print(f"  {problem}")
+    if damaged:
+        print(
+            f"{damaged} damaged: a training that is resumed passes over them, to the newest that "
+            "is whole."
+        )
+    return 1 if damaged else 0
+
+
+def _checkpoints(place: str) -> Iterator[tuple[Storage, Name, str]]:
+    """All committed checkpoints below a folder: where each is, its name, and how to show it.
+
+    Raises:
+        ConfigError: There is none, or the place cannot be read.
+    """
+    try:
+        url = directory_url(place)
+        names = open_storage(url).names()
+    except (OSError, ValueError, TypeError, ImportError) as error:
+        told = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ConfigError(f"cannot read {redact(place)}: {told.rstrip('.')}.") from None
+    # A folder may hold those of one training, or a folder for each of several.
+    folders = sorted({_folder(name) for name in names if "step-" in name})
+    found = False
+    for folder in folders:
+        storage = open_storage(join_url(url, folder) if folder else url)
+        for name in sorted(visible(storage, storage.names())):
+            found = True
+            yield storage, name, f"{folder}/{name}" if folder else str(name)
+    if not found:
+        raise ConfigError(f"there is no checkpoint in {redact(place)}.")
+
+
+def _folder(name: str) -> str:
+    parts = name.split("/")
+    first = next((i for i, part in enumerate(parts) if part.startswith("step-")), 0)
+    return "/".join(parts[:first])
+
+
+def _described(manifest: Manifest) -> tuple[str, str, str, str, str]:
+    size = sum(entry.size_bytes for entry in manifest.files)
+    metrics = ", ".join(f"{name} {value:.4g}" for name, value in sorted(manifest.metrics.items()))
+    return (
+        "" if manifest.epoch is None else str(manifest.epoch),
+        str(manifest.world_size),
+        manifest.created[:19].replace("T", " "),
+        f"{size / 1e6:,.1f} MB",
+        metrics,
+    )

@@ -1,0 +1,1 @@
+../../conf/horovod/build.sh

@@ -1,0 +1,101 @@
+"""The convert job: a table or files become a conversion that trainings read."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Literal
+
+import pydantic
+
+from sparkdl_runner.errors import ConfigError, RunnerError
+from sparkdl_runner.jobs import storage
+from sparkdl_runner.jobs.command import Job, add_job
+from sparkdl_runner.jobs.session import spark_session
+from sparkdl_runner.jobs.settings import Settings
+from sparkdl_runner.jobs.source import Source
+
+
+class ConvertSettings(Settings):
+    """What the convert job may be told."""
+
+    source: Source = pydantic.Field(description="a table, or the path of files that Spark reads")
+    output: str = pydantic.Field(description="the conversion's folder, which all hosts see")
+    mode: Literal["error", "overwrite"] = pydantic.Field(
+        "error", description="what to do where there is a conversion already"
+    )
+    dtype: Literal["float32", "float64", "keep"] = pydantic.Field(
+        "float32", description="what floating point numbers become"
+    )
+    row_group_mb: int = pydantic.Field(
+        32, ge=1, le=1024, description="the size of a row group in memory; smaller ones mix better"
+    )
+    compression: Literal["uncompressed", "snappy", "gzip", "lz4", "zstd"] = pydantic.Field(
+        "uncompressed", description="of the files; uncompressed is fastest to read"
+    )
+    allow_nulls: bool = pydantic.Field(
+        False, description="whether nulls are fine, for loaders to fill or mask"
+    )
+
+
+def run(settings: ConvertSettings) -> None:
+    """Converts."""
+    from sparkdl_runner.data import DatasetError, write_conversion
+
+    with spark_session("convert", slots=0) as spark:
+        url = storage.qualified(settings.output, spark)
+        if settings.mode == "error" and not storage.is_empty(spark, url):
+            raise ConfigError(
+                f"there are files in {settings.output} already: choose another output, or "
+                "--mode overwrite."
+            )
+        frame = settings.source.read(spark)
+        storage.check_writable(spark, url)
+        started = time.perf_counter()
+        try:
+            converter = write_conversion(
+                frame,
+                url,
+                parquet_row_group_size_bytes=settings.row_group_mb << 20,
+                compression_codec=settings.compression,
+                dtype=None if settings.dtype == "keep" else settings.dtype,
+                allow_nulls=settings.allow_nulls,
+                overwrite=settings.mode == "overwrite",
+            )
+        except TypeError as error:  # A column that has no place in a tensor.
+            raise ConfigError(str(error)) from None
+        except DatasetError as error:
+            raise RunnerError(str(error)) from None
+        manifest, _, _ = converter.open()
+        seconds = time.perf_counter() - started
+        print(
+            f"{len(converter):,} rows in {len(manifest.files)} files at {converter.cache_dir_url}, "
+            f"{seconds:.1f} s. Columns: {', '.join(column.name for column in manifest.columns)}."
+        )
+
+
+JOB = Job(
+    name="convert",
+    summary="Convert a table or files into a folder that every rank reads its shard of.",
+    example="""
+        for example:
+          convert.py --source main.shop.orders --output /Volumes/main/shop/conversions/orders
+          convert.py --source /data/orders.csv --output /data/conversions/orders --mode overwrite
+          convert.py --config convert.yaml
+
+        convert.yaml:
+          source:
+            path: s3a://bucket/orders
+            format: csv
+            options: {header: true, inferSchema: true}
+            columns: [amount, weekday, label]
+            where: amount > 0
+          output: s3a://bucket/conversions/orders
+    """,
+    settings=ConvertSettings,
+    run=run,
+)
+
+
+def add_parser(subparsers: Any) -> None:
+    """Adds this job to a command line that has several."""
+    add_job(subparsers, JOB)

@@ -1,0 +1,282 @@
+"""The tune job: trainings with different hyperparameters, each a run below one parent run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Any, Literal
+
+import pydantic
+
+from sparkdl_runner import slots
+from sparkdl_runner.errors import ConfigError, RunCancelledError, RunnerError, WorkerError
+from sparkdl_runner.jobs import mlflow_run
+from sparkdl_runner.jobs.command import Job, add_job
+from sparkdl_runner.jobs.settings import Settings
+from sparkdl_runner.jobs.train_settings import TrainSettings
+from sparkdl_runner.jobs.training import Training, prepared
+from sparkdl_runner.nearest import did_you_mean
+from sparkdl_runner.tracking.settings import Tracking
+
+
+class Choice(Settings):
+    """From which values one hyperparameter is drawn: a range, or a list."""
+
+    low: float | int | None = None
+    high: float | int | None = None
+    log: bool = False
+    step: float | int | None = None
+    choices: list[Any] | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _one_kind(self) -> Choice:
+        is_range = self.low is not None and self.high is not None
+        if is_range == (self.choices is not None):
+            raise ValueError("give either low and high, or choices")
+        if self.choices is not None and (not self.choices or self.log or self.step):
+            raise ValueError("choices is a list of at least one value, without log and step")
+        if self.low is not None and self.high is not None:
+            if self.low >= self.high:
+                raise ValueError(f"low is {self.low}, which is not below high, {self.high}")
+            if self.log and (self.low <= 0 or self.step):
+                raise ValueError("log needs a low above 0 and no step")
+        return self
+
+    def draw(self, trial: Any, name: str) -> Any:
+        """Draws a value: a whole number where both ends are."""
+        if self.choices is not None:
+            return trial.suggest_categorical(name, self.choices)
+        if isinstance(self.low, int) and isinstance(self.high, int):
+            step = {"step": int(self.step)} if self.step else {}
+            return trial.suggest_int(name, self.low, self.high, log=self.log, **step)
+        return trial.suggest_float(name, self.low, self.high, log=self.log, step=self.step)
+
+
+class SearchSettings(Settings):
+    """What is searched for, and how long."""
+
+    metric: str = pydantic.Field(
+        description="a key of what the function returns in rank 0, else a metric of its run"
+    )
+    direction: Literal["maximize", "minimize"] = "maximize"
+    trials: int = pydantic.Field(20, ge=1)
+    parallel: int | Literal["auto"] = "auto"
+    seed: int | None = None
+    search_space: dict[str, Choice] = pydantic.Field(min_length=1)
+
+    @pydantic.field_validator("parallel")
+    @classmethod
+    def _at_least_one(cls, value: Any) -> Any:
+        if isinstance(value, int) and value < 1:
+            raise ValueError("it must be 1 or more, or auto")
+        return value
+
+
+class TuneSettings(TrainSettings):
+    """What the tune job may be told: what a training may, and what is searched for."""
+
+    tune: SearchSettings = pydantic.Field(
+        description="what is searched for; see the example below (in YAML)"
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _space_fits(self) -> TuneSettings:
+        twice = self.tune.search_space.keys() & self.hyperparameters.keys()
+        if twice:
+            raise ValueError(f"hyperparameters.{min(twice)} is fixed, and in the search_space too")
+        if not self.tracking:
+            raise ValueError(
+                "tune keeps its trials in MLflow, which is not set up: give mlflow.tracking_uri"
+            )
+        if self.mlflow and self.mlflow.run_id is not None:
+            raise ValueError("mlflow.run_id resumes one training, and no search")
+        return self
+
+
+def run(settings: TuneSettings) -> None:
+    """Searches, and says what was found."""
+    try:
+        import optuna
+    except ImportError:
+        raise ConfigError(
+            "tune needs optuna on the driver: run pip install 'sparkdl-runner[jobs]'."
+        ) from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    search = settings.tune
+    with prepared(settings, also=search.search_space) as training:
+        study = optuna.create_study(
+            direction=search.direction, sampler=optuna.samplers.TPESampler(seed=search.seed)
+        )
+        _Search(settings, training, study).run()
+
+
+class _Search:
+    """One search: a parent run, and below it a run for each trial."""
+
+    def __init__(self, settings: TuneSettings, training: Training, study: Any) -> None:
+        self._settings = settings
+        self._training = training
+        self._study = study
+        self._tracking = settings.tracking or Tracking()
+        self._parent_id = ""
+        self._stopping = threading.Event()
+
+    def run(self) -> None:
+        """Runs all trials, and keeps what was best in the parent run."""
+        import mlflow
+
+        search, tracking = self._settings.tune, self._tracking
+        if tracking.experiment is not None:
+            mlflow.set_experiment(tracking.experiment)
+        parent = mlflow.start_run(run_name=tracking.run_name, tags=dict(tracking.tags))
+        self._parent_id = parent.info.run_id
+        try:
+            mlflow.log_params(
+                {"metric": search.metric, "direction": search.direction, "trials": search.trials}
+            )
+            mlflow.set_tag("sparkdl_runner.search_space", self._space())
+            self._run_trials(self._parallel())
+            self._keep_best()
+        except BaseException as error:
+            is_cancelled = isinstance(error, (KeyboardInterrupt, RunCancelledError))
+            mlflow.end_run("KILLED" if is_cancelled else "FAILED")
+            raise
+        mlflow.end_run()
+
+    def _parallel(self) -> int:
+        """How many trials run at once: with ranks of this host alone, one."""
+        wanted, spark = self._settings.tune.parallel, self._training.spark
+        if spark is None or self._settings.num_proc <= 0:
+            return 1
+        fit = slots.count_slots(spark.sparkContext) // self._settings.num_proc
+        return max(1, fit if wanted == "auto" else min(fit, wanted))
+
+    def _run_trials(self, parallel: int) -> None:
+        trials = self._settings.tune.trials
+        print(f"{trials} trials, {parallel} at a time, below run {self._parent_id}", flush=True)
+        if parallel == 1:
+            for _ in range(trials):
+                self._trial()
+            return
+        assert self._training.spark is not None  # noqa: S101 - there are slots
+        context = self._training.spark.sparkContext
+        group = f"tune-{self._parent_id}"
+
+        def in_group() -> None:
+            context.setJobGroup(group, f"trials of {self._parent_id}", interruptOnCancel=True)
+
+        with ThreadPoolExecutor(parallel, "sparkdl-tune", initializer=in_group) as pool:
+            try:
+                for done in as_completed([pool.submit(self._trial) for _ in range(trials)]):
+                    done.result()
+            except BaseException:
+                self._stopping.set()
+                context.cancelJobGroup(group)
+                raise
+
+    def _trial(self) -> None:
+        """Runs one training; one that fails counts as a failed trial, and the search goes on."""
+        import optuna
+
+        if self._stopping.is_set():
+            return
+        search = self._settings.tune
+        trial = self._study.ask()
+        drawn = {name: choice.draw(trial, name) for name, choice in search.search_space.items()}
+        # What one thread opens is, by itself, no child of what another has opened.
+        tags = {**self._tracking.tags, "mlflow.parentRunId": self._parent_id}
+        tracking = dataclasses.replace(self._tracking, run_name=f"trial {trial.number}", tags=tags)
+        try:
+            value, run_id = self._training.run(
+                {**self._settings.hyperparameters, **drawn}, tracking
+            )
+        except WorkerError as error:
+            self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            print(f"trial {trial.number} with {drawn} failed: {_first_line(error)}", flush=True)
+            return
+        found = self._metric(value, run_id)
+        if math.isnan(found):
+            self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            print(f"trial {trial.number} with {drawn} failed: {search.metric} is nan", flush=True)
+            return
+        trial.set_user_attr("run_id", run_id)
+        self._study.tell(trial, found)
+        print(f"trial {trial.number}: {search.metric} {found:.6g} with {drawn}", flush=True)
+
+    def _metric(self, value: Any, run_id: str | None) -> float:
+        """What the trial was worth: returned by the function, else logged to its run.
+
+        Raises:
+            RunnerError: It is neither.
+        """
+        import mlflow
+
+        name = self._settings.tune.metric
+        if isinstance(value, Mapping) and isinstance(value.get(name), (int, float)):
+            return float(value[name])
+        if isinstance(value, (int, float)):
+            return float(value)
+        logged = mlflow.MlflowClient().get_run(run_id).data.metrics
+        if name not in logged:
+            raise RunnerError(
+                f"The training returned {type(value).__name__} without {name!r}, and its run "
+                f"{run_id} has no such metric{did_you_mean(name, logged)}: return it from the "
+                "function, or log it."
+            )
+        return float(logged[name])
+
+    def _keep_best(self) -> None:
+        import mlflow
+
+        name, mlflow_settings = self._settings.tune.metric, self._settings.mlflow
+        try:
+            best = self._study.best_trial
+        except ValueError:
+            raise RunnerError("All trials have failed; what they said is above.") from None
+        run_id = best.user_attrs["run_id"]
+        mlflow.log_metric(name, best.value)
+        mlflow.log_params({f"best.{key}": value for key, value in best.params.items()})
+        mlflow.set_tag("sparkdl_runner.best_run_id", run_id)
+        print(f"best: trial {best.number}, {name} {best.value:.6g}, {best.params}, run {run_id}")
+        if mlflow_settings and mlflow_settings.registered_model_name is not None:
+            mlflow_run.register(
+                run_id, mlflow_settings.registered_model_name, mlflow_settings.alias
+            )
+
+    def _space(self) -> str:
+        space = self._settings.tune.search_space
+        return json.dumps({key: one.model_dump(exclude_unset=True) for key, one in space.items()})
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0][:300]
+
+
+JOB = Job(
+    name="tune",
+    summary="Search for good hyperparameters; every trial is a training and a run of its own.",
+    example="""
+        tune.yaml is a train.yaml (see train.py --help) and:
+          tune:
+            metric: accuracy              # a key of what the function returns, or an MLflow metric
+            direction: maximize
+            trials: 20
+            parallel: auto                # as many as there are slots for
+            seed: 1
+            search_space:
+              learning_rate: {low: 1e-4, high: 1e-1, log: true}
+              batch_size: {choices: [16, 32, 64]}
+              epochs: {low: 5, high: 20, step: 5}
+    """,
+    settings=TuneSettings,
+    run=run,
+)
+
+
+def add_parser(subparsers: Any) -> None:
+    """Adds this job to a command line that has several."""
+    add_job(subparsers, JOB)

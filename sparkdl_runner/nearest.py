@@ -1,0 +1,25 @@
+"""Which name a person probably meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def did_you_mean(given: object, known: Iterable[str]) -> str:
+    """What to say after a name that is not known: the nearest one, else all that there are.
+
+    Returns:
+        The end of the sentence, from a semicolon to the full stop or the question mark.
+    """
+    known = list(known)
+    near = nearest(given, known)
+    if near != ".":
+        return near
+    return f"; there are {', '.join(known)}." if known else "."
+
+
+def nearest(given: object, known: Iterable[str]) -> str:
+    """The same where there are too many to name them all."""
+    found = difflib.get_close_matches(str(given), list(known), 1, cutoff=0.6)
+    return f"; did you mean {found[0]!r}?" if found else "."
