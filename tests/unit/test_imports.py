@@ -148,6 +148,28 @@ def test_tracking_knows_nothing_of_what_launches_nor_of_its_siblings():
                 assert imported.split(".")[0] in allowed, f"{path} must not import {name}"
 
 
+def test_nothing_imports_doctor_and_doctor_needs_little():
+    """It must run where everything else is missing or broken."""
+    for path in PACKAGE.rglob("*.py"):
+        if path.parent.name not in ("doctor", "scripts") and path.name != "cli.py":
+            assert not any(
+                name.startswith("sparkdl_runner.doctor") for name in imported_modules(path)
+            ), path
+    loaded = run_python(
+        "import sys, sparkdl_runner.doctor.command, sparkdl_runner.doctor.session\n"
+        "print(*sys.modules)"
+    ).split()
+    assert not (HEAVY | {"pyarrow", "numpy", "pydantic", "yaml", "cloudpickle"}) & set(loaded)
+
+
+def test_what_doctor_sends_to_executors_imports_nothing_of_this_package():
+    paths = list(PACKAGE.glob("doctor/scripts/*.py"))
+    assert paths
+    for path in [*paths, PACKAGE / "doctor" / "stage.py"]:
+        imported = imported_modules(path, top_level_only=True)
+        assert {name.partition(".")[0] for name in imported} <= sys.stdlib_module_names, path
+
+
 def test_importing_checkpoints_imports_nothing_heavy():
     loaded = run_python(
         "import sys, sparkdl_runner.checkpoint as c\nc.CheckpointManager\nprint(*sys.modules)"

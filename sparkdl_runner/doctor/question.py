@@ -1,0 +1,59 @@
+"""What a person wants to run, and what of Spark's settings is known before a session starts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What a person wants to run.
+
+    Attributes:
+        num_proc: How many ranks.
+        master: Spark's master; None for what Spark is configured to, else ``local[num_proc]``.
+        backends: Those that ranks may use: ``"horovod"``, ``"torch"``.
+        horovod_is_wanted: Whether its absence is a problem.
+        gpus: Whether ranks need GPUs.
+        tracking_uri: MLflow's; None if none is set.
+        folders: URLs of folders that all hosts must be able to write.
+        conf: Spark settings, as spark-submit takes them.
+    """
+
+    num_proc: int = 2
+    master: str | None = None
+    backends: tuple[str, ...] = ("horovod", "torch")
+    horovod_is_wanted: bool = False
+    gpus: bool = False
+    tracking_uri: str | None = None
+    folders: tuple[str, ...] = ()
+    conf: dict[str, str] = field(default_factory=dict)
+
+
+def is_under_submit(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether spark-submit has started this process, and a JVM with it."""
+    return bool(environment.get("PYSPARK_GATEWAY_PORT"))
+
+
+def is_for_a_cluster(
+    question: Question,
+    settings: Mapping[str, str],
+    environment: Mapping[str, str] = os.environ,
+) -> bool:
+    """Whether ranks will most probably run in other processes than the driver's.
+
+    Once there is a session, it knows better.
+
+    Args:
+        question: Names a master, or not.
+        settings: Spark's, as far as files and arguments tell.
+        environment: The process's.
+    """
+    master = question.master or settings.get("spark.master")
+    if master is None:
+        return is_under_submit(environment) or "--master" in environment.get(
+            "PYSPARK_SUBMIT_ARGS", ""
+        )
+    return not master.startswith("local") or master.startswith("local-cluster")

@@ -1,0 +1,307 @@
+"""Tells what this host and this Python are like: one line of JSON for the line it is asked.
+
+Started by the Python that it describes. It loads no library itself: what may crash or hang is
+loaded by processes of its own, side by side, each with a time limit.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import re
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import Any
+
+PACKAGES = (
+    *("sparkdl-runner", "pyspark", "torch", "horovod", "petastorm", "pyarrow", "numpy", "pandas"),
+    *("mlflow", "mlflow-skinny"),
+)
+WRITTEN_BYTES = 1 << 16
+GPU_FIELDS = "index,uuid,name,driver_version"
+
+
+def run(command: list[str], seconds: float) -> tuple[int | None, str, str]:
+    """Runs a program in a group of its own. Returns its exit code, its output and its words."""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        output, words = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, words = process.communicate()
+        return None, output, words
+    return process.returncode, output, words
+
+
+def run_script(source: str, arguments: list[str], seconds: float) -> dict[str, Any]:
+    """Runs one of the other scripts. Returns its answers by name, and ``end`` if it ended badly."""
+    code, output, words = run([sys.executable, "-c", source, *arguments], seconds)
+    answers: dict[str, Any] = {}
+    # Not splitlines, to which the mark is the end of a line as well.
+    for line in output.split("\n"):
+        _, mark, answer = line.partition("\x1e")
+        if mark:
+            answers.update(json.loads(answer))
+    if code is None:
+        answers["end"] = f"it did not finish within {seconds:g} s"
+    elif code < 0:
+        answers["end"] = f"it died of {signal.Signals(-code).name}"
+    elif code > 0:
+        last = words.strip().splitlines()[-1:] or ["no words"]
+        answers["end"] = f"it ended with exit code {code}: {last[0][:300]}"
+    return answers
+
+
+def packages() -> dict[str, str]:
+    """The versions of what is installed, by the packages' own records."""
+    found = {}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    for name in ("sparkdl-runner", "pyspark", "horovod"):
+        if name not in found:
+            # In a zip of --py-files, or on a cluster that brings its own, there is no record.
+            with contextlib.suppress(Exception):
+                if importlib.util.find_spec(name.replace("-", "_")) is not None:
+                    found[name] = "unknown"
+    return found
+
+
+def needed_by_spark() -> dict[str, str]:
+    """The least versions that this pyspark asks for, by name."""
+    found = {}
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        for line in importlib.metadata.requires("pyspark") or ():
+            match = re.match(r"(pyarrow|pandas|numpy)\s*>=\s*([\d.]+)", line)
+            if match:
+                found[match[1]] = match[2]
+    return found
+
+
+def horovod_record() -> dict[str, Any]:
+    """For which torch Horovod was built, and from which wheel, without loading it."""
+    found = {}
+    with contextlib.suppress(Exception):
+        spec = importlib.util.find_spec("horovod")
+        folder = os.path.dirname((spec and spec.origin) or "")
+        with open(os.path.join(folder, "metadata.json")) as stream:
+            found["torch"] = json.load(stream).get("pytorch")
+    with contextlib.suppress(Exception):
+        text = importlib.metadata.distribution("horovod").read_text("direct_url.json")
+        url = urllib.parse.unquote(json.loads(text or "{}")["url"])
+        # The wheelhouse names its folders by what a wheel was built for; the rest is nobody's.
+        found["wheel_folder"] = os.path.basename(os.path.dirname(urllib.parse.urlsplit(url).path))
+    return found
+
+
+def gpus(seconds: float) -> dict[str, Any]:
+    """What the driver's own tool says: GPUs, or why there are none."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return {"gpus": [], "tool": False}
+    code, output, words = run([tool, f"--query-gpu={GPU_FIELDS}", "--format=csv,noheader"], seconds)
+    if code is None:
+        return {"gpus": [], "tool": True, "error": f"nvidia-smi did not answer within {seconds} s"}
+    rows = [[cell.strip() for cell in line.split(",")] for line in output.splitlines()]
+    found = [dict(zip(GPU_FIELDS.split(","), row)) for row in rows if len(row) == 4]  # noqa: B905
+    answer: dict[str, Any] = {"gpus": found, "tool": True}
+    if code != 0 or not found:
+        answer["error"] = (output + words).strip()[:300] or f"nvidia-smi ended with {code}"
+    return answer
+
+
+def directory(path: str) -> dict[str, Any]:
+    """The space in a directory, and whether a file can be written there."""
+    answer: dict[str, Any] = {}
+    existing = path
+    while not os.path.isdir(existing) and existing != os.path.dirname(existing):
+        existing = os.path.dirname(existing)
+    try:
+        space = os.statvfs(existing)
+        answer["free_bytes"] = space.f_bavail * space.f_frsize
+        answer["free_inodes"] = space.f_favail if space.f_files else None
+        with tempfile.TemporaryFile(dir=existing) as stream:
+            stream.write(b"0" * WRITTEN_BYTES)
+            stream.flush()
+            os.fsync(stream.fileno())
+    except OSError as error:
+        answer["error"] = f"{type(error).__name__}: {error.strerror or error}"
+    return answer
+
+
+def memory() -> dict[str, Any]:
+    """Free memory in bytes, and the limit of the container, if there is one."""
+    answer: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError):
+        with open("/proc/meminfo") as stream:
+            match = re.search(r"MemAvailable:\s*(\d+)", stream.read())
+        answer["available_bytes"] = int(match[1]) * 1024 if match else None
+    for limit, used in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        (
+            "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+            "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+        ),
+    ):
+        with contextlib.suppress(OSError, ValueError):
+            with open(limit) as first, open(used) as second:
+                most, now = int(first.read()), int(second.read())
+            if most < 1 << 60:
+                answer.update(limit_bytes=most, used_bytes=now)
+                break
+    return answer
+
+
+def name() -> dict[str, str]:
+    """The host's name, and the address to which it leads here."""
+    own = socket.gethostname()
+    try:
+        return {"name": own, "leads_to": socket.gethostbyname(own)}
+    except OSError as error:
+        return {"name": own, "error": str(error)}
+
+
+def local_path(url: str) -> str | None:
+    """The path of a folder that this host sees as a directory, or None."""
+    if url.startswith("/"):
+        return url
+    if url.startswith("file:"):
+        return "/" + url[len("file:") :].lstrip("/")
+    if url.startswith("dbfs:/"):
+        path = "/" + url[len("dbfs:") :].lstrip("/")
+        return path if path.startswith("/Volumes/") else f"/dbfs{path}"
+    return None
+
+
+class Folder:
+    """A folder of all hosts: can this one write there, and does it see the driver's file?"""
+
+    def __init__(self, url: str, marker: str, script: str, is_driver: bool) -> None:
+        self.url, self.script, self.path = url, script, local_path(url)
+        self.own = marker if is_driver else f"{marker}-{socket.gethostname()}-{os.getpid()}"
+        self.sought = None if is_driver else marker
+        self.written = False
+
+    def try_out(self, seconds: float) -> dict[str, Any]:
+        """Writes a file, and looks for the driver's."""
+        if self.path is None:
+            found = self._ask(seconds, write=self.own, look_for=self.sought)
+            self.written = "error" not in found
+            return found
+        try:
+            os.makedirs(self.path, exist_ok=True)
+            with open(os.path.join(self.path, self.own), "x") as stream:
+                self.written = True
+                stream.write("sparkdl_runner\n")
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError as error:
+            return {"error": f"{type(error).__name__}: {error.strerror or error}"}
+        if self.sought is None:
+            return {}
+        return {"seen": os.path.exists(os.path.join(self.path, self.sought))}
+
+    def close(self, seconds: float) -> None:
+        """Removes the file."""
+        if self.written and self.path is not None:
+            with contextlib.suppress(OSError):
+                os.remove(os.path.join(self.path, self.own))
+        elif self.written:
+            self._ask(seconds, remove=self.own)
+
+    def _ask(self, seconds: float, **request: Any) -> dict[str, Any]:
+        answers = run_script(self.script, [json.dumps({"url": self.url, **request})], seconds)
+        return answers.get("folder") or {"error": answers.get("end", "no answer")}
+
+
+def server(url: str, seconds: float) -> str | None:
+    """Why a web server cannot be reached from here, or None."""
+    try:
+        with urllib.request.urlopen(url, timeout=seconds):  # noqa: S310 - http or https
+            return None
+    except urllib.error.HTTPError:
+        return None  # It is there; what it thinks of us, the driver asks.
+    except Exception as error:
+        return str(getattr(error, "reason", error))[:300]
+
+
+def describe(request: dict[str, Any], folders: list[Folder]) -> dict[str, Any]:
+    """All facts."""
+    scripts, seconds = request["scripts"], request["seconds"]
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        tried = {folder.url: pool.submit(folder.try_out, seconds) for folder in folders}
+        native = request["native"] and pool.submit(
+            run_script, scripts["native"], request["native"], seconds
+        )
+        installed = packages()
+        readers = "petastorm" in installed and pool.submit(
+            run_script, scripts["petastorm_readers"], [], seconds
+        )
+        smi = pool.submit(gpus, min(seconds, 10))
+        servers = {url: pool.submit(server, url, 4) for url in request["servers"]}
+        return {
+            "python": platform.python_version(),
+            "executable": sys.executable,
+            "packages": installed,
+            "needed_by_spark": needed_by_spark(),
+            "horovod_record": horovod_record(),
+            "name": name(),
+            "directories": {
+                path: {"purpose": purpose, **directory(path)}
+                for path, purpose in {
+                    **request["directories"],
+                    tempfile.gettempdir(): "temporary files",
+                }.items()
+            },
+            "shared_memory": directory("/dev/shm") if os.path.isdir("/dev/shm") else None,  # noqa: S108
+            "memory": memory(),
+            "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+            "servers": {url: answer.result() for url, answer in servers.items()},
+            "folders": {url: answer.result() for url, answer in tried.items()},
+            "gpus": smi.result(),
+            "native": native.result() if native else {},
+            "petastorm": readers.result() if readers else None,
+        }
+
+
+def main() -> None:
+    """Answers, keeps its files in shared folders until its input ends, and removes them."""
+    request = json.loads(sys.stdin.readline())
+    folders = [
+        Folder(url, request["marker"], request["scripts"]["folder"], request["is_driver"])
+        for url in request["folders"]
+    ]
+    # A signal must not leave files in a folder that others read.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        print(json.dumps(describe(request, folders)), flush=True)
+        if folders:
+            sys.stdin.read()
+    finally:
+        for folder in folders:
+            folder.close(10)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""Versions as numbers, and the ranges that this package supports."""
+
+from __future__ import annotations
+
+import re
+
+# As in setup.cfg, which a test compares: the least version, and the first that is too new.
+SUPPORTED = {
+    "pyspark": ("3.5", "5"),
+    "torch": ("2.10", "3"),
+    "horovod": ("0.28.1", "0.29"),
+    "petastorm": ("0.12.1", "0.13"),
+    "mlflow": ("3.11", "4"),
+}
+NEEDED_BY_PETASTORM = {"pyarrow": ("14", "15"), "numpy": ("1.26", "2")}
+OLDEST_PYTHON = "3.11"
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """The release of a version, for comparing: ``2.13.0+cpu`` is (2, 13, 0)."""
+    release = re.match(r"\d+(\.\d+)*", version)
+    return tuple(int(part) for part in release.group().split(".")) if release else ()
+
+
+def is_older(version: str, than: str) -> bool:
+    """Whether a version comes before another; not if it is unknown."""
+    own, other = numbers(version), numbers(than)
+    width = max(len(own), len(other))
+    return bool(own) and own + (0,) * (width - len(own)) < other + (0,) * (width - len(other))
+
+
+def is_within(version: str, limits: tuple[str, str]) -> bool:
+    """Whether a version is in a range; also if it is unknown."""
+    return not is_older(version, limits[0]) and (
+        not numbers(version) or is_older(version, limits[1])
+    )
+
+
+def in_words(limits: tuple[str, str]) -> str:
+    """A range as a person reads it."""
+    return f"{limits[0]} or later, before {limits[1]}"
