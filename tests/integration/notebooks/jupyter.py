@@ -1,0 +1,81 @@
+"""Runs a notebook cell by cell in a Jupyter kernel of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from pathlib import Path
+
+import nbformat
+from databricks_source import read_notebook
+from nbclient import NotebookClient
+from nbconvert.preprocessors import CoalesceStreamsPreprocessor
+from traitlets.config import Config
+
+CELL_SECONDS = 300
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+class Page:
+    """A notebook that has run, and what its cells show.
+
+    Args:
+        source: The notebook in Databricks' source format.
+        folder: An empty folder, in which it runs.
+
+    Attributes:
+        notebook: The cells with their outputs, as a Jupyter notebook.
+        folder: Where it ran.
+
+    Raises:
+        nbclient.exceptions.CellExecutionError: A cell raised.
+    """
+
+    def __init__(self, source: Path, folder: Path) -> None:
+        self.folder = folder
+        self.notebook = read_notebook(source)
+        with tempfile.TemporaryDirectory(prefix="kernel-") as private:
+            client = NotebookClient(
+                self.notebook,
+                timeout=CELL_SECONDS,
+                resources={"metadata": {"path": str(folder)}},
+                # Unix sockets: nobody else on this machine can speak to the kernel.
+                config=Config(
+                    AsyncKernelManager={
+                        "transport": "ipc",
+                        "connection_file": f"{private}/kernel.json",
+                    }
+                ),
+            )
+            client.execute(env=_environment(private))
+        # As Jupyter shows them: what a progress bar wrote over itself is gone.
+        CoalesceStreamsPreprocessor().preprocess(self.notebook, {})
+
+    def shown(self, words: str) -> str:
+        """What the code cell that contains ``words`` shows as text."""
+        cells = [cell for cell in self.notebook.cells if cell.cell_type == "code"]
+        (cell,) = (cell for cell in cells if words in cell.source)
+        return "\n".join(_text(output) for output in cell.outputs)
+
+    def images(self) -> int:
+        """How many pictures the cells show."""
+        outputs = [out for cell in self.notebook.cells for out in cell.get("outputs", [])]
+        return sum("image/png" in out.get("data", {}) for out in outputs)
+
+
+def _environment(private: str) -> dict[str, str]:
+    """A user's environment: nothing says which Python Spark is to start."""
+    environment = {name: text for name, text in os.environ.items() if name != "PYSPARK_PYTHON"}
+    return {
+        **environment,
+        "IPYTHONDIR": private,
+        # tqdm's advice, given where MLflow is imported, to install widgets in this kernel.
+        "PYTHONWARNINGS": "ignore:IProgress not found",
+    }
+
+
+def _text(output: nbformat.NotebookNode) -> str:
+    if output.output_type == "stream":
+        return _ESCAPES.sub("", output.text)
+    return str(output.data.get("text/plain", ""))

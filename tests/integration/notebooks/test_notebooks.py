@@ -1,0 +1,242 @@
+"""Each notebook runs from top to bottom in Jupyter, the first as a script, too; and looks well."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pages
+import pytest
+from databricks_source import CELL_MARK, HEADER, MAGIC, read_notebook
+from jupyter import Page
+
+# A notebook takes half a minute; on a machine that is busy, several times as long.
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+NOTEBOOKS = {
+    path.stem.partition("_")[0]: path
+    for path in sorted((Path(__file__).parents[3] / "notebooks").glob("*.py"))
+}
+each = pytest.mark.parametrize("number", NOTEBOOKS)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Page]:
+    """The notebook of that number, after it ran in Jupyter: once for all tests here."""
+    done: dict[str, Page] = {}
+
+    def run(number: str) -> Page:
+        if number not in done:
+            done[number] = Page(NOTEBOOKS[number], tmp_path_factory.mktemp(f"notebook-{number}-"))
+        return done[number]
+
+    return run
+
+
+def runs_of(folder: Path) -> dict[str, Any]:
+    """The MLflow runs that were left in a folder, oldest first, by name."""
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{folder}/mlflow.db")
+    (experiment,) = client.search_experiments(filter_string="name = 'digits'")
+    found = client.search_runs([experiment.experiment_id], order_by=["start_time"])
+    return {run.info.run_name: run for run in found}
+
+
+def history(folder: Path, run: Any, metric: str) -> list[int]:
+    """The steps at which a metric was logged, in order."""
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{folder}/mlflow.db")
+    return sorted(one.step for one in client.get_metric_history(run.info.run_id, metric))
+
+
+def models_of(folder: Path, run: Any) -> list[Any]:
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{folder}/mlflow.db")
+    return client.search_logged_models([run.info.experiment_id])
+
+
+def number_after(words: str, text: str) -> float:
+    return float(re.search(rf"{re.escape(words)}\s*([0-9.e+-]+)", text)[1])
+
+
+@each
+def test_it_is_in_databricks_source_format(number: str) -> None:
+    notebook = read_notebook(NOTEBOOKS[number])
+    kinds = [cell.cell_type for cell in notebook.cells]
+    assert kinds[0] == "markdown"
+    assert notebook.cells[0].source.startswith("# ")
+    assert kinds.count("code") >= 5
+    for cell in notebook.cells:
+        assert cell.source
+        if cell.cell_type == "code":
+            compile(cell.source, NOTEBOOKS[number].name, "exec")
+    source = NOTEBOOKS[number].read_text()
+    assert not re.findall(r"[\"'](/(?!Volumes/)\w+/[^\"']*)", source), "a path of some machine"
+    assert "dbutils" not in source
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("# Databricks\nprint(1)\n", "begins with"),
+        (f"{HEADER}\n{MAGIC} %sql\n{MAGIC} SELECT 1\n", "neither"),
+        (f"{HEADER}\n1\n\n{CELL_MARK}\n\n{MAGIC} %md\n{MAGIC} # Title\nprint(1)\n", "neither"),
+    ],
+)
+def test_what_databricks_would_read_differently_is_refused(
+    tmp_path: Path, text: str, complaint: str
+) -> None:
+    path = tmp_path / "notebook.py"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=complaint):
+        read_notebook(path)
+
+
+def test_the_first_runs_as_a_script(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(NOTEBOOKS["01"])],
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert number_after("np=2: accuracy", done.stdout) > 0.93
+    assert "[rank 0] epoch 20: loss" in done.stdout
+    assert done.stdout.splitlines()[-1].endswith("ValueError('rank 1 has met bad data')")
+    assert {path.name for path in tmp_path.iterdir()} == {"mlflow.db", "mlruns"}
+
+
+def test_01_learns_keeps_the_model_and_shows_a_failure(ran: Callable[[str], Page]) -> None:
+    page = ran("01")
+    trials = page.shown("for np in (-1, -2)")
+    assert number_after("np=-1: accuracy", trials) > 0.5
+    assert number_after("np=-2: accuracy", trials) > 0.5
+    training = page.shown("HorovodRunner(np=2).run(train")
+    assert number_after("np=2: accuracy", training) > 0.93
+    assert "460/460" in training
+    assert "rank 1 on " in page.shown("HorovodRunner(np=2).run(fail)")
+    assert "ValueError('rank 1 has met bad data')" in page.shown("HorovodRunner(np=2).run(fail)")
+    assert page.images() == 1
+
+    runs = list(runs_of(page.folder).values())
+    assert [run.info.status for run in runs] == ["FINISHED"] * 3 + ["FAILED"]
+    assert [run.data.params["num_proc"] for run in runs] == ["-1", "-2", "2", "2"]
+    assert runs[2].data.metrics["accuracy"] > 0.93
+    assert history(page.folder, runs[2], "loss") == list(range(1, 461))
+    assert [one.source_run_id for one in models_of(page.folder, runs[2])] == [runs[2].info.run_id]
+
+
+def test_02_spark_scores_what_the_ranks_have_learnt(ran: Callable[[str], Page]) -> None:
+    page = ran("02")
+    assert "features: torch.float32, (4, 64)" in page.shown("next(iter(loader))")
+    by_ranks = number_after("on the test rows:", page.shown("accuracy = runner.run("))
+    by_spark = number_after("Spark's predictions:", page.shown("mlflow.pyfunc.spark_udf("))
+    assert by_ranks > 0.93
+    assert by_spark == by_ranks
+    table = [line.split() for line in page.shown("mlflow.pyfunc.spark_udf(").splitlines()]
+    rows = table[table.index(["id", "label", "prediction", "correct"]) + 1 :]
+    assert len(rows) == 8
+    for _, _, label, prediction, is_correct in rows:
+        assert is_correct == str(label == prediction)
+    assert page.images() == 1
+
+    run = runs_of(page.folder)["from a table"]
+    assert run.info.status == "FINISHED"
+    assert run.data.metrics["accuracy"] == pytest.approx(by_ranks, abs=1e-4)
+    assert {one.dataset.name for one in run.inputs.dataset_inputs} == {"train_data", "test_data"}
+    assert len(models_of(page.folder, run)) == 1
+
+
+def test_03_both_backends_reach_the_same(ran: Callable[[str], Page]) -> None:
+    page = ran("03")
+    results = page.shown("runner.run(train")
+    accuracies = [number_after(f"{name}: accuracy", results) for name in ("horovod", "torch")]
+    assert min(accuracies) > 0.93
+    assert accuracies[0] == accuracies[1]
+    assert number_after("steps:", page.shown("largest difference")) < 1e-3
+    changes = page.shown("difflib.unified_diff").splitlines()
+    assert {"-    hvd.init()", "+    dist.init_process_group()"} <= set(changes)
+    assert not any("loss.backward()" in line for line in changes), "that stays as it was"
+    assert page.images() == 1
+
+    runs = runs_of(page.folder)
+    assert [run.data.params["backend"] for run in runs.values()] == ["horovod", "torch"]
+    for run in runs.values():
+        assert run.info.status == "FINISHED"
+        assert history(page.folder, run, "loss") == list(range(1, 346))
+
+
+def test_04_failures_are_named_and_survived(ran: Callable[[str], Page]) -> None:
+    page = ran("04")
+    raised = page.shown('run("raises"')
+    assert "Rank 1 of 2 on host" in raised
+    assert "raised ValueError: row 667 has no label" in raised
+    assert "in meets_bad_data" in raised
+    assert "reading rows 640 to 703" in raised.partition("Last output of rank 1")[2]
+
+    killed = page.shown('run("is killed"')
+    assert "Rank 1 of 2" in killed
+    assert "was ended by SIGKILL" in killed
+    assert "[rank 0] goes on after step 40" in killed
+    assert number_after("accuracy", killed.rpartition("\n\n")[2]) > 0.93
+
+    hung = page.shown('run("hangs"')
+    assert re.search(r"Rank 1 of 2 on host \S+ has made no progress for \d+ s", hung)
+    assert "in waits_for_ever" in hung
+    assert "was cancelled" in page.shown('run("is cancelled"')
+
+    runs = runs_of(page.folder)
+    assert {name: run.info.status for name, run in runs.items()} == {
+        "raises": "FAILED",
+        "is killed": "FINISHED",
+        "hangs": "FAILED",
+        "is cancelled": "KILLED",
+    }
+    survivor = runs["is killed"]
+    assert "SIGKILL" in survivor.data.tags["sparkdl_runner.attempt.0.ended_by"]
+    assert survivor.data.tags["sparkdl_runner.attempt.1.ended_by"] == "all ranks returned"
+    assert history(page.folder, survivor, "loss") == list(range(1, 101)), "each step once"
+    assert "100 losses of 100 steps" in page.shown("axes.plot(seconds")
+    assert page.images() == 1
+
+
+@each
+def test_nothing_but_mlflow_s_store_is_left(number: str, ran: Callable[[str], Page]) -> None:
+    assert {path.name for path in ran(number).folder.iterdir()} == {"mlflow.db", "mlruns"}
+
+
+@pytest.mark.skipif(
+    pages.programs() is None and os.environ.get("CI", "").lower() not in ("true", "1"),
+    reason="needs more programs (Debian: apt-get install chromium chromium-driver)",
+)
+def test_the_pages_are_fit_to_be_read(ran: Callable[[str], Page], tmp_path: Path) -> None:
+    folder = Path(os.environ.get("SPARKDL_TEST_ARTIFACTS", tmp_path)).resolve() / "notebooks"
+    folder.mkdir(parents=True, exist_ok=True)
+    with pages.browser(tmp_path / "profile") as window:
+        for number, source in NOTEBOOKS.items():
+            page = ran(number)
+            html = folder / f"{source.stem}.html"
+            pages.write_html(page, html)
+            window.get(html.as_uri())
+            pages.take_picture(window, folder / f"{source.stem}.png")
+            text = window.execute_script("return document.body.innerText")
+            assert page.notebook.cells[0].source.splitlines()[0].removeprefix("# ") in text
+            # Spark says two or three lines while it starts; nothing else is noise.
+            assert text.count("WARN") <= 3
+            assert "Warning" not in text
+            # A bar is one line, however often it was drawn.
+            for bars in re.findall(r"(?:training: .*\n)+", text):
+                assert bars.count("\n") == 1
+            loaded = window.execute_script(
+                "return [...document.images].map(image => image.naturalWidth > 0)"
+            )
+            assert loaded == [True] * page.images()
+            assert window.execute_script(
+                "return document.documentElement.scrollWidth <= window.innerWidth"
+            ), "something is wider than the page"
