@@ -14,13 +14,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import os
 import shlex
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +28,7 @@ import psutil
 
 from sparkdl_runner import DistributedRunner, RunConfig, RunnerError
 from sparkdl_runner.examples import digits
+from sparkdl_runner.jobs.quiet import quieten_libraries
 from sparkdl_runner.jobs.session import start_spark
 from sparkdl_runner.tracking import Tracking
 
@@ -63,6 +62,8 @@ def main() -> int:
     phases = Phases()
     arguments = parse_arguments()
     quieten_libraries()
+    # And nothing goes out to the network.
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     phases.end("start Python")
     say(f"Starting Spark for {arguments.np} ranks")
     spark = start_spark("digits", slots=arguments.np)
@@ -141,16 +142,6 @@ def converted_digits(
         parts = digits.frames(spark).values()
         train_data, test_data = (make_spark_converter(part) for part in parts)
         yield train_data, test_data
-
-
-def quieten_libraries() -> None:
-    """Hides what libraries say of themselves, so that what the job says is seen."""
-    warnings.filterwarnings("ignore", category=FutureWarning, module="petastorm")
-    logging.getLogger("petastorm").setLevel(logging.ERROR)
-    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "ERROR")
-    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-    # And nothing goes out to the network.
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
 
 def say(what: str) -> None:

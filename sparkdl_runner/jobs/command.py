@@ -10,6 +10,7 @@ from typing import Any
 
 from sparkdl_runner.command_line import EXIT_CODES, Parser, guarded
 from sparkdl_runner.jobs.flags import add_flags, given
+from sparkdl_runner.jobs.quiet import quieten_libraries
 from sparkdl_runner.jobs.settings import Settings, load
 
 
@@ -41,7 +42,7 @@ def main(job: Job, argv: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_flags(parser, job.settings)
-    return guarded(job.name, lambda: job.run(_settings(job, parser.parse_args(argv))))
+    return guarded(job.name, lambda: _begin(job, parser.parse_args(argv)))
 
 
 def add_job(subparsers: Any, job: Job) -> None:
@@ -54,11 +55,12 @@ def add_job(subparsers: Any, job: Job) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_flags(parser, job.settings)
-    parser.set_defaults(run=lambda arguments: job.run(_settings(job, arguments)))
+    parser.set_defaults(run=lambda arguments: _begin(job, arguments))
 
 
-def _settings(job: Job, arguments: argparse.Namespace) -> Settings:
-    return load(job.settings, arguments.config, given(arguments, job.settings))
+def _begin(job: Job, arguments: argparse.Namespace) -> None:
+    quieten_libraries()
+    job.run(load(job.settings, arguments.config, given(arguments, job.settings)))
 
 
 def _epilog(job: Job) -> str:

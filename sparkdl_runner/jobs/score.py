@@ -152,12 +152,25 @@ def _features(settings: ScoreSettings, frame: DataFrame, signature: Any) -> list
                 f"{settings.source.place} has no column {name!r}, which the model is to be given"
                 f"{did_you_mean(name, frame.columns)}"
             )
-    return [
-        vector_to_array(col(f"`{name}`"), "float32")
-        if isinstance(frame.schema[name].dataType, VectorUDT)
-        else col(f"`{name}`")
-        for name in names
-    ]
+    # MLflow checks the type of a table's columns itself, and takes a tensor as it comes.
+    kind = None
+    if inputs is not None and inputs.is_tensor_spec() and len(names) == 1:
+        kind = _spark_type(inputs.inputs[0])
+
+    def as_taken(name: str) -> Column:
+        column = col(f"`{name}`")
+        if isinstance(frame.schema[name].dataType, VectorUDT):
+            column = vector_to_array(column, "float32")
+        return column if kind is None else column.cast(kind)
+
+    return [as_taken(name) for name in names]
+
+
+def _spark_type(tensor: Any) -> str:
+    """The type of one row of a tensor: arrays within arrays, of its numbers."""
+    number = {"float64": "double", "int32": "int", "int64": "long"}.get(tensor.type.name, "float")
+    depth = len(tensor.shape) - 1
+    return "array<" * depth + number + ">" * depth
 
 
 def _udf(spark: SparkSession, uri: str, signature: Any) -> Any:
@@ -167,10 +180,7 @@ def _udf(spark: SparkSession, uri: str, signature: Any) -> Any:
     outputs = signature.outputs if signature is not None else None
     arguments: dict[str, Any] = {}
     if outputs is not None and outputs.is_tensor_spec():
-        (tensor,) = outputs.inputs[:1]
-        number = {"d": "double", "i": "int", "l": "long"}.get(tensor.type.char, "float")
-        depth = len(tensor.shape) - 1
-        arguments["result_type"] = "array<" * depth + number + ">" * depth
+        arguments["result_type"] = _spark_type(outputs.inputs[0])
     try:
         return mlflow.pyfunc.spark_udf(spark, uri, env_manager="local", **arguments)
     except Exception as error:
