@@ -1,67 +1,49 @@
-"""The documentation does what it says: its blocks run, its links lead somewhere.
+"""The documentation does what it says: its blocks run and print what is shown.
 
-What follows the language on a fence says how a block is tested:
-
-- ``python``: all blocks of a page run in order as one script; a ``text`` block after one holds
-  lines that it prints, with ``…`` for what differs from run to run. ``python old`` shows code for
-  other libraries, and ``python cluster`` what needs one: both are compiled only.
-- ``bash``: runs, in a shortened form where that is given here. ``bash cluster`` and
-  ``bash install`` need what is not here: their syntax is checked.
-- In both, and in the text, the options of this project's own commands exist.
+How each kind of block is tested is in ``docs_blocks``.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import re
+import shlex
 import subprocess
 import sys
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
+from docs_blocks import BLOCKS, PAGES, ROOT, Block, blocks_of, lines_of, of_kind
+
 pytestmark = pytest.mark.integration
 
-ROOT = Path(__file__).parents[2]
-PAGES = sorted((ROOT / "docs").glob("*.md"))
 IN_CLASSIC_LANE = importlib.util.find_spec("petastorm") is not None
-KINDS = {"python", "python old", "python cluster", "bash", "bash cluster", "bash install"}
-KINDS |= {"text", "yaml", "yaml job", "yaml tune"}
+SEPARATOR = "---- end of block"
+# Where the command is not installed (yet), its module is the same.
+COMMAND = (
+    'sparkdl-runner() { python -c "import sys; from sparkdl_runner.cli import main; '
+    'sys.exit(main())" "$@"; }\n'
+)
 
-SHORTENED: dict[str, str] = {}
-
-
-@dataclass(frozen=True)
-class Block:
-    page: str
-    line: int
-    kind: str
-    text: str
+# What several pages show runs once.
+COMMANDS = list({block.text: block for block in of_kind("bash", "bash exit 2")}.values())
 
 
-def blocks_of(page: Path) -> list[Block]:
-    text = page.read_text()
-    found = re.finditer(r"^```([^\n`]+)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
-    return [
-        Block(page.name, text.count("\n", 0, one.start()) + 1, one[1].strip(), one[2])
-        for one in found
-    ]
-
-
-BLOCKS = [block for page in PAGES for block in blocks_of(page)]
-
-
-def where(block: Block) -> str:
-    return f"{block.page}:{block.line}"
-
-
-def test_there_is_no_other_kind_of_block():
-    assert {block.kind for block in BLOCKS} <= KINDS
-    for page in PAGES:
-        fences = re.findall(r"^```", page.read_text(), flags=re.MULTILINE)
-        assert len(fences) == 2 * len(blocks_of(page)), page.name
+def run(command: list[str], **options) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "MAKEFLAGS"}
+    environment["PYSPARK_PYTHON"] = sys.executable
+    environment["PATH"] = f"{os.path.dirname(sys.executable)}{os.pathsep}{environment['PATH']}"
+    return subprocess.run(
+        command,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+        **options,
+    )
 
 
 @pytest.mark.parametrize(
@@ -71,34 +53,79 @@ def test_there_is_no_other_kind_of_block():
 )
 def test_python_blocks_run_and_print_what_is_shown(tmp_path, page):
     blocks = blocks_of(page)
-    separator = "---- end of block"
-    script = "".join(
-        f"{block.text}\nprint({separator!r}, flush=True)\n"
-        for block in blocks
-        if block.kind == "python"
-    )
-    (tmp_path / "page.py").write_text(script)
-    done = subprocess.run(
-        [sys.executable, "page.py"],
-        cwd=tmp_path,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
+    parts = [block.text for block in blocks if block.kind == "python"]
+    end = f"\nprint({SEPARATOR!r}, flush=True)\n"
+    (tmp_path / "page.py").write_text(end.join([*parts, ""]))
+    done = run([sys.executable, "page.py"], cwd=tmp_path)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    printed = iter(done.stdout.split(separator + "\n"))
+    printed = iter(done.stdout.split(SEPARATOR + "\n"))
     before, output = "", ""
     for block in blocks:
         if block.kind == "python":
             output = next(printed)
         elif block.kind == "text" and before == "python":
-            missing = [line for line in block.text.splitlines() if not is_in(line, output)]
-            assert not missing, f"{where(block)} shows {missing}; this was printed:\n{output}"
+            check_output(block, output)
         before = block.kind
 
 
-def is_in(line: str, output: str) -> bool:
-    pattern = "[^\n]*".join(re.escape(part) for part in line.split("…"))
-    return re.search(f"^{pattern}$", output, flags=re.MULTILINE) is not None
+@pytest.mark.skipif(not IN_CLASSIC_LANE, reason="the classic lane's tests run these commands")
+@pytest.mark.parametrize("block", COMMANDS, ids=str)
+def test_bash_blocks_run(block):
+    done = run(["bash", "-euc", COMMAND + block.text], cwd=ROOT)
+    wanted = int(block.kind.partition("exit ")[2] or 0)
+    assert done.returncode == wanted, done.stdout[-2000:] + done.stderr[-3000:]
+    after = BLOCKS[BLOCKS.index(block) + 1 :][:1]
+    if after and after[0].page == block.page and after[0].kind == "text":
+        check_output(after[0], done.stdout + done.stderr)
+
+
+def check_output(shown: Block, output: str) -> None:
+    """Each line that is shown is one that was printed, but for what ``…`` stands for."""
+    missing = []
+    for line in shown.text.splitlines():
+        pattern = "[^\n]*".join(re.escape(part) for part in line.split("…"))
+        if not re.search(f"^{pattern}$", output, flags=re.MULTILINE):
+            missing.append(line)
+    assert not missing, f"{shown} shows {missing}; this was printed:\n{output}"
+
+
+@functools.cache
+def help_of(*command: str) -> str:
+    done = run(["bash", "-euc", COMMAND + shlex.join([*command, "--help"])], cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def own_calls() -> list[tuple[str, tuple[str, ...], list[str]]]:
+    """Each call of this project's own commands in the pages: where, what, and its options."""
+    found = []
+    for block in BLOCKS:
+        if not block.kind.startswith("bash"):
+            continue
+        for line in lines_of(block):
+            words = shlex.split(line, comments=True)
+            for at, word in enumerate(words):
+                rest = words[at + 1 :]
+                if re.search(r"(^|/)jobs/\w+\.py$", word):
+                    script = word[word.index("jobs/") :]
+                    command: tuple[str, ...] = ("python", script)
+                elif word == "sparkdl-runner":
+                    subcommands = 2 if rest[0] == "checkpoints" else 1
+                    command = (word, *rest[:subcommands])
+                elif word in ("conf/pack_environment.sh", "conf/horovod/build.sh"):
+                    command = (word,)
+                else:
+                    continue
+                options = [one.partition("=")[0] for one in rest if one.startswith("--")]
+                found.append((str(block), command, options))
+                break
+    return found
+
+
+def test_options_of_own_commands_exist():
+    calls = own_calls()
+    assert len(calls) > 15
+    for where, command, options in calls:
+        text = help_of(*command)
+        for option in options:
+            assert re.search(rf"{option}\b", text), f"{where}: {' '.join(command)} has no {option}"

@@ -1,0 +1,145 @@
+"""Pages hang together: links, paths, extras, syntax, and tables that name every setting."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import dataclasses
+import inspect
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from docs_blocks import BLOCKS, KINDS, PAGES, REFERENCE, ROOT, blocks_of, of_kind, prose
+from sparkdl_runner import RunConfig
+from sparkdl_runner.checkpoint import CheckpointManager
+from sparkdl_runner.jobs.convert import ConvertSettings
+from sparkdl_runner.jobs.score import ScoreSettings
+from sparkdl_runner.jobs.settings import load
+from sparkdl_runner.jobs.source import Source
+from sparkdl_runner.jobs.train_settings import TrainSettings
+from sparkdl_runner.jobs.tune import SearchSettings, TuneSettings
+from sparkdl_runner.tracking import Tracking
+
+ALL = [*PAGES, *REFERENCE]
+SETTINGS = {
+    "yaml job": TrainSettings,
+    "yaml convert": ConvertSettings,
+    "yaml score": ScoreSettings,
+    "yaml tune": TuneSettings,
+}
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT / "docs"))
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ (.+)$", prose(page), flags=re.MULTILINE):
+        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading.strip())
+        anchor = re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
+        found.add(anchor)
+    return found
+
+
+def test_all_pages_are_in_the_index():
+    index = (ROOT / "docs" / "README.md").read_text()
+    for page in PAGES:
+        assert page.name == "README.md" or f"]({page.name})" in index
+
+
+@pytest.mark.parametrize("page", ALL, ids=name_of)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)]+)\)", prose(page)):
+        if target.startswith("https://"):
+            continue
+        place, _, anchor = target.partition("#")
+        file = (page.parent / place).resolve() if place else page
+        assert file.exists(), f"{page.name}: {target}"
+        if anchor:
+            assert anchor in anchors(file), f"{page.name}: {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_paths_exist(page):
+    text = page.read_text()
+    for path in re.findall(r"(?<![\w.])(?:conf|jobs|notebooks|sparkdl_runner)/[\w./-]*\w", text):
+        assert (ROOT / path).exists(), f"{page.name}: {path}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_no_line_is_left_open(page):
+    fences = re.findall(r"^```", page.read_text(), flags=re.MULTILINE)
+    assert len(fences) == 2 * len(blocks_of(page))
+    assert {block.kind for block in blocks_of(page)} <= KINDS
+    assert not re.search(r"TODO|XXX|/work/|/root/", page.read_text())
+
+
+def test_extras_that_are_named_exist():
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    text = "".join(page.read_text() for page in PAGES)
+    named = re.findall(r"'(?:sparkdl-runner|\.)\[([\w,]+)\]'", text)
+    assert named
+    for extras in named:
+        assert set(extras.split(",")) <= set(setup["options.extras_require"])
+
+
+@pytest.mark.parametrize("block", of_kind("python", "python old", "python cluster"), ids=str)
+def test_python_blocks_compile(block):
+    ast.parse(block.text)
+
+
+@pytest.mark.parametrize("block", [b for b in BLOCKS if b.kind.startswith("bash")], ids=str)
+def test_bash_blocks_are_bash(block):
+    done = subprocess.run(
+        ["bash", "-n"], input=block.text, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("block", of_kind(*SETTINGS), ids=str)
+def test_yaml_blocks_are_settings_of_their_job(tmp_path, block):
+    file = tmp_path / "settings.yaml"
+    file.write_text(block.text)
+    assert load(SETTINGS[block.kind], str(file), {})
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text()
+
+
+@pytest.mark.parametrize(
+    "settings", [TrainSettings, ConvertSettings, ScoreSettings, SearchSettings, Source]
+)
+def test_the_keys_of_jobs_are_all_there(settings):
+    for key in settings.model_fields:
+        assert re.search(rf"^\| `{key}` \|", page("jobs.md"), flags=re.MULTILINE), key
+
+
+def defaults(text: str) -> dict[str, str]:
+    """What the tables of a page say: the first column's names, and the second column."""
+    return dict(re.findall(r"^\| `(\w+)` \| *`?([^`|]*?)`? *\|", text, flags=re.MULTILINE))
+
+
+def test_the_tables_of_defaults_are_the_codes():
+    shown = defaults(page("failures.md"))
+    limits = [field for field in dataclasses.fields(RunConfig) if "seconds" in field.name]
+    for field in limits:
+        if field.name != "restart_backoff_seconds":
+            assert float(shown[field.name]) == field.default
+    shown = defaults(page("tracking.md"))
+    for field in dataclasses.fields(Tracking):
+        value = shown[field.name]
+        if isinstance(field.default, (bool, str, float)):
+            assert ast.literal_eval(value) == field.default
+
+
+def test_the_arguments_of_checkpoints_are_all_there():
+    text = page("checkpoints.md")
+    for name in inspect.signature(CheckpointManager).parameters:
+        assert f"`{name}`" in text or f"CheckpointManager({name}, …)" in text
