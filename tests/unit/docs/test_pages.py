@@ -143,3 +143,29 @@ def test_the_arguments_of_checkpoints_are_all_there():
     text = page("checkpoints.md")
     for name in inspect.signature(CheckpointManager).parameters:
         assert f"`{name}`" in text or f"CheckpointManager({name}, …)" in text
+
+
+def names_of_findings() -> set[str]:
+    """The names that the doctor's code gives to its findings."""
+    names: set[object] = set()
+    for path in (ROOT / "sparkdl_runner" / "doctor").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
+                if node.func.id in ("ok", "warning", "problem", "not_checked"):
+                    names.add(getattr(node.args[0], "value", None))
+            elif isinstance(node, ast.Assign):
+                target, value = node.targets[0], node.value
+                pairs = [(target, value)]
+                if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+                    pairs = list(zip(target.elts, value.elts, strict=True))
+                for one, given in pairs:
+                    if getattr(one, "id", "").lower() == "check":
+                        names.add(getattr(given, "value", None))
+    return {name for name in names if isinstance(name, str)}
+
+
+def test_the_doctors_findings_are_all_there():
+    names = names_of_findings()
+    assert len(names) > 25
+    shown = page("doctor.md")
+    assert {name for name in names if f"`{name}`" not in shown} == set()
