@@ -18,6 +18,8 @@ from sparkdl_runner.tracking.server import why_unreachable
 from sparkdl_runner.tracking.settings import Tracking
 
 LEAST_VERSION = (3, 11)
+# Without it, MLflow's pages take an experiment for one with language models.
+KIND_TAG = {"mlflow.experimentKind": "custom_model_development"}
 ATTEMPT_TAG = "sparkdl_runner.attempt"
 _SET_UP_BY = (
     "MLFLOW_TRACKING_URI",
@@ -174,7 +176,12 @@ def _experiment(client: Any, name: str | None, active: Any, shown: str, *, is_gl
         return str(_ask(_get_experiment_id, f"find the experiment at {shown}") or "0")
     found = _ask(lambda: client.get_experiment_by_name(name), f"find experiment {name!r}")
     if found is None:
-        return str(_ask(lambda: client.create_experiment(name), f"make experiment {name!r}"))
+        return str(
+            _ask(
+                lambda: client.create_experiment(name, tags=KIND_TAG),
+                f"make experiment {name!r}",
+            )
+        )
     if found.lifecycle_stage == "deleted":
         raise LaunchError(
             f"The MLflow experiment {name!r} at {shown} was deleted. Restore it, or take another."

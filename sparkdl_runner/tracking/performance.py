@@ -8,6 +8,9 @@ from typing import Any
 from sparkdl_runner.tracking.recorder import Entry
 from sparkdl_runner.tracking.time_use import PARTS
 
+# MLflow shows what begins so on a page of its own: the training's own curves stay in sight, however
+# many ranks there are.
+SYSTEM_PREFIX = "system/"
 # Beyond so many ranks, a page of metrics for each is no help; the totals stay.
 MAX_SHOWN_RANKS = 32
 
@@ -91,17 +94,17 @@ class Performance:
         self._told = dict(self._now)
         found: dict[str, float] = {}
         for rank, one in list(active.items())[:MAX_SHOWN_RANKS]:
-            found |= _figures(one, f"rank_{rank}/")
+            found |= _figures(one, f"{SYSTEM_PREFIX}rank_{rank}/")
         ranks = len(active)
         if any(one.samples for one in active.values()):
             found["samples_per_second"] = sum(
                 one.samples / one.running_seconds for one in active.values()
             )
         for part in PARTS:
-            name = f"step_seconds/{part}"
+            name = f"{SYSTEM_PREFIX}step_seconds/{part}"
             found[name] = sum(one.seconds[part] / one.steps for one in active.values()) / ranks
         total = sum(one.running_seconds / one.steps for one in active.values())
-        found["step_seconds/total"] = total / ranks
+        found[f"{SYSTEM_PREFIX}step_seconds/total"] = total / ranks
         return [["metric", name, value, timestamp_ms, step, {}] for name, value in found.items()]
 
 

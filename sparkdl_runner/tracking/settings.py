@@ -40,7 +40,7 @@ class Tracking:
     """Whether each host's CPU, memory, disk, network and GPUs are logged, once for each host."""
 
     report: bool = True
-    """Whether plots and a summary page are made at the end."""
+    """Whether plots, a summary page and the run's description are made at the end."""
 
     torch_profiler: bool = False
     """Whether rank 0 traces a few early steps with ``torch.profiler``; the trace is an artifact.

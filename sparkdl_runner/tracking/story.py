@@ -11,7 +11,7 @@ from string import Template
 from typing import Any
 
 from sparkdl_runner.tracking import plots
-from sparkdl_runner.tracking.performance import Counts
+from sparkdl_runner.tracking.performance import SYSTEM_PREFIX, Counts
 from sparkdl_runner.tracking.plots import Curve
 from sparkdl_runner.tracking.time_use import COMMUNICATION, COMPUTE, DATA
 
@@ -19,7 +19,6 @@ THROUGHPUT = "samples_per_second"
 # Of other metrics there may be hundreds.
 MAX_CURVES = 6
 MAX_SHOWN = 24
-_OWN = ("system/", "step_seconds/", "rank_")
 MAX_ERROR_CHARACTERS = 20_000
 # NaN is not smaller; and infinity comes back from a database as its largest number.
 LARGEST_SHOWN = 1e300
@@ -85,7 +84,7 @@ class Story:
             error: What ended the training; empty if it went well.
         """
         metrics = dict(run.data.metrics)
-        names = [name for name in metrics if not name.startswith(_OWN)]
+        names = [name for name in metrics if not name.startswith(SYSTEM_PREFIX)]
         losses = [name for name in names if "loss" in name.lower()]
         others = [name for name in names if name not in losses and name != THROUGHPUT]
         wanted = [*losses[:MAX_CURVES], *others[:MAX_CURVES]]
@@ -143,7 +142,7 @@ class Story:
             name=html.escape(self.name),
             status=status,
             when=html.escape(f"{_clock(self.began_at)} to {_clock(self.ended_at)}"),
-            sentence=html.escape(self._sentence()),
+            sentence=html.escape(self.sentence()),
             cards="\n".join(_card(label, value) for label, value in self._cards()),
             pictures=pictures,
             attempts="\n".join(self._attempt_row(attempt) for attempt in self.attempts),
@@ -157,7 +156,7 @@ class Story:
             run_id=html.escape(self.run_id),
         )
 
-    def _sentence(self) -> str:
+    def sentence(self) -> str:
         """What a person would say of the run."""
         count = len(self.attempts)
         ranks = self.params.get("world_size", self.params.get("num_proc", "?"))
@@ -186,7 +185,7 @@ class Story:
         if samples and running:
             cards.append(("samples/s", f"{samples / running:,.0f}"))
         for name, value in self.metrics.items():
-            if len(cards) < 6 and name != THROUGHPUT:
+            if len(cards) < 6 and name != THROUGHPUT and not name.startswith(SYSTEM_PREFIX):
                 cards.append((name, _number(value)))
         return cards
 
@@ -206,7 +205,7 @@ class Story:
 
 
 def _shown_last(metrics: Mapping[str, float]) -> list[str]:
-    return sorted(name for name in metrics if name.startswith("step_seconds/"))
+    return sorted(name for name in metrics if name.startswith(f"{SYSTEM_PREFIX}step_seconds/"))
 
 
 def _rows(values: Mapping[str, str]) -> str:

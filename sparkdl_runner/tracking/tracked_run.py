@@ -21,9 +21,10 @@ from sparkdl_runner.tracking.deadline import problem_within
 from sparkdl_runner.tracking.delivery import Delivery
 from sparkdl_runner.tracking.journal import Journal
 from sparkdl_runner.tracking.lease import RENEW_SECONDS, Lease
+from sparkdl_runner.tracking.note import NOTE_TAG, may_replace, note
 from sparkdl_runner.tracking.opening import ATTEMPT_TAG, Opened, open_run
 from sparkdl_runner.tracking.past import Past
-from sparkdl_runner.tracking.performance import Performance
+from sparkdl_runner.tracking.performance import SYSTEM_PREFIX, Performance
 from sparkdl_runner.tracking.rank_run import RunTicket
 from sparkdl_runner.tracking.recorder import Entry
 from sparkdl_runner.tracking.server import (
@@ -41,7 +42,6 @@ from sparkdl_runner.world import World
 # How often is told how fast ranks are: often at first, and less and less in a long training.
 FIRST_TELL_SECONDS, MOST_TELL_SECONDS = 2.0, 60.0
 TELLS_BEFORE_SLOWER = 200
-SYSTEM_PREFIX = "system/"
 UPLOAD_SECONDS = 600.0
 
 _held: set[str] = set()
@@ -217,7 +217,7 @@ class TrackedRun(Reports):
         """See ``Reports.host_metrics``."""
         now = time.time()
         step = int(now - self._opened.run.info.start_time / 1000)
-        # MLflow shows what has this prefix on a page of its own, by host where there are several.
+        # By host where there are several.
         several = world.local_size < world.size
         prefix = f"{SYSTEM_PREFIX}{world.host}-{world.host_id}/" if several else SYSTEM_PREFIX
         self._spool.put(
@@ -314,17 +314,18 @@ class TrackedRun(Reports):
         return wrong is None
 
     def _write_report(self, error: BaseException | None) -> None:
-        self._story(error).write(self._folder / "report")
-
-    def _story(self, error: BaseException | None) -> Story:
-        run = self._opened.client.get_run(self.run_id)
-        return Story.of(
-            client=self._opened.client,
+        client = self._opened.client
+        run = client.get_run(self.run_id)
+        story = Story.of(
+            client=client,
             run=run,
             attempts=self._attempts,
             totals=self._performance.totals(),
             error="" if error is None else self._redact(str(error) or type(error).__name__),
         )
+        story.write(self._folder / "report")
+        if may_replace(run.data.tags.get(NOTE_TAG, "")):
+            client.set_tag(self.run_id, NOTE_TAG, note(story))
 
     def _say(self, entries: list[Entry]) -> None:
         self._spool.put(self._journal.admit(entries))

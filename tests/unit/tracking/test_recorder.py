@@ -229,8 +229,8 @@ def test_rates_are_of_what_was_added_and_totals_over_all_attempts() -> None:
         performance.see(rank, report(10, 100, 2.0))
     first = {entry[1]: entry[2] for entry in performance.entries(10, 0)}
     assert first["samples_per_second"] == 100.0
-    assert first["rank_1/samples_per_second"] == 50.0
-    assert first["step_seconds/total"] == pytest.approx(0.2)
+    assert first["system/rank_1/samples_per_second"] == 50.0
+    assert first["system/step_seconds/total"] == pytest.approx(0.2)
     assert performance.entries(10, 0) == [], "nothing was added"
     performance.see(0, report(20, 300, 3.0))
     second = {entry[1]: entry[2] for entry in performance.entries(20, 0)}

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparkdl_runner.tracking import plots
+from sparkdl_runner.tracking.note import may_replace, note
 from sparkdl_runner.tracking.performance import Counts
 from sparkdl_runner.tracking.story import Attempt, Story
 
@@ -61,6 +62,33 @@ def test_a_run_that_told_nothing_has_a_page_as_well(tmp_path: Path) -> None:
     page = (tmp_path / "summary.html").read_text()
     assert "What ended it" in page
     assert "It &lt;failed&gt;." in page
+
+
+def test_the_description_is_the_story_in_short_and_no_markup_of_others() -> None:
+    text = note(story())
+    assert text.startswith(
+        "2 ranks on 1 host, in 2 attempts. Of their time, 60% went into computing"
+    )
+    assert "| 0 | 20 s | 50 | Rank 1 was \\<killed\\> |\n" in text
+    assert "| 1 | 39 s | 100 | all ranks returned |\n" in text
+    many = [Attempt(number=n, began_at=0, ended_at=1, error="|" * 10_000) for n in range(100)]
+    assert len(note(story(attempts=many))) < 5000
+    assert "| attempt |" not in note(story(attempts=[]))
+
+
+def test_a_description_that_a_person_has_written_stays() -> None:
+    assert may_replace("")
+    assert may_replace(note(story()))
+    assert not may_replace("Tried with more warm-up.")
+
+
+def test_what_ranks_and_hosts_count_is_no_headline(tmp_path: Path) -> None:
+    metrics = {"loss": 0.25, "system/step_seconds/total": 0.1}
+    story(metrics=metrics).write(tmp_path)
+    page = (tmp_path / "summary.html").read_text()
+    assert "<span>loss</span>" in page
+    assert "<span>system/step_seconds/total</span>" not in page
+    assert "<th>system/step_seconds/total</th>" in page
 
 
 @pytest.mark.parametrize("count", [1, 1500, 1501, 100_000])
