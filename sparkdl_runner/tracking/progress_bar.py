@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import sys
+import time
+import warnings
 from typing import Any
 
 from sparkdl_runner.reports import Reports
@@ -20,7 +22,10 @@ class ProgressBar(Reports):
 
     def __init__(self) -> None:
         self._bar: Any = None
-        self._is_wanted = _somebody_watches()
+        self._shown: tuple[Any, ...] = ()
+        self._seconds = 0.0
+        self._in_notebook = bool({"ipykernel", "dbruntime"} & sys.modules.keys())
+        self._is_wanted = self._in_notebook or _is_terminal(sys.stderr)
 
     def progress(self, world: World, report: dict[str, Any]) -> None:
         """See ``Reports.progress``."""
@@ -35,34 +40,52 @@ class ProgressBar(Reports):
         told = {name: f"{value:.4g}" for name, value in latest}
         if report["epoch"] is not None:
             told = {"epoch": str(report["epoch"]), **told}
-        bar.set_postfix(told, refresh=False)
+        shown = (world.attempt, report["step"], bar.total, told)
+        if shown == self._shown:
+            return
+        self._shown, self._seconds = shown, report["running_seconds"]
+        bar.initial = report["step"] - report["steps"]
         bar.n = max(report["step"], 0)
+        self._set_clock()
+        bar.set_postfix(told, refresh=False)
         bar.refresh()
 
     def close(self) -> None:
         """Leaves the bar as it is and goes on below it."""
         if self._bar is not None:
+            self._set_clock()
             self._bar.close()
             self._bar = None
 
     def _open(self, report: dict[str, Any]) -> bool:
         try:
-            tqdm = importlib.import_module("tqdm.auto").tqdm
+            with warnings.catch_warnings():
+                # A notebook without widgets gets a bar of text, and needs no advice on widgets.
+                warnings.simplefilter("ignore")
+                tqdm = importlib.import_module("tqdm.auto").tqdm
         except ImportError:
             self._is_wanted = False
             return False
         self._bar = tqdm(
             total=report["total_steps"] or None,
             initial=report["step"],
-            unit="step",
+            unit=" step",
             desc="training",
             dynamic_ncols=True,
+            # In a notebook each change between the two streams begins a new block, and what ranks
+            # print is on stdout: there the bar could not stay below it.
+            file=sys.stdout if self._in_notebook else sys.stderr,
         )
         return True
 
+    def _set_clock(self) -> None:
+        """Makes the bar count the time from rank 0's first step to its last.
 
-def _somebody_watches() -> bool:
-    if "ipykernel" in sys.modules or "dbruntime" in sys.modules:
-        return True
-    stream = sys.stderr
-    return stream is not None and hasattr(stream, "isatty") and stream.isatty()
+        Its own clock would begin with the first report, and go on while a model is saved.
+        """
+        self._bar.last_print_t = time.time()
+        self._bar.start_t = self._bar.last_print_t - self._seconds
+
+
+def _is_terminal(stream: Any) -> bool:
+    return stream is not None and hasattr(stream, "isatty") and bool(stream.isatty())

@@ -1,0 +1,122 @@
+"""The progress bar: one line, with the rate of the steps themselves, also in a notebook."""
+
+from __future__ import annotations
+
+import io
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sparkdl_runner.tracking.progress_bar import ProgressBar
+from sparkdl_runner.world import Peer, World, assign_ranks
+
+WORLD: World = assign_ranks(
+    [
+        Peer(partition=0, host="a", host_key="a", address="127.0.0.1", interface="lo"),
+        Peer(partition=1, host="a", host_key="a", address="127.0.0.1", interface="lo"),
+    ],
+    backend="torch",
+)[0]
+
+
+def report(step: int, *, steps: int, seconds: float, **latest: float) -> dict[str, Any]:
+    return {
+        "step": step,
+        "total_steps": 200,
+        "epoch": None,
+        "steps": steps,
+        "running_seconds": seconds,
+        "latest": latest,
+    }
+
+
+class Screen(io.StringIO):
+    """A terminal, or a notebook's output."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def lines(self) -> list[str]:
+        """What is seen: a line that was written over is gone."""
+        return [line.rpartition("\r")[2].rstrip() for line in self.getvalue().split("\n")]
+
+
+@pytest.fixture
+def notebook(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Screen]:
+    """Makes this process look like a notebook without widgets, and returns what it shows."""
+    # Not here already: pytest sets the streams anew for the test itself.
+    monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
+
+    def enter() -> Screen:
+        screen = Screen()
+        monkeypatch.setattr(sys, "stdout", screen)
+        return screen
+
+    return enter
+
+
+def test_in_a_notebook_it_is_on_stdout_where_ranks_print(
+    notebook: Callable[[], Screen], capsys: pytest.CaptureFixture[str]
+) -> None:
+    screen, bar = notebook(), ProgressBar()
+    bar.progress(WORLD, report(50, steps=49, seconds=0.49, loss=0.5))
+    bar.close()
+    assert "50/200" in screen.getvalue()
+    assert capsys.readouterr().err == ""
+
+
+def test_the_rate_is_that_of_the_steps(notebook: Callable[[], Screen]) -> None:
+    screen, bar = notebook(), ProgressBar()
+    # The first report comes when the training has long been running; and after the last step,
+    # time passes in which a model is saved.
+    bar.progress(WORLD, report(101, steps=100, seconds=10.0, loss=0.5))
+    assert "10.00 step/s" in screen.lines()[-1]
+    bar.progress(WORLD, report(200, steps=199, seconds=19.9, loss=0.25))
+    bar.close()
+    assert "200/200 [00:19<00:00, 10.00 step/s, loss=0.25]" in screen.lines()[0]
+    assert screen.lines()[1:] == [""], "one line, and the next output begins below it"
+
+
+def test_what_has_not_changed_is_not_drawn_again(notebook: Callable[[], Screen]) -> None:
+    screen, bar = notebook(), ProgressBar()
+    bar.progress(WORLD, report(50, steps=49, seconds=0.49, loss=0.5))
+    drawn = screen.getvalue()
+    bar.progress(WORLD, report(50, steps=49, seconds=0.49, loss=0.5))
+    assert screen.getvalue() == drawn
+    bar.progress(WORLD, report(50, steps=49, seconds=0.5, loss=0.5, accuracy=0.9))
+    assert "accuracy=0.9" in screen.lines()[-1]
+    bar.close()
+
+
+def test_after_a_restart_it_goes_on_at_the_checkpoint(notebook: Callable[[], Screen]) -> None:
+    screen, bar = notebook(), ProgressBar()
+    bar.progress(WORLD, report(50, steps=49, seconds=4.9))
+    bar.progress(WORLD, report(45, steps=4, seconds=2.0))
+    assert "45/200" in screen.lines()[-1]
+    assert "2.00 step/s" in screen.lines()[-1]
+    bar.close()
+
+
+def test_on_a_terminal_it_is_on_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ipykernel", "dbruntime"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+    bar = ProgressBar()
+    bar.progress(WORLD, report(50, steps=49, seconds=0.49))
+    bar.close()
+    assert "50/200" in screen.lines()[0]
+
+
+def test_where_nobody_watches_it_shows_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("ipykernel", "dbruntime"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    bar = ProgressBar()
+    bar.progress(WORLD, report(50, steps=49, seconds=0.49))
+    bar.close()
+    assert capsys.readouterr() == ("", "")
