@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 
+from sparkdl_runner.command_line import Parser, guarded
 from sparkdl_runner.doctor.command import add_arguments
 
 
 def main() -> int:
     """Runs the command and returns its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m sparkdl_runner.doctor")
+    parser = Parser(prog="python -m sparkdl_runner.doctor")
     add_arguments(parser)
-    arguments = parser.parse_args()
-    return int(arguments.run(arguments))
+
+    def run() -> int:
+        arguments = parser.parse_args()
+        return int(arguments.run(arguments))
+
+    return guarded("sparkdl-runner doctor", run)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
-import types
-from typing import Any, NoReturn
+from typing import Any
 
 from sparkdl_runner.backends import BACKENDS
 from sparkdl_runner.doctor.examination import examine
@@ -82,23 +80,12 @@ def run(arguments: argparse.Namespace) -> int:
         folders=tuple(arguments.folder),
         conf=dict(arguments.conf),
     )
-    before = signal.signal(signal.SIGTERM, _end)
-    try:
-        report = examine(question)
-    except KeyboardInterrupt:
-        return 130
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    report = examine(question)
     if arguments.json:
         print(report.to_json())
     else:
         report.print_to(sys.stdout)
     return report.exit_code
-
-
-def _end(_number: int, _frame: types.FrameType | None) -> NoReturn:
-    # As an exception, so that child processes are ended on the way out.
-    sys.exit(143)
 
 
 def _count(text: str) -> int:

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from sparkdl_runner.backends import BACKENDS
 from sparkdl_runner.doctor.finding import Finding, ok, problem, warning
 from sparkdl_runner.doctor.versions import SUPPORTED, in_words, is_older, is_within
 
-BUILD = "conf/horovod/build.sh"
+BUILD = "sparkdl-runner build-horovod"
+SCRIPT = "conf/horovod/build.sh"
 # The first revision of what that script makes whose process sets keep the interface they are told.
 FIRST_MENDED_REVISION = 2
 
@@ -78,11 +78,13 @@ def judge_horovod(
             check,
             "Horovod is not installed.",
             expected="Horovod 0.28.1, built for the installed torch",
-            advice=_upper_first(BACKENDS["horovod"].missing_sentence.partition(": ")[2]),
+            advice=f"Run {BUILD}, which builds it for the installed torch and installs it (on "
+            f"Databricks, make {SCRIPT} the cluster's init script); or use the torch backend, "
+            "which needs none.",
             where=where,
         )
         return
-    rebuild = f"Build it again for this torch: {BUILD} --python {facts['executable']}"
+    rebuild = f"Build it again for this torch, with {BUILD} in {facts['executable']}"
     built_for = record.get("torch")
     is_other = bool(built_for and torch) and built_for != torch
     error = _why_not_loaded(answer, facts)
@@ -117,13 +119,13 @@ def judge_horovod(
 def _judge_build(
     facts: dict[str, Any], answer: dict[str, Any], where: str, *, wants_gpus: bool
 ) -> Finding:
-    check, rebuild = "horovod.build", f"{BUILD} --python {facts['executable']}"
+    check = "horovod.build"
     if not answer["gloo"]:
         return problem(
             check,
             "Horovod was built without gloo, by which ranks find one another.",
             expected="HOROVOD_WITH_GLOO=1",
-            advice=f"Build it with {rebuild}.",
+            advice=f"Build it with {BUILD}.",
             where=where,
         )
     if wants_gpus and not answer["nccl"]:
@@ -131,17 +133,17 @@ def _judge_build(
             check,
             "Horovod was built without NCCL, so that gradients of GPUs go through the CPU.",
             expected="HOROVOD_GPU_OPERATIONS=NCCL",
-            advice=f"Build it with {rebuild} --gpu.",
+            advice=f"Build it with {BUILD} --gpu.",
             where=where,
         )
     folder = facts["horovod_record"].get("wheel_folder", "")
     revision = re.search(r"-r(\d+)$", folder)
     if revision and int(revision.group(1)) >= FIRST_MENDED_REVISION:
-        return ok(check, f"built by {BUILD}, revision {revision.group(1)}", where)
-    found = f"This Horovod was not built by today's {BUILD}, as far as its record tells."
+        return ok(check, f"built by {SCRIPT}, revision {revision.group(1)}", where)
+    found = f"This Horovod was not built by today's {SCRIPT}, as far as its record tells."
     expected = "a build that keeps the network interface that it is told"
     advice = (
-        f"Build it with {rebuild}: as it was released, Horovod 0.28.1 forgets HOROVOD_GLOO_IFACE "
+        f"Build it with {BUILD}: as it was released, Horovod 0.28.1 forgets HOROVOD_GLOO_IFACE "
         "in process sets, and takes the address to which the host's own name leads."
     )
     if _leads_to_loopback(facts):
@@ -238,10 +240,6 @@ def _why_not_loaded(answer: dict[str, Any] | None, facts: dict[str, Any]) -> str
     if "error" in answer:
         return str(answer["error"]).strip().rstrip(".")
     return None
-
-
-def _upper_first(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _cuda_words(answer: dict[str, Any]) -> str:

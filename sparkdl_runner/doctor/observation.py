@@ -18,7 +18,7 @@ from sparkdl_runner.doctor.child import Child, NoAnswerError
 from sparkdl_runner.doctor.finding import PROBLEM, Finding, guarded, ok
 from sparkdl_runner.doctor.question import Question, is_for_a_cluster, is_under_submit
 
-HOST_SECONDS = 30.0
+HOST_SECONDS = 45.0
 """How long looking at one host may take, the loading of native libraries included."""
 START_SECONDS = 90.0
 """How long a session may take to start, with its executors."""
@@ -75,6 +75,8 @@ def observe(question: Question) -> Observation:
             child = Child(
                 [sys.executable, "-m", "sparkdl_runner.doctor.session"],
                 _session_request(question, request),
+                # A JVM that lives for seconds is not worth optimising its code for.
+                {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1", **os.environ},
             )
             stack.callback(child.close)
             session, stage = _hear(child)

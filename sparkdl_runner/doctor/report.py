@@ -82,7 +82,7 @@ class Report:
         count = {
             status: sum(finding.status == status for finding in self.findings) for status in _ORDER
         }
-        told = [f"{count[OK]} checks are fine"]
+        told = [f"{count[OK]} {'check is' if count[OK] == 1 else 'checks are'} fine"]
         for status, word in ((WARNING, "warning"), (PROBLEM, "problem")):
             if count[status]:
                 told.append(f"{count[status]} {word}{'s' if count[status] > 1 else ''}")

@@ -17,7 +17,9 @@ def tell(name: str, facts: dict[str, Any]) -> None:
 
 
 def reason(error: BaseException) -> str:
-    """The first lines of an error, which for a native library name the missing symbol."""
+    """What an error was first about: for a native library, the symbol that is missing."""
+    while error.__cause__ is not None or error.__context__ is not None:
+        error = error.__cause__ or error.__context__
     return f"{type(error).__name__}: {error}"[:600]
 
 

@@ -1,0 +1,206 @@
+"""The command line, the report, and where a question leads."""
+
+from __future__ import annotations
+
+import argparse
+import http.server
+import io
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from sparkdl_runner.doctor import command, tracking_server
+from sparkdl_runner.doctor.finding import ok, problem, warning
+from sparkdl_runner.doctor.question import Question, is_for_a_cluster
+from sparkdl_runner.doctor.report import Report
+
+
+def parse(*arguments: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    command.add_parser(parser.add_subparsers())
+    return parser.parse_args(["doctor", *arguments])
+
+
+def test_arguments():
+    found = parse("--np", "4", "--conf", "spark.a=b=c", "--folder", "s3a://bucket/x", "--json")
+    assert (found.np, found.conf, found.folder) == (4, [("spark.a", "b=c")], ["s3a://bucket/x"])
+    assert found.run is command.run
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--np", "0"),
+        ("--np", "two"),
+        ("--conf", "spark.a"),
+        ("--folder", "relative/path"),
+        ("--backend", "mpi"),
+        ("--unknown",),
+    ],
+)
+def test_bad_usage_is_exit_code_2(arguments, capsys):
+    with pytest.raises(SystemExit) as caught:
+        parse(*arguments)
+    assert caught.value.code == 2
+    assert arguments[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("master", "settings", "environment", "is_cluster"),
+    [
+        (None, {}, {}, False),
+        ("local[2]", {}, {}, False),
+        ("local-cluster[2,1,1024]", {}, {}, True),
+        ("yarn", {}, {}, True),
+        (None, {"spark.master": "spark://a:7077"}, {}, True),
+        ("local[2]", {"spark.master": "spark://a:7077"}, {}, False),
+        (None, {}, {"PYSPARK_GATEWAY_PORT": "4711"}, True),
+    ],
+)
+def test_what_is_a_cluster(master, settings, environment, is_cluster):
+    assert is_for_a_cluster(Question(master=master), settings, environment) is is_cluster
+
+
+# ---- the report --------------------------------------------------------------------------------
+
+FINDINGS = (
+    problem("spark.slots", "2 slots.", expected="4 or more", advice="Ask for 2."),
+    ok("clock", "agrees", "executor 10.0.0.2:1 (b)"),
+    warning("memory", "little is free.", expected="more", advice="Add some."),
+)
+
+
+def test_the_json_form():
+    report = Report(findings=FINDINGS, num_proc=4, seconds=1.234)
+    fields = json.loads(report.to_json())
+    assert {name: fields[name] for name in ("format", "status", "num_proc", "seconds")} == {
+        "format": 1,
+        "status": "problem",
+        "num_proc": 4,
+        "seconds": 1.2,
+    }
+    assert fields["findings"][1] == {
+        "check": "clock",
+        "status": "ok",
+        "found": "agrees",
+        "expected": "",
+        "advice": "",
+        "where": ["executor 10.0.0.2:1 (b)"],
+    }
+    assert report.exit_code == 1
+    assert Report(findings=FINDINGS[1:], num_proc=4, seconds=1).exit_code == 0
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_form_for_a_person():
+    stream = io.StringIO()
+    Report(findings=FINDINGS, num_proc=4, seconds=1.2).print_to(stream)
+    assert stream.getvalue().splitlines() == [
+        "ok      clock             agrees [executor 10.0.0.2:1 (b)]",
+        "",
+        "WARNING memory            little is free.",
+        "                          expected: more",
+        "                          -> Add some.",
+        "",
+        "PROBLEM spark.slots       2 slots.",
+        "                          expected: 4 or more",
+        "                          -> Ask for 2.",
+        "",
+        "1 check is fine, 1 warning, 1 problem: mend the problems before a run (1.2 s).",
+    ]
+    terminal = Terminal()
+    Report(findings=FINDINGS, num_proc=4, seconds=1.2).print_to(terminal)
+    assert "\033[31mPROBLEM" in terminal.getvalue()
+
+
+# ---- MLflow's server ---------------------------------------------------------------------------
+
+
+@contextmanager
+def serving(pages: dict[str, tuple[int, str]]) -> Iterator[tuple[str, list]]:
+    seen = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.rfile.read(int(self.headers["Content-Length"] or 0))
+            seen.append((self.path, self.headers.get("Authorization")))
+            status, text = pages.get(self.path, (404, ""))
+            self.send_response(status)
+            if status == 302:
+                self.send_header("Location", text)
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_):
+            pass
+
+    Handler.do_POST = Handler.do_GET
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}", seen
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+SEARCH = "/api/2.0/mlflow/experiments/search"
+
+
+def look(uri: str | None, on_cluster: bool = False, **environment: str):
+    found = list(tracking_server.check_server(uri, on_cluster=on_cluster, environment=environment))
+    assert len(found) == 1
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("pages", "status", "says"),
+    [
+        ({SEARCH: (200, "{}"), "/version": (200, "3.17.2")}, "ok", "MLflow 3.17.2"),
+        ({SEARCH: (200, "{}"), "/version": (200, "3.1.0")}, "warning", "too old"),
+        ({SEARCH: (200, "{}"), "/version": (200, "2.9.0")}, "problem", "too old"),
+        ({SEARCH: (403, "")}, "problem", "HTTP 403"),
+        ({SEARCH: (503, "")}, "problem", "does not answer: HTTP 503"),
+        ({SEARCH: (302, "https://login.example/")}, "problem", "not as MLflow does"),
+        ({SEARCH: (200, "<html>")}, "problem", "not as MLflow does"),
+    ],
+)
+def test_what_a_server_answers(pages, status, says):
+    with serving(pages) as (uri, _):
+        found = look(uri)
+    assert found.status == status
+    assert says in found.found
+    assert status == "ok" or found.advice
+
+
+@pytest.mark.parametrize(
+    ("environment", "sent"),
+    [
+        ({}, None),
+        ({"MLFLOW_TRACKING_TOKEN": "abc"}, "Bearer abc"),
+        ({"MLFLOW_TRACKING_USERNAME": "u", "MLFLOW_TRACKING_PASSWORD": "p"}, "Basic dTpw"),
+    ],
+)
+def test_the_credentials_that_mlflow_would_send(environment, sent):
+    with serving({SEARCH: (200, "{}")}) as (uri, seen):
+        look(uri, **environment)
+    assert seen[0] == (SEARCH, sent)
+
+
+def test_places_that_are_no_web_servers():
+    assert look(None).status == "not checked"
+    assert look("databricks").status == "not checked"
+    assert look("postgresql://user:pass-word@db/mlflow").status == "not checked"
+    assert "pass-word" not in look("postgresql://user:pass-word@db/mlflow").found
+    assert look("sqlite:///mlflow.db").status == "ok"
+    on_driver = look("sqlite:///mlflow.db", on_cluster=True)
+    assert on_driver.status == "warning"
+    assert "mlflow server" in on_driver.advice

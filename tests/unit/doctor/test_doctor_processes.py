@@ -1,0 +1,221 @@
+"""Processes that answer, crash, hang or talk nonsense, and doors that open to whoever knows."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import psutil
+import pytest
+
+from sparkdl_runner.doctor import scripts, stage
+from sparkdl_runner.doctor.child import Child, NoAnswerError
+
+
+def child(code: str, request: object = None) -> Child:
+    return Child([sys.executable, "-c", code], request)
+
+
+def soon() -> float:
+    return time.monotonic() + 20
+
+
+def test_a_child_is_asked_and_answers_amid_noise():
+    code = (
+        "import json, sys; asked = json.loads(sys.stdin.readline())\n"
+        "print('noise'); print(json.dumps({'got': asked})); print(json.dumps({'more': 1}))"
+    )
+    one = child(code, {"a": 1})
+    try:
+        assert one.answer(soon()) == {"got": {"a": 1}}
+        assert one.answer(soon()) == {"more": 1}
+        with pytest.raises(NoAnswerError, match="exit code 0"):
+            one.answer(soon())
+        assert "noise" in one.words()
+    finally:
+        one.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("import os; os.kill(os.getpid(), 11)", "it died of SIGSEGV"),
+        ("raise SystemExit(3)", "exit code 3"),
+    ],
+)
+def test_a_child_that_dies_is_told_by_how(code, says):
+    one = child(code)
+    try:
+        with pytest.raises(NoAnswerError, match=says):
+            one.answer(soon())
+    finally:
+        one.close()
+
+
+def test_a_child_that_hangs_is_ended_with_all_that_it_started():
+    code = (
+        "import signal, subprocess, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "sleeper = subprocess.Popen(['sleep', '600'])\n"
+        "print('{\"pid\": %d}' % sleeper.pid, flush=True); time.sleep(600)"
+    )
+    one = child(code)
+    pid = one.answer(soon())["pid"]
+    with pytest.raises(NoAnswerError, match="in time"):
+        one.answer(time.monotonic() + 0.1)
+    one.close()
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+# ---- what executors do -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def door():
+    listener = socket.create_server(("127.0.0.1", 0))
+    door = stage.Door(listener, b"t" * stage.TOKEN_BYTES)
+    yield door
+    door.close()
+    with pytest.raises(OSError, match="closed|Bad file"):
+        listener.getsockname()
+
+
+def test_who_knows_the_token_learns_the_time(door):
+    visit = stage.knock("127.0.0.1", door.port, b"t" * stage.TOKEN_BYTES)
+    assert abs(visit["seconds_ahead"]) < 1
+    started = time.monotonic()
+    door.wait_for(1, 10)
+    assert time.monotonic() - started < 5
+
+
+def test_who_does_not_know_it_learns_nothing(door):
+    assert "error" in stage.knock("127.0.0.1", door.port, b"x" * stage.TOKEN_BYTES)
+    # One who says nothing holds up nobody for long.
+    with socket.create_connection(("127.0.0.1", door.port)):
+        visit = stage.knock("127.0.0.1", door.port, b"t" * stage.TOKEN_BYTES)
+    assert "seconds_ahead" in visit
+
+
+def test_a_door_that_is_shut_and_one_where_nobody_answers(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    assert stage.knock("127.0.0.1", port, b"")["error"] == "Connection refused"
+    monkeypatch.setattr(stage, "CONNECT_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        visit = stage.knock("127.0.0.1", listener.getsockname()[1], b"t" * stage.TOKEN_BYTES)
+    assert visit == {"error": "no answer within 0.2 s"}
+
+
+def test_something_else_that_answers():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer():
+            visitor, _ = listener.accept()
+            with visitor:
+                visitor.recv(100)
+                visitor.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        visit = stage.knock("127.0.0.1", listener.getsockname()[1], b"t" * stage.TOKEN_BYTES)
+        thread.join()
+    assert visit == {"error": "something else answers there"}
+
+
+# ---- the script that describes a host ----------------------------------------------------------
+
+
+def describe(**changes: object) -> dict:
+    request = {
+        "scripts": {"native": "", "petastorm_readers": "", "folder": scripts.text_of("folder")},
+        "native": [],
+        "directories": {},
+        "folders": [],
+        "marker": ".marker",
+        "servers": [],
+        "seconds": 20,
+        "is_driver": False,
+        **changes,
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", scripts.text_of("host")],
+        input=json.dumps(request) + "\n",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+def test_native_libraries_that_crash_or_hang_are_told_and_harm_nobody():
+    crashing = (
+        'import os; print(\'\\x1e{"torch": {"version": "9"}}\', flush=True)\n'
+        "os.kill(os.getpid(), 11)"
+    )
+    quiet = {"petastorm_readers": "", "folder": ""}
+    facts = describe(native=["torch", "horovod"], scripts={"native": crashing, **quiet})
+    assert facts["native"] == {"torch": {"version": "9"}, "end": "it died of SIGSEGV"}
+    hanging = {"native": "import time; time.sleep(600)", **quiet}
+    facts = describe(native=["torch"], scripts=hanging, seconds=0.5)
+    assert facts["native"] == {"end": "it did not finish within 0.5 s"}
+
+
+def test_a_shared_folder_shows_the_drivers_file_and_keeps_no_other(tmp_path):
+    shared, own = tmp_path / "shared", tmp_path / "own"
+    shared.mkdir()
+    (shared / ".marker").touch()
+    facts = describe(folders=[str(shared), f"file://{own}", f"memory://{tmp_path}"])
+    assert facts["folders"][str(shared)] == {"seen": True}
+    assert facts["folders"][f"file://{own}"] == {"seen": False}
+    assert facts["folders"][f"memory://{tmp_path}"]["seen"] is False
+    assert [path.name for path in shared.iterdir()] == [".marker"]
+    assert not list(own.iterdir())
+
+
+def test_the_drivers_file_stays_until_it_is_told_to_go(tmp_path):
+    request = {
+        "scripts": dict.fromkeys(("native", "petastorm_readers", "folder"), ""),
+        "native": [],
+        "directories": {},
+        "folders": [str(tmp_path)],
+        "marker": ".marker",
+        "servers": [],
+        "seconds": 20,
+        "is_driver": True,
+    }
+    for end in (Child.close, lambda one: os.kill(one._process.pid, signal.SIGTERM)):
+        one = Child([sys.executable, "-c", scripts.text_of("host")], request)
+        assert one.answer(soon())["folders"] == {str(tmp_path): {}}
+        assert (tmp_path / ".marker").exists()
+        end(one)
+        one.close()
+        assert not list(tmp_path.iterdir())
+
+
+def test_a_tool_for_gpus_that_lists_them_and_one_that_cannot(tmp_path, monkeypatch):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(
+        "#!/bin/sh\necho '0, GPU-1, NVIDIA A10G, 550.1'\necho '1, GPU-2, NVIDIA A10G, 550.1'\n"
+    )
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    found = describe()["gpus"]
+    assert [gpu["uuid"] for gpu in found["gpus"]] == ["GPU-1", "GPU-2"]
+    tool.write_text(
+        "#!/bin/sh\necho 'Failed to initialize NVML: Driver/library mismatch'\nexit 18\n"
+    )
+    found = describe()["gpus"]
+    assert found["gpus"] == []
+    assert "Driver/library mismatch" in found["error"]
+
+
+def test_a_server_that_a_host_does_not_reach():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/health"
+    assert "Connection refused" in describe(servers=[url])["servers"][url]
