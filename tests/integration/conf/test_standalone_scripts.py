@@ -24,6 +24,8 @@ from sparkdl_runner import network
 REASON = why_not()
 pytestmark = [
     pytest.mark.integration,
+    # Five JVMs start one after another, and a machine may have other work.
+    pytest.mark.timeout(480),
     pytest.mark.skipif(REASON is not None, reason=f"needs several hosts: {REASON}"),
 ]
 
@@ -188,7 +190,7 @@ def submit(services: Services, packed: Path, *arguments: str, **further: str) ->
             stderr=log,
         )
         try:
-            deadline = time.monotonic() + 150
+            deadline = time.monotonic() + 300
             while process.poll() is None:
                 assert time.monotonic() < deadline, output.read_text()
                 seen |= set(command_lines())

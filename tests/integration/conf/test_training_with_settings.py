@@ -11,7 +11,8 @@ from pathlib import Path
 import pyspark
 import pytest
 
-pytestmark = pytest.mark.integration
+# A JVM for each, and on a local cluster another one.
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 SPARK = Path(__file__).parents[3] / "conf" / "spark"
 LOOK_AROUND = Path(__file__).parent / "look_around.py"
@@ -49,7 +50,7 @@ def submit(tmp_path: Path, defaults: str, master: str, **environment: str) -> di
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-5000:]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import configparser
 import copy
+import json
 import re
-from dataclasses import replace
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -231,15 +233,27 @@ def test_the_entry_point_exists_and_takes_the_parameters(capsys):
     assert wheel["parameters"][0] in capsys.readouterr().out
 
 
+# jobs/train.py, up to where it would begin.
+READ_AND_PRINT = """
+import sys
+from dataclasses import replace
+from sparkdl_runner.jobs import command, train
+job = replace(train.JOB, run=lambda settings: print(settings.model_dump_json()))
+sys.exit(command.main(job, sys.argv[1:]))
+"""
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_training_takes_its_parameters(target):
-    from sparkdl_runner.jobs import command, train
-
     (found,) = [one for one in job(target)["tasks"] if one["task_key"] == "train"]
     parameters = [str(one) for one in found["spark_python_task"]["parameters"]]
-    begun = []
-    assert command.main(replace(train.JOB, run=begun.append), parameters) == 0
-    (settings,) = begun
-    assert settings.num_proc == {"dev": 2, "prod": 8}[target]
-    assert settings.checkpoint_url == "/Volumes/main/training/files/checkpoints"
-    assert settings.mlflow.experiment == f"/Users/one@example.com/sparkdl-runner-{target}"
+    done = subprocess.run(
+        [sys.executable, "-c", READ_AND_PRINT, *parameters],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    settings = json.loads(done.stdout)
+    assert settings["num_proc"] == {"dev": 2, "prod": 8}[target]
+    assert settings["checkpoint_url"] == "/Volumes/main/training/files/checkpoints"
+    assert settings["mlflow"]["experiment"] == f"/Users/one@example.com/sparkdl-runner-{target}"
