@@ -16,6 +16,8 @@ from typing import Any
 
 # How long processes that were asked to end may take.
 GRACE_SECONDS = 5.0
+# How long the kernel may take to remove those that were killed.
+KILL_SECONDS = 2.0
 _KEPT_LINES = 400
 
 
@@ -91,12 +93,12 @@ class Child:
             with suppress(OSError):
                 self._process.stdin.close()
         # Java's hooks remove its temporary files.
-        self._signal(signal.SIGTERM)
-        deadline = time.monotonic() + GRACE_SECONDS
-        while self._group_lives() and time.monotonic() < deadline:
-            self._process.poll()
-            time.sleep(0.02)
-        self._signal(signal.SIGKILL)
+        for number, seconds in ((signal.SIGTERM, GRACE_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
+            deadline = time.monotonic() + seconds
+            self._signal(number)
+            while self._group_lives() and time.monotonic() < deadline:
+                self._process.poll()
+                time.sleep(0.02)
         self._process.wait()
         for thread in self._threads:
             thread.join(1.0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -133,8 +132,9 @@ def _host_request(question: Question, settings: Mapping[str, str]) -> dict[str, 
     directories = {}
     if os.environ.get("TMPDIR"):
         directories[os.environ["TMPDIR"]] = "temporary files (TMPDIR)"
-    local = os.environ.get("SPARK_LOCAL_DIRS") or settings.get("spark.local.dir")
-    for path in (local or tempfile.gettempdir()).split(","):
+    # As in Spark, whose Java does not look at TMPDIR.
+    local = os.environ.get("SPARK_LOCAL_DIRS") or settings.get("spark.local.dir") or "/tmp"  # noqa: S108
+    for path in local.split(","):
         directories[path] = "Spark's local files (spark.local.dir)"
     return {
         "scripts": {

@@ -10,6 +10,7 @@ import hmac
 import json
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -200,6 +201,7 @@ def _start_looking(task: HostTask, answer: dict[str, Any]) -> subprocess.Popen[s
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": path},
+        start_new_session=True,  # It ends its own group when it is done.
     )
 
 
@@ -217,7 +219,7 @@ def _what_it_saw(looking: subprocess.Popen[str], task: HostTask) -> dict[str, An
         )
         return dict(json.loads(output))
     except subprocess.TimeoutExpired:
-        looking.kill()
+        os.killpg(looking.pid, signal.SIGKILL)
         return {"error": "looking at this host took too long"}
     except ValueError:
         return {"error": (words.strip().splitlines() or ["no words"])[-1][:300]}

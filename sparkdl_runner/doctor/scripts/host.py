@@ -24,7 +24,7 @@ import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
-from typing import Any
+from typing import Any, NoReturn
 
 PACKAGES = (
     *("sparkdl-runner", "pyspark", "torch", "horovod", "petastorm", "pyarrow", "numpy", "pandas"),
@@ -35,21 +35,26 @@ GPU_FIELDS = "index,uuid,name,driver_version"
 
 
 def run(command: list[str], seconds: float) -> tuple[int | None, str, str]:
-    """Runs a program in a group of its own. Returns its exit code, its output and its words."""
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
+    """Runs a program. Returns its exit code (None if it took too long), output and words."""
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
+    except OSError as error:
+        return 126, "", f"{command[0]} cannot be started: {error.strerror}"
     try:
         output, words = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, words = process.communicate()
+        process.kill()
+        try:
+            output, words = process.communicate(timeout=1)
+        except subprocess.TimeoutExpired:  # What it has started holds its pipes.
+            output = words = ""
         return None, output, words
     return process.returncode, output, words
 
@@ -148,6 +153,15 @@ def directory(path: str) -> dict[str, Any]:
     except OSError as error:
         answer["error"] = f"{type(error).__name__}: {error.strerror or error}"
     return answer
+
+
+def directories(purposes: dict[str, str]) -> dict[str, Any]:
+    """The same of several, by path, and of the one for temporary files."""
+    wanted = dict(purposes)
+    # Where none is left that can be written, there is no such directory, and no default.
+    with contextlib.suppress(OSError):
+        wanted[tempfile.gettempdir()] = "temporary files"
+    return {path: {"purpose": purpose, **directory(path)} for path, purpose in wanted.items()}
 
 
 def memory() -> dict[str, Any]:
@@ -267,13 +281,7 @@ def describe(request: dict[str, Any], folders: list[Folder]) -> dict[str, Any]:
             "needed_by_spark": needed_by_spark(),
             "horovod_record": horovod_record(),
             "name": name(),
-            "directories": {
-                path: {"purpose": purpose, **directory(path)}
-                for path, purpose in {
-                    **request["directories"],
-                    tempfile.gettempdir(): "temporary files",
-                }.items()
-            },
+            "directories": directories(request["directories"]),
             "shared_memory": directory("/dev/shm") if os.path.isdir("/dev/shm") else None,  # noqa: S108
             "memory": memory(),
             "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
@@ -285,6 +293,15 @@ def describe(request: dict[str, Any], folders: list[Folder]) -> dict[str, Any]:
         }
 
 
+def end(folders: list[Folder]) -> NoReturn:
+    """Removes this process's files from folders that others read, and ends all that it started."""
+    for folder in folders:
+        folder.close(10)
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(0)
+
+
 def main() -> None:
     """Answers, keeps its files in shared folders until its input ends, and removes them."""
     request = json.loads(sys.stdin.readline())
@@ -292,15 +309,15 @@ def main() -> None:
         Folder(url, request["marker"], request["scripts"]["folder"], request["is_driver"])
         for url in request["folders"]
     ]
-    # A signal must not leave files in a folder that others read.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGTERM, lambda *_: end(folders))
     try:
         print(json.dumps(describe(request, folders)), flush=True)
         if folders:
             sys.stdin.read()
+    except Exception as error:
+        print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
     finally:
-        for folder in folders:
-            folder.close(10)
+        end(folders)
 
 
 if __name__ == "__main__":

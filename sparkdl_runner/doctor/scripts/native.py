@@ -18,8 +18,8 @@ def tell(name: str, facts: dict[str, Any]) -> None:
 
 def reason(error: BaseException) -> str:
     """What an error was first about: for a native library, the symbol that is missing."""
-    while error.__cause__ is not None or error.__context__ is not None:
-        error = error.__cause__ or error.__context__
+    while (earlier := error.__cause__ or error.__context__) is not None:
+        error = earlier
     return f"{type(error).__name__}: {error}"[:600]
 
 
