@@ -61,7 +61,7 @@ def _judge_session(question: Question, seen: Observation) -> list[Finding]:
     session = seen.session
     if session is None:
         named = [finding.check for finding in seen.installation if finding.status == PROBLEM]
-        return [not_checked("spark.start", f"no session was started, for {' and '.join(named)}")]
+        return [not_checked("spark.start", f"no session was started: see {' and '.join(named)}")]
     found = guarded("spark.start", lambda: session_findings.judge_start(session, seen.words))
     if "error" in session:
         return found

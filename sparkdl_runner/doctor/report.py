@@ -6,7 +6,7 @@ import json
 import shutil
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TextIO
 
 from sparkdl_runner import __version__
@@ -71,17 +71,19 @@ class Report:
         is_terminal = stream.isatty()
         width = min(shutil.get_terminal_size((100, 24)).columns, 120)
         for status in _ORDER:
-            chosen = [finding for finding in self.findings if finding.status == status]
+            chosen = self._with(status)
             if chosen and status in (WARNING, PROBLEM):
                 print(file=stream)
             for finding in chosen:
                 _print_finding(finding, stream, width=width, colour=is_terminal)
         print("\n" + self._summary(), file=stream)
 
+    def _with(self, status: str) -> list[Finding]:
+        chosen = [finding for finding in self.findings if finding.status == status]
+        return _alike(chosen) if status == OK else chosen
+
     def _summary(self) -> str:
-        count = {
-            status: sum(finding.status == status for finding in self.findings) for status in _ORDER
-        }
+        count = {status: len(self._with(status)) for status in _ORDER}
         told = [f"{count[OK]} {'check is' if count[OK] == 1 else 'checks are'} fine"]
         for status, word in ((WARNING, "warning"), (PROBLEM, "problem")):
             if count[status]:
@@ -94,6 +96,20 @@ class Report:
             else f"{self.num_proc} ranks can run here"
         )
         return f"{', '.join(told)}: {verdict} ({self.seconds:.1f} s)."
+
+
+def _alike(findings: Sequence[Finding]) -> list[Finding]:
+    """What is fine on many hosts needs one line, not one for each host's numbers."""
+    chosen: list[Finding] = []
+    for finding in findings:
+        for at, known in enumerate(chosen):
+            # A check may look at several things of one host, such as its disks.
+            if known.check == finding.check and not set(known.where) & set(finding.where):
+                chosen[at] = replace(known, where=known.where + finding.where)
+                break
+        else:
+            chosen.append(finding)
+    return chosen
 
 
 def _print_finding(finding: Finding, stream: TextIO, *, width: int, colour: bool) -> None:
@@ -126,6 +142,10 @@ def _wrapped(text: str, width: int, indent: str) -> list[str]:
 
 
 def _places(where: Sequence[str]) -> str:
-    if len(where) <= 3:
-        return ", ".join(where)
-    return f"{', '.join(where[:2])} and {len(where) - 2} more"
+    if len(where) == 1:
+        return where[0]
+    if where[0] == DRIVER:
+        return f"{DRIVER} and {len(where) - 1} executor{'s' if len(where) > 2 else ''}"
+    if len(where) == 2:
+        return " and ".join(where)
+    return f"{where[0]} and {len(where) - 1} more"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hmac
 import json
 import os
+import re
 import secrets
 import signal
 import socket
@@ -211,7 +212,9 @@ def _what_it_saw(looking: subprocess.Popen[str], task: HostTask) -> dict[str, An
     # Where this executor keeps its shuffle files and what is cached.
     for path in (os.environ.get("SPARK_LOCAL_DIRS") or "").split(","):
         if path:
-            directories[path] = "Spark's local files (spark.local.dir)"
+            # Without the folders that Spark makes there for this application.
+            base = re.split(r"/(?:spark|blockmgr|executor)-", path)[0] or "/"
+            directories[base] = "Spark's local files (spark.local.dir)"
     try:
         output, words = looking.communicate(
             json.dumps({**request, "directories": directories}) + "\n",

@@ -84,7 +84,7 @@ def test_a_java_that_is_too_old(ill):
     assert "Java 1.7.0_80" in said
     assert "Java 17" in said
     assert "JAVA_HOME" in said
-    assert "for java" in ill.finding("spark.start")["found"]
+    assert "see java" in ill.finding("spark.start")["found"]
 
 
 def test_no_horovod(ill):

@@ -94,6 +94,17 @@ def test_the_json_form():
     assert Report(findings=FINDINGS[1:], num_proc=4, seconds=1).exit_code == 0
 
 
+def test_what_is_fine_on_many_hosts_is_one_line():
+    places = [f"executor 10.0.0.{n}:1 (b)" for n in range(3)]
+    findings = [ok("memory", f"{n} GiB is free", place) for n, place in enumerate(places)]
+    stream = io.StringIO()
+    report = Report(findings=[ok("memory", "9 GiB is free"), *findings], num_proc=2, seconds=1)
+    report.print_to(stream)
+    first = stream.getvalue().splitlines()[0]
+    assert first == "ok      memory            9 GiB is free [driver and 3 executors]"
+    assert len(json.loads(report.to_json())["findings"]) == 4
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
