@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sparkdl_runner.spark_context import is_stopped
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -48,9 +50,11 @@ def start_spark(app_name: str, *, slots: int) -> SparkSession:
 @contextmanager
 def spark_session(app_name: str, *, slots: int) -> Iterator[SparkSession]:
     """The same for as long as the context lasts; one that was there before stays."""
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
-    was_there = SparkSession.getActiveSession() is not None or is_databricks()
+    # Not the active session, of which each thread has its own.
+    context = SparkContext._active_spark_context
+    was_there = is_databricks() or (context is not None and not is_stopped(context))
     spark = start_spark(app_name, slots=slots)
     try:
         yield spark

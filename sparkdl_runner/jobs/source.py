@@ -16,8 +16,9 @@ from sparkdl_runner.nearest import did_you_mean, nearest
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_TABLE = re.compile(r"\w+(\.\w+){0,2}|(`[^`]+`\.?){1,3}")
+_TABLE = re.compile(r"(\w+|`[^`]+`)(\.(\w+|`[^`]+`)){0,2}")
 _BY_ENDING = {".csv": "csv", ".json": "json", ".jsonl": "json", ".orc": "orc"}
+_FILE = (*_BY_ENDING, ".parquet")
 
 
 class Source(Settings):
@@ -41,7 +42,8 @@ class Source(Settings):
     def _from_text(cls, given: Any) -> Any:
         if not isinstance(given, str):
             return given
-        return {"table" if _TABLE.fullmatch(given) else "path": given}
+        is_table = _TABLE.fullmatch(given) is not None and not given.endswith(_FILE)
+        return {"table" if is_table else "path": given}
 
     @pydantic.model_validator(mode="after")
     def _one_place(self) -> Source:
@@ -108,16 +110,21 @@ class Source(Settings):
     def _why_not(self, spark: SparkSession, error: Exception) -> str:
         told = str(error)
         if self.table is not None and ("NOT_FOUND" in told or "not found" in told):
-            database, _, name = self.table.rpartition(".")
-            try:
-                found = spark.catalog.listTables(database or None)
-                near = nearest(name, [table.name for table in found])
-            except Exception:
-                near = "."
-            return f"there is no table {self.table}{near}"
+            return f"there is no table {self.table}{_nearest_table(spark, self.table)}"
         if "PATH_NOT_FOUND" in told:
             return f"there is nothing at {self.place}."
         return f"Spark cannot read {self.place}: {_first_line(error)}."
+
+
+def _nearest_table(spark: SparkSession, table: str) -> str:
+    """What table of Spark's own catalog was probably meant, asked without running a job."""
+    database, _, name = table.rpartition(".")
+    try:
+        catalog = spark._jsparkSession.sessionState().catalog()  # type: ignore[attr-defined]
+        found = catalog.listTables(database or catalog.getCurrentDatabase())
+        return nearest(name, [found.apply(index).table() for index in range(found.size())])
+    except Exception:  # Some other catalog, which need not answer so.
+        return "."
 
 
 def _first_line(error: Exception) -> str:

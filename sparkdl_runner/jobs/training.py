@@ -10,15 +10,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
-from sparkdl_runner import function
+from sparkdl_runner import function, slots
 from sparkdl_runner.errors import ConfigError, NotPicklableError
 from sparkdl_runner.filesystem import join_url
+from sparkdl_runner.gpu_scheduling import rank_profile
 from sparkdl_runner.jobs import mlflow_run, storage
 from sparkdl_runner.jobs.entry_point import find_function
 from sparkdl_runner.jobs.session import spark_session
 from sparkdl_runner.jobs.train_settings import TrainSettings
 from sparkdl_runner.nearest import did_you_mean
 from sparkdl_runner.runner import DistributedRunner
+from sparkdl_runner.spark_context import require_spark_context
 from sparkdl_runner.tracking.settings import Tracking
 
 if TYPE_CHECKING:
@@ -104,6 +106,8 @@ def prepared(settings: TrainSettings, also: Iterable[str] = ()) -> Iterator[Trai
         spark = None
         if needs_spark:
             spark = stack.enter_context(spark_session("train", slots=abs(settings.num_proc)))
+        if settings.num_proc >= 0:
+            _check_slots(settings)
         if settings.checkpoint_url is not None:
             storage.check_ranks_may_write(storage.qualified(settings.checkpoint_url, spark))
         # All are looked at before the first is converted.
@@ -151,6 +155,18 @@ def _check_arguments(
             f"{told.rstrip('.')}; its arguments are the keys of data and hyperparameters, and "
             "checkpoint_url where that is given."
         ) from None
+
+
+def _check_slots(settings: TrainSettings) -> None:
+    """Sees to it that all ranks will have a slot, before the first is used to convert data.
+
+    Raises:
+        LaunchError: They will not.
+    """
+    context = require_spark_context()
+    slots.check_allocation(context)
+    profile = rank_profile(context)
+    slots.wait_for_slots(context, settings.num_proc, settings.runner.build(), profile=profile)
 
 
 def _parameters(main: Callable[..., Any]) -> list[str]:

@@ -1,0 +1,147 @@
+"""From a command line to the settings and an exit code."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkdl_runner.cli import main as cli
+from sparkdl_runner.errors import ConfigError, LaunchError, RunnerError
+from sparkdl_runner.jobs import command, convert, score, train, tune
+from sparkdl_runner.jobs.settings import Settings
+
+
+@pytest.fixture(autouse=True)
+def _same_environment(monkeypatch):
+    """Jobs quieten MLflow, in their own process."""
+    monkeypatch.setenv("MLFLOW_LOGGING_LEVEL", "ERROR")
+    monkeypatch.setenv("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+
+
+def job_that(run) -> command.Job:
+    return command.Job(name="train", summary="", example="", settings=train.JOB.settings, run=run)
+
+
+def settings_of(*argv: str) -> Settings:
+    found = []
+    assert command.main(job_that(found.append), argv) == 0
+    return found[0]
+
+
+def test_flags_become_settings():
+    settings = settings_of(
+        *("--function", "123:main", "--num-proc", "-2", "--backend", "torch"),
+        *("--data", "a=/data/a", "b={table: t, columns: [x]}"),
+        *("--hyperparameters", "lr=1e-3", "sizes=[1, 2]", "--hyperparameters", "name=x=y"),
+        *("--runner", "max_restarts=2", "--mlflow", "experiment=e"),
+    )
+    assert settings.function == "123:main"
+    assert settings.num_proc == -2
+    assert settings.data["a"].path == "/data/a"
+    assert settings.data["b"].columns == ["x"]
+    assert settings.hyperparameters == {"lr": 1e-3, "sizes": [1, 2], "name": "x=y"}
+    assert settings.runner.build().max_restarts == 2
+    assert settings.tracking.experiment == "e"
+
+
+def test_no_run_is_wanted_where_a_flag_says_so(tmp_path):
+    path = tmp_path / "t.yaml"
+    path.write_text("mlflow: false\n")
+    settings = settings_of("--config", str(path), "--example", "digits", "--num-proc", "1")
+    assert settings.tracking is False
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (["--nmu-proc", "2"], "there is no --nmu-proc; did you mean '--num-proc'?"),
+        (["--hyperparameters", "lr"], "'lr' is not KEY=VALUE"),
+        (["--num-proc"], "expected one argument"),
+        ([], "give either a function or an example."),
+        (["--example", "digits"], "num_proc is missing."),
+    ],
+)
+def test_a_wrong_command_line_is_one_sentence_and_exit_code_2(capsys, argv, sentence):
+    if not argv:
+        argv = ["--num-proc", "1"]
+    assert command.main(job_that(lambda settings: None), argv) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("train: ")
+    assert sentence in told
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("c"), 2),
+        (LaunchError("l"), 2),
+        (RunnerError("r"), 1),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_exit_codes(capsys, error, code):
+    def run(settings):
+        raise error
+
+    assert command.main(job_that(run), ["--example", "digits", "--num-proc", "1"]) == code
+    assert capsys.readouterr().err.startswith("train: ")
+
+
+def test_a_defect_keeps_its_traceback():
+    def run(settings):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        command.main(job_that(run), ["--example", "digits", "--num-proc", "1"])
+
+
+def test_sigterm_is_an_end_as_ctrl_c_is_and_its_handler_goes_with_the_job(capsys):
+    import os
+    import signal
+    import time
+
+    before = signal.getsignal(signal.SIGTERM)
+    cleaned = []
+
+    def run(settings):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(10)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)  # A second one does not tear up the cleaning.
+            cleaned.append(True)
+
+    argv = ["--example", "digits", "--num-proc", "1"]
+    assert command.main(job_that(run), argv) == 143
+    assert cleaned
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize(
+    "job", [convert.JOB, train.JOB, score.JOB, tune.JOB], ids=lambda job: job.name
+)
+def test_help_names_every_setting_and_the_exit_codes(capsys, job):
+    with pytest.raises(SystemExit) as ended:
+        command.main(job, ["--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    for name, field in job.settings.model_fields.items():
+        assert f"--{name.replace('_', '-')}" in text
+        assert field.description, f"{name} needs a description"
+    assert "exit codes:" in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_the_command_of_all_commands(capsys):
+    assert cli(["chekpoints"]) == 2
+    assert (
+        "there is no command 'chekpoints'; did you mean 'checkpoints'?" in capsys.readouterr().err
+    )
+    assert cli([]) == 2
+    assert cli(["run", "a:b"]) == 2
+    assert "--np" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli(["--help"])
+    text = capsys.readouterr().out
+    for name in ("doctor", "run", "train", "checkpoints", "build-horovod"):
+        assert f"    {name}" in text

@@ -1,0 +1,66 @@
+"""What a search may draw from."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkdl_runner.errors import ConfigError
+from sparkdl_runner.jobs.settings import load
+from sparkdl_runner.jobs.tune import Choice, TuneSettings
+
+optuna = pytest.importorskip("optuna")
+
+
+def drawn(**choice) -> list:
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
+    one = load(Choice, None, choice)
+    return [one.draw(study.ask(), "x") for _ in range(50)]
+
+
+def test_draws_stay_in_their_range_and_kind():
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    whole = drawn(low=1, high=4)
+    assert set(whole) == {1, 2, 3, 4}
+    assert set(drawn(low=10, high=30, step=10)) == {10, 20, 30}
+    assert set(drawn(choices=["a", "b"])) == {"a", "b"}
+    rates = drawn(low=1e-4, high=1e-1, log=True)
+    assert all(1e-4 <= rate <= 1e-1 for rate in rates)
+    assert sum(rate < 1e-2 for rate in rates) > 20, "as many in each decade"
+
+
+@pytest.mark.parametrize(
+    ("choice", "sentence"),
+    [
+        ({}, "give either low and high, or choices."),
+        ({"low": 1}, "give either low and high, or choices."),
+        ({"low": 1, "high": 2, "choices": [1]}, "give either low and high, or choices."),
+        ({"low": 2, "high": 1}, "low is 2, which is not below high, 1."),
+        ({"low": 0, "high": 1, "log": True}, "log needs a low above 0"),
+        ({"choices": []}, "choices is a list of at least one value"),
+        ({"lo": 1, "high": 2}, "there is no key 'lo'; did you mean 'low'?"),
+    ],
+)
+def test_what_is_no_range_is_refused(choice, sentence):
+    with pytest.raises(ConfigError) as raised:
+        load(Choice, None, choice)
+    assert sentence in str(raised.value)
+
+
+def test_a_search_needs_mlflow_and_leaves_what_is_fixed_alone():
+    good = {
+        "example": "digits",
+        "num_proc": 1,
+        "mlflow": {"experiment": "x"},
+        "tune": {"metric": "accuracy", "search_space": {"epochs": {"low": 1, "high": 3}}},
+    }
+    assert load(TuneSettings, None, good).tune.trials == 20
+    for change, sentence in (
+        ({"mlflow": False}, "tune keeps its trials in MLflow"),
+        ({"hyperparameters": {"epochs": 3}}, "hyperparameters.epochs is fixed, and in the search"),
+        ({"mlflow": {"run_id": "0123"}}, "mlflow.run_id resumes one training"),
+        ({"tune": {"metric": "a", "search_space": {}}}, "tune.search_space is {}; "),
+        ({"tune": {**good["tune"], "parallel": 0}}, "it must be 1 or more, or auto"),
+    ):
+        with pytest.raises(ConfigError) as raised:
+            load(TuneSettings, None, {**good, **change})
+        assert sentence in str(raised.value)

@@ -1,0 +1,178 @@
+"""What a configuration may say, and the one sentence on what it may not."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkdl_runner.config import RunConfig
+from sparkdl_runner.errors import ConfigError
+from sparkdl_runner.jobs.settings import load, parse_value, read_yaml
+from sparkdl_runner.jobs.train_settings import TrainSettings
+
+GOOD = {"example": "digits", "num_proc": 2}
+
+
+def written(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "train.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_whole_file(tmp_path):
+    path = written(
+        tmp_path,
+        """
+        function: shop.training:train
+        backend: torch
+        num_proc: 8
+        data:
+          train_data: /data/train
+          test_data: {table: main.shop.test, columns: [features, label]}
+        hyperparameters: {learning_rate: 1e-4, epochs: 3, name: 1e4x}
+        runner: {max_restarts: 2, hang_timeout_seconds: null}
+        mlflow: {experiment: shop, registered_model_name: shop, alias: champion}
+        """,
+    )
+    settings = load(TrainSettings, path, {})
+    assert settings.data["train_data"].path == "/data/train"
+    assert settings.data["test_data"].columns == ["features", "label"]
+    assert settings.hyperparameters == {"learning_rate": 1e-4, "epochs": 3, "name": "1e4x"}
+    assert settings.runner.build() == RunConfig(max_restarts=2, hang_timeout_seconds=None)
+    assert settings.tracking.experiment == "shop"
+    assert (settings.mlflow.registered_model_name, settings.mlflow.alias) == ("shop", "champion")
+
+
+def test_flags_are_put_over_the_file_entry_by_entry(tmp_path):
+    path = written(tmp_path, "example: digits\nnum_proc: 2\nhyperparameters: {epochs: 3, a: 1}\n")
+    flags = {"num_proc": 4, "hyperparameters": {"epochs": 5}}
+    settings = load(TrainSettings, path, flags)
+    assert settings.num_proc == 4
+    assert settings.hyperparameters == {"epochs": 5, "a": 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"nun_proc": 2}, "there is no key 'nun_proc'; did you mean 'num_proc'?"),
+        ({"zzz": 2}, "there is no key 'zzz'; there are function, example, backend, "),
+        ({"num_proc": "two"}, "num_proc is 'two'; it should be a valid integer."),
+        ({"num_proc": 2.5}, "num_proc is 2.5; it should be a valid integer."),
+        ({"num_proc": True}, "num_proc is True; it should be a valid integer."),
+        ({"num_proc": None}, "num_proc is None; it should be a valid integer."),
+        ({"backend": "mpi"}, "backend is 'mpi'; it should be 'horovod' or 'torch'."),
+        ({"example": None}, "give either a function or an example."),
+        ({"function": "a:b"}, "give either a function or an example."),
+        ({"data": {"x": "/data/x"}}, "the example digits has data of its own: leave data out."),
+        ({"runner": {"max_restart": 1}}, "runner: there is no key 'max_restart'; did you mean 'm"),
+        ({"runner": {"max_restarts": -1}}, "runner: max_restarts is -1; it must be 0 or more."),
+        ({"runner": {"max_restarts": "1"}}, "runner: max_restarts is '1'; it must be a whole"),
+        ({"runner": 3}, "runner is 3; it should be a valid dictionary"),
+        ({"mlflow": {"experimant": "x"}}, "there is no key 'experimant'; did you mean 'experim"),
+        ({"mlflow": {"experiment": 3}}, "Tracking: experiment is 3; it must be a text, or None."),
+        ({"mlflow": {"alias": "x"}}, "alias needs a registered_model_name."),
+        (
+            {"checkpoint_url": "/c", "hyperparameters": {"checkpoint_url": "/c"}},
+            "hyperparameters.checkpoint_url is also given outside of them.",
+        ),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(change, sentence):
+    with pytest.raises(ConfigError) as raised:
+        load(TrainSettings, None, {**GOOD, **change})
+    told = str(raised.value)
+    assert sentence in told
+    assert "\n" not in told
+    assert told.endswith((".", "?"))
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        ({"table": "t", "path": "/p"}, "give either a table or a path."),
+        ({}, "give either a table or a path."),
+        ({"tabel": "t"}, "there is no key 'tabel'; did you mean 'table'?"),
+        ({"table": "t", "format": "csv"}, "the table t has a format of its own: leave it out."),
+        ({"path": "/p", "format": "xls"}, "data.x.format is 'xls'; it should be 'parquet', "),
+        (7, "data.x is 7; "),
+    ],
+)
+def test_a_source_that_is_none(source, sentence):
+    with pytest.raises(ConfigError) as raised:
+        load(TrainSettings, None, {"function": "a:b", "num_proc": 1, "data": {"x": source}})
+    assert sentence in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("digits", "table"),
+        ("main.shop.digits", "table"),
+        ("`my table`.digits", "table"),
+        ("/data/digits", "path"),
+        ("s3a://bucket/digits", "path"),
+        ("digits.csv", "path"),
+        ("digits.parquet", "path"),
+        ("./digits", "path"),
+    ],
+)
+def test_a_text_is_a_table_or_a_path(text, kind):
+    given = {"function": "a:b", "num_proc": 1, "data": {"x": text}}
+    source = load(TrainSettings, None, given).data["x"]
+    assert getattr(source, kind) == text
+
+
+def test_a_secret_in_a_wrong_value_is_not_shown():
+    with pytest.raises(ConfigError) as raised:
+        load(TrainSettings, None, {**GOOD, "num_proc": "http://me:hunter22@host"})
+    assert "hunter22" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("a: 1\na: 2\n", "the key 'a' is there twice"),
+        ("a: [1", "is no YAML: "),
+        ("- 1\n", "holds a list; it must hold keys and their values."),
+        ("just text", "holds a str; "),
+        ("a: !!python/object/apply:os.getpid []\n", "is no YAML: could not determine"),
+    ],
+)
+def test_a_file_that_holds_no_settings(tmp_path, text, sentence):
+    with pytest.raises(ConfigError) as raised:
+        read_yaml(written(tmp_path, text))
+    assert sentence in str(raised.value)
+
+
+def test_a_file_that_is_not_there_is_named_with_its_neighbour(tmp_path):
+    path = written(tmp_path, "")
+    with pytest.raises(ConfigError, match=r"No such file .*; did you mean '.*train.yaml'"):
+        read_yaml(path.replace("train", "trian"))
+    with pytest.raises(ConfigError, match="there is no folder"):
+        read_yaml(str(tmp_path / "nowhere" / "train.yaml"))
+    (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\xff")
+    with pytest.raises(ConfigError, match=r"bytes.yaml is no "):
+        read_yaml(str(tmp_path / "bytes.yaml"))
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_every_number_that_python_writes_is_read_as_that_number(number):
+    found = parse_value(repr(number))
+    assert isinstance(found, float)
+    assert found == number
+
+
+@given(st.integers())
+def test_every_whole_number_is_read_as_that(number):
+    assert parse_value(str(number)) == number
+
+
+def test_numbers_as_people_write_them():
+    assert [parse_value(text) for text in ("1e-4", "1E5", "5e3", "+2e1")] == [1e-4, 1e5, 5e3, 20.0]
+    assert math.isinf(parse_value(".inf"))
+    assert parse_value("3e") == "3e"
+    assert parse_value("[1, 2e-1]") == [1, 0.2]
