@@ -142,7 +142,7 @@ print(f"np=2: accuracy {accuracy:.3f}")
 # MAGIC ## What MLflow has
 # MAGIC
 # MAGIC Three calls, three runs. On Databricks they are in the notebook's experiment, behind the
-# MAGIC flask. Elsewhere `mlflow ui --backend-store-uri sqlite:///mlflow.db` shows them in a
+# MAGIC flask icon. Elsewhere `mlflow ui --backend-store-uri sqlite:///mlflow.db` shows them in a
 # MAGIC browser: metrics as charts, the parameters, each rank's log and the model. Here they are as
 # MAGIC a table.
 
@@ -179,7 +179,8 @@ for axes, image, digit in zip(right.subplots(2, 4).flat, test_pixels[:8], read_a
 # MAGIC ## When a rank fails
 # MAGIC
 # MAGIC The other ranks are ended and the driver raises, with the rank, its host, what the rank
-# MAGIC printed last, and as the cause the error that it raised there.
+# MAGIC printed last, and as the cause the error that it raised there. The MLflow run ends as
+# MAGIC FAILED. More of this is in the notebook on surviving failures.
 
 # COMMAND ----------
 

@@ -94,8 +94,8 @@ def train_with_horovod(epochs, batch_size, learning_rate):
             step += 1
             log_metrics(step, loss=loss, total_steps=epochs * len(loader))
 
-    mine = range(rank, len(test_images), size)
-    correct = sum((model(test_images[i][0]).argmax() == test_images[i][1]).float() for i in mine)
+    inputs, targets = test_images[list(range(rank, len(test_images), size))]
+    correct = (model(inputs).argmax(1) == targets).sum()
     correct = hvd.allreduce(correct, op=hvd.Sum)
     accuracy = float(correct) / len(test_images)
     log_metrics(step, accuracy=accuracy)
@@ -133,8 +133,8 @@ def train_with_torch(epochs, batch_size, learning_rate):
             step += 1
             log_metrics(step, loss=loss, total_steps=epochs * len(loader))
 
-    mine = range(rank, len(test_images), size)
-    correct = sum((model(test_images[i][0]).argmax() == test_images[i][1]).float() for i in mine)
+    inputs, targets = test_images[list(range(rank, len(test_images), size))]
+    correct = (model(inputs).argmax(1) == targets).sum()
     dist.all_reduce(correct)
     accuracy = float(correct) / len(test_images)
     log_metrics(step, accuracy=accuracy)

@@ -227,7 +227,7 @@ finally:
 # COMMAND ----------
 
 runs = mlflow.search_runs(max_results=4).set_index("tags.mlflow.runName").rename_axis("run")[::-1]
-ended_by = runs.filter(like="ended_by").rename(columns=lambda name: name.removeprefix("tags."))
+ended_by = runs.filter(like="ended_by").rename(columns=lambda name: name.split("runner.")[-1])
 pd.set_option("display.max_colwidth", None)
 runs[["status"]].join(ended_by).fillna("")
 
