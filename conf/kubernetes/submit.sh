@@ -59,6 +59,9 @@ if grep -q '^spark\.executor\.resource\.gpu\.amount ' "$defaults"; then
     )
 fi
 
+# Spark gives pods the Python that this shell's variables name: let it be the image's.
+unset PYSPARK_DRIVER_PYTHON
+export PYSPARK_PYTHON=/opt/environment/bin/python
 # Where the logging comes from; Spark takes it along to the pods.
 export SPARK_CONF_DIR=${SPARK_CONF_DIR:-$conf/spark}
 exec "$spark_submit" --master "$MASTER_URL" --deploy-mode cluster --properties-file "$defaults" \
@@ -69,4 +72,5 @@ exec "$spark_submit" --master "$MASTER_URL" --deploy-mode cluster --properties-f
     --conf spark.kubernetes.driver.podTemplateContainerName=spark-kubernetes-driver \
     --conf "spark.kubernetes.executor.podTemplateFile=$executor" \
     --conf spark.kubernetes.executor.podTemplateContainerName=spark-kubernetes-executor \
+    --conf spark.kubernetes.executor.terminationGracePeriodSeconds=120s \
     "${gpus[@]}" "$@"

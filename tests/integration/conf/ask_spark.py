@@ -34,6 +34,9 @@ def complaint(jvm, key: str, value: str | None) -> str | None:
         settings.get(entry)
     except Py4JJavaError as error:
         return str(error.java_exception.getMessage())
+    except ValueError:
+        # Spark has taken it, as a number that py4j cannot bring here: Spark 4's fractional cores.
+        return None
     return None
 
 
