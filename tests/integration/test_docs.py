@@ -17,9 +17,11 @@ import pytest
 
 from docs_blocks import BLOCKS, PAGES, ROOT, Block, blocks_of, lines_of, of_kind
 
-pytestmark = pytest.mark.integration
-
 IN_CLASSIC_LANE = importlib.util.find_spec("petastorm") is not None
+# Only lest a page that hangs be waited for: each takes some twenty, on an idle machine.
+SECONDS = 300
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(SECONDS + 20)]
+
 SEPARATOR = "---- end of block"
 # Where the command is not installed (yet), its module is the same.
 COMMAND = (
@@ -40,7 +42,7 @@ def run(command: list[str], **options) -> subprocess.CompletedProcess[str]:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=SECONDS,
         check=False,
         **options,
     )
