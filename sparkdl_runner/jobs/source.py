@@ -120,7 +120,7 @@ def _nearest_table(spark: SparkSession, table: str) -> str:
     """What table of Spark's own catalog was probably meant, asked without running a job."""
     database, _, name = table.rpartition(".")
     try:
-        catalog = spark._jsparkSession.sessionState().catalog()  # type: ignore[attr-defined]
+        catalog = spark._jsparkSession.sessionState().catalog()
         found = catalog.listTables(database or catalog.getCurrentDatabase())
         return nearest(name, [found.apply(index).table() for index in range(found.size())])
     except Exception:  # Some other catalog, which need not answer so.

@@ -15,8 +15,8 @@ HEAVY = {"torch", "horovod", "pyspark", "mlflow", "petastorm"}
 # From the bottom up: a module imports only from rows above its own.
 LAYERS = [
     {"errors", "config", "network", "filesystem", "resumable", "facts", "preemption"}
-    | {"redaction", "host_metrics"},
-    {"world", "spark_context"},
+    | {"redaction", "host_metrics", "nearest", "build_horovod"},
+    {"world", "spark_context", "command_line"},
     {
         "reports",
         "control",
@@ -48,6 +48,8 @@ LAYERS = [
     {"spark_launcher"},
     {"runner"},
     {"horovod_runner"},
+    {"cli"},
+    {"__main__"},
 ]
 
 
@@ -168,6 +170,13 @@ def test_what_doctor_sends_to_executors_imports_nothing_of_this_package():
     for path in [*paths, PACKAGE / "doctor" / "stage.py"]:
         imported = imported_modules(path, top_level_only=True)
         assert {name.partition(".")[0] for name in imported} <= sys.stdlib_module_names, path
+
+
+def test_nothing_but_the_command_line_knows_of_jobs():
+    for path in PACKAGE.rglob("*.py"):
+        is_above = path.parent.name == "jobs" or path.name == "cli.py"
+        for name in imported_modules(path):
+            assert is_above or not name.startswith("sparkdl_runner.jobs"), path
 
 
 def test_importing_checkpoints_imports_nothing_heavy():

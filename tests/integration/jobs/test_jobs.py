@@ -332,7 +332,7 @@ def test_a_job_that_is_asked_to_end_leaves_nothing(
     job = subprocess.Popen(
         [
             *(sys.executable, str(ROOT / "jobs" / "train.py"), "--function", "slow:train"),
-            *("--num-proc", "2", "--backend", "torch", "--mlflow", "experiment=slow"),
+            *("--num-proc", "2", "--backend", "torch", "--mlflow", f"experiment=slow-{code}"),
             f"tracking_uri={store}",
         ],
         stdout=subprocess.PIPE,
@@ -353,5 +353,5 @@ def test_a_job_that_is_asked_to_end_leaves_nothing(
     assert job.returncode == code, errors
     assert errors.splitlines()[-1].startswith("train: "), errors
     assert not workers()
-    (run,) = runs(store, "slow")
+    (run,) = runs(store, f"slow-{code}")
     assert run.info.status == "KILLED"
