@@ -21,6 +21,7 @@ BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, flags=re.DOTALL)
 SHORTENED = {
     "make test": "make test LANE=classic ARGS='tests/unit/test_world.py -q'",
     "make bench": "make --dry-run bench",
+    "make system": "make --dry-run system",
     ".venv/bin/python jobs/benchmark.py loader --tables array scalar": (
         ".venv/bin/python jobs/benchmark.py loader --tables array scalar --rows 20000 --rounds 1"
         " --row-loader-rows 2000"
