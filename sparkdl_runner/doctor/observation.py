@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from sparkdl_runner.config import RunConfig
 from sparkdl_runner.doctor import installation, java, scripts, tracking_server
 from sparkdl_runner.doctor.child import Child, NoAnswerError
 from sparkdl_runner.doctor.finding import PROBLEM, Finding, guarded, ok
@@ -19,11 +20,11 @@ from sparkdl_runner.doctor.question import Question, is_for_a_cluster, is_under_
 
 HOST_SECONDS = 45.0
 """How long looking at one host may take, the loading of native libraries included."""
-START_SECONDS = 90.0
+EXECUTOR_SECONDS = RunConfig().slot_wait_seconds
+"""How long executors may take to register: as long as a run would wait for them."""
+START_SECONDS = 90.0 + EXECUTOR_SECONDS
 """How long a session may take to start, with its executors."""
-EXECUTOR_SECONDS = 30.0
-"""How much of that executors may take to register."""
-STAGE_SECONDS = 75.0
+STAGE_SECONDS = 90.0
 """How long the stage may take that looks at them."""
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 SITE = Path(sysconfig.get_path("purelib"))
-TIMEOUT_SECONDS = 120
+TIMEOUT_SECONDS = 170
 
 
 def like_this_one(folder: Path, *, without: Iterable[str] = ()) -> Path:
