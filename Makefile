@@ -17,7 +17,7 @@ venv_modern := .venv-modern
 in_lane = JAVA_HOME="$$(cat $(venv_$(1))/java-home)" $(venv_$(1))/bin/python
 
 .NOTPARALLEL:
-.PHONY: help setup setup-classic setup-modern demo test test-classic test-modern lint bench clean
+.PHONY: help setup setup-classic setup-modern demo test test-classic test-modern system lint bench clean
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -35,6 +35,9 @@ test: $(LANE:%=test-%)  ## lint and test both lanes; LANE=classic|modern, ARGS="
 test-classic: lint
 test-classic test-modern: test-%: setup-%
 	@$(call in_lane,$*) -m pytest $(ARGS)
+
+system: setup-classic  ## only the whole: a cluster, MLflow servers, jobs submitted, a browser
+	@$(call in_lane,classic) -m pytest tests/system $(ARGS)
 
 lint: setup-classic  ## ruff and mypy
 	@.venv/bin/python -m ruff check
