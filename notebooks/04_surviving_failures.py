@@ -159,6 +159,7 @@ except WorkerFailedError as error:
 def is_killed_once(step):
     world = current_world()
     if step == 50 and world.rank == 1 and world.attempt == 0:
+        time.sleep(1)  # Checkpoints are written in the background: here, that of step 40 is.
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -184,7 +185,7 @@ def waits_for_ever(step):
 
 
 try:
-    run("hangs", waits_for_ever, hang_timeout_seconds=3)
+    run("hangs", waits_for_ever, hang_timeout_seconds=5)
 except WorkerHungError as error:
     print(str(error).partition("\n")[0])
     print(error.stacks.split("\n\n")[-1])  # The main thread is the last.
