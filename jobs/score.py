@@ -4,5 +4,6 @@ import sys
 
 from sparkdl_runner.jobs import command, score
 
-if __name__ == "__main__":
-    sys.exit(command.main(score.JOB))
+# Some notebooks take even an exit with 0 for a failure.
+if __name__ == "__main__" and (code := command.main(score.JOB)):
+    sys.exit(code)

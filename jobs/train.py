@@ -4,5 +4,6 @@ import sys
 
 from sparkdl_runner.jobs import command, train
 
-if __name__ == "__main__":
-    sys.exit(command.main(train.JOB))
+# Some notebooks take even an exit with 0 for a failure.
+if __name__ == "__main__" and (code := command.main(train.JOB)):
+    sys.exit(code)

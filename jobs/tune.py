@@ -4,5 +4,6 @@ import sys
 
 from sparkdl_runner.jobs import command, tune
 
-if __name__ == "__main__":
-    sys.exit(command.main(tune.JOB))
+# Some notebooks take even an exit with 0 for a failure.
+if __name__ == "__main__" and (code := command.main(tune.JOB)):
+    sys.exit(code)

@@ -1,8 +1,6 @@
 """``python -m sparkdl_runner`` is ``sparkdl-runner``."""
 
-import sys
-
-from sparkdl_runner.cli import main
+from sparkdl_runner.cli import command
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

@@ -25,6 +25,16 @@ _COMMANDS = {
 }
 
 
+def command() -> None:
+    """The entry point of the installed command.
+
+    Databricks calls it for a wheel's task and passes over what it returns, so a failure has to be
+    raised.
+    """
+    if code := main():
+        sys.exit(code)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code."""
     argv = sys.argv[1:] if argv is None else list(argv)

@@ -175,7 +175,9 @@ def fit(
         ``attempts``, how often the ranks were started.
     """
     world = current_world()
-    if world.rank == 0:
+    import mlflow
+
+    if world.rank == 0 and mlflow.active_run() is not None:
         log_parameters(optimizer, epochs, len(train_data), len(test_data))
     with (
         train_data.make_torch_dataloader(batch_size, num_epochs=1, seed=SEED) as train_loader,

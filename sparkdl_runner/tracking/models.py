@@ -48,7 +48,8 @@ def log_model(
         **options: Further arguments of ``mlflow.pytorch.log_model``.
 
     Returns:
-        What ``mlflow.pytorch.log_model`` returns, on rank 0; None on other ranks.
+        What ``mlflow.pytorch.log_model`` returns, on rank 0; None on other ranks, and where the
+        training has no run, which is said.
 
     Raises:
         ValueError: There is an alias and no name to register under, or the example has no rows.
@@ -61,6 +62,13 @@ def log_model(
     if world.in_worker() and world.current_world().rank != 0:
         return None
     import mlflow
+
+    if world.in_worker() and mlflow.active_run() is None:
+        print(
+            f"sparkdl_runner: the model {name!r} was not logged: this training has no MLflow run.",
+            flush=True,
+        )
+        return None
     import mlflow.pytorch
     import torch
     from mlflow.models import infer_signature
