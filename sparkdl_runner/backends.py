@@ -46,6 +46,8 @@ class Backend(ABC):
     """The backend's rendezvous in user code: the end of a file's path, and a function in it."""
     waiting_in: tuple[str, ...]
     """Parts of the paths of files in which a rank waits for its peers."""
+    may_wait_in: tuple[str, ...] = ()
+    """Parts of the paths of files in which it works, or waits: not to be told from outside."""
 
     @abstractmethod
     def environment(self, world: World, address: str, port: int) -> dict[str, str]:
@@ -142,6 +144,8 @@ class TorchBackend(Backend):
     listener_in_worker = True
     join_functions = (("torch/distributed/distributed_c10d.py", "init_process_group"),)
     waiting_in = ("/torch/distributed/",)
+    # DistributedDataParallel waits for its peers inside of backward(), in native code.
+    may_wait_in = ("/torch/autograd/graph.py",)
     packages = ("torch",)
     missing_sentence = (
         "PyTorch is not installed here: run pip install 'sparkdl-runner[torch]' on the driver "

@@ -55,7 +55,7 @@ def check_version(version: str) -> None:
     if found < OLDEST_SPARK:
         raise LaunchError(
             f"This is Spark {version}, and ranks need Spark {OLDEST_SPARK[0]}.{OLDEST_SPARK[1]} or "
-            "later (on Databricks: runtime 14.3 LTS or later). Use a newer cluster, or a negative "
+            "later (on Databricks: runtime 15.4 LTS or later). Use a newer cluster, or a negative "
             "number to run on this host alone."
         )
 

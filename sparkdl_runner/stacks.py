@@ -18,7 +18,8 @@ STACKS_SIGNAL = signal.SIGRTMIN + 7
 ANSWER_SECONDS = 1.5
 _QUIET_SECONDS = 0.15
 MAX_STACKS_BYTES = 64 * 1024
-_PULSE = "/sparkdl_runner/pulse.py"
+# Threads that begin here watch the training, and are no part of it.
+_WATCHING = ("/sparkdl_runner/pulse.py", "/sparkdl_runner/tracking/")
 _CALL = "/sparkdl_runner/function.py"
 
 
@@ -62,10 +63,17 @@ def ask(pid: int, fd: int, state: str) -> str:
 
 
 def _of_the_function(text: str) -> str:
-    """Leaves out this package's own thread, and its frames below the user's function."""
+    """Leaves out this package's own threads, and its frames below the user's function."""
     threads = [thread.splitlines() for thread in text.strip().split("\n\n")]
-    shown = [thread for thread in threads if not any(_PULSE in line for line in thread)]
+    shown = [thread for thread in threads if not _is_watching(thread)]
     return "\n\n".join("\n".join(_above_the_worker(thread)) for thread in shown)
+
+
+def _is_watching(lines: list[str]) -> bool:
+    """Whether the thread's first own frame, which is shown last, is one of this package's."""
+    frames = [line for line in lines if line.lstrip().startswith("File ")]
+    own = [frame for frame in frames if "/threading.py" not in frame]
+    return bool(own) and any(place in own[-1] for place in _WATCHING)
 
 
 def _above_the_worker(lines: list[str]) -> list[str]:

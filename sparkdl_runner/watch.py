@@ -296,7 +296,8 @@ class Watch:
         return tuple(failures)
 
     def _waits(self, stacks: str) -> bool:
-        return any(part in stacks for part in self.backend.waiting_in)
+        places = (*self.backend.waiting_in, *self.backend.may_wait_in)
+        return any(place in stacks for place in places)
 
 
 def _lost(world: World, message: str) -> Outcome:

@@ -77,7 +77,8 @@ class TrainSettings(Settings):
             raise ValueError("give either a function or an example")
         if self.example is not None and self.data:
             raise ValueError(f"the example {self.example} has data of its own: leave data out")
-        twice = self.hyperparameters.keys() & {*self.data, "checkpoint_url"}
+        elsewhere = {*self.data, *(["checkpoint_url"] if self.checkpoint_url else [])}
+        twice = self.hyperparameters.keys() & elsewhere
         if twice:
             raise ValueError(f"hyperparameters.{min(twice)} is also given outside of them")
         return self

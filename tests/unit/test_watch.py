@@ -33,12 +33,12 @@ SLEEPS = 'File "train.py", line 9 in load'
 class Gang:
     """Three ranks and a clock."""
 
-    def __init__(self, config=CONFIG, stacks=None):
+    def __init__(self, config=CONFIG, stacks=None, backend="horovod"):
         self.seconds = 1000.0
         self.stacks = stacks or {}
         self.watch = Watch(
             config=config,
-            backend=get_backend("horovod"),
+            backend=get_backend(backend),
             num_proc=3,
             ask_stacks=lambda: self.stacks,
             on_verdict=lambda verdict: None,
@@ -100,6 +100,16 @@ def test_all_idle_is_a_hang_and_who_waits_is_not_its_cause():
     assert [one.is_communication_error for one in failures] == [True, False, True]
     assert "no progress for 61 s (hang_timeout_seconds=60)" in failures[1].message
     assert failures[1].traceback == SLEEPS
+
+
+def test_who_waits_inside_of_backward_is_not_the_cause():
+    backward = 'File "/x/torch/autograd/graph.py", line 1 in _engine_run_backward'
+    gang = Gang(stacks={0: backward, 1: SLEEPS, 2: backward}, backend="torch")
+    gang.begin()
+    for rank in range(3):
+        gang.look(rank, idle=61)
+    failures = gang.watch.check().failures
+    assert [one.is_communication_error for one in failures] == [True, False, True]
 
 
 def test_one_that_works_while_the_others_wait_is_no_hang():
