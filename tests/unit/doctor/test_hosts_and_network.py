@@ -105,6 +105,13 @@ def test_executors_that_would_use_the_loopback():
     assert "SPARK_LOCAL_IP" in found[0].advice
 
 
+def test_two_hosts_of_one_name_are_told_apart_by_their_addresses():
+    both = [answer("10.0.0.2:1", "b"), answer("10.0.0.3:1", "b")]
+    found = one(network_findings.judge_network(both, single_host=False), "network.names")
+    assert found.status == WARNING
+    assert "2 hosts are called b: 10.0.0.2, 10.0.0.3" in found.found
+
+
 def test_two_executors_of_one_host_share_no_name_with_another():
     both = [answer("10.0.0.2:1", "b"), answer("10.0.0.2:2", "b")]
     found = network_findings.judge_network(both, single_host=False)
