@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+import psutil
+
 # How long processes that were asked to end may take.
 GRACE_SECONDS = 5.0
 # How long the kernel may take to remove those that were killed.
@@ -98,7 +100,7 @@ class Child:
             self._signal(number)
             while self._group_lives() and time.monotonic() < deadline:
                 self._process.poll()
-                time.sleep(0.02)
+                time.sleep(0.05)
         self._process.wait()
         for thread in self._threads:
             thread.join(1.0)
@@ -108,11 +110,15 @@ class Child:
             os.killpg(self._process.pid, number)
 
     def _group_lives(self) -> bool:
-        try:
-            os.killpg(self._process.pid, 0)
-        except (ProcessLookupError, PermissionError):
-            return False
-        return True
+        """Whether one of its processes still runs; who is dead may wait long for being reaped."""
+        for process in psutil.process_iter():
+            with suppress(psutil.Error, ProcessLookupError, PermissionError):
+                if (
+                    os.getpgid(process.pid) == self._process.pid
+                    and process.status() != psutil.STATUS_ZOMBIE
+                ):
+                    return True
+        return False
 
     def _read_answers(self) -> None:
         assert self._process.stdout is not None  # noqa: S101 - for the type checker
