@@ -17,7 +17,8 @@ venv_modern := .venv-modern
 in_lane = JAVA_HOME="$$(cat $(venv_$(1))/java-home)" $(venv_$(1))/bin/python
 
 .NOTPARALLEL:
-.PHONY: help setup setup-classic setup-modern demo test test-classic test-modern system lint bench clean
+.PHONY: help setup setup-classic setup-modern demo test test-classic test-modern system docs \
+    lint bench clean
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -38,6 +39,9 @@ test-classic test-modern: test-%: setup-%
 
 system: setup-classic  ## only the whole: a cluster, MLflow servers, jobs submitted, a browser
 	@$(call in_lane,classic) -m pytest tests/system $(ARGS)
+
+docs: setup-classic  ## write docs/reference from the docstrings
+	@.venv/bin/python docs/reference.py
 
 lint: setup-classic  ## ruff and mypy
 	@.venv/bin/python -m ruff check

@@ -65,7 +65,7 @@ def check_version(installation: Installation) -> Finding:
             check,
             found + ".",
             expected=f"pyspark {in_words(limits)}",
-            advice="Use a newer cluster (on Databricks: runtime 14.3 LTS or later), or elsewhere "
+            advice="Use a newer cluster (on Databricks: runtime 15.4 LTS or later), or elsewhere "
             f"{install}.",
         )
     if not is_within(installation.version, limits):
