@@ -96,7 +96,8 @@ class Performance:
         for rank, one in list(active.items())[:MAX_SHOWN_RANKS]:
             found |= _figures(one, f"{SYSTEM_PREFIX}rank_{rank}/")
         ranks = len(active)
-        if any(one.samples for one in active.values()):
+        # The rate of some is not that of all: ranks' last words do not come together.
+        if len(active) == len(self._now) and any(one.samples for one in active.values()):
             found["samples_per_second"] = sum(
                 one.samples / one.running_seconds for one in active.values()
             )

@@ -234,8 +234,13 @@ def test_rates_are_of_what_was_added_and_totals_over_all_attempts() -> None:
     assert performance.entries(10, 0) == [], "nothing was added"
     performance.see(0, report(20, 300, 3.0))
     second = {entry[1]: entry[2] for entry in performance.entries(20, 0)}
-    assert second["samples_per_second"] == 200.0
+    assert second["system/rank_0/samples_per_second"] == 200.0
+    assert "samples_per_second" not in second, "the other rank has not told"
+    performance.see(0, report(30, 500, 4.0))
+    performance.see(1, report(20, 300, 4.0))
+    third = {entry[1]: entry[2] for entry in performance.entries(30, 0)}
+    assert third["samples_per_second"] == 200.0 + 100.0
     performance.begin_attempt()
     performance.see(0, report(5, 50, 1.0))
-    assert performance.totals()[0].samples == 350
-    assert performance.totals()[1].samples == 100
+    assert performance.totals()[0].samples == 550
+    assert performance.totals()[1].samples == 300
