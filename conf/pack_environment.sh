@@ -25,7 +25,7 @@ mode included, needs the same version at the same path, here or by --python-pref
 out: spark-submit puts the cluster's own on the path.
 
 Everything but this project is built once and kept below sparkdl-runner/environments in the user's
-cache folder (some minutes; about 0.5 GB, which may be deleted). A change of the project alone
+cache folder (some minutes; about 0.5 GB; it may be deleted, and is when unused for a month). A change of the project alone
 costs seconds.
 END
 }
@@ -79,7 +79,7 @@ version=$("$found" -c 'import ensurepip, sys, venv; print("%d.%d" % sys.version_
         "python3-venv) or name another with --python."
 case $version in
     3.11 | 3.12) ;;
-    *) fail "$found is Python $version; needed is 3.11 or 3.12, the cluster's own: name it with --python." ;;
+    *) fail "$found is no Python 3.11 or 3.12${version:+, but $version}; name the cluster's own with --python." ;;
 esac
 # Not a shim in front of it: the link that is packed leads there.
 python=$("$found" -c 'import os, sys; print(os.path.realpath(sys.executable))')
@@ -93,10 +93,13 @@ key=$({
     cat "$constraints" setup.cfg conf/pack_environment.sh conf/horovod/build.sh
     echo "$lane $python $("$python" -VV) $python_prefix ${HOROVOD_GPU_OPERATIONS:-}"
 } | sha256sum | cut -c -16)
-base=${XDG_CACHE_HOME:-${HOME:-~}/.cache}/sparkdl-runner/environments/$lane-$version-$key
+environments=${XDG_CACHE_HOME:-${HOME:-~}/.cache}/sparkdl-runner/environments
+base=$environments/$lane-$version-$key
 mkdir -p "$base" 2>/dev/null ||
     fail "cannot write to $base; set XDG_CACHE_HOME to a folder that can be written."
 work=$(mktemp -d "$base/work-XXXXXXXX")
+# What nothing was packed from for a month was for other versions.
+find "$environments" -mindepth 1 -maxdepth 1 -mtime +30 -exec rm -rf {} +
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 

@@ -95,6 +95,10 @@ class Browser:
         """Clicks on the first element that fits a CSS selector, if there is one."""
         self._run("document.querySelector(arguments[0])?.click()", selector)
 
+    def scroll_to_last(self, selector: str) -> None:
+        """Scrolls so that the last element that fits a CSS selector is seen."""
+        self._run("[...document.querySelectorAll(arguments[0])].at(-1)?.scrollIntoView()", selector)
+
     def charts(self) -> dict[str, list[float]]:
         """The values that each chart with a drawn line shows, by the metric's name."""
         found = self._run(

@@ -6,6 +6,7 @@ import mlflow
 from browser import Browser
 
 ASSISTANT = '[data-component-id="mlflow.assistant.chat_panel.close"]'
+SECTION = '[data-testid="experiment-view-compare-runs-section-header"]'
 
 
 class RunPages:
@@ -60,9 +61,13 @@ class RunPages:
     def _charts(self, page: str, names: tuple[str, ...], prefix: str) -> dict[str, list[float]]:
         self._open(f"/{page}")
         wanted = {prefix + name for name in names}
-        self._browser.wait_until(
-            lambda: wanted <= self._browser.charts().keys(), lambda: f"charts of {wanted}"
-        )
+
+        def are_drawn() -> bool:
+            # What has no folder of its own in its name comes last, and is drawn when it is seen.
+            self._browser.scroll_to_last(SECTION)
+            return wanted <= self._browser.charts().keys()
+
+        self._browser.wait_until(are_drawn, lambda: f"charts of {wanted}")
         self._picture(page)
         return {
             name.removeprefix(prefix): values
