@@ -9,15 +9,16 @@ NOTE_TAG = "mlflow.note.content"
 _END = "Plots and errors are in the artifact `report/summary.html`."
 # A tag of MLflow's holds 5000 characters, in older stores.
 MAX_ATTEMPTS = 10
-MAX_REASON_CHARACTERS = 200
+MAX_REASON_CHARACTERS = 150
 
 
 def note(story: Story) -> str:
-    """What happened, as Markdown: one sentence, and a row for each of the last attempts."""
-    rows = [_row(attempt) for attempt in story.attempts[-MAX_ATTEMPTS:]]
-    head = "| attempt | took | last step | ended by |\n|---|---|---|---|\n"
-    table = f"{head}{''.join(rows)}\n" if rows else ""
-    return f"{story.sentence()}\n\n{table}{_END}"
+    """What happened, as Markdown: a sentence, the figures, and what ended the last attempts."""
+    headline = " · ".join(f"{_plain(label)} **{value}**" for label, value in story.headline())
+    parts = [story.sentence(), headline]
+    if len(story.attempts) > 1 or story.error:
+        parts.append("\n".join(_item(one) for one in story.attempts[-MAX_ATTEMPTS:]))
+    return "\n\n".join([*filter(None, parts), _END])
 
 
 def may_replace(known: str) -> bool:
@@ -25,9 +26,14 @@ def may_replace(known: str) -> bool:
     return not known or known.endswith(_END)
 
 
-def _row(attempt: Attempt) -> str:
+def _item(attempt: Attempt) -> str:
     seconds = max(0.0, attempt.ended_at - attempt.began_at)
-    reason = attempt.ended_by[:MAX_REASON_CHARACTERS]
+    reason = _plain(attempt.ended_by[:MAX_REASON_CHARACTERS])
+    return f"- attempt {attempt.number}, {seconds:.0f} s, to step {attempt.step:,}: {reason}"
+
+
+def _plain(text: str) -> str:
+    """The text without what Markdown would make of it."""
     for sign in "\\`*_[]<>|":
-        reason = reason.replace(sign, f"\\{sign}")
-    return f"| {attempt.number} | {seconds:.0f} s | {attempt.step:,} | {reason} |\n"
+        text = text.replace(sign, f"\\{sign}")
+    return text

@@ -143,7 +143,7 @@ class Story:
             status=status,
             when=html.escape(f"{_clock(self.began_at)} to {_clock(self.ended_at)}"),
             sentence=html.escape(self.sentence()),
-            cards="\n".join(_card(label, value) for label, value in self._cards()),
+            cards="\n".join(_card(label, value) for label, value in self.headline()),
             pictures=pictures,
             attempts="\n".join(self._attempt_row(attempt) for attempt in self.attempts),
             metrics=_rows({name: _number(value) for name, value in self.metrics.items()}),
@@ -175,7 +175,8 @@ class Story:
             )
         return told
 
-    def _cards(self) -> list[tuple[str, str]]:
+    def headline(self) -> list[tuple[str, str]]:
+        """The few that matter most: what they are of, and their values."""
         seconds = self.ended_at - self.began_at
         cards = [("time", f"{seconds / 60:.1f} min" if seconds > 120 else f"{seconds:.0f} s")]
         if self.attempts:
@@ -251,6 +252,7 @@ _PAGE = Template("""<!doctype html>
   table { border-collapse: collapse; width: 100%; }
   th, td { text-align: left; padding: .25rem .6rem .25rem 0; border-bottom: 1px solid #eceff1;
            vertical-align: top; overflow-wrap: anywhere; font-weight: normal; }
+  .attempts th, .attempts td:not(:last-child) { white-space: nowrap; }
   th { color: #66737d; } tr.bad td:last-child { color: #c0504d; }
   pre { background: #f5f7f8; padding: .8rem; overflow: auto; border-radius: .4rem; }
   summary { cursor: pointer; font-weight: 600; margin-top: 1.5rem; }
@@ -266,7 +268,7 @@ $cards
 $error
 $pictures
 <h2>Attempts</h2>
-<table>
+<table class="attempts">
 <tr><th>attempt</th><th>began</th><th>took</th><th>last step</th><th>ended by</th></tr>
 $attempts
 </table>

@@ -69,11 +69,12 @@ def test_the_description_is_the_story_in_short_and_no_markup_of_others() -> None
     assert text.startswith(
         "2 ranks on 1 host, in 2 attempts. Of their time, 60% went into computing"
     )
-    assert "| 0 | 20 s | 50 | Rank 1 was \\<killed\\> |\n" in text
-    assert "| 1 | 39 s | 100 | all ranks returned |\n" in text
+    assert "\n\ntime **60 s** · last step **100** · samples/s **640** · loss **0.25**" in text
+    assert "\n- attempt 0, 20 s, to step 50: Rank 1 was \\<killed\\>\n" in text
+    assert "\n- attempt 1, 39 s, to step 100: all ranks returned\n" in text
     many = [Attempt(number=n, began_at=0, ended_at=1, error="|" * 10_000) for n in range(100)]
     assert len(note(story(attempts=many))) < 5000
-    assert "| attempt |" not in note(story(attempts=[]))
+    assert "- attempt" not in note(story(attempts=story().attempts[1:])), "it is said already"
 
 
 def test_a_description_that_a_person_has_written_stays() -> None:
