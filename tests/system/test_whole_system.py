@@ -245,6 +245,7 @@ def test_the_pages_of_the_run_show_what_happened(server, trained, browser):
     run = mlflow.MlflowClient(tracking_uri=server.url).get_run(trained)
 
     overview = pages.overview("Finished", "2 ranks on 1 host, in 2 attempts.", REGISTERED)
+    assert f"accuracy {run.data.metrics['accuracy']:.4g}" in overview, "its description says so"
     for name, value in PARAMETERS.items():
         assert f"{name}\n{value}\n" in overview, name
     for name in METRICS:
