@@ -30,6 +30,7 @@ from sparkdl_runner import DistributedRunner, RunConfig, RunnerError
 from sparkdl_runner.examples import digits
 from sparkdl_runner.jobs.quiet import quieten_libraries
 from sparkdl_runner.jobs.session import start_spark
+from sparkdl_runner.redaction import Redactor
 from sparkdl_runner.tracking import Tracking
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def convert_and_train(
         "backend": arguments.backend,
         "world_size": arguments.np,
         "run_id": runner.mlflow_run_id,
-        "tracking_uri": arguments.tracking_uri,
+        "tracking_uri": Redactor()(arguments.tracking_uri),
     }
 
 

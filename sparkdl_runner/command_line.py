@@ -6,8 +6,11 @@ It needs nothing but this package, so that a command that says what is missing c
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -97,8 +100,18 @@ def _terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise Terminated
 
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        threading.Thread(target=_end_with_parent, name="sparkdl-parent", daemon=True).start()
     before = signal.signal(signal.SIGTERM, end)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _end_with_parent() -> None:
+    """Ends this process when spark-submit is gone, which gets the signals meant for it."""
+    parent = os.getppid()
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -53,6 +53,9 @@ class Restarts:
         if self.count >= self._config.max_restarts or not self._is_worth_it(error):
             if self.attempt and hasattr(error, "add_note"):
                 error.add_note(f"This was attempt {self.attempt}, counted from 0.")
+            if self.count and isinstance(error, LaunchError):
+                # To who called, ranks that could not be started are ranks that never ran.
+                raise RunnerError(f"The ranks could not be started again. {error}") from error
             raise error
         seconds = min(self._config.restart_backoff_seconds * 2**self.count, MOST_BACKOFF_SECONDS)
         self.attempt += 1

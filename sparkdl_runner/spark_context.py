@@ -28,13 +28,7 @@ def require_spark_context() -> SparkContext:
             "pip install 'sparkdl-runner[spark]', or use a negative number to run on this host "
             "alone, without Spark."
         ) from None
-    if _is_spark_connect():
-        raise LaunchError(
-            "This session reaches Spark through Spark Connect, which offers no barrier tasks with "
-            "a channel to the driver: run on a cluster with a classic session (on Databricks: "
-            "dedicated access mode, not serverless or standard), or use a negative number to run "
-            "on this host alone."
-        )
+    refuse_spark_connect()
     context = SparkContext._active_spark_context
     if context is None or is_stopped(context):
         raise LaunchError(
@@ -43,6 +37,21 @@ def require_spark_context() -> SparkContext:
         )
     check_version(context.version)
     return context
+
+
+def refuse_spark_connect() -> None:
+    """Refuses a session without a SparkContext, in which no rank could run.
+
+    Raises:
+        LaunchError: Spark is reached by Spark Connect.
+    """
+    if _is_spark_connect():
+        raise LaunchError(
+            "This session reaches Spark through Spark Connect, which offers no barrier tasks with "
+            "a channel to the driver: run on a cluster with a classic session (on Databricks: "
+            "dedicated access mode, not serverless or standard), or use a negative number to run "
+            "on this host alone."
+        )
 
 
 def check_version(version: str) -> None:

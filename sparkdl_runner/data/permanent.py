@@ -16,12 +16,17 @@ from sparkdl_runner.data.converter import (
 )
 from sparkdl_runner.data.dataset import SparkDatasetConverter
 from sparkdl_runner.data.leftovers import delete_directory
-from sparkdl_runner.filesystem import StorageOptions, normalize_url, open_filesystem
+from sparkdl_runner.data.manifest import MANIFEST_NAME
+from sparkdl_runner.filesystem import StorageOptions, normalize_url, open_filesystem, redact
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from sparkdl_runner.data.spark_writer import WriteSettings
+
+
+class OccupiedError(ConversionError):
+    """There is something where a conversion was to be written; nothing was changed."""
 
 
 def write_conversion(
@@ -47,14 +52,16 @@ def write_conversion(
         compression_codec: How the files are compressed.
         dtype: What floating point numbers become.
         allow_nulls: Whether nulls are fine.
-        overwrite: Whether an earlier conversion there is deleted first. Who still reads that gets
-            an error. A folder that holds anything else is left alone.
+        overwrite: Whether an earlier conversion there is deleted first, before the new one is
+            known to succeed. Who still reads it gets an error. A folder that holds anything else is
+            left alone.
         storage_options: Credentials and such for this process.
 
     Raises:
         TypeError: A column has no place in a tensor.
         ValueError: A setting is out of range, or the URL is none.
-        ConversionError: There is something already, or Spark could not write the files.
+        OccupiedError: There is something already that is not to be overwritten.
+        ConversionError: Spark could not write the files.
         DatasetError: There are nulls.
     """
     from sparkdl_runner.data.spark_writer import write_parquet
@@ -62,6 +69,7 @@ def write_conversion(
     settings = check_settings(df, parquet_row_group_size_bytes, compression_codec, dtype)
     url = normalize_url(url)
     filesystem, folder = open_filesystem(url, storage_options)
+    check_apart(df, url)
     if filesystem.get_file_info(folder).type != fs.FileType.NotFound:
         check_replaceable(filesystem, folder, overwrite)
         delete_directory(url, storage_options)
@@ -84,17 +92,31 @@ def write_conversion(
 
 
 def check_replaceable(filesystem: fs.FileSystem, folder: str, overwrite: bool) -> None:
-    """Raises a ConversionError unless the folder is empty, or a conversion to be overwritten."""
+    """Raises an OccupiedError unless the folder is empty, or a conversion to be overwritten."""
     found = filesystem.get_file_info(fs.FileSelector(folder, recursive=True))
-    files = [one for one in found if one.type == fs.FileType.File]
-    if files and not overwrite:
-        raise ConversionError(
+    if not any(one.type == fs.FileType.File for one in found):
+        return
+    if not overwrite:
+        raise OccupiedError(
             f"There are files in {folder} already: choose another place, or ask for them to be "
             "overwritten."
         )
-    for one in files:
-        if not one.base_name.startswith(("_", ".")) and not one.base_name.endswith(".parquet"):
-            raise ConversionError(
-                f"{folder} holds {one.base_name}, which no conversion has written, and is not "
-                "overwritten: choose another place."
+    if filesystem.get_file_info(f"{folder}/{MANIFEST_NAME}").type != fs.FileType.File:
+        raise OccupiedError(
+            f"{folder} holds files and is no conversion (it has no {MANIFEST_NAME}), so it is not "
+            "overwritten: choose another place, or delete it yourself."
+        )
+
+
+def check_apart(df: DataFrame, url: str) -> None:
+    """Raises an OccupiedError if the rows are read from where they are to be written to."""
+    try:
+        files = [normalize_url(file) for file in df.inputFiles()]
+    except Exception:
+        return  # What comes from no files, or through Spark Connect.
+    for file in files:
+        if file.startswith(f"{url}/"):
+            raise OccupiedError(
+                f"The rows are read from {redact(url)}, which they were to be written to: choose "
+                "another place."
             )

@@ -218,13 +218,15 @@ def fit(
             if world.rank == 0:
                 done = f"epoch {epoch + 1:2} of {epochs}"
                 log_to_driver(f"{done}: loss {loss:.4f}, accuracy {accuracy:.4f}")
-        if checkpoints:
+        if first_step == step:  # It was interrupted after its last step.
+            accuracy = evaluate(model, test_loader, sum_over_ranks)
+        if checkpoints and first_step < step:
             checkpoints.save(step, model, optimizer, train_loader, epoch=epochs)
     log_model(model, input_example=example_digits(), step=step)
     samples = (step - first_step) * batch_size * world.size
     return {
         "accuracy": accuracy,
-        "samples_per_second": samples / training_seconds,
+        "samples_per_second": samples / training_seconds if samples else 0.0,
         "attempts": world.attempt + 1,
     }
 

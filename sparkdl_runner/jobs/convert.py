@@ -40,6 +40,7 @@ class ConvertSettings(Settings):
 def run(settings: ConvertSettings) -> None:
     """Converts."""
     from sparkdl_runner.data import DatasetError, write_conversion
+    from sparkdl_runner.data.permanent import OccupiedError
 
     with spark_session("convert", slots=0) as spark:
         url = storage.qualified(settings.output, spark)
@@ -61,7 +62,7 @@ def run(settings: ConvertSettings) -> None:
                 allow_nulls=settings.allow_nulls,
                 overwrite=settings.mode == "overwrite",
             )
-        except TypeError as error:  # A column that has no place in a tensor.
+        except (OccupiedError, TypeError) as error:  # Or a column has no place in a tensor.
             raise ConfigError(str(error)) from None
         except DatasetError as error:
             raise RunnerError(str(error)) from None

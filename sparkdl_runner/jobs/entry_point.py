@@ -107,5 +107,7 @@ def _is_installed(module: types.ModuleType) -> bool:
         return True
     if module.__name__.partition(".")[0] == __package__.partition(".")[0]:
         return True
-    folders = {sysconfig.get_path(key) for key in ("purelib", "platlib", "stdlib", "platstdlib")}
+    if not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts):
+        return True  # Also of the system, the user, or the environment that this one extends.
+    folders = {sysconfig.get_path(key) for key in ("stdlib", "platstdlib")}
     return any(Path(file).is_relative_to(folder) for folder in folders)

@@ -9,8 +9,11 @@ from typing import Any
 
 from sparkdl_runner.errors import ConfigError, LaunchError, RunnerError
 from sparkdl_runner.redaction import HIDDEN, Redactor, is_secret_name, secrets_of
+from sparkdl_runner.tracking.deadline import problem_within
 from sparkdl_runner.tracking.opening import check_store
 from sparkdl_runner.tracking.settings import Tracking
+
+DESCRIBE_SECONDS = 20.0
 
 
 def use(tracking: Tracking) -> None:
@@ -29,11 +32,11 @@ def use(tracking: Tracking) -> None:
         mlflow.set_tracking_uri(uri)
 
 
-def tag(run_id: str, name: str) -> str:
-    """The value of a tag of a run.
+def tag(run_id: str, name: str) -> str | None:
+    """The value of a tag of a run; None if it has none.
 
     Raises:
-        ConfigError: There is no such run, or it has no such tag.
+        ConfigError: There is no such run.
     """
     import mlflow
 
@@ -41,31 +44,31 @@ def tag(run_id: str, name: str) -> str:
         tags = mlflow.MlflowClient().get_run(run_id).data.tags
     except Exception as error:
         raise ConfigError(f"cannot resume the MLflow run {run_id}: {_told(error)}.") from None
-    if name not in tags:
-        raise ConfigError(
-            f"the MLflow run {run_id} has no checkpoints of this job (no tag {name}): leave "
-            "mlflow.run_id out, to begin anew."
-        )
-    return str(tags[name])
+    value = tags.get(name)
+    return None if value is None else str(value)
 
 
 def describe(run_id: str, hyperparameters: Mapping[str, Any], written: Mapping[str, Any]) -> None:
     """Adds the hyperparameters that the training has not logged itself, and the configuration.
 
-    That fails quietly: it must not hide how the training ended.
+    That takes some seconds at most, and fails quietly: it must not hide how the training ended.
     """
     import mlflow
 
     client = mlflow.MlflowClient()
-    try:
+
+    def tell() -> None:
         known = client.get_run(run_id).data.params
-        for name, value in hyperparameters.items():
-            if name not in known and not is_secret_name(name):
+        for name, value in _without_secrets(hyperparameters).items():
+            if name not in known:
                 with suppress(mlflow.MlflowException):  # longer than the store takes, say
                     client.log_param(run_id, name, value)
         client.log_dict(run_id, _without_secrets(written), "config.yaml")
-    except Exception as error:
-        print(f"The run's configuration was not logged: {_told(error)}.", file=sys.stderr)
+
+    problem = problem_within(tell, DESCRIBE_SECONDS)
+    if problem is not None:
+        told = Redactor(secrets_of())(problem)
+        print(f"The run's configuration was not logged: {told}.", file=sys.stderr)
 
 
 def register(run_id: str, name: str, alias: str | None) -> None:
@@ -75,18 +78,22 @@ def register(run_id: str, name: str, alias: str | None) -> None:
         RunnerError: It has logged none, or the registry refuses.
     """
     import mlflow
+    from mlflow.entities import LoggedModelStatus
 
     client = mlflow.MlflowClient()
     try:
         outputs = client.get_run(run_id).outputs
-        models = outputs.model_outputs if outputs is not None else []
-        if not models:
+        named = outputs.model_outputs if outputs is not None else []
+        # One that a rank was killed at has no files, and an attempt may log a step again.
+        logged = [(one.step or 0, client.get_logged_model(one.model_id)) for one in named]
+        ready = [one for one in logged if one[1].status == LoggedModelStatus.READY]
+        if not ready:
             raise RunnerError(
                 f"The training has logged no model that could be registered as {name}: call "
                 "sparkdl_runner.tracking.log_model in the function."
             )
-        model_id = max(models, key=lambda one: one.step or 0).model_id
-        version = mlflow.register_model(f"models:/{model_id}", name).version
+        newest = max(ready, key=lambda one: (one[0], one[1].creation_timestamp))[1]
+        version = mlflow.register_model(newest.model_uri, name).version
         if alias is not None:
             client.set_registered_model_alias(name, alias, str(version))
     except RunnerError:

@@ -12,7 +12,7 @@ from sparkdl_runner.jobs import mlflow_run, storage
 from sparkdl_runner.jobs.command import Job, add_job
 from sparkdl_runner.jobs.session import spark_session
 from sparkdl_runner.jobs.settings import Settings
-from sparkdl_runner.jobs.source import Source
+from sparkdl_runner.jobs.source import Source, is_table
 from sparkdl_runner.nearest import did_you_mean, nearest
 from sparkdl_runner.redaction import Redactor, secrets_of
 from sparkdl_runner.tracking.settings import Tracking
@@ -20,7 +20,9 @@ from sparkdl_runner.tracking.settings import Tracking
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-_TABLE = re.compile(r"\w+(\.\w+){0,2}")
+# With it, Spark 4.3 hands a function that takes a vector's array all columns as they come from the
+# file, and cannot put the vector itself into Arrow. Older Sparks do not know it.
+_COLUMNAR_INPUT = "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled"
 
 
 class ScoreSettings(Settings):
@@ -31,8 +33,10 @@ class ScoreSettings(Settings):
     )
     source: Source = pydantic.Field(description="a table, or the path of files that Spark reads")
     output: str = pydantic.Field(description="a table's name, or a folder")
-    format: Literal["parquet", "delta"] = pydantic.Field(
-        "parquet", description="in which the output is written"
+    format: Literal["parquet", "delta"] | None = pydantic.Field(
+        None,
+        description="in which the output is written; else a table's own, or the catalog's, and "
+        "Parquet in a folder",
     )
     mode: Literal["error", "overwrite", "append"] = pydantic.Field(
         "error", description="what to do where the output is there already"
@@ -50,7 +54,17 @@ class ScoreSettings(Settings):
     @property
     def is_table(self) -> bool:
         """Whether the output is a table."""
-        return _TABLE.fullmatch(self.output) is not None
+        return is_table(self.output)
+
+    @pydantic.field_validator("output")
+    @classmethod
+    def _table_or_folder(cls, output: str) -> str:
+        if not is_table(output) and "/" not in output:
+            raise ValueError(
+                f"{output!r} is no table's name (parts with other signs need `backticks`) and no "
+                "folder's path, which holds a slash"
+            )
+        return output
 
 
 def run(settings: ScoreSettings) -> None:
@@ -68,17 +82,28 @@ def run(settings: ScoreSettings) -> None:
         features = _features(settings, frame, model.signature)
         score = _udf(spark, settings.model, model.signature)
         scored = frame.withColumn(settings.prediction_column, score(*features))
-        writer = scored.write.format(settings.format).mode(settings.mode)
-        try:
-            if settings.is_table:
-                writer.saveAsTable(settings.output)
-            else:
-                writer.save(settings.output)
-        except Exception as error:
-            raise RunnerError(f"The scores were not written: {_cause(error)}.") from error
-        rows = spark.table(settings.output) if settings.is_table else None
-        rows = rows or spark.read.format(settings.format).load(settings.output)
-        print(f"{rows.count():,} rows in {settings.output}, scored by {settings.model}.")
+        _write(settings, spark, scored)
+    print(f"{settings.source.place} is scored by {settings.model} in {settings.output}.")
+
+
+def _write(settings: ScoreSettings, spark: SparkSession, scored: DataFrame) -> None:
+    before = spark.conf.get(_COLUMNAR_INPUT, None)
+    spark.conf.set(_COLUMNAR_INPUT, "false")
+    try:
+        writer = scored.write.mode(settings.mode)
+        if not settings.is_table:
+            writer.format(settings.format or "parquet").save(settings.output)
+        elif settings.format is None:
+            writer.saveAsTable(settings.output)
+        else:
+            writer.format(settings.format).saveAsTable(settings.output)
+    except Exception as error:
+        raise RunnerError(f"The scores were not written: {_cause(error)}.") from error
+    finally:
+        if before is None:
+            spark.conf.unset(_COLUMNAR_INPUT)
+        else:
+            spark.conf.set(_COLUMNAR_INPUT, before)
 
 
 def _find_model(uri: str) -> Any:
@@ -129,12 +154,21 @@ def _features(settings: ScoreSettings, frame: DataFrame, signature: Any) -> list
     from pyspark.ml.functions import vector_to_array
     from pyspark.ml.linalg import VectorUDT
     from pyspark.sql import types as t
-    from pyspark.sql.functions import col
+    from pyspark.sql.functions import col, struct
 
     names = settings.features
     inputs = signature.inputs if signature is not None else None
-    if names is None and inputs is not None and inputs.has_input_names():
-        names = inputs.required_input_names()
+    named = inputs if inputs is not None and inputs.has_input_names() else None
+    if named is not None:
+        known = named.input_names()
+        if names is None:
+            optional = set(known) - set(named.required_input_names())
+            names = [name for name in known if name not in optional or name in frame.columns]
+        elif missing := [name for name in named.required_input_names() if name not in names]:
+            raise ConfigError(
+                f"features lacks {missing[0]!r}, which the model takes: it takes "
+                f"{', '.join(known)}."
+            )
     if names is None:
         names = [
             field.name
@@ -163,7 +197,11 @@ def _features(settings: ScoreSettings, frame: DataFrame, signature: Any) -> list
             column = vector_to_array(column, "float32")
         return column if kind is None else column.cast(kind)
 
-    return [as_taken(name) for name in names]
+    taken = [as_taken(name) for name in names]
+    if named is None:
+        return taken
+    # By their names: given one by one, MLflow takes them in the order of the model's.
+    return [struct(*[one.alias(name) for one, name in zip(taken, names, strict=True)])]
 
 
 def _spark_type(tensor: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from collections.abc import Iterator
@@ -9,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparkdl_runner.spark_context import is_stopped
+from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.spark_context import is_stopped, refuse_spark_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,9 +27,18 @@ def start_spark(app_name: str, *, slots: int) -> SparkSession:
         app_name: Its name, where one is started.
         slots: How many tasks run at once, where neither spark-submit nor PYSPARK_SUBMIT_ARGS
             has chosen a master; 0 for one on each core.
+
+    Raises:
+        LaunchError: Spark is reached by Spark Connect, or not installed.
     """
+    if importlib.util.find_spec("pyspark") is None:
+        raise LaunchError(
+            "This needs Spark, and pyspark is not installed here: run pip install "
+            "'sparkdl-runner[spark]'."
+        )
     from pyspark.sql import SparkSession
 
+    refuse_spark_connect()
     # Spark would otherwise start whatever is called python3.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name).config("spark.ui.showConsoleProgress", "false")
@@ -50,11 +61,10 @@ def start_spark(app_name: str, *, slots: int) -> SparkSession:
 @contextmanager
 def spark_session(app_name: str, *, slots: int) -> Iterator[SparkSession]:
     """The same for as long as the context lasts; one that was there before stays."""
-    from pyspark import SparkContext
-
     # Not the active session, of which each thread has its own.
-    context = SparkContext._active_spark_context
-    was_there = is_databricks() or (context is not None and not is_stopped(context))
+    context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
+    active = None if context is None else context._active_spark_context
+    was_there = is_databricks() or (active is not None and not is_stopped(active))
     spark = start_spark(app_name, slots=slots)
     try:
         yield spark

@@ -21,6 +21,11 @@ _BY_ENDING = {".csv": "csv", ".json": "json", ".jsonl": "json", ".orc": "orc"}
 _FILE = (*_BY_ENDING, ".parquet")
 
 
+def is_table(text: str) -> bool:
+    """Whether a text names a table, in one to three parts, and not a file."""
+    return _TABLE.fullmatch(text) is not None and not text.endswith(_FILE)
+
+
 class Source(Settings):
     """A table or a path. A text is short for either: what holds a slash or a scheme is a path."""
 
@@ -42,8 +47,7 @@ class Source(Settings):
     def _from_text(cls, given: Any) -> Any:
         if not isinstance(given, str):
             return given
-        is_table = _TABLE.fullmatch(given) is not None and not given.endswith(_FILE)
-        return {"table" if is_table else "path": given}
+        return {"table" if is_table(given) else "path": given}
 
     @pydantic.model_validator(mode="after")
     def _one_place(self) -> Source:

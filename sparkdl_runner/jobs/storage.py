@@ -61,13 +61,16 @@ def check_writable(spark: SparkSession, path: str) -> None:
     Raises:
         ConfigError: That fails.
     """
-    made = None
     try:
         filesystem, folder = _open(spark, path)
-        made = _highest_missing(filesystem, folder)
+        missing = _missing(filesystem, folder)
         probe = _path(spark, f"{path.rstrip('/')}/.sparkdl-writable-{uuid.uuid4().hex}")
         filesystem.create(probe).close()
-        filesystem.delete(made or probe, True)
+        filesystem.delete(probe, False)
+        for made in missing:
+            # Another job may have put something there meanwhile.
+            if filesystem.exists(made) and len(filesystem.listStatus(made)) == 0:
+                filesystem.delete(made, False)
     except ConfigError:
         raise
     except Exception as error:
@@ -99,11 +102,12 @@ def check_ranks_may_write(url: str) -> None:
         ) from None
 
 
-def _highest_missing(filesystem: Any, folder: Any) -> Any:
-    """The highest folder above ``folder``, or that itself, that is not there yet."""
-    missing = None
+def _missing(filesystem: Any, folder: Any) -> list[Any]:
+    """The folder and those above it that are not there yet, the lowest first."""
+    missing = []
     while folder is not None and not filesystem.exists(folder):
-        missing, folder = folder, folder.getParent()
+        missing.append(folder)
+        folder = folder.getParent()
     return missing
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sparkdl_runner import function, slots
 from sparkdl_runner.errors import ConfigError, NotPicklableError
-from sparkdl_runner.filesystem import join_url
+from sparkdl_runner.filesystem import join_url, redact
 from sparkdl_runner.gpu_scheduling import rank_profile
 from sparkdl_runner.jobs import mlflow_run, storage
 from sparkdl_runner.jobs.entry_point import find_function
@@ -40,6 +40,8 @@ class Training:
     data: Mapping[str, Any]
     """Converters, by the argument's name."""
     spark: SparkSession | None
+    resumed_url: str | None
+    """The checkpoints of the MLflow run that is gone on with."""
 
     def run(
         self, hyperparameters: Mapping[str, Any], tracking: Tracking | Literal[False]
@@ -50,12 +52,16 @@ class Training:
             The function's value in rank 0, and the id of the MLflow run, or None.
         """
         arguments = {**self.data, **hyperparameters}
-        checkpoint_url = self._checkpoint_url(tracking)
+        checkpoint_url = self.resumed_url or self._new_checkpoint_url()
         if checkpoint_url is not None:
             arguments["checkpoint_url"] = checkpoint_url
             if tracking:
                 tags = {**tracking.tags, CHECKPOINT_URL_TAG: checkpoint_url}
                 tracking = dataclasses.replace(tracking, tags=tags)
+        try:
+            function.pack(self.main, arguments)
+        except NotPicklableError as error:
+            raise ConfigError(str(error)) from None
         runner = DistributedRunner(
             num_proc=self.settings.num_proc,
             backend=self.settings.backend,
@@ -63,21 +69,17 @@ class Training:
         )
         try:
             value = runner.run(self.main, **arguments)
-        except NotPicklableError as error:
-            raise ConfigError(str(error)) from None
         finally:
             if runner.mlflow_run_id is not None:
                 written = self.settings.model_dump(mode="json", exclude_unset=True)
                 mlflow_run.describe(runner.mlflow_run_id, hyperparameters, written)
         return value, runner.mlflow_run_id
 
-    def _checkpoint_url(self, tracking: Tracking | Literal[False]) -> str | None:
+    def _new_checkpoint_url(self) -> str | None:
         """A folder of this training alone: it must not go on where another has ended."""
         parent = self.settings.checkpoint_url
         if parent is None:
             return None
-        if tracking and tracking.run_id is not None:
-            return mlflow_run.tag(tracking.run_id, CHECKPOINT_URL_TAG)
         name = time.strftime("training-%Y%m%d-%H%M%S-") + uuid.uuid4().hex[:8]
         return join_url(storage.qualified(parent, self.spark), name)
 
@@ -98,8 +100,10 @@ def prepared(settings: TrainSettings, also: Iterable[str] = ()) -> Iterator[Trai
     """
     main, of_example = _function(settings)
     _check_arguments(main, settings, also, of_example)
+    resumed_url = None
     if settings.tracking:
         mlflow_run.use(settings.tracking)
+        resumed_url = _resumed_url(settings, settings.tracking.run_id, main)
     needs_spark = settings.num_proc >= 0 or of_example is not None
     needs_spark |= not all(source.is_plain for source in settings.data.values())
     with ExitStack() as stack:
@@ -108,8 +112,9 @@ def prepared(settings: TrainSettings, also: Iterable[str] = ()) -> Iterator[Trai
             spark = stack.enter_context(spark_session("train", slots=abs(settings.num_proc)))
         if settings.num_proc >= 0:
             _check_slots(settings)
-        if settings.checkpoint_url is not None:
-            storage.check_ranks_may_write(storage.qualified(settings.checkpoint_url, spark))
+        checkpoint_url = resumed_url or settings.checkpoint_url
+        if checkpoint_url is not None:
+            storage.check_ranks_may_write(storage.qualified(checkpoint_url, spark))
         # All are looked at before the first is converted.
         if of_example is not None and spark is not None:
             found: dict[str, Any] = dict(of_example(spark))
@@ -121,7 +126,9 @@ def prepared(settings: TrainSettings, also: Iterable[str] = ()) -> Iterator[Trai
             name: stack.enter_context(_converter(one, spark, settings.cache_url))
             for name, one in found.items()
         }
-        yield Training(settings=settings, main=main, data=data, spark=spark)
+        yield Training(
+            settings=settings, main=main, data=data, spark=spark, resumed_url=resumed_url
+        )
 
 
 def _function(settings: TrainSettings) -> tuple[Callable[..., Any], Callable[..., Any] | None]:
@@ -132,6 +139,31 @@ def _function(settings: TrainSettings) -> tuple[Callable[..., Any], Callable[...
 
     train = {"horovod": digits.train_with_horovod, "torch": digits.train_with_torch}
     return train[settings.backend], digits.frames
+
+
+def _resumed_url(
+    settings: TrainSettings, run_id: str | None, main: Callable[..., Any]
+) -> str | None:
+    """Where the run that is gone on with keeps its checkpoints; None where there is none.
+
+    Raises:
+        ConfigError: There is no such run, or what it keeps and what is asked for do not fit.
+    """
+    if run_id is None:
+        return None
+    url = mlflow_run.tag(run_id, CHECKPOINT_URL_TAG)
+    if url is None and settings.checkpoint_url is not None:
+        raise ConfigError(
+            f"the MLflow run {run_id} has no checkpoints of this job (no tag "
+            f"{CHECKPOINT_URL_TAG}): leave mlflow.run_id out, to begin anew."
+        )
+    known = _parameters(main)
+    if url is not None and known and "checkpoint_url" not in known:
+        raise ConfigError(
+            f"the MLflow run {run_id} has checkpoints in {redact(url)}, and {settings.function} "
+            "has no argument checkpoint_url to go on from them."
+        )
+    return url
 
 
 def _check_arguments(

@@ -7,13 +7,19 @@ import json
 import math
 import threading
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from typing import Any, Literal
 
 import pydantic
 
 from sparkdl_runner import slots
-from sparkdl_runner.errors import ConfigError, RunCancelledError, RunnerError, WorkerError
+from sparkdl_runner.errors import (
+    ConfigError,
+    LaunchError,
+    RunCancelledError,
+    RunnerError,
+    WorkerError,
+)
 from sparkdl_runner.jobs import mlflow_run
 from sparkdl_runner.jobs.command import Job, add_job
 from sparkdl_runner.jobs.settings import Settings
@@ -60,7 +66,8 @@ class SearchSettings(Settings):
     """What is searched for, and how long."""
 
     metric: str = pydantic.Field(
-        description="a key of what the function returns in rank 0, else a metric of its run"
+        description="a key of what the function returns in rank 0, else a metric that it logs, "
+        "else the number that it returns"
     )
     direction: Literal["maximize", "minimize"] = "maximize"
     trials: int = pydantic.Field(20, ge=1)
@@ -170,12 +177,15 @@ class _Search:
             context.setJobGroup(group, f"trials of {self._parent_id}", interruptOnCancel=True)
 
         with ThreadPoolExecutor(parallel, "sparkdl-tune", initializer=in_group) as pool:
+            running = [pool.submit(self._trial) for _ in range(trials)]
             try:
-                for done in as_completed([pool.submit(self._trial) for _ in range(trials)]):
+                for done in as_completed(running):
                     done.result()
             except BaseException:
                 self._stopping.set()
-                context.cancelJobGroup(group)
+                # What a trial was about to submit is not cancelled by the first call.
+                while wait(running, timeout=1).not_done:
+                    context.cancelJobGroup(group)
                 raise
 
     def _trial(self) -> None:
@@ -194,6 +204,10 @@ class _Search:
             value, run_id = self._training.run(
                 {**self._settings.hyperparameters, **drawn}, tracking
             )
+        except LaunchError as error:
+            if any(one.state.is_finished() for one in self._study.trials):
+                raise RunnerError(f"Trial {trial.number} could not be started. {error}") from error
+            raise
         except WorkerError as error:
             self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
             print(f"trial {trial.number} with {drawn} failed: {_first_line(error)}", flush=True)
@@ -208,7 +222,7 @@ class _Search:
         print(f"trial {trial.number}: {search.metric} {found:.6g} with {drawn}", flush=True)
 
     def _metric(self, value: Any, run_id: str | None) -> float:
-        """What the trial was worth: returned by the function, else logged to its run.
+        """What the trial was worth: returned by its name, else logged, else all that was returned.
 
         Raises:
             RunnerError: It is neither.
@@ -216,18 +230,18 @@ class _Search:
         import mlflow
 
         name = self._settings.tune.metric
-        if isinstance(value, Mapping) and isinstance(value.get(name), (int, float)):
-            return float(value[name])
-        if isinstance(value, (int, float)):
-            return float(value)
+        if isinstance(value, Mapping) and (found := _number(value.get(name))) is not None:
+            return found
         logged = mlflow.MlflowClient().get_run(run_id).data.metrics
-        if name not in logged:
-            raise RunnerError(
-                f"The training returned {type(value).__name__} without {name!r}, and its run "
-                f"{run_id} has no such metric{did_you_mean(name, logged)}: return it from the "
-                "function, or log it."
-            )
-        return float(logged[name])
+        if name in logged:
+            return float(logged[name])
+        if (found := _number(value)) is not None:
+            return found
+        raise RunnerError(
+            f"The training returned a {type(value).__name__} without {name!r}, and its run "
+            f"{run_id} has no such metric{did_you_mean(name, logged)} Return it from the function, "
+            "or log it."
+        )
 
     def _keep_best(self) -> None:
         import mlflow
@@ -250,6 +264,13 @@ class _Search:
     def _space(self) -> str:
         space = self._settings.tune.search_space
         return json.dumps({key: one.model_dump(exclude_unset=True) for key, one in space.items()})
+
+
+def _number(value: Any) -> float | None:
+    """A number, also one of NumPy's or a tensor of one."""
+    value = value.item() if getattr(value, "shape", None) == () else value
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number else None
 
 
 def _first_line(error: Exception) -> str:

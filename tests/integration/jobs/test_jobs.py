@@ -163,6 +163,8 @@ def test_without_spark_on_this_host(
 
 
 REFUSED = [
+    (convert, {"output": "{occupied}", "mode": "overwrite"}, "is no conversion (it has no _manif"),
+    (score, {"output": "my-table"}, "'my-table' is no table's name"),
     (train, {"data": "train_data=digits_of_job"}, "there is no table digits_of_job; did you mean"),
     (train, {"data": "train_data=/nowhere/x"}, "There is no directory file:///nowhere/x."),
     (train, {"data": "train_data={table: digits_of_jobs, columns: [lable]}"}, "has no column 'lab"),
@@ -216,6 +218,10 @@ def test_what_cannot_work_is_refused_before_a_task_runs(
         },
     }
     arguments = {**good[module.JOB.name], **change}
+    (tmp_path / "occupied").mkdir()
+    (tmp_path / "occupied" / "raw.parquet").write_text("")
+    if arguments.get("output") == "{occupied}":
+        arguments["output"] = tmp_path / "occupied"
     tracker = spark.sparkContext.statusTracker()
     jobs_before = set(tracker.getJobIdsForGroup(None))
     argv = [part for name, value in arguments.items() for part in (f"--{name}", value)]
@@ -320,6 +326,43 @@ def test_a_model_of_the_registry_scores_vectors_and_doubles(
     capfd.readouterr()
     assert call(score.JOB, *model, *no_features) == 2
     assert "0 columns of arrays or vectors" in capfd.readouterr().err
+
+
+def test_columns_reach_a_model_by_their_names(
+    spark: Any, store: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "weighted.py").write_text(
+        "def train():\n"
+        "    import mlflow, pandas as pd\n"
+        "    class Weighted(mlflow.pyfunc.PythonModel):\n"
+        "        def predict(self, context, model_input, params=None):\n"
+        "            return model_input['amount'] + 100 * model_input['weekday']\n"
+        "    frame = pd.DataFrame({'amount': [1.0], 'weekday': [2.0]})\n"
+        "    signature = mlflow.models.infer_signature(frame, pd.Series([1.0]))\n"
+        "    mlflow.pyfunc.log_model(name='m', python_model=Weighted(), signature=signature)\n"
+    )
+    assert (
+        call(
+            *(train.JOB, "--function", "weighted:train", "--num-proc", -1, "--backend", "torch"),
+            *("--mlflow", f"tracking_uri={store}", "experiment=weighted"),
+            "registered_model_name=weighted",
+        )
+        == 0
+    )
+    rows = [(float(i), float(i % 7), i) for i in range(5)]
+    frame = spark.createDataFrame(rows, "weekday double, amount double, id long")
+    frame.write.parquet(str(tmp_path / "days"))
+    model = ("--model", "models:/weighted/1", "--tracking-uri", store)
+    source = ("--source", tmp_path / "days")
+    for number, more in enumerate(((), ("--features", "[weekday, amount]"))):
+        output = tmp_path / f"scored-{number}"
+        assert call(score.JOB, *model, *source, "--output", output, *more) == 0
+        for row in spark.read.parquet(str(output)).collect():
+            assert row.prediction == row.amount + 100 * row.weekday
+    capfd.readouterr()
+    less = ("--output", tmp_path / "none", "--features", "[weekday]")
+    assert call(score.JOB, *model, *source, *less) == 2
+    assert "features lacks 'amount', which the model takes" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

@@ -27,9 +27,9 @@ def test_an_earlier_conversion_is_overwritten_only_where_that_is_asked_for(tmp_p
         check(tmp_path, overwrite=False)
 
 
-def test_what_is_no_conversion_is_never_overwritten(tmp_path):
-    (tmp_path / "part-0.parquet").write_text("x")
-    (tmp_path / "inner").mkdir()
-    (tmp_path / "inner" / "thesis.tex").write_text("x")
-    with pytest.raises(ConversionError, match=r"holds thesis\.tex, which no conversion has writ"):
+@pytest.mark.parametrize("name", ["thesis.tex", "part-0.parquet", "_SUCCESS"])
+def test_what_is_no_conversion_is_never_overwritten(tmp_path, name):
+    (tmp_path / "day=1").mkdir()
+    (tmp_path / "day=1" / name).write_text("x")
+    with pytest.raises(ConversionError, match=r"is no conversion \(it has no _manifest\.json\)"):
         check(tmp_path, overwrite=True)
