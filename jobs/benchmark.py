@@ -4,6 +4,7 @@ python jobs/benchmark.py launch      # from a call to its result
 python jobs/benchmark.py convert     # from a DataFrame to files
 python jobs/benchmark.py loader      # from files to batches
 python jobs/benchmark.py faults      # from a fault to its error, and what is left
+python jobs/benchmark.py endurance   # many runs in one session, and much output
 python jobs/benchmark.py checkpoint  # what saving costs the step loop
 python jobs/benchmark.py tracking    # what telling MLflow costs the step loop
 """
@@ -15,6 +16,7 @@ import sys
 
 import checkpoint_benchmark
 import convert_benchmark
+import endurance_benchmark
 import fault_benchmark
 import launch_benchmark
 import loader_benchmark
@@ -30,6 +32,7 @@ def main() -> int:
         convert_benchmark,
         loader_benchmark,
         fault_benchmark,
+        endurance_benchmark,
         checkpoint_benchmark,
         tracking_benchmark,
     ):

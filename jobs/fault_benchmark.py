@@ -10,13 +10,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import io
-import itertools
 import json
 import os
 import random
-import re
 import statistics
 import subprocess
 import sys
@@ -29,29 +26,15 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from faulty_ranks import LOOP_SECONDS, RANKS, Fault, healthy_run, work_of_a_rank
 
 from sparkdl_runner.jobs.session import start_spark
 
 DEADLINE_SECONDS = 5.0
-RANKS = 2
-_LOOP_SECONDS = 2.5
 # Spark's own folders, and the logs that are kept on purpose.
 _NOT_OURS = ("spark-", "blockmgr-", "hsperfdata", "liblz4-java", "sparkdl_runner-logs")
 
 Strike = Callable[[], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fault:
-    """What to do to one rank."""
-
-    name: str
-    how: str
-    """``kill``, ``raise``, ``exit``, ``stop``, ``sleep``, ``executor``, ``cancel``."""
-    where: str
-    """``start``, ``rendezvous``, ``allreduce``, ``data``, ``exit``, or ``random``."""
-    delay_seconds: float = 0.0
-    rank: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +82,6 @@ def add_parser(benchmarks: Any) -> None:
     parser = benchmarks.add_parser("faults", help="every fault of the table, and what it costs")
     parser.add_argument("--backends", nargs="+", default=["horovod", "torch"])
     parser.add_argument("--random", type=int, default=50, help="faults at random moments")
-    parser.add_argument("--runs", type=int, default=100, help="healthy runs in a row; 0 for none")
     parser.add_argument("--seed", type=int, default=0, help="of the random moments")
     parser.add_argument("--only", default="", help="faults whose name contains this")
     parser.add_argument(
@@ -126,14 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not on_a_cluster and arguments.only in EXECUTOR.name:
         results += _on_a_cluster(arguments)
     summary = _summary(results)
-    growth = _growth(arguments) if arguments.runs and not on_a_cluster else {}
-    cost = _output_cost(arguments) if arguments.runs and not on_a_cluster else {}
-    report = {
-        "summary": summary,
-        "growth": growth,
-        "output": cost,
-        "results": [asdict(one) for one in results],
-    }
+    report = {"summary": summary, "results": [asdict(one) for one in results]}
     arguments.output.write_text(json.dumps(report, indent=2) + "\n")
     print(f"\n{'':<28}{'runs':>5}{'right':>7}{'median':>9}{'worst':>9}   left")
     for name, one in summary.items():
@@ -141,115 +116,8 @@ def run(arguments: argparse.Namespace) -> int:
             f"{name:<28}{one['runs']:>5}{one['correct']:>7}{one['median_seconds']:>7.2f} s"
             f"{one['worst_seconds']:>7.2f} s   {one['left']}"
         )
-    if growth:
-        print(f"\nAfter {arguments.runs} runs in a row in one session, and before:")
-        for name, (before, after) in growth.items():
-            print(f"{name:<28}{before:>12,}{after:>12,}  {after / before - 1:+.1%}")
-    if cost:
-        print(
-            f"\nWhile each rank prints 5 MB/s it trains at {cost['speed']:.1%} of its speed in "
-            f"silence (median of {_OUTPUT_ROUNDS}); of {cost['lines']:,} lines "
-            f"{cost['dropped_lines']:,} were not shown, and that was said"
-        )
     print(f"\nWritten to {arguments.output}")
     return 0 if all(one.is_correct and not _left(one) for one in results) else 1
-
-
-def _growth(arguments: argparse.Namespace) -> dict[str, tuple[int, int]]:
-    """What the driver holds before and after many runs in one session, once it is warm."""
-    spark = start_spark("sparkdl_runner fault benchmark", slots=RANKS)
-
-    def held() -> dict[str, int]:
-        gc.collect()
-        process = psutil.Process()
-        return {
-            "file descriptors": process.num_fds(),
-            "threads": threading.active_count(),
-            "driver memory (bytes)": process.memory_info().rss,
-        }
-
-    backends = itertools.cycle(arguments.backends)
-    for _ in range(max(2, arguments.runs // 10)):
-        _healthy_run(next(backends))
-    before = held()
-    for _ in range(arguments.runs):
-        _healthy_run(next(backends))
-    after = held()
-    spark.stop()
-    return {name: (before[name], after[name]) for name in before}
-
-
-_OUTPUT_ROUNDS = 3
-_OUTPUT_SECONDS = 6.0
-_LINE = "x" * 999 + "\n"
-
-
-def _output_cost(arguments: argparse.Namespace) -> dict[str, float]:
-    """How much slower ranks train that print 5 MB/s each, and what became of the lines."""
-    from sparkdl_runner import DistributedRunner, RunConfig
-
-    spark = start_spark("sparkdl_runner fault benchmark", slots=RANKS)
-    runner = DistributedRunner(
-        num_proc=RANKS, backend="torch", config=RunConfig(driver_log_verbosity="all")
-    )
-    speeds, lines, seen, dropped = [], 0, 0, 0
-    for _ in range(_OUTPUT_ROUNDS):
-        silent, _ = runner.run(_trains(), lines_per_second=0)
-        told, shown = io.StringIO(), _Counter()
-        with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(told):
-            loud, printed = runner.run(_trains(), lines_per_second=5000)
-        speeds.append(loud / silent)
-        lines += printed
-        dropped += sum(map(int, re.findall(r"(\d+) lines of rank \d", told.getvalue())))
-        seen += shown.lines
-        if seen + dropped < lines:
-            raise RuntimeError(f"{lines} lines were printed, {seen} shown, {dropped} counted")
-    spark.stop()
-    return {"speed": statistics.median(speeds), "lines": lines, "dropped_lines": dropped}
-
-
-class _Counter(io.StringIO):
-    """A terminal that takes all lines and keeps none."""
-
-    lines = 0
-
-    def write(self, text: str) -> int:
-        self.lines += text.count("\n")
-        return len(text)
-
-
-def _trains() -> Callable[..., tuple[int, int]]:
-    seconds, line = _OUTPUT_SECONDS, _LINE
-
-    def train(lines_per_second: int) -> tuple[int, int]:
-        """Steps that were made in the time, and lines that all ranks printed."""
-        import sys
-        import time
-
-        import torch
-        import torch.distributed as dist
-
-        dist.init_process_group("gloo")
-        torch.set_num_threads(1)
-        weight = torch.randn(256, 256)
-        began = time.monotonic()
-        steps = printed = 0
-        while True:
-            for _ in range(10):
-                weight = torch.tanh(weight @ weight)
-                dist.all_reduce(weight)
-            steps += 10
-            now = time.monotonic() - began
-            due = int(now * lines_per_second)
-            sys.stdout.write(line * (due - printed))
-            printed = due
-            # All ranks leave together: rank 0's clock decides.
-            over = torch.tensor([float(dist.get_rank() == 0 and now > seconds), float(printed)])
-            dist.all_reduce(over)
-            if over[0]:
-                return steps, int(over[1])
-
-    return train
 
 
 def _on_a_cluster(arguments: argparse.Namespace) -> list[Result]:
@@ -259,7 +127,7 @@ def _on_a_cluster(arguments: argparse.Namespace) -> list[Result]:
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "faults.json"
         command = [sys.executable, str(Path(__file__).with_name("benchmark.py")), "faults"]
-        command += ["--only", EXECUTOR.name, "--runs", "0", "--output", str(output)]
+        command += ["--only", EXECUTOR.name, "--output", str(output)]
         subprocess.run(
             [*command, "--backends", *arguments.backends],
             env={
@@ -281,7 +149,7 @@ def _random_faults(dice: random.Random, count: int) -> list[Fault]:
             name=f"{how} at a random moment",
             how=how,
             where="random",
-            delay_seconds=dice.uniform(0, _LOOP_SECONDS),
+            delay_seconds=dice.uniform(0, LOOP_SECONDS),
             rank=dice.randrange(RANKS),
         )
         for how in (dice.choice(("raise", "kill")) for _ in range(count))
@@ -293,7 +161,7 @@ def _run_all(plan: list[tuple[str, Fault]]) -> list[Result]:
     with tempfile.TemporaryDirectory() as folder:
         # The first run loads what later ones find loaded.
         converter = _data(spark, Path(folder))
-        _healthy_run(plan[0][0])
+        healthy_run(plan[0][0])
         results = []
         for number, (backend, fault) in enumerate(plan):
             result = _break(spark, backend, fault, converter, Path(folder) / f"mark-{number}")
@@ -305,8 +173,8 @@ def _run_all(plan: list[tuple[str, Fault]]) -> list[Result]:
                 file=sys.stderr,
             )
             if not result.is_correct or number % 10 == 9:
-                _healthy_run(backend)  # the session must still be good
-    _healthy_run(plan[-1][0])
+                healthy_run(backend)  # the session must still be good
+    healthy_run(plan[-1][0])
     spark.stop()
     return results
 
@@ -316,14 +184,6 @@ def _data(spark: Any, folder: Path) -> Any:
 
     spark.conf.set(SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF, f"file://{folder}/cache")
     return make_spark_converter(spark.range(10_000).selectExpr("id", "id / 2 AS half"))
-
-
-def _healthy_run(backend: str) -> None:
-    from sparkdl_runner import DistributedRunner
-
-    rank = DistributedRunner(num_proc=RANKS, backend=backend).run(_work(), backend=backend)
-    if rank != 0:
-        raise RuntimeError(f"a healthy run returned {rank!r} in place of 0")
 
 
 def _break(spark: Any, backend: str, fault: Fault, converter: Any, mark: Path) -> Result:
@@ -344,7 +204,7 @@ def _break(spark: Any, backend: str, fault: Fault, converter: Any, mark: Path) -
     try:
         with contextlib.redirect_stderr(notes):
             DistributedRunner(num_proc=RANKS, backend=backend, config=config).run(
-                _work(), backend=backend, fault=fault, converter=converter, mark=str(mark)
+                work_of_a_rank(), backend=backend, fault=fault, converter=converter, mark=str(mark)
             )
     except RunnerError as caught:
         error = caught
@@ -426,85 +286,3 @@ def _summary(results: list[Result]) -> dict[str, dict[str, Any]]:
             "left": "; ".join(filter(None, map(_left, those))) or "nothing",
         }
     return summary
-
-
-def _work() -> Callable[..., int]:
-    """What ranks run. A nested function travels by value: ranks need not find this file."""
-    loop_seconds = _LOOP_SECONDS
-
-    def work(backend: str, fault: Any = None, converter: Any = None, mark: str = "") -> int:
-        import atexit
-        import signal
-        import threading
-        import time
-
-        rank = int(os.environ["RANK"])
-        mine = fault is not None and fault.rank == rank
-
-        def strike(*_: object) -> None:
-            with open(mark, "w") as file:
-                file.write(repr(time.time()))
-            if fault.how == "raise":
-                raise ValueError("injected")
-            if fault.how == "exit":
-                os._exit(7)
-            if fault.how == "sleep":
-                time.sleep(3600)
-            if fault.how in ("kill", "stop"):
-                os.kill(os.getpid(), signal.SIGKILL if fault.how == "kill" else signal.SIGSTOP)
-            if fault.how == "executor":
-                import psutil
-
-                parents = psutil.Process(os.getppid()).parents()
-                next(one for one in parents if "java" in one.name()).kill()
-
-        if mine and fault.where == "start":
-            strike()
-        if mine and fault.where == "rendezvous":
-            time.sleep(0.3)  # the other rank waits for this one by now
-            strike()
-        if mine and fault.where == "random" and fault.how == "kill":
-            threading.Timer(fault.delay_seconds, strike).start()
-        if mine and fault.where == "random" and fault.how == "raise":
-            signal.signal(signal.SIGALRM, strike)
-            signal.setitimer(signal.ITIMER_REAL, max(0.001, fault.delay_seconds))
-        if mine and fault.where == "exit":
-            atexit.register(strike)
-
-        import torch
-
-        if backend == "horovod":
-            import horovod.torch as hvd
-
-            hvd.init()
-            reduce = lambda: hvd.allreduce(torch.ones(1000), name="x")  # noqa: E731
-        else:
-            import torch.distributed as dist
-
-            dist.init_process_group("gloo")
-            reduce = lambda: dist.all_reduce(torch.ones(1000))  # noqa: E731
-        seconds = 0.2 if fault is None else loop_seconds + 1 if fault.where == "random" else 1
-        if fault is not None and fault.how in ("stop", "sleep", "cancel", "executor"):
-            seconds = 60
-        if fault is not None and fault.where == "data":
-            transform = strike if mine else None
-            with converter.make_torch_dataloader(batch_size=64, transform=transform) as loader:
-                for _ in loader:
-                    reduce()
-        steps = 1_000_000
-        ends_at = time.monotonic() + seconds
-        for step in range(steps):
-            reduce()
-            if step == 30 and mine and fault.where == "allreduce":
-                strike()
-            # All ranks must leave the loop at the same step: rank 0's clock decides.
-            over = torch.tensor([float(rank == 0 and time.monotonic() > ends_at)])
-            if backend == "horovod":
-                over = hvd.allreduce(over, op=hvd.Sum, name="over")
-            else:
-                dist.all_reduce(over)
-            if over.item():
-                break
-        return rank
-
-    return work

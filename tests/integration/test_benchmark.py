@@ -67,7 +67,7 @@ def test_launch_refuses_to_measure_nothing(tmp_path: Path, repeat: str) -> None:
 
 
 def test_faults_are_told_right_and_leave_nothing(tmp_path: Path) -> None:
-    arguments = ["--backends", "torch", "--only", "start", "--random", "0", "--runs", "2"]
+    arguments = ["--backends", "torch", "--only", "start", "--random", "0"]
     done = run_benchmark(tmp_path, "faults", *arguments, "--output", "faults.json")
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((tmp_path / "faults.json").read_text())
@@ -77,7 +77,15 @@ def test_faults_are_told_right_and_leave_nothing(tmp_path: Path) -> None:
         "exit at start",
     }
     assert all(one["is_correct"] for one in report["results"])
+
+
+def test_many_runs_and_much_output_are_measured(tmp_path: Path) -> None:
+    short = ["--backends", "torch", "--runs", "2", "--output", "figures.json"]
+    done = run_benchmark(tmp_path, "endurance", *short)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / "figures.json").read_text())
     assert report["growth"]["threads"][0] == report["growth"]["threads"][1]
+    assert report["output"]["lines"] > 0
 
 
 def test_checkpoint_measures_the_wait_and_the_speed(tmp_path: Path) -> None:

@@ -35,7 +35,6 @@ SHORTENED = {
     ),
     ".venv/bin/python jobs/benchmark.py faults": (
         ".venv/bin/python jobs/benchmark.py faults --backends torch --only start --random 0"
-        " --runs 0"
     ),
 }
 IN_CLASSIC_LANE = importlib.util.find_spec("petastorm") is not None

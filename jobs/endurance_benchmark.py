@@ -1,0 +1,145 @@
+"""Measures what many runs in one session, and ranks that print much, cost."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import io
+import itertools
+import json
+import re
+import statistics
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+from faulty_ranks import RANKS, healthy_run
+
+from sparkdl_runner.jobs.session import start_spark
+
+_OUTPUT_ROUNDS = 3
+_OUTPUT_SECONDS = 6.0
+_LINE = "x" * 999 + "\n"
+
+
+def add_parser(benchmarks: Any) -> None:
+    """Adds this benchmark to the command line."""
+    parser = benchmarks.add_parser("endurance", help="many runs in one session, and much output")
+    parser.add_argument("--backends", nargs="+", default=["horovod", "torch"])
+    parser.add_argument("--runs", type=int, default=100, help="runs in a row")
+    parser.add_argument(
+        "--output", type=Path, default=Path("benchmark-endurance.json"), help="the JSON file"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the benchmark and returns its exit code."""
+    growth = _growth(arguments)
+    print(f"After {arguments.runs} runs in a row in one session, and before:")
+    for name, (before, after) in growth.items():
+        print(f"{name:<28}{before:>12,}{after:>12,}  {after / before - 1:+.1%}")
+    cost = _output_cost()
+    print(
+        f"\nWhile each rank prints 5 MB/s it trains at {cost['speed']:.1%} of its speed in "
+        f"silence (median of {_OUTPUT_ROUNDS}); of {cost['lines']:,} lines "
+        f"{cost['dropped_lines']:,} were not shown, and that was said"
+    )
+    arguments.output.write_text(json.dumps({"growth": growth, "output": cost}, indent=2) + "\n")
+    print(f"\nWritten to {arguments.output}")
+    return 0
+
+
+def _growth(arguments: argparse.Namespace) -> dict[str, tuple[int, int]]:
+    """What the driver holds before and after many runs in one session, once it is warm."""
+    spark = start_spark("sparkdl_runner endurance benchmark", slots=RANKS)
+
+    def held() -> dict[str, int]:
+        gc.collect()
+        process = psutil.Process()
+        return {
+            "file descriptors": process.num_fds(),
+            "threads": threading.active_count(),
+            "driver memory (bytes)": process.memory_info().rss,
+        }
+
+    backends = itertools.cycle(arguments.backends)
+    for _ in range(max(2, arguments.runs // 10)):
+        healthy_run(next(backends))
+    before = held()
+    for _ in range(arguments.runs):
+        healthy_run(next(backends))
+    after = held()
+    spark.stop()
+    return {name: (before[name], after[name]) for name in before}
+
+
+def _output_cost() -> dict[str, float]:
+    """How much slower ranks train that print 5 MB/s each, and what became of the lines."""
+    from sparkdl_runner import DistributedRunner, RunConfig
+
+    spark = start_spark("sparkdl_runner endurance benchmark", slots=RANKS)
+    runner = DistributedRunner(
+        num_proc=RANKS, backend="torch", config=RunConfig(driver_log_verbosity="all")
+    )
+    speeds, lines, seen, dropped = [], 0, 0, 0
+    for _ in range(_OUTPUT_ROUNDS):
+        silent, _ = runner.run(_trains(), lines_per_second=0)
+        told, shown = io.StringIO(), _Counter()
+        with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(told):
+            loud, printed = runner.run(_trains(), lines_per_second=5000)
+        speeds.append(loud / silent)
+        lines += printed
+        dropped += sum(map(int, re.findall(r"(\d+) lines of rank \d", told.getvalue())))
+        seen += shown.lines
+        if seen + dropped < lines:
+            raise RuntimeError(f"{lines} lines were printed, {seen} shown, {dropped} counted")
+    spark.stop()
+    return {"speed": statistics.median(speeds), "lines": lines, "dropped_lines": dropped}
+
+
+class _Counter(io.StringIO):
+    """A terminal that takes all lines and keeps none."""
+
+    lines = 0
+
+    def write(self, text: str) -> int:
+        self.lines += text.count("\n")
+        return len(text)
+
+
+def _trains() -> Callable[..., tuple[int, int]]:
+    seconds, line = _OUTPUT_SECONDS, _LINE
+
+    def train(lines_per_second: int) -> tuple[int, int]:
+        """Steps that were made in the time, and lines that all ranks printed."""
+        import sys
+        import time
+
+        import torch
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        torch.set_num_threads(1)
+        weight = torch.randn(256, 256)
+        began = time.monotonic()
+        steps = printed = 0
+        while True:
+            for _ in range(10):
+                weight = torch.tanh(weight @ weight)
+                dist.all_reduce(weight)
+            steps += 10
+            now = time.monotonic() - began
+            due = int(now * lines_per_second)
+            sys.stdout.write(line * (due - printed))
+            printed = due
+            # All ranks leave together: rank 0's clock decides.
+            over = torch.tensor([float(dist.get_rank() == 0 and now > seconds), float(printed)])
+            dist.all_reduce(over)
+            if over[0]:
+                return steps, int(over[1])
+
+    return train
