@@ -23,7 +23,7 @@ def test_an_earlier_conversion_is_overwritten_only_where_that_is_asked_for(tmp_p
     for name in ("part-0.parquet", "_manifest.json", "_SUCCESS", ".part-0.parquet.crc"):
         (tmp_path / name).write_text("x")
     check(tmp_path, overwrite=True)
-    with pytest.raises(ConversionError, match="There are files in .* already"):
+    with pytest.raises(ConversionError, match=r"There are files in .* already"):
         check(tmp_path, overwrite=False)
 
 
