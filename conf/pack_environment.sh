@@ -24,9 +24,9 @@ The file holds packages and a link to Python, not Python itself: every host, the
 mode included, needs the same version at the same path, here or by --python-prefix. pyspark is left
 out: spark-submit puts the cluster's own on the path.
 
-Everything but this project is built once and kept below sparkdl-runner/environments in the user's
-cache folder (some minutes; about 0.5 GB; it may be deleted, and is when unused for a month). A change of the project alone
-costs seconds.
+Everything but this project is built once, in some minutes, and kept below sparkdl-runner/environments
+in the user's cache folder (about 0.5 GB; it may be deleted, and is when unused for a month). After
+that, a change of the project alone costs seconds.
 END
 }
 

@@ -47,6 +47,8 @@ class RankTask:
     """The MLflow run that the training goes into."""
     single_host: bool
     """All tasks share the driver's host, so nothing needs to leave the loopback interface."""
+    spark_set_threads: bool = False
+    """Whether OMP_NUM_THREADS in the task's environment is Spark's, for a task of another size."""
     version: str = __version__
 
     def __call__(self, _rows: Iterable[Any]) -> Iterator[Outcome]:
@@ -78,7 +80,9 @@ class RankTask:
             # The worker imports torch and the backend while Spark gathers.
             worker = WorkerProcess(
                 backend=self.backend,
-                environment=worker_environment(threads=context.cpus()),
+                environment=worker_environment(
+                    threads=context.cpus(), overrule=self.spark_set_threads
+                ),
                 listener=listener if backend.listener_in_worker else None,
                 shutdown_grace_seconds=self.config.shutdown_grace_seconds,
             )

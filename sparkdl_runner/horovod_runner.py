@@ -45,6 +45,11 @@ class HorovodRunner:
             config=RunConfig(driver_log_verbosity=driver_log_verbosity),
         )
 
+    @property
+    def mlflow_run_id(self) -> str | None:
+        """The MLflow run of the last call of ``run``; None if it had none."""
+        return self._runner.mlflow_run_id
+
     def run(self, main: Callable[..., Any], **kwargs: Any) -> Any:
         """Runs ``main(**kwargs)`` in every process; see ``DistributedRunner.run``.
 

@@ -85,6 +85,9 @@ def launch(
         run=run,
         ticket=ticket,
         single_host=is_single_host(context),
+        # Spark goes by spark.task.cpus, and a profile's tasks may have more.
+        spark_set_threads=profile is not None
+        and not context.getConf().contains("spark.executorEnv.OMP_NUM_THREADS"),
     )
     problems: list[str] = []
     with ExitStack() as stack:

@@ -18,14 +18,16 @@ SPARK_SECRETS = (
 )
 
 
-def worker_environment(threads: int) -> dict[str, str]:
+def worker_environment(threads: int, *, overrule: bool = False) -> dict[str, str]:
     """The environment that a worker starts with: this process's, made fit for it.
 
     Args:
         threads: The CPU threads that the rank may use, unless OMP_NUM_THREADS says otherwise.
+        overrule: Whether that variable is no person's choice, and means nothing here.
     """
     environment = {name: value for name, value in os.environ.items() if name not in SPARK_SECRETS}
-    environment.setdefault("OMP_NUM_THREADS", str(threads))
+    if overrule or "OMP_NUM_THREADS" not in environment:
+        environment["OMP_NUM_THREADS"] = str(threads)
     environment["PYTHONPATH"] = os.pathsep.join(_extra_search_path())
     return environment
 

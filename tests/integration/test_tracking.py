@@ -26,7 +26,13 @@ import tracked_functions
 from tracking_server import TrackingServer
 
 from processes import workers
-from sparkdl_runner import DistributedRunner, LaunchError, RunConfig, WorkerFailedError
+from sparkdl_runner import (
+    DistributedRunner,
+    HorovodRunner,
+    LaunchError,
+    RunConfig,
+    WorkerFailedError,
+)
 from sparkdl_runner.config import RunConfig as AnyConfig
 from sparkdl_runner.tracking import Tracking
 
@@ -81,6 +87,16 @@ def artifacts(client: Any, run_id: str, path: str | None = None) -> list[str]:
 
 def text_of(client: Any, run_id: str, path: str, folder: Path) -> str:
     return Path(client.download_artifacts(run_id, path, str(folder))).read_text()
+
+
+def test_horovod_runner_says_which_run_it_was(
+    server: TrackingServer, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
+    trainer = HorovodRunner(np=-1)
+    assert trainer.mlflow_run_id is None
+    trainer.run(lambda: None)
+    assert client.get_run(trainer.mlflow_run_id).info.status == "FINISHED"
 
 
 def test_plain_mlflow_calls_on_every_rank_make_one_run(
