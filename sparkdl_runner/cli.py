@@ -25,13 +25,13 @@ _COMMANDS = {
 }
 
 
-def command() -> None:
+def command(argv: Sequence[str] | None = None) -> None:
     """The entry point of the installed command.
 
     Databricks calls it for a wheel's task and passes over what it returns, so a failure has to be
     raised.
     """
-    if code := main():
+    if code := main(argv):
         sys.exit(code)
 
 

@@ -54,11 +54,13 @@ def artifacts(tmp_path_factory) -> Path:
 def place() -> Iterator[Path]:
     """A folder for everything else, some gigabytes; gone at the end, as is all that was started."""
     assert _missing() is None, _missing()
+    # Such as the JVM of a session that other tests in this process share.
+    others = set(_started_here())
     folder = Path(tempfile.mkdtemp(prefix="sparkdl-system-", dir=_memory()))
     yield folder
     shutil.rmtree(folder)
     deadline = time.monotonic() + 10
-    while left := _started_here():
+    while left := set(_started_here()) - others:
         assert time.monotonic() < deadline, f"processes left behind: {left}"
         time.sleep(0.1)
 
