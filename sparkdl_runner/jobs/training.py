@@ -67,11 +67,11 @@ class Training:
             backend=self.settings.backend,
             config=dataclasses.replace(self.settings.runner.build(), tracking=tracking),
         )
+        written = self.settings.model_dump(mode="json", exclude_unset=True)
         try:
             value = runner.run(self.main, **arguments)
         finally:
             if runner.mlflow_run_id is not None:
-                written = self.settings.model_dump(mode="json", exclude_unset=True)
                 mlflow_run.describe(runner.mlflow_run_id, hyperparameters, written)
         return value, runner.mlflow_run_id
 
@@ -99,11 +99,13 @@ def prepared(settings: TrainSettings, also: Iterable[str] = ()) -> Iterator[Trai
             run then.
     """
     main, of_example = _function(settings)
-    _check_arguments(main, settings, also, of_example)
     resumed_url = None
     if settings.tracking:
         mlflow_run.use(settings.tracking)
         resumed_url = _resumed_url(settings, settings.tracking.run_id, main)
+    if resumed_url is not None and settings.checkpoint_url is None:
+        also = [*also, "checkpoint_url"]
+    _check_arguments(main, settings, also, of_example)
     needs_spark = settings.num_proc >= 0 or of_example is not None
     needs_spark |= not all(source.is_plain for source in settings.data.values())
     with ExitStack() as stack:

@@ -130,6 +130,17 @@ def test_a_table_is_converted_and_trained_on_and_the_run_tells_it(
     resumed = ("--mlflow", f"run_id={first.info.run_id}")
     assert call(train.JOB, "--config", config, *resumed) == 0
     assert first.data.tags["sparkdl_runner.checkpoint_url"] in capfd.readouterr().out
+    # Also where it is not said that there are any, and the function insists on them.
+    (tmp_path / "shop_strict.py").write_text(
+        FUNCTION.replace("checkpoint_url=None", "checkpoint_url")
+    )
+    arguments = ("--function", "shop_strict:train", "--num-proc", 2, "--backend", "torch")
+    more = ("--data", f"train_data={converted}", "--hyperparameters", "epochs=1")
+    store_flag = f"tracking_uri={store}"
+    assert call(train.JOB, *arguments, *more, "--mlflow", store_flag) == 2
+    assert "missing a required argument: 'checkpoint_url'" in capfd.readouterr().err
+    assert call(train.JOB, *arguments, *more, "--mlflow", store_flag, resumed[1]) == 0
+    assert first.data.tags["sparkdl_runner.checkpoint_url"] in capfd.readouterr().out
     assert len(runs(store, "shop")) == 2
 
 
