@@ -1,14 +1,18 @@
-"""What holds for every test: it leaves no thread and no environment variable."""
+"""What holds for every test: it leaves no thread, no environment variable, no choice in MLflow."""
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Iterator
 
 import pytest
 
 import processes  # noqa: F401  # marks what the tests start
+
+# No test speaks to the server of whoever runs it.
+os.environ.pop("MLFLOW_TRACKING_URI", None)
 
 
 def _threads() -> set[str]:
@@ -27,3 +31,18 @@ def _leaves_nothing_behind() -> Iterator[None]:
         and not name.startswith(("PYTEST", "SPARK_"))
     }
     assert not changed, f"environment variables changed: {changed}"
+
+
+@pytest.fixture(autouse=True)
+def _chooses_nothing_in_mlflow_for_others(_leaves_nothing_behind: None) -> Iterator[None]:
+    """A server, an experiment or a run that one test chose is no other test's."""
+    yield
+    # Where nothing imported it, there is nothing to undo; to import it takes seconds.
+    if (mlflow := sys.modules.get("mlflow")) is None:
+        return
+    from mlflow.tracking import fluent
+
+    while mlflow.active_run():
+        mlflow.end_run()
+    mlflow.set_tracking_uri(None)
+    fluent._active_experiment_id = None

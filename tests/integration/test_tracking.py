@@ -379,18 +379,14 @@ def test_a_run_under_an_active_one_is_its_child(server: TrackingServer, client: 
     import mlflow
 
     experiment = client.create_experiment("parents")
-    old = mlflow.get_tracking_uri() if mlflow.is_tracking_uri_set() else None
     mlflow.set_tracking_uri(server.url)
-    try:
-        with mlflow.start_run(experiment_id=experiment) as parent:
-            # Nothing is asked for: MLflow is set up, so there is a run.
-            trainer = DistributedRunner(num_proc=-2, backend="torch")
-            trainer.run(tracked_functions.only_log, steps=3)
-            joined = runner(server, run_id=parent.info.run_id)
-            joined.run(tracked_functions.only_log, steps=3)
-            assert client.get_run(parent.info.run_id).info.status == "RUNNING"
-    finally:
-        mlflow.set_tracking_uri(old)
+    with mlflow.start_run(experiment_id=experiment) as parent:
+        # Nothing is asked for: MLflow is set up, so there is a run.
+        trainer = DistributedRunner(num_proc=-2, backend="torch")
+        trainer.run(tracked_functions.only_log, steps=3)
+        joined = runner(server, run_id=parent.info.run_id)
+        joined.run(tracked_functions.only_log, steps=3)
+        assert client.get_run(parent.info.run_id).info.status == "RUNNING"
     child = client.get_run(trainer.mlflow_run_id)
     assert child.data.tags["mlflow.parentRunId"] == parent.info.run_id
     assert child.info.experiment_id == experiment
@@ -399,9 +395,6 @@ def test_a_run_under_an_active_one_is_its_child(server: TrackingServer, client: 
 
 
 def test_where_mlflow_is_not_set_up_there_is_no_run() -> None:
-    import mlflow
-
-    mlflow.set_tracking_uri(None)  # An earlier test may have chosen one.
     trainer = DistributedRunner(num_proc=-2, backend="torch")
     trainer.run(tracked_functions.only_log, steps=3)
     assert trainer.mlflow_run_id is None

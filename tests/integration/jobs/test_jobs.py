@@ -44,15 +44,9 @@ def train(train_data, epochs, checkpoint_url=None):
 
 @pytest.fixture(autouse=True)
 def _as_in_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    import mlflow
-
     environment, path = dict(os.environ), list(sys.path)
-    uri = mlflow.get_tracking_uri() if mlflow.is_tracking_uri_set() else None
     monkeypatch.chdir(tmp_path)
     yield
-    mlflow.set_tracking_uri(uri)
-    # An experiment that was chosen is another test's no more.
-    mlflow.tracking.fluent._active_experiment_id = None
     sys.path[:] = path
     os.environ.clear()
     os.environ.update(environment)

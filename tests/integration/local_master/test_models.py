@@ -87,26 +87,22 @@ def test_an_exported_network_scores_vectors_and_arrays(spark: Any, store: str) -
     assert len(client.search_logged_models([model.experiment_id])) == 1, "one, not one a rank"
     assert model.model_id in client.get_model_version_by_alias("sums", "champion").source
 
-    old = mlflow.get_tracking_uri() if mlflow.is_tracking_uri_set() else None
     mlflow.set_tracking_uri(store)
-    try:
-        rows = np.arange(12, dtype=np.float32).reshape(3, 4)
-        expected = rows.sum(1, keepdims=True) * [1, 2]
-        loaded = mlflow.pyfunc.load_model("models:/sums@champion")
-        np.testing.assert_allclose(loaded.predict(rows), expected)
+    rows = np.arange(12, dtype=np.float32).reshape(3, 4)
+    expected = rows.sum(1, keepdims=True) * [1, 2]
+    loaded = mlflow.pyfunc.load_model("models:/sums@champion")
+    np.testing.assert_allclose(loaded.predict(rows), expected)
 
-        frame = spark.createDataFrame(
-            [(index, row.tolist()) for index, row in enumerate(rows)], "id long, a array<float>"
-        ).withColumn("v", array_to_vector(f.col("a").cast("array<double>")))
-        score = mlflow.pyfunc.spark_udf(
-            spark, model.model_uri, result_type="array<float>", env_manager="local"
-        )
-        # MLflow's functions take arrays; Spark makes one of a vector.
-        for column in ("a", vector_to_array("v", "float32")):
-            scored = frame.select("id", score(column).alias("y")).orderBy("id").collect()
-            np.testing.assert_allclose([row.y for row in scored], expected)
-    finally:
-        mlflow.set_tracking_uri(old)
+    frame = spark.createDataFrame(
+        [(index, row.tolist()) for index, row in enumerate(rows)], "id long, a array<float>"
+    ).withColumn("v", array_to_vector(f.col("a").cast("array<double>")))
+    score = mlflow.pyfunc.spark_udf(
+        spark, model.model_uri, result_type="array<float>", env_manager="local"
+    )
+    # MLflow's functions take arrays; Spark makes one of a vector.
+    for column in ("a", vector_to_array("v", "float32")):
+        scored = frame.select("id", score(column).alias("y")).orderBy("id").collect()
+        np.testing.assert_allclose([row.y for row in scored], expected)
 
 
 def test_what_cannot_be_exported_is_pickled_and_that_is_said(
