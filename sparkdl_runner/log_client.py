@@ -10,7 +10,6 @@ import socket
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -19,6 +18,7 @@ from sparkdl_runner.frames import LENGTH, MAC_BYTES, MAX_FRAME_BYTES, NONCE_BYTE
 from sparkdl_runner.log_server import FLUSH_SECONDS, ChannelAddress
 from sparkdl_runner.outcome import Outcome
 from sparkdl_runner.sink import Sink, write_lines
+from sparkdl_runner.unconfirmed import Unconfirmed
 from sparkdl_runner.vital_signs import VitalSigns
 from sparkdl_runner.world import World
 
@@ -84,9 +84,7 @@ class LogClient(Sink):
         self._heard_at = 0.0
         self._is_closing = False
         self._is_fenced = False
-        self._unconfirmed: deque[tuple[int, dict[str, Any]]] = deque()
-        self._changed = threading.Condition()
-        self._numbers = itertools.count(1)
+        self._unconfirmed = Unconfirmed()
         self._sent_up_to = 0
         self._files_until: float | None = None
         self.dropped_lines = 0
@@ -179,10 +177,9 @@ class LogClient(Sink):
                 f"{self.dropped_lines} lines of rank {self._world.rank} were not shown, since the "
                 "driver could not keep up"
             )
-        with self._changed:
-            if self._connected.is_set():  # Words of confirmation are on their way.
-                self._changed.wait_for(lambda: not self._unconfirmed, FLUSH_SECONDS)
-            lost = self.dropped_reports + len(self._unconfirmed)
+        if self._connected.is_set():  # Words of confirmation are on their way.
+            self._unconfirmed.wait_until_empty(FLUSH_SECONDS)
+        lost = self.dropped_reports + len(self._unconfirmed)
         if lost:
             notes.append(
                 f"{lost} reports of rank {self._world.rank} (metrics, parts of files) may be "
@@ -211,25 +208,13 @@ class LogClient(Sink):
         """Queues what is kept until the driver has confirmed it. Returns whether there was room."""
         if self._settled.is_set() and not self._sender.is_alive():
             return False
-        with self._changed:
-            if not self._changed.wait_for(
-                lambda: len(self._unconfirmed) < most, max(0.0, wait_seconds)
-            ):
-                return False
-            self._unconfirmed.append((next(self._numbers), message))
+        if not self._unconfirmed.put(message, most, wait_seconds=wait_seconds):
+            return False
         self._put(_NUDGE)
         return True
 
-    def _confirmed(self, number: int) -> None:
-        with self._changed:
-            while self._unconfirmed and self._unconfirmed[0][0] <= number:
-                self._unconfirmed.popleft()
-            self._changed.notify_all()
-
     def _send_unconfirmed(self, connection: socket.socket, codec: FrameCodec) -> None:
-        with self._changed:
-            waiting = [pair for pair in self._unconfirmed if pair[0] > self._sent_up_to]
-        for number, message in waiting:
+        for number, message in self._unconfirmed.after(self._sent_up_to):
             frame = {"kind": "sure", "number": number, "message": message}
             try:
                 sealed = codec.seal(frame)
@@ -341,7 +326,7 @@ class LogClient(Sink):
                 elif kind == "stacks":
                     self._put({"kind": "stacks", "text": self._on_stacks()})
                 elif kind == "confirmed":
-                    self._confirmed(int(message["number"]))
+                    self._unconfirmed.confirm(int(message["number"]))
         except (OSError, EOFError, ValueError):
             pass
         finally:

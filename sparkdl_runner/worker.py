@@ -27,7 +27,7 @@ from sparkdl_runner.tracking import rank as tracking
 
 
 def main() -> None:
-    """Runs one rank, from the command line that ``worker_process`` builds."""
+    """Runs one rank, from the command line that ``child_process`` builds."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--backend", required=True)
     parser.add_argument("--control-fd", type=int, required=True)

@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import os
-import platform
 import warnings
 import weakref
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
 
-from sparkdl_runner import __version__, preemption, resumable, world
-from sparkdl_runner.checkpoint import attempts, generators, mismatch, peers, plain, sharded
-from sparkdl_runner.checkpoint.commit import Job
+from sparkdl_runner import preemption
+from sparkdl_runner.checkpoint import attempts, peers
+from sparkdl_runner.checkpoint.arguments import require_whole
+from sparkdl_runner.checkpoint.beginning import Attempt, begin_together
 from sparkdl_runner.checkpoint.errors import CheckpointError, Preempted
-from sparkdl_runner.checkpoint.host_copies import HostCopies, tensor_bytes
-from sparkdl_runner.checkpoint.manifest import (
-    EXTRA,
-    MODEL,
-    OPTIMIZER,
-    Manifest,
-    Name,
-    generators_file,
-)
+from sparkdl_runner.checkpoint.manifest import Name
 from sparkdl_runner.checkpoint.restoring import Restored, Target, restore
 from sparkdl_runner.checkpoint.retention import Mode, Retention
 from sparkdl_runner.checkpoint.saver import Saver
 from sparkdl_runner.checkpoint.schedule import Schedule
-from sparkdl_runner.checkpoint.shards import shards_file
+from sparkdl_runner.checkpoint.snapshots import Given, Snapshots
 from sparkdl_runner.checkpoint.storage import directory_url, open_storage
+from sparkdl_runner.checkpoint.unwrapping import unwrapped
 from sparkdl_runner.checkpoint.verify import problems_of
 from sparkdl_runner.filesystem import StorageOptions
-
-# What a save needs beside the tensors: names, lists, the states of generators.
-_SPARE_BYTES = 1 << 20
 
 
 class CheckpointManager:
@@ -96,10 +84,10 @@ class CheckpointManager:
         sharded: bool | None = None,
         storage_options: StorageOptions | None = None,
     ) -> None:
-        _require_whole("keep_last", keep_last, least=1)
-        _require_whole("keep_best", keep_best, least=0)
+        require_whole("keep_last", keep_last, least=1)
+        require_whole("keep_best", keep_best, least=0)
         if every_steps is not None:
-            _require_whole("every_steps", every_steps, least=1)
+            require_whole("every_steps", every_steps, least=1)
         if every_seconds is not None and not every_seconds > 0:
             raise ValueError(f"every_seconds is {every_seconds!r}; expected more than 0.")
         if best_mode not in ("min", "max"):
@@ -109,17 +97,14 @@ class CheckpointManager:
         self._url = directory_url(directory)
         self._storage = open_storage(self._url, storage_options)
         self._asynchronous = asynchronous
-        self._sharded = sharded
-        self._retention = Retention(
+        retention = Retention(
             keep_last=keep_last, keep_best=keep_best, best_metric=best_metric, best_mode=best_mode
         )
-        self._saver = Saver(self._storage, self._retention)
-        self._copies = HostCopies()
+        self._saver = Saver(self._storage, retention)
+        self._snapshots = Snapshots(self._storage, sharded)
         self._schedule = Schedule(every_steps, every_seconds, preemption.requested)
         self._connected: peers.Peers | None = None
-        self._hosts: list[str] = []
-        self._attempt: int | None = None
-        self._saved: set[int] = set()
+        self._attempt: Attempt | None = None
         self._looked_for_old = False
         self._closed = False
         self._listens = preemption.listen()
@@ -134,7 +119,7 @@ class CheckpointManager:
 
     def due(self, step: int) -> bool:
         """Whether to save now. To be asked by all ranks after every step; true on all or none."""
-        return self._schedule.due(_require_whole("step", step, least=0), self._peers())
+        return self._schedule.due(require_whole("step", step, least=0), self._peers())
 
     def save(
         self,
@@ -166,19 +151,27 @@ class CheckpointManager:
             TypeError: Something could not be loaded again without running code from the file.
             Preempted: A rank was asked to stop; the checkpoint is committed.
         """
-        _require_whole("step", step, least=0)
+        require_whole("step", step, least=0)
         if self._closed:
             raise CheckpointError("This CheckpointManager was closed, and saves nothing any more.")
-        self._begin()
-        self._join()
+        attempt = self._begin()
+        self._saver.join()
         self._look_for_old(step)
-        if step not in self._saved:
-            job = self._job(step, model, optimizer, loader, extra, epoch, metrics)
-            self._saved.add(step)
+        if not self._saver.has(step):
+            given = Given(
+                step=step,
+                model=unwrapped(model),
+                optimizer=optimizer,
+                loader=loader,
+                extra=extra,
+                epoch=epoch,
+                metrics=metrics,
+            )
+            job = self._snapshots.take(given, attempt)
             self._schedule.note(step)
             self._saver.start(job)
         if self.preempted:
-            self._stop(step)
+            self._stop(step, attempt)
         if not self._asynchronous:
             self.wait()
 
@@ -204,9 +197,9 @@ class CheckpointManager:
             CheckpointError: The directory cannot be read or written.
         """
         self._begin()
-        self._join()
+        self._saver.join()
         self._looked_for_old = True
-        target = Target(model=_unwrapped(model), optimizer=optimizer, loader=loader)
+        target = Target(model=unwrapped(model), optimizer=optimizer, loader=loader)
         restored = restore(self._storage, self._peers(), target)
         if restored is not None:
             self._schedule.note(restored.step)
@@ -218,11 +211,7 @@ class CheckpointManager:
         Raises:
             CheckpointError: It failed.
         """
-        try:
-            self._saver.wait()
-        except CheckpointError:
-            self._saved.clear()
-            raise
+        self._saver.wait()
 
     def list(self) -> Sequence[Name]:
         """The committed checkpoints, oldest first. No other rank is asked."""
@@ -258,7 +247,7 @@ class CheckpointManager:
             self.wait()
         finally:
             self._finalizer.detach()
-            self._copies = HostCopies()
+            self._snapshots.let_go()
             if self._listens:
                 preemption.stop_listening()
             if self._connected is not None:
@@ -291,54 +280,10 @@ class CheckpointManager:
             self._connected = peers.connect()
         return self._connected
 
-    def _begin(self) -> None:
-        """Takes the number of this attempt, the same on all ranks, and meets the other ranks."""
-        if self._attempt is not None:
-            return
-        ranks = self._peers()
-        shown = self._storage.shown
-        answer: dict[str, Any] = {}
-        cause: Exception | None = None
-        if ranks.rank == 0:
-            at_least = world.current_world().attempt if world.in_worker() else 0
-            try:
-                answer = {"attempt": attempts.begin_attempt(self._storage, at_least)}
-            except Exception as error:  # Storages raise errors of many kinds.
-                answer = {"error": f"{type(error).__name__}: {error}"}
-                cause = error
-        answer = json.loads(ranks.broadcast(json.dumps(answer).encode()))
-        if "error" in answer:
-            raise CheckpointError(
-                f"Rank {ranks.rank} on host {peers.host()}: no checkpoint can be kept in {shown}, "
-                f"since rank 0 cannot write there ({answer['error']})."
-            ) from cause
-        attempt = int(answer["attempt"])
-        fence = f"{attempts.DIRECTORY}/attempt-{attempt}.json"
-        mark = "+" if ranks.rank == 0 or self._sees(fence) else "-"
-        words = peers.gather_text(ranks, mark + peers.host())
-        blind = [
-            f"rank {rank} (host {word[1:]})" for rank, word in enumerate(words) if word[0] != "+"
-        ]
-        if blind:
-            raise CheckpointError(
-                f"What rank 0 on host {words[0][1:]} wrote to {shown} is not seen by "
-                f"{', '.join(blind[:10])}: the directory must be on storage that all hosts share."
-            )
-        self._hosts = [word[1:] for word in words]
-        self._attempt = attempt
-
-    def _sees(self, name: str) -> bool:
-        try:
-            return self._storage.exists(name)
-        except Exception:  # Its own error would leave the other ranks waiting for this one.
-            return False
-
-    def _join(self) -> None:
-        try:
-            self._saver.join()
-        except CheckpointError:
-            self._saved.clear()
-            raise
+    def _begin(self) -> Attempt:
+        if self._attempt is None:
+            self._attempt = begin_together(self._storage, self._peers())
+        return self._attempt
 
     def _look_for_old(self, step: int) -> None:
         """Warns when a training begins anew where another one's checkpoints are newer."""
@@ -354,99 +299,20 @@ class CheckpointManager:
                 stacklevel=3,
             )
 
-    def _job(
-        self,
-        step: int,
-        model: Any,
-        optimizer: Any,
-        loader: Any,
-        extra: Any,
-        epoch: int | None,
-        metrics: Mapping[str, Any] | None,
-    ) -> Job:
-        """Copies what this rank is to write."""
-        ranks = self._peers()
-        model = _unwrapped(model)
-        is_sharded = sharded.is_sharded(model) if self._sharded is None else self._sharded
-        objects: dict[str, Any] = {}
-        about: dict[str, Any] = {}
-        of_model: Mapping[str, Any] = {}
-        if is_sharded:
-            _require_torch(ranks)
-            state = sharded.state_of(model, optimizer)
-            of_model = state[0]
-            content, about = sharded.own_part(sharded.joined(state), ranks.rank)
-            plain.require_loadable("the model's or optimizer's state", content["values"])
-            objects[shards_file(ranks.rank)] = content
-        elif ranks.rank == 0:
-            if model is not None:
-                of_model = objects[MODEL] = model.state_dict()
-                plain.require_loadable("model.state_dict()", of_model)
-            if optimizer is not None:
-                objects[OPTIMIZER] = optimizer.state_dict()
-                plain.require_loadable("optimizer.state_dict()", objects[OPTIMIZER])
-        if extra is not None:
-            plain.require_loadable("extra", extra)
-            if ranks.rank == 0:
-                objects[EXTRA] = extra
-        objects[generators_file(ranks.rank)] = generators.capture()
-        manifest = Manifest(
-            step=step,
-            epoch=None if epoch is None else _require_whole("epoch", epoch, least=0),
-            attempt=self._attempt or 0,
-            world_size=ranks.size,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-            sharded=is_sharded,
-            parameters=mismatch.parameters_of(of_model),
-            optimizer_class=None if optimizer is None else type(optimizer).__name__,
-            metrics=plain.plain_metrics(metrics),
-            loader=None if loader is None else plain.plain_json("loader", loader.state_dict()),
-            resumable=plain.plain_json("resumable state", resumable.collect()),
-            files=(),
-            versions={
-                "sparkdl_runner": __version__,
-                "python": platform.python_version(),
-                "torch": _torch_version(),
-            },
-        )
-        self._require_room(step, objects)
-        self._copies.begin()
-        copies = {path: self._copies.take(value) for path, value in objects.items()}
-        self._copies.end()
-        return Job(
-            manifest=manifest,
-            rank=ranks.rank,
-            host=self._hosts[ranks.rank],
-            objects=copies,
-            shards=about,
-            hosts=dict(enumerate(self._hosts)),
-        )
-
-    def _require_room(self, step: int, objects: Mapping[str, Any]) -> None:
-        needed = sum(map(tensor_bytes, objects.values())) + _SPARE_BYTES
-        free = self._storage.free_bytes()
-        if free is not None and free < needed:
-            raise CheckpointError(
-                f"The checkpoint of step {step} needs {needed:,} bytes on rank "
-                f"{self._peers().rank} (host {self._hosts[self._peers().rank]}), and "
-                f"{self._storage.shown} has {free:,} bytes free. Free some space, keep fewer "
-                "checkpoints (keep_last, keep_best), or take another directory."
-            )
-
-    def _stop(self, step: int) -> None:
+    def _stop(self, step: int, attempt: Attempt) -> None:
         """Ends the training of all ranks, once what they saved is committed."""
         failure: CheckpointError | None = None
         try:
             self.wait()
         except CheckpointError as error:
             failure = error
-        if peers.any_rank(self._peers(), failure is not None):
+        if peers.any_rank(attempt.peers, failure is not None):
             raise failure or CheckpointError(
                 f"Another rank could not save step {step} before the end that SIGTERM asked for; "
                 "its own error says why."
             )
         rank = self._schedule.stopping_rank or 0
-        raise Preempted(step, rank, self._hosts[rank])
+        raise Preempted(step, rank, attempt.hosts[rank])
 
 
 def _finish(saver: Saver, listens: bool) -> None:
@@ -458,40 +324,3 @@ def _finish(saver: Saver, listens: bool) -> None:
         saver.join()
     except CheckpointError as error:
         warnings.warn(str(error), stacklevel=1)
-
-
-def _unwrapped(model: Any) -> Any:
-    """The module without what data-parallel training and compiling put around it."""
-    if model is None:
-        return None
-    from torch.nn.parallel import DataParallel, DistributedDataParallel
-
-    while True:
-        if isinstance(model, DistributedDataParallel | DataParallel):
-            model = model.module
-        elif hasattr(model, "_orig_mod"):
-            model = model._orig_mod
-        else:
-            return model
-
-
-def _require_torch(ranks: peers.Peers) -> None:
-    if ranks.size > 1 and not isinstance(ranks, peers.TorchPeers):
-        raise CheckpointError(
-            "A sharded checkpoint needs the ranks of torch.distributed: run with backend='torch' "
-            "and call init_process_group(), or leave sharded out."
-        )
-
-
-def _torch_version() -> str:
-    import torch
-
-    return str(torch.__version__)
-
-
-def _require_whole(name: str, value: Any, *, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} is {value!r}; expected a whole number.")
-    if value < least:
-        raise ValueError(f"{name} is {value}; expected {least} or more.")
-    return value

@@ -35,12 +35,18 @@ class Saver:
         self._thread: threading.Thread | None = None
         self._job: Job | None = None
         self._error: BaseException | None = None
+        self._saved: set[int] = set()
         self._hurry = threading.Event()
         self.committed: Manifest | None = None
         """The newest commit of this process, on rank 0."""
 
+    def has(self, step: int) -> bool:
+        """Whether this step was given here to write, and nothing has failed since."""
+        return step in self._saved
+
     def start(self, job: Job) -> None:
         """Begins to write; the save before must have been waited for."""
+        self._saved.add(job.manifest.step)
         self._job = job
         # A daemon, as a storage that hangs must not keep the process; whoever made this waits.
         self._thread = threading.Thread(
@@ -60,6 +66,7 @@ class Saver:
         error, self._error = self._error, None
         if error is not None and self._job is not None:
             job, self._job = self._job, None
+            self._saved.clear()
             raise CheckpointError(
                 f"Rank {job.rank} on host {job.host} could not save the checkpoint of step "
                 f"{job.manifest.step} into {self._storage.shown}: {error}"
@@ -74,7 +81,11 @@ class Saver:
         """
         self.join()
         if self._job is not None and self._job.rank:
-            commit.await_commit(self._storage, self._job, self._hurry)
+            try:
+                commit.await_commit(self._storage, self._job, self._hurry)
+            except CheckpointError:
+                self._saved.clear()
+                raise
         self._job = None
 
     def hurry(self) -> None:
