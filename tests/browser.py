@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import shutil
 import subprocess
 import tempfile
@@ -13,6 +14,7 @@ from typing import Any
 import psutil
 
 WAIT_SECONDS = 60.0
+MOST_HEIGHT = 12_000  # Chromium draws no larger picture.
 
 
 def programs() -> tuple[str, str] | None:
@@ -27,9 +29,11 @@ class Browser:
 
     Args:
         artifacts: Where pictures are kept.
+        width: Of the window, in pixels.
+        height: Of the window, in pixels. By default so large that pages draw all that they have.
     """
 
-    def __init__(self, artifacts: Path) -> None:
+    def __init__(self, artifacts: Path, *, width: int = 1700, height: int = 2600) -> None:
         from selenium import webdriver
         from selenium.webdriver.chrome.service import Service
 
@@ -47,8 +51,7 @@ class Browser:
             "--disable-background-networking",
             "--no-first-run",
             f"--user-data-dir={self._profile}",
-            # So large that pages draw all that they have.
-            "--window-size=1700,2600",
+            f"--window-size={width},{height}",
         ):
             options.add_argument(argument)
         self._service = Service(driver, log_output=subprocess.DEVNULL)
@@ -69,7 +72,7 @@ class Browser:
 
     def text(self) -> str:
         """What a reader of the page sees, scrolled out or not."""
-        return str(self._run("return document.body.innerText"))
+        return str(self.run("return document.body.innerText"))
 
     def wait_for(self, *words: str) -> str:
         """Waits until the page shows all of ``words``. Returns the page's text."""
@@ -89,19 +92,19 @@ class Browser:
 
     def count(self, selector: str) -> int:
         """How many elements fit a CSS selector."""
-        return int(self._run("return document.querySelectorAll(arguments[0]).length", selector))
+        return int(self.run("return document.querySelectorAll(arguments[0]).length", selector))
 
     def click_if_there(self, selector: str) -> None:
         """Clicks on the first element that fits a CSS selector, if there is one."""
-        self._run("document.querySelector(arguments[0])?.click()", selector)
+        self.run("document.querySelector(arguments[0])?.click()", selector)
 
     def scroll_to_last(self, selector: str) -> None:
         """Scrolls so that the last element that fits a CSS selector is seen."""
-        self._run("[...document.querySelectorAll(arguments[0])].at(-1)?.scrollIntoView()", selector)
+        self.run("[...document.querySelectorAll(arguments[0])].at(-1)?.scrollIntoView()", selector)
 
     def charts(self) -> dict[str, list[float]]:
         """The values that each chart with a drawn line shows, by the metric's name."""
-        found = self._run(
+        found = self.run(
             """return [...document.querySelectorAll('.js-plotly-plot')]
             .filter(one => one.querySelector('.scatterlayer path'))
             .map(one => [one.data[0].metricKey, one.data[0].y])"""
@@ -111,7 +114,7 @@ class Browser:
     def read(self, selector: str) -> list[str]:
         """The texts of the elements that fit a CSS selector."""
         return list(
-            self._run(
+            self.run(
                 "return [...document.querySelectorAll(arguments[0])].map(one => one.textContent)",
                 selector,
             )
@@ -134,5 +137,21 @@ class Browser:
         self._window.save_screenshot(str(path))
         return path
 
-    def _run(self, script: str, *arguments: Any) -> Any:
+    def whole_page(self, name: str) -> Path:
+        """Keeps a picture of the whole page, also of what is below the window's edge."""
+        width = self.run("return document.documentElement.clientWidth")
+        height = min(self.run("return document.documentElement.scrollHeight"), MOST_HEIGHT)
+        shot = self._window.execute_cdp_cmd(
+            "Page.captureScreenshot",
+            {
+                "captureBeyondViewport": True,
+                "clip": {"x": 0, "y": 0, "width": width, "height": height, "scale": 1},
+            },
+        )
+        path = self._artifacts / f"{name}.png"
+        path.write_bytes(base64.b64decode(shot["data"]))
+        return path
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        """What a script in the page returns."""
         return self._window.execute_script(script, *arguments)

@@ -10,11 +10,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import browser
 import postgres
 import psutil
 import pytest
 
+import browser
 from processes import MARK
 
 NEEDED = {"chromium chromium-driver": browser.programs, "postgresql": postgres.programs}

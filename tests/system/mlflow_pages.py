@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mlflow
+
 from browser import Browser
 
 ASSISTANT = '[data-component-id="mlflow.assistant.chat_panel.close"]'

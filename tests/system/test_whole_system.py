@@ -19,13 +19,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from browser import Browser
 from mlflow_pages import RunPages
 from postgres import Postgres
 from standalone_cluster import StandaloneCluster, environment_for
 from submitting import ROOT, Submitted
 from tracking_server import TrackingServer
 
+from browser import Browser
 from processes import workers
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]

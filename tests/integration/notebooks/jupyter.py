@@ -10,6 +10,7 @@ from pathlib import Path
 import nbformat
 from databricks_source import read_notebook
 from nbclient import NotebookClient
+from nbconvert import HTMLExporter
 from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 from traitlets.config import Config
 
@@ -51,6 +52,12 @@ class Page:
             client.execute(env=_environment(private))
         # As Jupyter shows them: what a progress bar wrote over itself is gone.
         CoalesceStreamsPreprocessor().preprocess(self.notebook, {})
+
+    def write_html(self, path: Path) -> None:
+        """Renders the notebook as Jupyter does, in one file that fetches nothing from elsewhere."""
+        exporter = HTMLExporter(mathjax_url="", require_js_url="", jquery_url="", mermaid_js_url="")
+        html, _ = exporter.from_notebook_node(self.notebook)
+        path.write_text(html)
 
     def shown(self, words: str) -> str:
         """What the code cell that contains ``words`` shows as text."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -11,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import mlflow
-import pages
 import pytest
 from databricks_source import CELL_MARK, HEADER, MAGIC, read_notebook
 from jupyter import Page
+
+from browser import Browser
+from browser import programs as browser_programs
 
 # A notebook takes half a minute; on a machine that is busy, several times as long.
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -212,20 +215,20 @@ def test_nothing_but_mlflow_s_store_is_left(number: str, ran: Callable[[str], Pa
 
 
 @pytest.mark.skipif(
-    pages.programs() is None and os.environ.get("CI", "").lower() not in ("true", "1"),
+    browser_programs() is None and os.environ.get("CI", "").lower() not in ("true", "1"),
     reason="needs more programs (Debian: apt-get install chromium chromium-driver)",
 )
 def test_the_pages_are_fit_to_be_read(ran: Callable[[str], Page], tmp_path: Path) -> None:
     folder = Path(os.environ.get("SPARKDL_TEST_ARTIFACTS", tmp_path)).resolve() / "notebooks"
     folder.mkdir(parents=True, exist_ok=True)
-    with pages.browser(tmp_path / "profile") as window:
+    with contextlib.closing(Browser(folder, width=1100, height=1000)) as browser:
         for number, source in NOTEBOOKS.items():
             page = ran(number)
             html = folder / f"{source.stem}.html"
-            pages.write_html(page, html)
-            window.get(html.as_uri())
-            pages.take_picture(window, folder / f"{source.stem}.png")
-            text = window.execute_script("return document.body.innerText")
+            page.write_html(html)
+            browser.open(html.as_uri())
+            browser.whole_page(source.stem)
+            text = browser.text()
             assert page.notebook.cells[0].source.splitlines()[0].removeprefix("# ") in text
             # Spark says two or three lines while it starts; nothing else is noise.
             assert text.count("WARN") <= 3
@@ -233,10 +236,8 @@ def test_the_pages_are_fit_to_be_read(ran: Callable[[str], Page], tmp_path: Path
             # A bar is one line, however often it was drawn.
             for bars in re.findall(r"(?:training: .*\n)+", text):
                 assert bars.count("\n") == 1
-            loaded = window.execute_script(
-                "return [...document.images].map(image => image.naturalWidth > 0)"
-            )
+            loaded = browser.run("return [...document.images].map(image => image.naturalWidth > 0)")
             assert loaded == [True] * page.images()
-            assert window.execute_script(
+            assert browser.run(
                 "return document.documentElement.scrollWidth <= window.innerWidth"
             ), "something is wider than the page"
