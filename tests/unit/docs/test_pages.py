@@ -20,7 +20,7 @@ from sparkdl_runner.jobs.score import ScoreSettings
 from sparkdl_runner.jobs.settings import load
 from sparkdl_runner.jobs.source import Source
 from sparkdl_runner.jobs.train_settings import TrainSettings
-from sparkdl_runner.jobs.tune import SearchSettings, TuneSettings
+from sparkdl_runner.jobs.tune_settings import SearchSettings, TuneSettings
 from sparkdl_runner.tracking import Tracking
 
 ALL = [*PAGES, *REFERENCE]

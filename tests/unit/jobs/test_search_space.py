@@ -6,7 +6,7 @@ import pytest
 
 from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs.settings import load
-from sparkdl_runner.jobs.tune import Choice, TuneSettings
+from sparkdl_runner.jobs.tune_settings import Choice, TuneSettings
 
 optuna = pytest.importorskip("optuna")
 

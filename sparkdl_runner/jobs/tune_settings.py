@@ -1,0 +1,85 @@
+"""What the tune job may be told: what a training may, and what is searched for."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pydantic
+
+from sparkdl_runner.jobs.settings import Settings
+from sparkdl_runner.jobs.train_settings import TrainSettings
+
+
+class Choice(Settings):
+    """From which values one hyperparameter is drawn: a range, or a list."""
+
+    low: float | int | None = None
+    high: float | int | None = None
+    log: bool = False
+    step: float | int | None = None
+    choices: list[Any] | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _one_kind(self) -> Choice:
+        is_range = self.low is not None and self.high is not None
+        if is_range == (self.choices is not None):
+            raise ValueError("give either low and high, or choices")
+        if self.choices is not None and (not self.choices or self.log or self.step):
+            raise ValueError("choices is a list of at least one value, without log and step")
+        if self.low is not None and self.high is not None:
+            if self.low >= self.high:
+                raise ValueError(f"low is {self.low}, which is not below high, {self.high}")
+            if self.log and (self.low <= 0 or self.step):
+                raise ValueError("log needs a low above 0 and no step")
+        return self
+
+    def draw(self, trial: Any, name: str) -> Any:
+        """Draws a value: a whole number where both ends are."""
+        if self.choices is not None:
+            return trial.suggest_categorical(name, self.choices)
+        if isinstance(self.low, int) and isinstance(self.high, int):
+            step = {"step": int(self.step)} if self.step else {}
+            return trial.suggest_int(name, self.low, self.high, log=self.log, **step)
+        return trial.suggest_float(name, self.low, self.high, log=self.log, step=self.step)
+
+
+class SearchSettings(Settings):
+    """What is searched for, and how long."""
+
+    metric: str = pydantic.Field(
+        description="a key of what the function returns in rank 0, else a metric that it logs, "
+        "else the number that it returns"
+    )
+    direction: Literal["maximize", "minimize"] = "maximize"
+    trials: int = pydantic.Field(20, ge=1)
+    parallel: int | Literal["auto"] = "auto"
+    seed: int | None = None
+    search_space: dict[str, Choice] = pydantic.Field(min_length=1)
+
+    @pydantic.field_validator("parallel")
+    @classmethod
+    def _at_least_one(cls, value: Any) -> Any:
+        if isinstance(value, int) and value < 1:
+            raise ValueError("it must be 1 or more, or auto")
+        return value
+
+
+class TuneSettings(TrainSettings):
+    """What the tune job may be told: what a training may, and what is searched for."""
+
+    tune: SearchSettings = pydantic.Field(
+        description="what is searched for; see the example below (in YAML)"
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _space_fits(self) -> TuneSettings:
+        twice = self.tune.search_space.keys() & self.hyperparameters.keys()
+        if twice:
+            raise ValueError(f"hyperparameters.{min(twice)} is fixed, and in the search_space too")
+        if not self.tracking:
+            raise ValueError(
+                "tune keeps its trials in MLflow, which is not set up: give mlflow.tracking_uri"
+            )
+        if self.mlflow and self.mlflow.run_id is not None:
+            raise ValueError("mlflow.run_id resumes one training, and no search")
+        return self
