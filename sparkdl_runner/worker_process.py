@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import queue
-import shutil
 import signal
 import socket
 import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from sparkdl_runner import host_metrics
@@ -21,6 +19,7 @@ from sparkdl_runner.memory_evidence import MemoryEvidence
 from sparkdl_runner.outcome import DIED, FAILED, RETURNED, STOPPED, Outcome, describe_exit
 from sparkdl_runner.output_relay import OutputRelay
 from sparkdl_runner.rank_files import leave_files
+from sparkdl_runner.rank_folder import RankFolder
 from sparkdl_runner.rank_log import RankLog
 from sparkdl_runner.redaction import Redactor, secrets_of
 from sparkdl_runner.sink import Sink
@@ -49,7 +48,7 @@ class WorkerProcess:
     _sink: Sink
     _world: World
     _relay: OutputRelay
-    _folder: Path | None = None
+    _folder: RankFolder | None = None
     _looks_at_host = False
 
     def __init__(
@@ -78,7 +77,7 @@ class WorkerProcess:
         self._sink = sink
         self._log = log
         if envelope.mlflow_run is not None:
-            self._folder = Path(envelope.mlflow_run["folder"])
+            self._folder = RankFolder(envelope.mlflow_run["folder"])
             self._looks_at_host = envelope.world.local_rank == 0 and envelope.system_metrics
         self._redact = Redactor(self._secrets + secrets_of(envelope.environment))
         self._observer = Observer(self._child.pid)  # Its clock begins with the work.
@@ -136,7 +135,7 @@ class WorkerProcess:
         if outcome.status == DIED:
             self._sink.failed(outcome)
         if self._folder is not None and self._log is not None:
-            leave_files(self._world, self._folder, self._log, self._sink)
+            leave_files(self._world, self._folder.path, self._log, self._sink)
         self.end()
         if self._log is not None:
             self._log.close(keep=outcome.status != RETURNED)
@@ -150,7 +149,7 @@ class WorkerProcess:
         if self._log is not None:
             self._log.close()
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.remove()
 
     def _supervise(self) -> None:
         """Handles events until the worker's own process has ended."""

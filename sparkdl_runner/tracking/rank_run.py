@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+FOLDER_PREFIX = "sparkdl_runner-rank-"
 _MLFLOWS = ("MLFLOW_", "DATABRICKS_")
 _NOT_FOR_OTHER_RANKS = (
     "MLFLOW_TRACKING_USERNAME",
@@ -76,7 +77,7 @@ class RunTicket:
             other_ranks=self.other_ranks,
             rank=rank,
             host=host,
-            folder=tempfile.mkdtemp(prefix="sparkdl_runner-rank-"),
+            folder=tempfile.mkdtemp(prefix=FOLDER_PREFIX),
         )
         run.artifacts.mkdir(mode=0o700)
         # What the function starts, in another Python, must find the same run, or none.

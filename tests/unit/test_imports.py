@@ -16,7 +16,7 @@ HEAVY = {"torch", "horovod", "pyspark", "mlflow", "petastorm"}
 LAYERS = [
     {"errors", "config", "network", "filesystem", "resumable", "facts", "preemption"}
     | {"redaction", "host_metrics", "nearest", "build_horovod"},
-    {"world", "spark_context", "command_line"},
+    {"world", "spark_context", "command_line", "wrong_backend"},
     {
         "reports",
         "control",
@@ -43,7 +43,7 @@ LAYERS = [
         "child_process",
     },
     {"backends", "sink", "spark_job", "spark_failure"},
-    {"pulse", "watch", "output_relay", "rank_files"},
+    {"pulse", "watch", "output_relay", "rank_files", "rank_folder"},
     {"worker", "worker_process", "log_server", "console"},
     {"log_client"},
     {"agent", "local_launcher"},
