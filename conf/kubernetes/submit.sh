@@ -5,7 +5,8 @@
 #   kubectl apply --namespace training -f conf/kubernetes/rbac.yaml \
 #       -f conf/kubernetes/network-policy.yaml
 #   MASTER_URL=k8s://https://HOST:6443 NAMESPACE=training IMAGE=REGISTRY/sparkdl-runner:0.1.0 \
-#       conf/kubernetes/submit.sh local:///opt/sparkdl-runner/jobs/train.py --example digits
+#       conf/kubernetes/submit.sh local:///opt/sparkdl-runner/jobs/train.py --example digits \
+#       --num-proc 2 --cache-url s3a://BUCKET/cache
 #
 # Environment variables:
 #   MASTER_URL        k8s:// and the URL of the API server, as kubectl cluster-info shows it
@@ -28,7 +29,8 @@ conf=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 defaults=${SPARK_DEFAULTS:-$conf/spark/spark-defaults.conf}
 
 [ $# -gt 0 ] || fail "name the script to run, as in: submit.sh" \
-    "local:///opt/sparkdl-runner/jobs/train.py --example digits"
+    "local:///opt/sparkdl-runner/jobs/train.py --example digits --num-proc 2" \
+    "--cache-url s3a://BUCKET/cache"
 case ${MASTER_URL:-} in
     k8s://https://?*) ;;
     *) fail "set MASTER_URL to k8s:// and the URL of the API server, k8s://https://HOST:6443;" \
