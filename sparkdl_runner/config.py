@@ -102,6 +102,26 @@ class RunConfig:
             raise TypeError(f"log_directory is {self.log_directory!r}; it must be a path.")
 
 
+def check_min_num_proc(config: RunConfig, num_proc: int) -> None:
+    """Refuses a least number of ranks that is more than there are to be.
+
+    Args:
+        config: Says the least.
+        num_proc: How many ranks, as ``DistributedRunner`` takes it. Where that is 0, the cluster
+            says how many: it is asked later.
+
+    Raises:
+        ValueError: It is more.
+    """
+    least = config.min_num_proc
+    if least is not None and num_proc and least > abs(num_proc):
+        raise ValueError(
+            f"min_num_proc is {least}, and num_proc={num_proc} starts only {abs(num_proc)} ranks; "
+            "min_num_proc says with how few of them a restart may go on: set it to "
+            f"{abs(num_proc)} or less, or raise num_proc."
+        )
+
+
 def _check_seconds(name: str, value: Any, *, least: float) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} is {value!r}; it must be a number of seconds.")

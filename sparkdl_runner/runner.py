@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner import function, local_launcher, world
 from sparkdl_runner.backends import get_backend
-from sparkdl_runner.config import RunConfig
+from sparkdl_runner.config import RunConfig, check_min_num_proc
 from sparkdl_runner.console import show_notes
 from sparkdl_runner.errors import LaunchError, RunnerError
 from sparkdl_runner.outcome import RETURNED, Outcome, root_cause, to_error
@@ -40,7 +40,8 @@ class DistributedRunner:
 
     Raises:
         TypeError: ``num_proc`` is no int, or ``config`` no RunConfig.
-        ValueError: There is no such backend.
+        ValueError: There is no such backend, or there are fewer ranks than
+            ``config.min_num_proc``.
 
     Example:
         >>> runner = DistributedRunner(num_proc=-2, backend="torch")
@@ -58,6 +59,7 @@ class DistributedRunner:
         self.num_proc = num_proc
         self.backend = get_backend(backend)
         self.config = config or RunConfig()
+        check_min_num_proc(self.config, num_proc)
         self.mlflow_run_id: str | None = None
         """The MLflow run of the last call of ``run``; None if it had none."""
 

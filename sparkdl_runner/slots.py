@@ -54,7 +54,8 @@ def wait_for_slots(
 
     Args:
         context: The application's context.
-        needed: How many ranks there will be; 0 for as many as there are slots.
+        needed: How many ranks there will be; 0 for as many as there are slots, which must then be
+            ``min_num_proc`` at least.
         config: Says how long to wait for executors that have yet to register.
         profile: What each rank's task asks for.
         least: How few ranks will do, if there are no more slots after that wait.
@@ -67,23 +68,28 @@ def wait_for_slots(
     """
     deadline = time.monotonic() + (0 if is_single_host(context) else config.slot_wait_seconds)
     told = False
-    while (available := count_slots(context, profile)) < max(needed, 1):
+    wanted = needed or config.min_num_proc or 1
+    while (available := count_slots(context, profile)) < wanted:
         if time.monotonic() >= deadline:
             if least is not None and available >= least:
                 return available
-            raise LaunchError(_too_few_slots(context, needed, available))
+            raise LaunchError(
+                _too_few_slots(
+                    context, wanted, available, is_least=not needed and bool(config.min_num_proc)
+                )
+            )
         if not told:
             told = True
             print(
                 f"sparkdl_runner: waiting up to {config.slot_wait_seconds:g} s for executors: "
-                f"{max(needed, 1)} slots are needed, {available} are there.",
+                f"{wanted} slots are needed, {available} are there.",
                 file=sys.stderr,
             )
         time.sleep(POLL_SECONDS)
     return needed or available
 
 
-def _too_few_slots(context: SparkContext, needed: int, available: int) -> str:
+def _too_few_slots(context: SparkContext, needed: int, available: int, *, is_least: bool) -> str:
     if is_single_host(context):
         remedy = f"start the session with .master('local[{needed}]')"
     else:
@@ -91,6 +97,11 @@ def _too_few_slots(context: SparkContext, needed: int, available: int) -> str:
             "add executors or cores (spark.executor.instances, spark.executor.cores, "
             "spark.cores.max), or lower spark.task.cpus or spark.task.resource.gpu.amount, or "
             "raise RunConfig.slot_wait_seconds if executors are still starting"
+        )
+    if is_least:
+        return (
+            f"min_num_proc is {needed}, and the cluster has {available} task slots (master "
+            f"{context.master}): lower RunConfig.min_num_proc, or {remedy}."
         )
     return (
         f"{needed} ranks need {needed} task slots at once, and the cluster has {available} "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -128,7 +128,8 @@ def visible_gpus(peers: Sequence[Peer], host_key: str) -> tuple[str, ...]:
         The value for ``CUDA_VISIBLE_DEVICES``, as a tuple; empty if Spark assigned no GPUs.
 
     Raises:
-        LaunchError: A GPU was given to two ranks, or some ranks of the host have none.
+        LaunchError: A GPU was given to two ranks, some ranks of the host have none, or there are
+            more than one and MIG instances among them.
     """
     members = sorted(
         (peer for peer in peers if peer.host_key == host_key), key=lambda peer: peer.partition
@@ -151,10 +152,27 @@ def visible_gpus(peers: Sequence[Peer], host_key: str) -> tuple[str, ...]:
             "Every rank needs one: check spark.executor.resource.gpu.amount and "
             "spark.task.resource.gpu.amount."
         )
+    instances = mig_instances(owners)
+    if instances and len(owners) > 1:
+        raise LaunchError(
+            f"On host {members[0].host} Spark gave {len(owners)} GPUs to {len(members)} rank(s), "
+            f"and {len(instances)} of them are MIG instances ({', '.join(instances)}); CUDA shows "
+            "a process one MIG instance only. Run one rank on each host, with one instance (a pod "
+            "counts as a host), or use whole GPUs."
+        )
     depth = max((len(peer.gpus) for peer in members), default=0)
     return tuple(
         peer.gpus[turn] for turn in range(depth) for peer in members if turn < len(peer.gpus)
     )
+
+
+def mig_instances(gpus: Iterable[str]) -> list[str]:
+    """Which of some GPUs are MIG instances: parts of one that was cut up, named by their UUIDs.
+
+    CUDA shows a process one of them, whatever it is given: "CUDA Device Enumeration" in
+    https://docs.nvidia.com/datacenter/tesla/mig-user-guide/mig-device-names.html.
+    """
+    return [gpu for gpu in gpus if gpu.startswith("MIG-")]
 
 
 _current: World | None = None

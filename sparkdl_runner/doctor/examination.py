@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sparkdl_runner.doctor import (
@@ -150,7 +150,7 @@ def _judge_host(
     where: str,
     *,
     gpus_expected: bool,
-    gpus_given: int | None = None,
+    gpus_given: Sequence[str] | None = None,
     others_have_gpus: bool = False,
 ) -> list[Finding]:
     """What a host is like."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sparkdl_runner.doctor.finding import Finding, ok, problem, warning
 from sparkdl_runner.doctor.versions import SUPPORTED, in_words, is_older, is_within
+from sparkdl_runner.world import mig_instances
 
 BUILD = "sparkdl-runner build-horovod"
 SCRIPT = "conf/horovod/build.sh"
@@ -157,7 +158,7 @@ def judge_gpus(
     where: str,
     *,
     expected: bool,
-    given: int | None = None,
+    given: Sequence[str] | None = None,
     others_have: bool = False,
 ) -> Iterator[Finding]:
     """Whether a host has GPUs where it should, and torch can use them.
@@ -166,7 +167,8 @@ def judge_gpus(
         facts: The host's.
         where: The host.
         expected: Whether ranks on this host need GPUs.
-        given: How many Spark has given to its tasks; None if it was not asked to.
+        given: The addresses of those that Spark has given to its tasks; None if it was not asked
+            to.
         others_have: Whether another host has some.
     """
     seen, native = facts["gpus"], facts["native"].get("torch") or {}
@@ -177,7 +179,7 @@ def judge_gpus(
         return
     if not count:
         why = seen.get("error") or "there is no nvidia-smi"
-        but = f", though Spark gave {given} to its tasks" if given else ""
+        but = f", though Spark gave {len(given)} to its tasks" if given else ""
         yield problem(
             "gpu",
             f"This host has no GPU{but}: {why.strip().rstrip('.')}.",
@@ -192,10 +194,24 @@ def judge_gpus(
     words = f"{count} GPU(s)"
     if names:
         words += f", {names['name']}, driver {names['driver_version']}"
-    if given is not None and there and given > there:
+    instances = mig_instances(given or ())
+    if given and instances and len(given) > 1:
+        # Each is a device to Spark, and many of them are one GPU to nvidia-smi. Doctor's tasks are
+        # as many as Spark has place for; ranks may be fewer.
+        yield warning(
+            "gpu",
+            f"Spark gave {len(given)} GPUs to this host's tasks, and {len(instances)} of them are "
+            f"MIG instances ({', '.join(instances)}); CUDA shows a process one MIG "
+            "instance only, so that several ranks on this host would be refused.",
+            expected="one MIG instance on each host, or whole GPUs",
+            advice="Let Spark have one instance of this host and run one rank there (a pod counts "
+            "as a host), or switch MIG off (nvidia-smi -mig 0).",
+            where=where,
+        )
+    elif given and there and len(given) > there and not instances:
         yield problem(
             "gpu",
-            f"Spark gave {given} GPUs to this host's tasks, and it has {there}.",
+            f"Spark gave {len(given)} GPUs to this host's tasks, and it has {there}.",
             expected="as many as there are",
             advice="Lower spark.executor.resource.gpu.amount (or spark.worker.resource.gpu.amount) "
             "or mend the discovery script.",

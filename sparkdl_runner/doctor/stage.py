@@ -163,7 +163,7 @@ def _answer(task: HostTask, context: Any, places: list[str], me: int) -> dict[st
     peers = [json.loads(message) for message in messages]
     if not is_first:
         return {}
-    answer["gpus_given"] = sum(len(p["gpus"]) for p in peers if p["place"] == places[me])
+    answer["gpus_given"] = [gpu for p in peers if p["place"] == places[me] for gpu in p["gpus"]]
     hosts = [peer for peer in peers if peer["port"]]
     own = next((index for index, peer in enumerate(hosts) if peer["place"] == places[me]), 0)
     # A ring, so that in a large cluster each host is tried by as many as it tries.

@@ -9,7 +9,8 @@ from typing import Any
 
 from sparkdl_runner.errors import ConfigError, LaunchError, RunnerError
 from sparkdl_runner.redaction import HIDDEN, Redactor, is_secret_name, secrets_of
-from sparkdl_runner.tracking.deadline import problem_within
+from sparkdl_runner.tracking.asking import no_answer
+from sparkdl_runner.tracking.deadline import TookTooLongError, problem_within, within
 from sparkdl_runner.tracking.opening import check_store
 from sparkdl_runner.tracking.settings import Tracking
 
@@ -32,16 +33,20 @@ def use(tracking: Tracking) -> None:
         mlflow.set_tracking_uri(uri)
 
 
-def tag(run_id: str, name: str) -> str | None:
+def tag(run_id: str, name: str, timeout_seconds: float) -> str | None:
     """The value of a tag of a run; None if it has none.
 
     Raises:
-        ConfigError: There is no such run.
+        ConfigError: There is no such run, or MLflow hangs for so long.
     """
     import mlflow
 
     try:
-        tags = mlflow.MlflowClient().get_run(run_id).data.tags
+        client = mlflow.MlflowClient()
+        tags = within(lambda: client.get_run(run_id), timeout_seconds).data.tags
+    except TookTooLongError:
+        told = no_answer(mlflow.get_tracking_uri(), f"resume run {run_id}", timeout_seconds)
+        raise ConfigError(told) from None
     except Exception as error:
         raise ConfigError(f"cannot resume the MLflow run {run_id}: {_told(error)}.") from None
     value = tags.get(name)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import pydantic
 
-from sparkdl_runner.config import RunConfig
+from sparkdl_runner.config import RunConfig, check_min_num_proc
 from sparkdl_runner.jobs.settings import Settings, settings_like
 from sparkdl_runner.jobs.source import Source
 from sparkdl_runner.tracking.opening import is_set_up
@@ -81,6 +81,11 @@ class TrainSettings(Settings):
         twice = self.hyperparameters.keys() & elsewhere
         if twice:
             raise ValueError(f"hyperparameters.{min(twice)} is also given outside of them")
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _enough_ranks(self) -> TrainSettings:
+        check_min_num_proc(self.runner.build(), self.num_proc)
         return self
 
     @property

@@ -6,13 +6,13 @@ import difflib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.redaction import Redactor
+from sparkdl_runner.tracking.asking import Asking
 from sparkdl_runner.tracking.lease import Lease
 from sparkdl_runner.tracking.server import why_unreachable
 from sparkdl_runner.tracking.settings import Tracking
@@ -28,7 +28,6 @@ _SET_UP_BY = (
     "MLFLOW_EXPERIMENT_NAME",
     "DATABRICKS_RUNTIME_VERSION",
 )
-_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +43,8 @@ class Opened:
     """Whether to end it: not where the caller has it open already."""
     first_attempt: int
     """The number of the next attempt; not 0 where the run was resumed."""
+    timeout_seconds: float = Tracking.opening_timeout_seconds
+    """How long an answer may take while the driver waits for it."""
 
 
 def is_set_up() -> bool:
@@ -60,27 +61,36 @@ def open_run(settings: Tracking, lease: Lease) -> Opened:
     """Opens the run that ``settings`` ask for.
 
     Raises:
-        LaunchError: MLflow is missing or old, its server does not answer or refuses, or the run
-            is not there, deleted, or active elsewhere.
+        LaunchError: MLflow is missing or old, its server does not answer, hangs or refuses, or the
+            run is not there, deleted, or active elsewhere.
     """
     uri = check_store(settings)
     import mlflow
 
-    shown = Redactor()(uri)
-    client = _ask(lambda: mlflow.MlflowClient(tracking_uri=uri), f"use the tracking URI {shown!r}")
+    ask = Asking(uri=uri, timeout_seconds=settings.opening_timeout_seconds)
+    client = ask(lambda: mlflow.MlflowClient(tracking_uri=uri), "make a client")
     if settings.run_id is not None:
-        return _resume(mlflow, client, uri, settings.run_id, lease)
+        return _resume(mlflow, client, ask, settings.run_id, lease)
     # What is active in another store has no meaning in this one.
     is_global = uri == mlflow.get_tracking_uri()
     active = mlflow.active_run() if is_global else None
-    experiment_id = _experiment(client, settings.experiment, active, shown, is_global=is_global)
-    run = _ask(
-        lambda: client.create_run(
-            experiment_id, tags=_context_tags(active), run_name=settings.run_name
-        ),
-        f"make a run in experiment {experiment_id} at {shown}",
+    experiment_id = _experiment(client, settings.experiment, active, ask, is_global=is_global)
+    # Not in another thread: a notebook's tags are those of the thread that runs it.
+    tags = _context_tags(active)
+    run = ask(
+        lambda: client.create_run(experiment_id, tags=tags, run_name=settings.run_name),
+        f"make a run in experiment {experiment_id}",
+        # Nobody would ever end it.
+        when_late=lambda late: client.set_terminated(late.info.run_id, "FAILED"),
     )
-    return Opened(client=client, uri=uri, run=run, is_ours=True, first_attempt=0)
+    return Opened(
+        client=client,
+        uri=uri,
+        run=run,
+        is_ours=True,
+        first_attempt=0,
+        timeout_seconds=ask.timeout_seconds,
+    )
 
 
 def check_store(settings: Tracking) -> str:
@@ -134,13 +144,13 @@ def _check_scheme(uri: str, shown: str) -> None:
         )
 
 
-def _resume(mlflow: Any, client: Any, uri: str, run_id: str, lease: Lease) -> Opened:
-    shown = Redactor()(uri)
-    run = _ask(lambda: client.get_run(run_id), f"resume run {run_id} at {shown}")
+def _resume(mlflow: Any, client: Any, ask: Asking, run_id: str, lease: Lease) -> Opened:
+    what = f"resume run {run_id}"
+    run = ask(lambda: client.get_run(run_id), what)
     if run.info.lifecycle_stage == "deleted":
         raise LaunchError(
-            f"The MLflow run {run_id} at {shown} was deleted. Restore it (mlflow runs restore), or "
-            "leave run_id out for a new one."
+            f"The MLflow run {run_id} at {Redactor()(ask.uri)} was deleted. Restore it "
+            "(mlflow runs restore), or leave run_id out for a new one."
         )
     active = mlflow.active_run()
     is_joined = active is not None and active.info.run_id == run_id
@@ -151,18 +161,23 @@ def _resume(mlflow: Any, client: Any, uri: str, run_id: str, lease: Lease) -> Op
             "until it is over; one that died is known as such after 90 s."
         )
     if not is_joined:
-        _ask(lambda: client.update_run(run_id, status="RUNNING"), f"resume run {run_id}")
+        ask(
+            lambda: client.update_run(run_id, status="RUNNING"),
+            what,
+            when_late=lambda _: client.update_run(run_id, status=run.info.status),
+        )
     last = run.data.tags.get(ATTEMPT_TAG, "")
     return Opened(
         client=client,
-        uri=uri,
+        uri=ask.uri,
         run=run,
         is_ours=not is_joined,
         first_attempt=int(last) + 1 if last.isdecimal() else 0,
+        timeout_seconds=ask.timeout_seconds,
     )
 
 
-def _experiment(client: Any, name: str | None, active: Any, shown: str, *, is_global: bool) -> str:
+def _experiment(client: Any, name: str | None, active: Any, ask: Asking, *, is_global: bool) -> str:
     """The id of the experiment, which is made if it has a name and is not there."""
     if name is None and not is_global:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME")
@@ -173,18 +188,19 @@ def _experiment(client: Any, name: str | None, active: Any, shown: str, *, is_gl
             return str(active.info.experiment_id)
         from mlflow.tracking.fluent import _get_experiment_id
 
-        return str(_ask(_get_experiment_id, f"find the experiment at {shown}") or "0")
-    found = _ask(lambda: client.get_experiment_by_name(name), f"find experiment {name!r}")
+        return str(ask(_get_experiment_id, "find the experiment") or "0")
+    found = ask(lambda: client.get_experiment_by_name(name), f"find experiment {name!r}")
     if found is None:
         return str(
-            _ask(
+            ask(
                 lambda: client.create_experiment(name, tags=KIND_TAG),
                 f"make experiment {name!r}",
             )
         )
     if found.lifecycle_stage == "deleted":
         raise LaunchError(
-            f"The MLflow experiment {name!r} at {shown} was deleted. Restore it, or take another."
+            f"The MLflow experiment {name!r} at {Redactor()(ask.uri)} was deleted. Restore it, or "
+            "take another."
         )
     return str(found.experiment_id)
 
@@ -196,27 +212,3 @@ def _context_tags(active: Any) -> dict[str, str]:
 
     own = {MLFLOW_PARENT_RUN_ID: active.info.run_id} if active is not None else {}
     return dict(registry.resolve_tags(own))
-
-
-def _ask(action: Callable[[], _Result], what: str) -> _Result:
-    """Does something with MLflow; what it raises becomes a sentence."""
-    try:
-        return action()
-    except Exception as error:
-        told = Redactor()((str(error) or type(error).__name__).strip().splitlines()[0][:500])
-        code = getattr(error, "error_code", "")
-        advice = "Check the tracking URI and the run's settings."
-        if code in ("PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED") or any(
-            sign in told for sign in (" 401", " 403")
-        ):
-            advice = (
-                "The server refuses these credentials: give this driver ones that may do that "
-                "(MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, MLFLOW_TRACKING_TOKEN, "
-                "or DATABRICKS_HOST and DATABRICKS_TOKEN)."
-            )
-        elif code == "RESOURCE_DOES_NOT_EXIST":
-            advice = "It is not there: leave run_id out for a new run, or correct it."
-        raise LaunchError(
-            f"MLflow cannot {what}: {told.rstrip('.')}. {advice} To run without MLflow: "
-            "RunConfig(tracking=False)."
-        ) from None  # MLflow's own way to that point tells a person nothing.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from sparkdl_runner.tracking.asking import Asking
 from sparkdl_runner.tracking.opening import ATTEMPT_TAG, Opened
 from sparkdl_runner.tracking.recorder import Entry
 
@@ -27,14 +29,22 @@ class Past:
         Args:
             opened: The run.
             waiting: What an earlier driver left in the spool.
+
+        Raises:
+            LaunchError: MLflow does not say.
         """
+        ask = Asking(uri=opened.uri, timeout_seconds=opened.timeout_seconds)
+        run_id = opened.run.info.run_id
         attempts = opened.first_attempt
         params = dict(opened.run.data.params)
         last_steps: dict[str, int] = {}
         if attempts or waiting:
             for name in opened.run.data.metrics:
                 if not name.startswith(_NOT_STEPS_OF_TRAINING):
-                    history = opened.client.get_metric_history(opened.run.info.run_id, name)
+                    history = ask(
+                        partial(opened.client.get_metric_history, run_id, name),
+                        f"tell the metric {name} of run {run_id}",
+                    )
                     last_steps[name] = max((point.step for point in history), default=0)
         for kind, key, value, *more in waiting:
             if kind == "metric" and not key.startswith(_NOT_STEPS_OF_TRAINING):

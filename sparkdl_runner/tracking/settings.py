@@ -49,6 +49,10 @@ class Tracking:
     horovod_timeline: bool = False
     """Whether Horovod writes its timeline (a trace for chrome://tracing); it is an artifact."""
 
+    opening_timeout_seconds: float = 60.0
+    """How long each answer of MLflow may take while the run is opened; a server that is there and
+    hangs holds up the start no longer."""
+
     delivery_timeout_seconds: float = 60.0
     """How long the end of a run waits for a tracking server that is slow or down. What it has not
     taken by then stays in a file, which the same run sends when it is resumed on this machine."""
@@ -73,13 +77,11 @@ class Tracking:
             isinstance(text, str) for pair in self.tags.items() for text in pair
         ):
             raise TypeError(f"Tracking: tags is {self.tags!r}; it must map texts to texts.")
-        seconds = self.delivery_timeout_seconds
-        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-            raise TypeError(
-                f"Tracking: delivery_timeout_seconds is {seconds!r}; it must be a number."
-            )
-        if not 0 <= seconds < float("inf"):
-            raise ValueError(
-                f"Tracking: delivery_timeout_seconds is {seconds!r}; it must be 0 or more, and "
-                "finite."
-            )
+        for name, least in (("opening_timeout_seconds", 1), ("delivery_timeout_seconds", 0)):
+            seconds = getattr(self, name)
+            if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+                raise TypeError(f"Tracking: {name} is {seconds!r}; it must be a number.")
+            if not least <= seconds < float("inf"):
+                raise ValueError(
+                    f"Tracking: {name} is {seconds!r}; it must be {least} or more, and finite."
+                )

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from sparkdl_runner.config import RunConfig
@@ -24,9 +21,11 @@ from sparkdl_runner.tracking.lease import RENEW_SECONDS, Lease
 from sparkdl_runner.tracking.note import NOTE_TAG, may_replace, note
 from sparkdl_runner.tracking.opening import ATTEMPT_TAG, Opened, open_run
 from sparkdl_runner.tracking.past import Past
-from sparkdl_runner.tracking.performance import SYSTEM_PREFIX, Performance
+from sparkdl_runner.tracking.performance import SYSTEM_PREFIX
 from sparkdl_runner.tracking.rank_run import RunTicket
+from sparkdl_runner.tracking.ranks_heard import RanksHeard
 from sparkdl_runner.tracking.recorder import Entry
+from sparkdl_runner.tracking.run_folder import RunFolder
 from sparkdl_runner.tracking.server import (
     REQUEST_SECONDS,
     TrackingServer,
@@ -67,15 +66,9 @@ class TrackedRun(Reports):
         past = Past.of(opened, self._spool.waiting())
         self.first_attempt = past.attempts
         self._journal = Journal(past.params, past.last_steps, self._redact)
-        self._folder = Path(tempfile.mkdtemp(prefix="sparkdl_runner-run-"))
+        self._folder = RunFolder()
         self._delivery = Delivery(self._spool, TrackingServer(opened.uri, self.run_id))
-        self._performance = Performance()
-        self._worlds: dict[int, World] = {}
-        self._gpus: dict[str, int] = {}
-        self._facts: dict[str, Any] = {}
-        self._told_facts: dict[str, Any] = {}
-        self._step = 0
-        self._noting = threading.Lock()
+        self._ranks = RanksHeard()
         self._attempts: list[Attempt] = []
         self._problems: list[str] = []
         self._told_of_trouble = 0.0
@@ -100,8 +93,8 @@ class TrackedRun(Reports):
             run = cls(settings, opened, lease)
         except BaseException as error:
             if opened.is_ours:
-                with suppress(Exception):
-                    opened.client.set_terminated(opened.run.info.run_id, "FAILED")
+                end = partial(opened.client.set_terminated, opened.run.info.run_id, "FAILED")
+                problem_within(end, REQUEST_SECONDS)
             if isinstance(error, OSError):
                 raise LaunchError(
                     f"The driver cannot keep metrics in its temporary folder: {error}. Make room, "
@@ -174,9 +167,7 @@ class TrackedRun(Reports):
 
     def begin_attempt(self, attempt: int) -> None:
         """Says that ranks are about to start."""
-        with self._noting:
-            self._worlds, self._gpus = {}, {}
-            self._performance.begin_attempt()
+        self._ranks.begin_attempt()
         self._journal.begin_attempt(attempt)
         self._attempts.append(Attempt(number=attempt, began_at=time.time()))
         self._say([["tag", ATTEMPT_TAG, str(attempt)]])
@@ -186,30 +177,15 @@ class TrackedRun(Reports):
         attempt = self._attempts[-1]
         attempt.ended_at = time.time()
         attempt.error = "" if error is None else self._redact(str(error) or type(error).__name__)
-        attempt.step = self._step
+        attempt.step = self._ranks.step
         tag = f"{ATTEMPT_TAG}.{attempt.number}.ended_by"
         self._say([["tag", tag, attempt.ended_by]])
-        path = self._folder / "attempts" / f"attempt-{attempt.number}.txt"
-        with suppress(OSError):
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(attempt.text())
+        self._folder.keep_attempt(attempt)
 
     def progress(self, world: World, report: dict[str, Any]) -> None:
         """See ``Reports.progress``."""
-        with self._noting:
-            is_new = world.rank not in self._worlds
-            self._worlds[world.rank] = world
-            self._performance.see(world.rank, report)
-            self._gpus[world.host_id] = int(report["facts"].get("gpus", 0))
-            if world.rank == 0:
-                self._step = max(self._step, int(report["step"] or 0))
-                self._facts = {"world_size": world.size, **report["facts"]}
-            all_are_here = is_new and len(self._worlds) == world.size
-        if all_are_here:
-            ranks = sorted(self._worlds.values(), key=lambda one: one.rank)
-            # By id: two hosts may share a name.
-            hosts = {one.host_id: (one.host, one.local_size) for one in ranks}
-            self._say(description.placement(hosts.values(), sum(self._gpus.values())))
+        if placement := self._ranks.hear(world, report):
+            self._say(placement)
         if report["entries"]:
             self._say(report["entries"])
 
@@ -229,14 +205,8 @@ class TrackedRun(Reports):
 
     def file_part(self, world: World, name: str, data: bytes, *, is_first: bool) -> None:
         """See ``Reports.file_part``."""
-        kind, _, rest = name.partition("/")
-        if kind not in ("logs", "traces") or not rest or ".." in Path(rest).parts:
-            return
-        path = self._folder / kind / f"attempt-{world.attempt}" / rest
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("wb" if is_first else "ab") as file:
-                file.write(data)
+            self._folder.keep_part(world, name, data, is_first=is_first)
         except OSError as error:
             self._problems.append(f"{name} of rank {world.rank} could not be kept: {error}")
 
@@ -263,12 +233,12 @@ class TrackedRun(Reports):
                 _show(f"MLflow: {self._redact(told)}.")
 
     def _close(self, error: BaseException | None) -> None:
-        seconds = self._settings.delivery_timeout_seconds
+        seconds, folder = self._settings.delivery_timeout_seconds, str(self._folder.path)
         deadline = time.monotonic() + seconds
         self._closed.set()
         if self._teller.is_alive():
             self._teller.join()
-        self._say_performance()
+        self._say(self._ranks.entries())
         wrong = wait_for_server(self._opened.uri, seconds)
         left = self._delivery.close(max(1.0, deadline - time.monotonic()) if wrong is None else 0)
         if self._spool.problem:
@@ -281,17 +251,17 @@ class TrackedRun(Reports):
             )
         if wrong is not None:
             self._problems.append(
-                f"run {self.run_id} could not be ended and its files are left in {self._folder}"
+                f"run {self.run_id} could not be ended and its files are left in {folder}"
             )
             return
-        left_here = f"logs and report are not in MLflow, but in {self._folder}"
+        left_here = f"logs and report are not in MLflow, but in {folder}"
         if self._settings.report:
             self._in_time("there is no report", lambda: self._write_report(error), seconds)
-        client, folder = self._opened.client, str(self._folder)
+        client = self._opened.client
         if self._in_time(
             left_here, lambda: client.log_artifacts(self.run_id, folder), UPLOAD_SECONDS
         ):
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.remove()
         status = "FINISHED" if error is None else "FAILED"
         if isinstance(error, (RunCancelledError, KeyboardInterrupt)):
             status = "KILLED"
@@ -320,24 +290,15 @@ class TrackedRun(Reports):
             client=client,
             run=run,
             attempts=self._attempts,
-            totals=self._performance.totals(),
+            totals=self._ranks.totals(),
             error="" if error is None else self._redact(str(error) or type(error).__name__),
         )
-        story.write(self._folder / "report")
+        story.write(self._folder.path / "report")
         if may_replace(run.data.tags.get(NOTE_TAG, "")):
             client.set_tag(self.run_id, NOTE_TAG, note(story))
 
     def _say(self, entries: list[Entry]) -> None:
         self._spool.put(self._journal.admit(entries))
-
-    def _say_performance(self) -> None:
-        with self._noting:
-            entries = self._performance.entries(self._step, int(time.time() * 1000))
-            facts = dict(self._facts)
-            is_news, self._told_facts = facts != self._told_facts, facts
-        self._say(entries)
-        if is_news:
-            self._say(description.known_facts(facts))
 
     def _tell(self) -> None:
         """Tells how fast ranks are, and that this driver lives."""
@@ -345,7 +306,7 @@ class TrackedRun(Reports):
         tell_at, renew_at = began + FIRST_TELL_SECONDS, began + RENEW_SECONDS
         while not self._closed.wait(1.0):
             if time.monotonic() >= tell_at:
-                self._say_performance()
+                self._say(self._ranks.entries())
                 pause = (time.monotonic() - began) / TELLS_BEFORE_SLOWER
                 pause = min(max(pause, FIRST_TELL_SECONDS), MOST_TELL_SECONDS)
                 tell_at = time.monotonic() + pause

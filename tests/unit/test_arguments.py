@@ -53,6 +53,20 @@ def test_config_must_be_a_run_config():
         DistributedRunner(num_proc=-1, config={"driver_log_verbosity": "all"})
 
 
+@pytest.mark.parametrize("num_proc", [2, -2])
+def test_a_restart_cannot_need_more_ranks_than_there_are(num_proc):
+    enough = RunConfig(max_restarts=1, min_num_proc=2)
+    assert DistributedRunner(num_proc=num_proc, config=enough).num_proc == num_proc
+    with pytest.raises(
+        ValueError, match=rf"min_num_proc is 3, and num_proc={num_proc} starts only 2"
+    ):
+        DistributedRunner(num_proc=num_proc, config=RunConfig(min_num_proc=3))
+
+
+def test_how_many_ranks_all_slots_make_is_asked_later():
+    DistributedRunner(num_proc=0, config=RunConfig(min_num_proc=3))
+
+
 def test_main_must_be_callable():
     with pytest.raises(TypeError, match="main is 'train', a str; it must be a function"):
         HorovodRunner(np=-1).run("train")

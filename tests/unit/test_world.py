@@ -100,6 +100,35 @@ def test_a_rank_without_a_gpu_beside_ranks_with_one_is_an_error():
         visible_gpus([peer(0, "a", ("0",)), peer(1, "a")], "key-a")
 
 
+MIG = ("MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f", "MIG-GPU-5d5ba0d6-d33d-2b2c-524d/7/0")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "told"),
+    [
+        (
+            [MIG[:1], MIG[1:]],
+            rf"gave 2 GPUs to 2 rank\(s\), and 2 of them .* \({MIG[0]}, {MIG[1]}\)",
+        ),
+        ([MIG], r"gave 2 GPUs to 1 rank\(s\), and 2 of them"),
+        ([("0",), MIG[:1]], rf"gave 2 GPUs to 2 rank\(s\), and 1 of them .* \({MIG[0]}\)"),
+    ],
+)
+def test_a_host_with_several_mig_instances_is_told_what_cuda_shows(gpus, told):
+    peers = [peer(0, "b", ("0",)), *(peer(1 + at, "a", own) for at, own in enumerate(gpus))]
+    with pytest.raises(
+        LaunchError, match=f"On host a Spark {told}.* one MIG instance only. Run one"
+    ):
+        visible_gpus(peers, "key-a")
+    assert visible_gpus(peers, "key-b") == ("0",)
+
+
+def test_one_mig_instance_on_each_host_is_as_good_as_a_gpu():
+    peers = [peer(0, "a", MIG[:1]), peer(1, "b", MIG[1:])]
+    assert visible_gpus(peers, "key-a") == MIG[:1]
+    assert visible_gpus(peers, "key-b") == MIG[1:]
+
+
 def test_current_world_outside_a_worker_says_where_it_works():
     with pytest.raises(RuntimeError, match="inside the function that HorovodRunner"):
         current_world()

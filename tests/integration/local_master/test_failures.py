@@ -212,6 +212,8 @@ def test_settings_that_make_no_sense_are_refused():
             RunConfig(**settings)
     with pytest.raises(LaunchError, match="3 ranks need 3 task slots"):
         DistributedRunner(num_proc=3, config=RunConfig(max_restarts=5)).run(print)
+    with pytest.raises(LaunchError, match=r"min_num_proc is 3, and the cluster has 2 task slots"):
+        DistributedRunner(num_proc=0, config=RunConfig(min_num_proc=3)).run(print)
 
 
 @pytest.mark.timeout(400)

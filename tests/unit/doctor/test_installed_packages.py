@@ -132,10 +132,23 @@ def test_one_host_without_a_gpu():
 def test_spark_gives_more_gpus_than_there_are():
     seen = gpus("T4")
     seen["native"]["torch"] = {"version": "2.13.0", "cuda": "12.8", "gpus": 1}
-    found = one(native_findings.judge_gpus(seen, HERE, expected=True, given=2))
+    found = one(native_findings.judge_gpus(seen, HERE, expected=True, given=["0", "1"]))
     assert found.status == PROBLEM
     assert "Spark gave 2 GPUs" in found.found
     assert "discovery script" in found.advice
+
+
+def test_mig_instances_of_which_a_rank_would_see_one():
+    seen = gpus("H200")
+    seen["native"]["torch"] = {"version": "2.13.0", "cuda": "12.8", "gpus": 1}
+    instances = ["MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f", "MIG-cba663e8-9bed-5b25-b243"]
+    found = one(native_findings.judge_gpus(seen, HERE, expected=True, given=instances))
+    assert found.status == WARNING
+    assert "Spark gave 2 GPUs" in found.found
+    assert all(name in found.found for name in instances)
+    assert "one rank there" in found.advice
+    alone = one(native_findings.judge_gpus(seen, HERE, expected=True, given=instances[:1]))
+    assert alone.status == OK
 
 
 def test_a_driver_that_is_too_old_for_torch():

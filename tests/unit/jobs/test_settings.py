@@ -71,6 +71,7 @@ def test_flags_are_put_over_the_file_entry_by_entry(tmp_path):
         ({"runner": {"max_restart": 1}}, "runner: there is no key 'max_restart'; did you mean 'm"),
         ({"runner": {"max_restarts": -1}}, "runner: max_restarts is -1; it must be 0 or more."),
         ({"runner": {"max_restarts": "1"}}, "runner: max_restarts is '1'; it must be a whole"),
+        ({"runner": {"min_num_proc": 3}}, "min_num_proc is 3, and num_proc=2 starts only 2 ranks"),
         ({"runner": 3}, "runner is 3; it should be a valid dictionary"),
         ({"mlflow": {"experimant": "x"}}, "there is no key 'experimant'; did you mean 'experim"),
         ({"mlflow": {"experiment": 3}}, "Tracking: experiment is 3; it must be a text, or None."),

@@ -54,6 +54,7 @@ def test_a_driver_of_this_host_that_is_dead_holds_nothing() -> None:
         ({"run_id": 7}, TypeError, "run_id is 7"),
         ({"tags": {"a": 1}}, TypeError, "tags is"),
         ({"report": "yes"}, TypeError, "report is 'yes'"),
+        ({"opening_timeout_seconds": 0.5}, ValueError, "1 or more"),
         ({"delivery_timeout_seconds": -1}, ValueError, "0 or more"),
         ({"delivery_timeout_seconds": "1"}, TypeError, "must be a number"),
     ],
