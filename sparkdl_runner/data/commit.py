@@ -47,26 +47,51 @@ def commit(
     """
     url = normalize_url(written.url)
     filesystem, directory = open_filesystem(url, storage_options)
+    manifest = describe_written(written, filesystem, directory, "", allow_nulls)
+    manifest.write(filesystem, directory)
+    files = [join_url(url, file.path) for file in manifest.files]
+    delete = None if own_url is None else deleter(own_url, storage_options)
+    return SparkDatasetConverter(url, files, manifest.rows, delete=delete)
+
+
+def describe_written(
+    written: Written,
+    filesystem: fs.FileSystem,
+    directory: str,
+    subfolder: str,
+    allow_nulls: bool,
+) -> Manifest:
+    """Describes what Spark wrote, and checks it.
+
+    Args:
+        written: What Spark wrote.
+        filesystem: Where it is.
+        directory: What the paths in the manifest are relative to.
+        subfolder: Where in there the files are, such as ``"a/"``; ``""`` for the directory itself.
+        allow_nulls: Whether nulls are fine.
+
+    Raises:
+        ConversionError: There are not as many rows as Spark counted.
+        DatasetError: There are nulls.
+    """
+    names = list_parquet(filesystem, f"{directory}/{subfolder}".rstrip("/"))
     manifest = describe_parquet(
         filesystem,
         directory,
-        list_parquet(filesystem, directory),
+        [f"{subfolder}{name}" for name in names],
         null_counts=written.null_counts,
         list_lengths=written.list_lengths,
         just_written=True,
     )
     if written.rows is not None and manifest.rows != written.rows:
         raise ConversionError(
-            f"Spark wrote {written.rows:,} rows to {redact(url)}, and the files there hold "
+            f"Spark wrote {written.rows:,} rows to {redact(written.url)}, and the files there hold "
             f"{manifest.rows:,}: a failed attempt of a task left a file, or one was lost. Convert "
             "again; if it returns, look at the committer of this storage."
         )
     check_nulls(filesystem, directory, manifest, allow_nulls)
     warn_of_ragged(filesystem, directory, manifest)
-    manifest.write(filesystem, directory)
-    files = [join_url(url, file.path) for file in manifest.files]
-    delete = None if own_url is None else deleter(own_url, storage_options)
-    return SparkDatasetConverter(url, files, manifest.rows, delete=delete)
+    return manifest
 
 
 def list_parquet(filesystem: fs.FileSystem, directory: str) -> list[str]:

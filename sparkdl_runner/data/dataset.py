@@ -21,7 +21,7 @@ from sparkdl_runner.data.errors import DatasetError, NoManifestError
 from sparkdl_runner.data.leftovers import delete_directory
 from sparkdl_runner.data.manifest import Manifest
 from sparkdl_runner.data.shard import resolve_shard
-from sparkdl_runner.filesystem import StorageOptions, open_filesystem, redact
+from sparkdl_runner.filesystem import StorageOptions, join_url, open_filesystem, redact
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -118,13 +118,15 @@ class SparkDatasetConverter:
 
         Raises:
             NoManifestError: The files were deleted.
-            DatasetError: The manifest is damaged.
+            DatasetError: The manifest is damaged, or of another conversion that took its place.
         """
         filesystem, directory = open_filesystem(self.cache_dir_url, storage_options)
         if self._manifest is not None:
             return self._manifest, filesystem, directory
         try:
-            return Manifest.read(filesystem, directory), filesystem, directory
+            manifest = Manifest.read(filesystem, directory)
+            self._check_same(manifest)
+            return manifest, filesystem, directory
         except NoManifestError:
             if filesystem.get_file_info(directory).type != fs.FileType.NotFound:
                 raise
@@ -132,6 +134,17 @@ class SparkDatasetConverter:
             f"The conversion {redact(self.cache_dir_url)} is gone: it was deleted, the process "
             "that made it has ended, or this machine does not see that directory."
         )
+
+    def _check_same(self, manifest: Manifest) -> None:
+        """Raises a DatasetError if it was overwritten meanwhile: all ranks must read the same."""
+        there = [join_url(self.cache_dir_url, file.path) for file in manifest.files]
+        if self.file_urls and there != self.file_urls:
+            url = redact(self.cache_dir_url)
+            raise DatasetError(
+                f"The conversion {url} was overwritten by another one after this converter was "
+                f"made: make it again, by make_spark_converter({url!r}) on the driver, and start "
+                "the training again."
+            )
 
     def make_torch_dataloader(
         self,

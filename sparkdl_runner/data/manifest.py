@@ -215,7 +215,8 @@ class Manifest:
     def write(self, filesystem: pa.fs.FileSystem, directory: str) -> None:
         """Writes the manifest into ``directory``: the commit, so call it last.
 
-        One small file, written in one go and never renamed; a torn one is refused by ``read``.
+        One small file, written in one go; a torn one is refused by ``read``. How one takes the
+        place of another is seen to in ``replacing``.
         """
         text = json.dumps(self.to_json(), separators=(",", ":"))
         with filesystem.open_output_stream(f"{directory.rstrip('/')}/{MANIFEST_NAME}") as stream:

@@ -6,18 +6,23 @@ from typing import TYPE_CHECKING
 
 from pyarrow import fs
 
-from sparkdl_runner.data.commit import ConversionError, commit
+from sparkdl_runner.data.commit import ConversionError, describe_written
 from sparkdl_runner.data.converter import (
     DEFAULT_ROW_GROUP_SIZE_BYTES,
     application_id,
     check_settings,
-    delete_quietly,
     why_not_written,
 )
 from sparkdl_runner.data.dataset import SparkDatasetConverter
-from sparkdl_runner.data.leftovers import delete_directory
-from sparkdl_runner.data.manifest import MANIFEST_NAME
-from sparkdl_runner.filesystem import StorageOptions, normalize_url, open_filesystem, redact
+from sparkdl_runner.data.manifest import MANIFEST_NAME, Manifest
+from sparkdl_runner.data.replacing import SUBFOLDER_PREFIX, replace
+from sparkdl_runner.filesystem import (
+    StorageOptions,
+    join_url,
+    normalize_url,
+    open_filesystem,
+    redact,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -45,6 +50,26 @@ def write_conversion(
     ``make_spark_converter(url)`` reads it there. The settings that are not named here mean what
     they mean to :func:`~sparkdl_runner.data.make_spark_converter`.
 
+    The files go into a sub folder of their own, are checked, and are read from when the folder's
+    ``_manifest.json`` lists them, which is the last thing to be written. So with ``overwrite``, an
+    earlier conversion is whole and read until then, and deleted after; both need room together.
+    If this fails, or its process is killed, the folder holds either conversion:
+
+    - on local and mounted file systems the manifest is replaced by a rename, and on S3 and Google
+      Cloud Storage by a put, which readers see whole or not at all;
+    - on HDFS and Azure, and where a mount knows no rename, it is written in place. Killed in that
+      moment, both conversions' files are there and the manifest may be cut short: readers refuse
+      it, and the next call with ``overwrite`` says so and writes a new one.
+
+    What a killed process wrote is passed over by readers. The next call with ``overwrite`` deletes
+    it if that process ran on the same machine, and otherwise names it in a warning, since it
+    might be running.
+
+    A training that has opened the earlier conversion goes on reading it until its files are
+    deleted, and then ends with an error that names one of them. A converter that was made before,
+    and is opened after, says that the conversion was overwritten: ranks never read two of them.
+    Of two calls that overwrite one folder at the same time, the last to end stays.
+
     Args:
         df: The rows.
         url: The folder's URL; it is made.
@@ -52,16 +77,15 @@ def write_conversion(
         compression_codec: How the files are compressed.
         dtype: What floating point numbers become.
         allow_nulls: Whether nulls are fine.
-        overwrite: Whether an earlier conversion there is deleted first, before the new one is
-            known to succeed. Who still reads it gets an error. A folder that holds anything else is
-            left alone.
+        overwrite: Whether an earlier conversion there is replaced, once the new one is whole and
+            checked. A folder that holds anything else is left alone.
         storage_options: Credentials and such for this process.
 
     Raises:
         TypeError: A column has no place in a tensor.
         ValueError: A setting is out of range, or the URL is none.
         OccupiedError: There is something already that is not to be overwritten.
-        ConversionError: Spark could not write the files.
+        ConversionError: The files could not be written. An earlier conversion is as it was.
         DatasetError: There are nulls.
     """
     from sparkdl_runner.data.spark_writer import write_parquet
@@ -70,37 +94,43 @@ def write_conversion(
     url = normalize_url(url)
     filesystem, folder = open_filesystem(url, storage_options)
     check_apart(df, url)
-    if filesystem.get_file_info(folder).type != fs.FileType.NotFound:
-        check_replaceable(filesystem, folder, overwrite)
-        delete_directory(url, storage_options)
+    check_replaceable(filesystem, folder, overwrite)
+    application = application_id(df.sparkSession)
 
-    def write_there(df: DataFrame, parent_url: str, settings: WriteSettings) -> str:
-        df.write.option("compression", settings.compression_codec).option(
-            "parquet.block.size", settings.row_group_size_bytes
-        ).parquet(url)
-        return url
+    def write(subfolder: str) -> Manifest:
+        def write_there(df: DataFrame, parent_url: str, settings: WriteSettings) -> str:
+            files_url = join_url(parent_url, subfolder.rstrip("/"))
+            df.write.option("compression", settings.compression_codec).option(
+                "parquet.block.size", settings.row_group_size_bytes
+            ).parquet(files_url)
+            return files_url
 
-    try:
         try:
-            written = write_parquet(df, url, application_id(df.sparkSession), settings, write_there)
+            written = write_parquet(df, url, application, settings, write_there)
         except Exception as error:
             raise ConversionError(why_not_written(error, url)) from error
-        return commit(written, allow_nulls, storage_options, None)
-    except BaseException:
-        delete_quietly(url, storage_options)
-        raise
+        return describe_written(written, filesystem, folder, subfolder, allow_nulls)
+
+    manifest = replace(filesystem, folder, application, write)
+    files = [join_url(url, file.path) for file in manifest.files]
+    return SparkDatasetConverter(url, files, manifest.rows)
 
 
 def check_replaceable(filesystem: fs.FileSystem, folder: str, overwrite: bool) -> None:
     """Raises an OccupiedError unless the folder is empty, or a conversion to be overwritten."""
-    found = filesystem.get_file_info(fs.FileSelector(folder, recursive=True))
-    if not any(one.type == fs.FileType.File for one in found):
+    selector = fs.FileSelector(folder, recursive=True, allow_not_found=True)
+    prefix = len(folder.rstrip("/")) + 1
+    found = filesystem.get_file_info(selector)
+    names = [one.path[prefix:] for one in found if one.type == fs.FileType.File]
+    if not names:
         return
     if not overwrite:
         raise OccupiedError(
             f"There are files in {folder} already: choose another place, or ask for them to be "
             "overwritten."
         )
+    if all("/" in name and name.startswith(SUBFOLDER_PREFIX) for name in names):
+        return  # What a first conversion left that was killed.
     if filesystem.get_file_info(f"{folder}/{MANIFEST_NAME}").type != fs.FileType.File:
         raise OccupiedError(
             f"{folder} holds files and is no conversion (it has no {MANIFEST_NAME}), so it is not "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import pickle
 import subprocess
@@ -9,6 +10,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
@@ -20,7 +23,10 @@ from sparkdl_runner.data import (
     make_spark_converter,
     sweep_leftovers,
 )
-from sparkdl_runner.data.manifest import MANIFEST_NAME
+from sparkdl_runner.data.describe import describe_parquet
+from sparkdl_runner.data.leftovers import Owner
+from sparkdl_runner.data.manifest import MANIFEST_NAME, Manifest
+from sparkdl_runner.data.replacing import replace
 
 pytestmark = pytest.mark.integration
 
@@ -168,5 +174,61 @@ def test_a_directory_that_is_not_there(bucket, options):
     with (
         pytest.raises(NoManifestError, match="is gone"),
         gone.make_torch_dataloader(storage_options=options),
+    ):
+        pass
+
+
+def test_a_conversion_on_s3_is_overwritten_by_its_manifest(bucket, options):
+    filesystem, name = bucket
+    folder = f"{name}/orders"
+
+    def files() -> list[str]:
+        found = filesystem.get_file_info(fs.FileSelector(folder, recursive=True))
+        return sorted(info.path for info in found if info.type == fs.FileType.File)
+
+    def ids() -> list[int]:
+        converter = make_spark_converter(f"s3://{folder}", storage_options=options)
+        with converter.make_torch_dataloader(
+            batch_size=1, num_epochs=1, storage_options=options
+        ) as loader:
+            return sorted(batch["id"].item() for batch in loader)
+
+    def convert(rows: int, error: BaseException | None = None) -> None:
+        def write(subfolder: str) -> Manifest:
+            with filesystem.open_output_stream(f"{folder}/{subfolder}part-0.parquet") as stream:
+                pq.write_table(pa.table({"id": list(range(rows))}), stream)
+            if error is not None:
+                raise error
+            return describe_parquet(filesystem, folder, [f"{subfolder}part-0.parquet"])
+
+        replace(filesystem, folder, "local-1", write)
+
+    with pytest.raises(KeyboardInterrupt):
+        convert(3, KeyboardInterrupt())
+    assert filesystem.get_file_info(folder).type == fs.FileType.NotFound
+    convert(3)
+    before = make_spark_converter(f"s3://{folder}", storage_options=options)
+    kept = files()
+    with pytest.raises(OSError, match="the network is gone"):
+        convert(4, OSError("the network is gone"))
+    assert files() == kept
+    assert ids() == list(range(3))
+
+    left = f"{folder}/_conversion-left"
+    for owner, stays in ((Owner.this_process("x", "x"), True), (None, False)):
+        with filesystem.open_output_stream(f"{left}/files/part-0.parquet") as stream:
+            stream.write(b"half")
+        if owner is not None:
+            with filesystem.open_output_stream(f"{left}/{leftovers.MARKER_NAME}") as stream:
+                stream.write(json.dumps(vars(owner)).encode())
+        else:
+            filesystem.delete_file(f"{left}/{leftovers.MARKER_NAME}")
+        convert(5)
+        assert ids() == list(range(5))
+        assert any(path.startswith(left) for path in files()) == stays
+    assert [path.rpartition("/")[2] for path in files()] == ["part-0.parquet", MANIFEST_NAME]
+    with (
+        pytest.raises(DatasetError, match="was overwritten by another one"),
+        before.make_torch_dataloader(storage_options=options),
     ):
         pass
