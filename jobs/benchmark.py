@@ -14,28 +14,14 @@ from __future__ import annotations
 import argparse
 import sys
 
-import checkpoint_benchmark
-import convert_benchmark
-import endurance_benchmark
-import fault_benchmark
-import launch_benchmark
-import loader_benchmark
-import tracking_benchmark
+from benchmarks import checkpoint, convert, endurance, faults, launch, loader, tracking
 
 
 def main() -> int:
     """Runs one benchmark and returns its exit code."""
     parser = argparse.ArgumentParser(description="Measure this package beside its peers.")
     benchmarks = parser.add_subparsers(required=True, metavar="BENCHMARK")
-    for benchmark in (
-        launch_benchmark,
-        convert_benchmark,
-        loader_benchmark,
-        fault_benchmark,
-        endurance_benchmark,
-        checkpoint_benchmark,
-        tracking_benchmark,
-    ):
+    for benchmark in (launch, convert, loader, faults, endurance, checkpoint, tracking):
         benchmark.add_parser(benchmarks)
     arguments = parser.parse_args()
     return arguments.run(arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 import threading
@@ -11,8 +12,19 @@ import pytest
 
 import processes  # noqa: F401  # marks what the tests start
 
+IN_CLASSIC_LANE = importlib.util.find_spec("petastorm") is not None
+
 # No test speaks to the server of whoever runs it.
 os.environ.pop("MLFLOW_TRACKING_URI", None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Runs in one lane what the other one's Spark, Arrow and NumPy cannot change."""
+    for item in items:
+        if item.get_closest_marker("one_lane") and not IN_CLASSIC_LANE:
+            item.add_marker(
+                pytest.mark.skip(reason="the same in the classic lane")
+            )
 
 
 def _threads() -> set[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -15,11 +14,10 @@ JOB = Path(__file__).resolve().parents[2] / "jobs" / "benchmark.py"
 OURS = {"HorovodRunner", "DistributedRunner(torch)"}
 PEERS = {"horovod.spark.run", "TorchDistributor"}
 
-IN_CLASSIC_LANE = importlib.util.find_spec("petastorm") is not None
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.timeout(420),
-    pytest.mark.skipif(not IN_CLASSIC_LANE, reason="the classic lane's tests run the benchmarks"),
+    pytest.mark.one_lane,
 ]
 
 
@@ -32,6 +30,15 @@ def run_benchmark(folder: Path, *arguments: str) -> subprocess.CompletedProcess[
         text=True,
         timeout=400,
     )
+
+
+@pytest.mark.parametrize("job", sorted(JOB.parent.glob("*.py")), ids=lambda path: path.name)
+def test_every_file_beside_it_is_a_job_and_has_help(job: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(job), "--help"], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"usage: {job.name} ")
 
 
 def test_launch_measures_every_launcher(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ How each kind of block is tested is in ``docs_blocks``.
 from __future__ import annotations
 
 import functools
-import importlib.util
 import os
 import re
 import shlex
@@ -17,7 +16,6 @@ import pytest
 
 from docs_blocks import BLOCKS, PAGES, ROOT, Block, blocks_of, lines_of, of_kind
 
-IN_CLASSIC_LANE = importlib.util.find_spec("petastorm") is not None
 # Only lest a page that hangs be waited for: each takes some twenty, on an idle machine.
 SECONDS = 300
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(SECONDS + 20)]
@@ -70,7 +68,7 @@ def test_python_blocks_run_and_print_what_is_shown(tmp_path, page):
         before = block.kind
 
 
-@pytest.mark.skipif(not IN_CLASSIC_LANE, reason="the classic lane's tests run these commands")
+@pytest.mark.one_lane
 @pytest.mark.parametrize("block", COMMANDS, ids=str)
 def test_bash_blocks_run(tmp_path, block):
     for folder in ("conf", "jobs"):  # What a block writes is not to be left in this project.

@@ -17,7 +17,7 @@ from sparkdl_runner import DistributedRunner, LaunchError, RunConfig
 from sparkdl_runner.jobs import command, train
 from sparkdl_runner.tracking import Tracking
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.one_lane, pytest.mark.timeout(120)]
 
 RUN_ID = "0123456789abcdef0123456789abcdef"
 RUN = {
@@ -133,8 +133,9 @@ def test_what_hangs_is_said_in_time(serve, hangs_at, options, asked_to):
     told = refusal_of(server, **options)
     assert told == (
         f"MLflow at {server.url} gave no answer within 1 s when it was to {asked_to}. Look at the "
-        "server's log, and whether its database answers; wait longer with "
-        "Tracking(opening_timeout_seconds=...); or run without MLflow: RunConfig(tracking=False)."
+        "server's log, and whether its database answers; wait longer, with a greater "
+        "opening_timeout_seconds; or run without MLflow: RunConfig(tracking=False), or mlflow: "
+        "false for the train job."
     )
 
 

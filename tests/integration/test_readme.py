@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -37,7 +36,6 @@ SHORTENED = {
         ".venv/bin/python jobs/benchmark.py faults --backends torch --only start --random 0"
     ),
 }
-IN_CLASSIC_LANE = importlib.util.find_spec("petastorm") is not None
 
 
 def blocks(kind: str) -> list[str]:
@@ -77,7 +75,7 @@ def test_the_example_is_as_short_as_promised():
     assert len(lines) <= 20
 
 
-@pytest.mark.skipif(not IN_CLASSIC_LANE, reason="the classic lane's tests run these commands")
+@pytest.mark.one_lane
 @pytest.mark.parametrize("command", [line for text in blocks("bash") for line in text.splitlines()])
 def test_commands_run(command):
     environment = {name: value for name, value in os.environ.items() if name != "MAKEFLAGS"}

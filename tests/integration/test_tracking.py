@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 import tracked_functions
-from tracking_server import TrackingServer
+from benchmarks.tracking_server import TrackingServer
 
 from processes import workers
 from sparkdl_runner import (
@@ -36,7 +36,7 @@ from sparkdl_runner import (
 from sparkdl_runner.config import RunConfig as AnyConfig
 from sparkdl_runner.tracking import Tracking
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.one_lane, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

@@ -19,16 +19,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from benchmarks.tracking_server import TrackingServer
 from mlflow_pages import RunPages
 from postgres import Postgres
 from standalone_cluster import StandaloneCluster, environment_for
 from submitting import ROOT, Submitted
-from tracking_server import TrackingServer
 
 from browser import Browser
 from processes import workers
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.one_lane, pytest.mark.timeout(900)]
 
 EPOCHS = 30
 PARAMETERS = {"epochs": str(EPOCHS), "num_proc": "2", "world_size": "2", "max_restarts": "1"}

@@ -11,7 +11,7 @@ import torch
 from small_training import Training, equal, open_loader, write_rows
 from sparkdl_runner.checkpoint import CheckpointManager
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.one_lane]
 
 STEPS = 8
 

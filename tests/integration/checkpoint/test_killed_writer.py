@@ -13,7 +13,7 @@ import small_training
 from small_training import Training, equal, save_steps
 from sparkdl_runner.checkpoint import CheckpointManager
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.one_lane]
 
 # One process imports torch, and forks once for each place to be killed at. Each fork saves the
 # same step into a copy of the same directory.

@@ -12,7 +12,7 @@ import pytest
 from sparkdl_runner import DistributedRunner
 from sparkdl_runner.checkpoint import CheckpointManager
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.one_lane]
 BACKENDS = ["horovod", "torch"]
 STEPS = 10
 

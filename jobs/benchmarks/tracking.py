@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tracking_server import TrackingServer
-
+from benchmarks.tracking_server import TrackingServer
 from sparkdl_runner import DistributedRunner, RunConfig
 from sparkdl_runner.tracking import Tracking
 

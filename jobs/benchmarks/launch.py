@@ -304,4 +304,6 @@ def positive(text: str) -> int:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure_own_first(sys.argv[1])))
+    _parser = argparse.ArgumentParser(description="Time the first call of one launcher.")
+    _parser.add_argument("launcher", choices=list(LAUNCHERS))
+    print(json.dumps(measure_own_first(_parser.parse_args().launcher)))

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from faulty_ranks import RANKS, healthy_run
 
+from benchmarks.faulty_ranks import RANKS, healthy_run
 from sparkdl_runner.jobs.session import start_spark
 
 _OUTPUT_ROUNDS = 3

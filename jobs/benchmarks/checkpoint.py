@@ -1,13 +1,11 @@
 """What checkpoints cost a training: the wait for a copy, and what goes on beside the steps.
 
-Two questions, behind ``jobs/benchmark.py checkpoint`` and by itself:
+Two questions:
 
 - For how long is the step loop blocked by an asynchronous save, beside a synchronous save of the
   same checkpoint, written, hashed and flushed? Saves of both kinds take turns.
 - How fast is a training that saves every so many seconds, beside one that does not? Stretches of
   both take turns, each as long as the time between two saves.
-
-    python jobs/checkpoint_benchmark.py --seconds 60 --output checkpoint.json
 """
 
 from __future__ import annotations
@@ -182,9 +180,3 @@ def _step(model: Any, optimizer: Any, batch: Any) -> None:
     optimizer.zero_grad()
     model(batch).square().mean().backward()
     optimizer.step()
-
-
-if __name__ == "__main__":
-    _parser = argparse.ArgumentParser(description=__doc__)
-    add_arguments(_parser)
-    raise SystemExit(run(_parser.parse_args()))

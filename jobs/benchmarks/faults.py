@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from faulty_ranks import LOOP_SECONDS, RANKS, Fault, healthy_run, work_of_a_rank
 
+from benchmarks.faulty_ranks import LOOP_SECONDS, RANKS, Fault, healthy_run, work_of_a_rank
 from sparkdl_runner.jobs.session import start_spark
 
 DEADLINE_SECONDS = 5.0
@@ -126,7 +126,7 @@ def _on_a_cluster(arguments: argparse.Namespace) -> list[Result]:
 
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "faults.json"
-        command = [sys.executable, str(Path(__file__).with_name("benchmark.py")), "faults"]
+        command = [sys.executable, str(Path(__file__).parents[1] / "benchmark.py"), "faults"]
         command += ["--only", EXECUTOR.name, "--output", str(output)]
         subprocess.run(
             [*command, "--backends", *arguments.backends],

@@ -1,11 +1,13 @@
 """One rank of one measurement: reads its shard with one engine, and prints how long that took.
 
 A process of its own, so that engines share no memory, cache or thread: behind
-``jobs/benchmark.py loader``, which names what to read as JSON in the only argument.
+``jobs/benchmark.py loader``, which runs this file by its path (so the folder is where modules are
+found) and names what to read as JSON in the only argument.
 """
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import os
@@ -226,4 +228,6 @@ _READERS: dict[str, _Reader] = {
 
 
 if __name__ == "__main__":
-    _measure(json.loads(sys.argv[1]))
+    _parser = argparse.ArgumentParser(description="Read one rank's shard with one engine.")
+    _parser.add_argument("request", type=json.loads, help="what to read, as JSON")
+    _measure(_parser.parse_args().request)

@@ -1,10 +1,7 @@
 """Loaders beside each other: rows/s, MB/s and memory of every engine, on the same files.
 
 Every measurement is a set of fresh processes, one per rank, which start reading together; engines
-take turns within each round, and medians over the rounds are reported. Behind
-``jobs/benchmark.py loader``, and by itself:
-
-    python jobs/loader_benchmark.py --tables array scalar --rounds 5 --output loader.json
+take turns within each round, and medians over the rounds are reported.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from loader_tables import TABLES, write_table
+from benchmarks.loader_tables import TABLES, write_table
 
 _READERS = Path(__file__).with_name("loader_readers.py")
 ENGINES = ("arrow", "petastorm_batched", "petastorm_row", "naive", "decode_only")
@@ -225,9 +222,3 @@ def _ranks(
         "first_batch_seconds": max(one["first_batch_seconds"] for one in answers),
         "peak_rss": max(one["peak_rss"] for one in answers),
     }
-
-
-if __name__ == "__main__":
-    _parser = argparse.ArgumentParser(description=__doc__)
-    add_arguments(_parser)
-    raise SystemExit(run(_parser.parse_args()))
