@@ -8,6 +8,7 @@ import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
+from sparkdl_runner import wrong_backend
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.rendezvous import RendezvousStore
 from sparkdl_runner.world import World
@@ -62,6 +63,10 @@ class Backend(ABC):
     @abstractmethod
     def is_communication_error(self, error: BaseException) -> bool:
         """Whether ``error`` says that a peer was lost, and so is an effect, not a cause."""
+
+    def advice(self, error: BaseException) -> str:
+        """What to do about an error of the function's, where its own words do not say; else ""."""
+        return ""
 
     def serve(self, listener: socket.socket, peers: frozenset[str]) -> Release:
         """Serves the rendezvous from this process on ``listener``, to ``peers`` alone.
@@ -129,6 +134,10 @@ class HorovodBackend(Backend):
         """See ``Backend.is_communication_error``."""
         return type(error).__name__ == "HorovodInternalError"
 
+    def advice(self, error: BaseException) -> str:
+        """See ``Backend.advice``."""
+        return wrong_backend.advice_on_torch(error)
+
     def serve(self, listener: socket.socket, peers: frozenset[str]) -> Release:
         """See ``Backend.serve``."""
         store = RendezvousStore(listener, peers)
@@ -172,6 +181,9 @@ class TorchBackend(Backend):
 
     def join_in_worker(self, listener_fd: int | None) -> None:
         """Serves the store in rank 0, on the socket that its agent bound and published."""
+        # A single rank is all there is, as Horovod then takes it to be.
+        if int(os.environ["WORLD_SIZE"]) > 1:
+            wrong_backend.refuse_horovod()
         if listener_fd is None:
             return
         from torch.distributed import TCPStore

@@ -103,6 +103,8 @@ def _run(line: Line, backend: Backend, envelope: Envelope, listener_fd: int | No
         payload = function.pack_result(value, envelope.world)
     except BaseException as error:
         _end_if_forked(pid, error)
+        if advice := backend.advice(error):
+            error.add_note(advice)
         _send_failure(line, backend, error)
         recorder.close()  # Only now: the error must be heard, whatever becomes of the metrics.
         return 1
