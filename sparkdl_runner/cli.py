@@ -5,11 +5,15 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 
 import sparkdl_runner
 from sparkdl_runner.command_line import Parser, guarded
-from sparkdl_runner.errors import ConfigError
+from sparkdl_runner.errors import ConfigError, LaunchError
 from sparkdl_runner.nearest import did_you_mean
+
+# What a job imports at once, and the extra jobs brings; what it lacks later, it says itself.
+_JOBS_NEED = {"pydantic", "yaml"}
 
 # By name: the module whose add_parser(subparsers) sets it up, and one line of help. What doctor
 # needs is always there; other commands may lack what they need.
@@ -52,8 +56,21 @@ def _run(argv: Sequence[str], chosen: str) -> int | None:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, (module, summary) in _COMMANDS.items():
         if name == chosen:
-            importlib.import_module(f"sparkdl_runner.{module}").add_parser(commands)
+            _import(name, module).add_parser(commands)
         else:
             commands.add_parser(name, help=summary)
     arguments = parser.parse_args(argv)
     return arguments.run(arguments)  # type: ignore[no-any-return]
+
+
+def _import(command: str, module: str) -> ModuleType:
+    try:
+        return importlib.import_module(f"sparkdl_runner.{module}")
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in _JOBS_NEED:
+            raise
+        raise LaunchError(
+            f"{command} needs {missing}, which is not installed here: run pip install "
+            "'sparkdl-runner[jobs]'."
+        ) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ from sparkdl_runner.checkpoint.manifest import Manifest, Name
 from sparkdl_runner.checkpoint.storage import Storage, directory_url, open_storage
 from sparkdl_runner.checkpoint.verify import problems_of, read_manifest
 from sparkdl_runner.errors import ConfigError
-from sparkdl_runner.filesystem import join_url, redact
+from sparkdl_runner.filesystem import join_url, local_path, redact
 
 
 def add_parser(subparsers: Any) -> None:
@@ -68,10 +69,14 @@ def _checkpoints(place: str) -> Iterator[tuple[Storage, Name, str]]:
     """
     try:
         url = directory_url(place)
+        path = local_path(url)
         names = open_storage(url).names()
     except (OSError, ValueError, TypeError, ImportError) as error:
         told = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConfigError(f"cannot read {redact(place)}: {told.rstrip('.')}.") from None
+    if path is not None and not os.path.isdir(path):
+        state = "is a file" if os.path.exists(path) else "is not there"
+        raise ConfigError(f"{path} {state}; it must be a folder of checkpoints.")
     # A folder may hold those of one training, or a folder for each of several.
     folders = sorted({_folder(name) for name in names if "step-" in name})
     found = False
@@ -81,7 +86,7 @@ def _checkpoints(place: str) -> Iterator[tuple[Storage, Name, str]]:
             found = True
             yield storage, name, f"{folder}/{name}" if folder else str(name)
     if not found:
-        raise ConfigError(f"there is no checkpoint in {redact(place)}.")
+        raise ConfigError(f"there is no checkpoint in {path or redact(place)}.")
 
 
 def _folder(name: str) -> str:

@@ -68,8 +68,10 @@ def run(settings: ConvertSettings) -> None:
             raise RunnerError(str(error)) from None
         manifest, _, _ = converter.open()
         seconds = time.perf_counter() - started
+        files = len(manifest.files)
         print(
-            f"{len(converter):,} rows in {len(manifest.files)} files at {converter.cache_dir_url}, "
+            f"{len(converter):,} rows in {files} file{'s' if files != 1 else ''} at "
+            f"{converter.cache_dir_url}, "
             f"{seconds:.1f} s. Columns: {', '.join(column.name for column in manifest.columns)}."
         )
 
@@ -87,7 +89,7 @@ JOB = Job(
           source:
             path: s3a://bucket/orders
             format: csv
-            options: {header: true, inferSchema: true}
+            options: {sep: ";"}
             columns: [amount, weekday, label]
             where: amount > 0
           output: s3a://bucket/conversions/orders

@@ -49,7 +49,7 @@ def find_function(text: str) -> Callable[..., Any]:
             raise ConfigError(f"{place} has no function {name!r}{did_you_mean(part, names)}")
         found = getattr(found, part)
     if not callable(found):
-        raise ConfigError(f"{text} is {found!r}, a {type(found).__name__}, and no function.")
+        raise ConfigError(f"{text} is {found!r}, and no function.")
     return found  # type: ignore[no-any-return]
 
 
@@ -66,7 +66,7 @@ def _from_name(name: str) -> types.ModuleType:
         raise ConfigError(
             f"there is no module {name!r} in {folder} or on the path{nearest(name, files)}"
         ) from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _failed(name, error) from error
 
 
@@ -86,13 +86,18 @@ def _from_file(place: str) -> types.ModuleType:
     sys.path.insert(0, str(path.parent))
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise _failed(place, error) from error
     return module
 
 
-def _failed(place: str, error: Exception) -> ConfigError:
+def _failed(place: str, error: Exception | SystemExit) -> ConfigError:
+    if isinstance(error, SystemExit):
+        return ConfigError(
+            f"importing {place} asked the process to end ({error!r}): put what it does only when "
+            'it is run as a script under if __name__ == "__main__":.'
+        )
     told = str(error).splitlines()[0] if str(error) else ""
     return ConfigError(
         f"importing {place} failed with {type(error).__name__}: {told.rstrip('.')}; run "

@@ -18,7 +18,10 @@ def add_parser(subparsers: Any) -> None:
         "run",
         help=summary,
         description=summary,
-        epilog="Further settings are those of train (sparkdl-runner train --help).",
+        epilog="To give it data, checkpoints or settings of MLflow, let train run it:\n"
+        "  sparkdl-runner train --function module:function --num-proc 2\n"
+        "train --help has the rest.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("function", help="package.module:function or path/to/file.py:function")
     parser.add_argument(
@@ -28,7 +31,13 @@ def add_parser(subparsers: Any) -> None:
         metavar="N",
         help="how many ranks; 0: one on each slot; negative: processes on this host, without Spark",
     )
-    parser.add_argument("--backend", choices=("horovod", "torch"), default="horovod")
+    parser.add_argument(
+        "--backend",
+        choices=("horovod", "torch"),
+        default="horovod",
+        help="what the function calls: hvd.init() (horovod, the default), or "
+        "torch.distributed.init_process_group() (torch)",
+    )
     as_pairs(parser, "--arguments", "the function's arguments")
     as_pairs(parser, "--runner", "settings of RunConfig, such as max_restarts=2")
     parser.set_defaults(run=_run)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.spark_context import is_stopped, refuse_spark_connect
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 # In the project's folder; where only the package is installed, Spark's own settings hold.
@@ -29,12 +31,19 @@ def start_spark(app_name: str, *, slots: int) -> SparkSession:
             has chosen a master; 0 for one on each core.
 
     Raises:
-        LaunchError: Spark is reached by Spark Connect, or not installed.
+        LaunchError: Spark is reached by Spark Connect, is not installed, or does not start.
     """
     if importlib.util.find_spec("pyspark") is None:
         raise LaunchError(
             "This needs Spark, and pyspark is not installed here: run pip install "
             "'sparkdl-runner[spark]'."
+        )
+    if "SPARK_REMOTE" in os.environ:
+        # Not its value, which may hold a token.
+        raise LaunchError(
+            "SPARK_REMOTE is set, so that this would reach Spark through Spark Connect, which "
+            "offers no barrier tasks with a channel to the driver: unset it, and let spark-submit "
+            "choose a cluster (on Databricks: one with dedicated access mode)."
         )
     from pyspark.sql import SparkSession
 
@@ -53,9 +62,56 @@ def start_spark(app_name: str, *, slots: int) -> SparkSession:
         if LOG4J.exists():
             quiet = f"-Dlog4j2.configurationFile={LOG4J.as_uri()}"
             builder = builder.config("spark.driver.extraJavaOptions", quiet)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        spark = builder.getOrCreate()
+        refuse_spark_connect()  # Spark 4 has more ways to choose it.
+        spark.sparkContext.setLogLevel("ERROR")
+    except LaunchError:
+        raise
+    except Exception as error:
+        raise _not_started(_cause(error)) from error
+    if not _is_registered(spark.sparkContext):
+        raise _not_started("")
     return spark
+
+
+def _is_registered(context: SparkContext) -> bool:
+    """Whether the application has its cluster.
+
+    Spark makes a session also where no standalone master answers, and ends it in the background a
+    moment later. Only a master gives the application an id of its own.
+    """
+    if is_databricks() or not (context.master or "").startswith("spark://"):
+        return True
+    return not context.applicationId.startswith("spark-application-")
+
+
+def _not_started(cause: str) -> LaunchError:
+    """The sentence, after what may be left of the session is stopped."""
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context
+    place = ""
+    if context is not None:
+        place = f" on {context.master}"
+        # One that goes down already has no other words for it.
+        if not _is_registered(context):
+            cause = "no master has answered"
+        with suppress(Exception):
+            context.stop()
+    return LaunchError(
+        f"Spark did not start{place}: {cause}. What it wrote itself is above; sparkdl-runner "
+        "doctor, given the same --master, looks at Java, the master and Spark's settings, and "
+        "says what to do."
+    )
+
+
+def _cause(error: Exception) -> str:
+    """What Spark says, without Py4J's line before it and Java's stack after it."""
+    text = str(error)
+    java = re.search(r"^: (?:[\w.$]+: )?(.+)$", text, re.MULTILINE)
+    told = java.group(1) if java else (text.splitlines() or [type(error).__name__])[0]
+    return told.strip().rstrip(".")[:300]
 
 
 @contextmanager

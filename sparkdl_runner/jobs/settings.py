@@ -10,10 +10,13 @@ from typing import Any, ClassVar, TypeVar
 
 import pydantic
 import yaml
+from pydantic_core import PydanticCustomError
 
 from sparkdl_runner.errors import ConfigError
+from sparkdl_runner.jobs.refusal import sentence
 from sparkdl_runner.nearest import did_you_mean, nearest
-from sparkdl_runner.redaction import Redactor
+
+_KEYS = "keys and their values"
 
 
 class Settings(pydantic.BaseModel):
@@ -29,12 +32,14 @@ class Settings(pydantic.BaseModel):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _refuse_unknown_keys(cls, given: Any) -> Any:
-        if isinstance(given, Mapping):
-            for key in given:
-                if key not in cls.model_fields:
-                    raise ValueError(
-                        f"there is no key {key!r}{did_you_mean(key, cls.model_fields)}"
-                    )
+        if isinstance(given, cls):
+            return given
+        if not isinstance(given, Mapping):
+            expected = "a text, or keys and their values" if cls.has_short_form else _KEYS
+            raise PydanticCustomError("no_keys", "it should be {expected}", {"expected": expected})
+        for key in given:
+            if key not in cls.model_fields:
+                raise ValueError(f"there is no key {key!r}{did_you_mean(key, cls.model_fields)}")
         return given
 
 
@@ -91,13 +96,11 @@ def load(kind: type[_Settings], path: str | None, flags: Mapping[str, Any]) -> _
     Raises:
         ConfigError: Of the first thing that is wrong.
     """
-    found = {} if path is None else read_yaml(path)
-    where = path or "the flags"
+    found = _put_over({} if path is None else read_yaml(path), flags)
     try:
-        return kind.model_validate(_put_over(found, flags))
+        return kind.model_validate(found)
     except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        raise ConfigError(f"{where}: {_sentence(first)}") from None
+        raise ConfigError(f"{path or 'the flags'}: {sentence(error, found)}") from None
 
 
 def read_yaml(path: str) -> dict[str, Any]:
@@ -109,8 +112,11 @@ def read_yaml(path: str) -> dict[str, Any]:
     try:
         with open(path, encoding="utf-8") as file:
             found = yaml.load(file, _Loader)  # noqa: S506 - it is a safe loader
+    except IsADirectoryError:
+        raise ConfigError(f"{path} is a folder, and no YAML file{_files_in(path)}") from None
     except OSError as error:
-        near = _did_you_mean_file(path)
+        is_gone = isinstance(error, (FileNotFoundError, NotADirectoryError))
+        near = _did_you_mean_file(path) if is_gone else "."
         raise ConfigError(f"cannot read {path}: {error.strerror}{near}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is no text in UTF-8.") from None
@@ -120,7 +126,7 @@ def read_yaml(path: str) -> dict[str, Any]:
     if found is None:
         return {}
     if not isinstance(found, dict):
-        raise ConfigError(f"{path} holds {_kind(found)}; it must hold keys and their values.")
+        raise ConfigError(f"{path} holds {_kind(found)}; it must hold {_KEYS}.")
     return found
 
 
@@ -135,9 +141,20 @@ def parse_value(text: str) -> Any:
 class _Loader(yaml.SafeLoader):
     """Safe YAML, in which 1e-4 is a number, and no key hides an earlier one."""
 
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except ValueError as error:  # Of what looks like a date or a number, and is none.
+            told = f"{node.value!r} has no value ({error}); a text goes into quotes"
+            raise yaml.constructor.ConstructorError(None, None, told, node.start_mark) from None
+
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(
+                    None, None, "a key is a list or a mapping, and no text", key_node.start_mark
+                )
             key = key_node.value
             if key in seen:
                 raise yaml.constructor.ConstructorError(
@@ -161,26 +178,22 @@ def _put_over(below: Any, above: Any) -> Any:
     return {**below, **{key: _put_over(below.get(key), value) for key, value in above.items()}}
 
 
-def _sentence(found: Any) -> str:
-    """One sentence on what pydantic has found."""
-    place = ".".join(str(part) for part in found["loc"])
-    if found["type"] == "missing":
-        return f"{place} is missing."
-    if found["type"] == "value_error":
-        told = found["msg"].removeprefix("Value error, ")
-        told = f"{place}: {told}" if place else told
-    else:
-        expected = found["msg"].replace("Input should", "it should")
-        told = f"{place} is {Redactor()(repr(found['input']))[:200]}; {expected}"
-    return told if told.endswith((".", "?")) else f"{told}."
-
-
 def _kind(value: Any) -> str:
-    return "a list" if isinstance(value, list) else f"a {type(value).__name__}"
+    if isinstance(value, list):
+        return "a list"
+    return "a text" if isinstance(value, str) else "a single value"
+
+
+def _files_in(folder: str) -> str:
+    found = sorted(str(file) for file in Path(folder).glob("*.y*ml"))
+    return f"; there is {found[0]} in it." if len(found) == 1 else "."
 
 
 def _did_you_mean_file(path: str) -> str:
     folder = Path(path).parent
     if not folder.is_dir():
         return f" (there is no folder {folder})."
-    return nearest(path, [str(file) for file in folder.iterdir()])
+    try:
+        return nearest(path, [str(file) for file in folder.iterdir() if file.is_file()])
+    except OSError:  # A folder may be open to those who know what is in it.
+        return "."

@@ -10,6 +10,7 @@ import pydantic
 from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.filesystem import redact
 from sparkdl_runner.jobs import storage
+from sparkdl_runner.jobs.java_cause import java_cause
 from sparkdl_runner.jobs.settings import Settings
 from sparkdl_runner.nearest import did_you_mean, nearest
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 _TABLE = re.compile(r"(\w+|`[^`]+`)(\.(\w+|`[^`]+`)){0,2}")
 _BY_ENDING = {".csv": "csv", ".json": "json", ".jsonl": "json", ".orc": "orc"}
 _FILE = (*_BY_ENDING, ".parquet")
+_HEADER = "header"
+# Spark's own defaults take the first line for a row, and every number for a text.
+_CSV_OPTIONS = {_HEADER: True, "inferSchema": True}
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
 def is_table(text: str) -> bool:
@@ -36,7 +41,7 @@ class Source(Settings):
     format: Literal["parquet", "delta", "csv", "json", "orc"] | None = None
     """Of the files; None for what the path looks like, else Parquet."""
     options: dict[str, str | int | float | bool] = pydantic.Field(default_factory=dict)
-    """Options of Spark's reader, such as ``header: true``."""
+    """Options of Spark's reader; for CSV they are ``header`` and ``inferSchema`` if not given."""
     columns: list[str] | None = None
     """Which columns are read; None for all."""
     where: str | None = None
@@ -84,8 +89,8 @@ class Source(Settings):
         except AnalysisException as error:
             raise ConfigError(self._why_not(spark, error)) from None
         except Exception as error:
-            told = _first_line(error)
-            raise ConfigError(f"Spark cannot read {self.place}: {told}.") from None
+            raise ConfigError(self._unreadable(java_cause(error))) from None
+        self._check_header(frame)
         unknown = [one for one in self.columns or [] if one not in frame.columns]
         if unknown:
             near = did_you_mean(unknown[0], frame.columns)
@@ -94,30 +99,74 @@ class Source(Settings):
             kept = frame if self.where is None else frame.where(self.where)
         except Exception as error:
             raise ConfigError(
-                f"the condition {self.where!r} does not fit {self.place}: {_first_line(error)}."
+                f"the condition {self.where!r} does not fit {self.place}: {java_cause(error)}."
             ) from None
         return kept if self.columns is None else kept.select(*[f"`{one}`" for one in self.columns])
 
     def _open(self, spark: SparkSession) -> DataFrame:
         if self.table is not None:
             return spark.table(self.table)
+        from sparkdl_runner.data import make_spark_converter
+        from sparkdl_runner.data.manifest import MANIFEST_NAME
+
         path = self.path or ""
         form = self.format or self._ending()
+        # Some filesystems raise where they are asked what is below a file.
+        may_be_folder = form in (None, "parquet") and not storage.is_file(path, spark)
         if form is None:
-            form = "delta" if storage.exists(spark, f"{path}/_delta_log") else "parquet"
-        return spark.read.format(form).options(**self.options).load(path)
+            is_delta = may_be_folder and storage.exists(spark, f"{path}/_delta_log")
+            form = "delta" if is_delta else "parquet"
+        if form == "parquet" and may_be_folder and storage.exists(spark, f"{path}/{MANIFEST_NAME}"):
+            url = storage.qualified(path, spark)
+            files = make_spark_converter(url, allow_nulls=True).file_urls
+            return spark.read.options(**self.options).parquet(*files)
+        reader = spark.read.format(form)
+        if form == "csv":
+            reader = reader.options(**_CSV_OPTIONS)
+        return reader.options(**self.options).load(path)
 
     def _ending(self) -> str | None:
         path = self.path or ""
         return next((form for end, form in _BY_ENDING.items() if path.endswith(end)), None)
 
+    def _check_header(self, frame: DataFrame) -> None:
+        """Refuses a CSV file whose first line was taken for a header, and holds numbers."""
+        given = {name.lower() for name in self.options}
+        if (self.format or self._ending()) != "csv" or _HEADER in given:
+            return
+        numbers = [name for name in frame.columns if _NUMBER.fullmatch(name)]
+        if numbers:
+            raise ConfigError(
+                f"the first line of {self.place} holds {numbers[0]}, and should be the names of "
+                "the columns: say by options {header: false} that it is a row like the others "
+                "(columns are _c0, _c1, … then), or by {header: true} that it is the header."
+            )
+
     def _why_not(self, spark: SparkSession, error: Exception) -> str:
         told = str(error)
         if self.table is not None and ("NOT_FOUND" in told or "not found" in told):
-            return f"there is no table {self.table}{_nearest_table(spark, self.table)}"
+            near = _path_of_that_name(spark, self.table) or _nearest_table(spark, self.table)
+            return f"there is no table {self.table}{near}"
         if "PATH_NOT_FOUND" in told:
             return f"there is nothing at {self.place}."
-        return f"Spark cannot read {self.place}: {_first_line(error)}."
+        return self._unreadable(java_cause(error))
+
+    def _unreadable(self, why: str) -> str:
+        told = f"Spark cannot read {self.place}: {why}."
+        if self.path is not None and self.format is None and self._ending() is None:
+            told += " Files are Parquet unless format says that they are csv, json, orc or delta."
+        return told
+
+
+def _path_of_that_name(spark: SparkSession, table: str) -> str | None:
+    """What to say where a path was meant, which without a slash is read as a table's name."""
+    try:
+        is_there = storage.exists(spark, table)
+    except ConfigError:
+        return None
+    if not is_there:
+        return None
+    return f"; there are files of that name: write ./{table}, since a path holds a slash."
 
 
 def _nearest_table(spark: SparkSession, table: str) -> str:
@@ -129,8 +178,3 @@ def _nearest_table(spark: SparkSession, table: str) -> str:
         return nearest(name, [found.apply(index).table() for index in range(found.size())])
     except Exception:  # Some other catalog, which need not answer so.
         return "."
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__).strip().rstrip(".")[:400]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from sparkdl_runner.errors import ConfigError
-from sparkdl_runner.filesystem import normalize_url, redact
+from sparkdl_runner.filesystem import local_path, normalize_url, redact
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,6 +49,27 @@ def exists(spark: SparkSession, path: str) -> bool:
         raise ConfigError(f"cannot look at {redact(path)}: {_cause(error)}.") from None
 
 
+def is_file(path: str, spark: SparkSession | None) -> bool:
+    """Whether one file is there, and no folder.
+
+    Raises:
+        ConfigError: It is no usable URL, or Spark cannot look.
+    """
+    if spark is None:
+        from sparkdl_runner.filesystem import open_filesystem
+
+        url = qualified(path, None)
+        try:
+            arrow, place = open_filesystem(url)
+            return bool(arrow.get_file_info(place).is_file)
+        except (OSError, ImportError):
+            return False  # What goes on to read it says why it cannot.
+    if not exists(spark, path):
+        return False
+    filesystem, there = _open(spark, path)
+    return bool(filesystem.getFileStatus(there).isFile())
+
+
 def is_empty(spark: SparkSession, path: str) -> bool:
     """Whether nothing is there, or an empty folder."""
     if not exists(spark, path):
@@ -83,11 +106,15 @@ def check_writable(spark: SparkSession, path: str) -> None:
 def check_ranks_may_write(url: str) -> None:
     """The same by the way that ranks take, from this host.
 
+    Folders that it made stay on other storage than this host's own and mounts: of those, pyarrow
+    deletes none without what another job may have put into it meanwhile.
+
     Raises:
         ConfigError: That fails.
     """
     from sparkdl_runner.filesystem import open_filesystem
 
+    made = _missing_here(url)
     try:
         filesystem, folder = open_filesystem(url)
         filesystem.create_dir(folder, recursive=True)
@@ -100,6 +127,19 @@ def check_ranks_may_write(url: str) -> None:
             f"cannot write to {redact(url)}: {told.rstrip('.')}. Make it writable, or choose "
             "another place."
         ) from None
+    finally:
+        for one in made:
+            with suppress(OSError):  # It was not made, or another job has put something there.
+                one.rmdir()
+
+
+def _missing_here(url: str) -> list[Path]:
+    """The folder and those above it that this host lacks, the lowest first."""
+    path = local_path(url)
+    if path is None:
+        return []
+    folder = Path(path)
+    return [one for one in (folder, *folder.parents) if not os.path.exists(one)]
 
 
 def _missing(filesystem: Any, folder: Any) -> list[Any]:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from sparkdl_runner.data import SparkDatasetConverter
+    from sparkdl_runner.jobs.source import Source
 
 CHECKPOINT_URL_TAG = "sparkdl_runner.checkpoint_url"
 
@@ -102,12 +103,15 @@ def prepared(settings: TrainSettings, also: Iterable[str] = ()) -> Iterator[Trai
     resumed_url = None
     if settings.tracking:
         mlflow_run.use(settings.tracking)
-        resumed_url = _resumed_url(settings, settings.tracking.run_id, main)
+        resumed_url = _resumed_url(settings, settings.tracking, main)
     if resumed_url is not None and settings.checkpoint_url is None:
         also = [*also, "checkpoint_url"]
     _check_arguments(main, settings, also, of_example)
-    needs_spark = settings.num_proc >= 0 or of_example is not None
-    needs_spark |= not all(source.is_plain for source in settings.data.values())
+    needs_spark = (
+        settings.num_proc >= 0
+        or of_example is not None
+        or not all(_stays(source, None) for source in settings.data.values())
+    )
     with ExitStack() as stack:
         spark = None
         if needs_spark:
@@ -144,16 +148,17 @@ def _function(settings: TrainSettings) -> tuple[Callable[..., Any], Callable[...
 
 
 def _resumed_url(
-    settings: TrainSettings, run_id: str | None, main: Callable[..., Any]
+    settings: TrainSettings, tracking: Tracking, main: Callable[..., Any]
 ) -> str | None:
     """Where the run that is gone on with keeps its checkpoints; None where there is none.
 
     Raises:
         ConfigError: There is no such run, or what it keeps and what is asked for do not fit.
     """
+    run_id = tracking.run_id
     if run_id is None:
         return None
-    url = mlflow_run.tag(run_id, CHECKPOINT_URL_TAG)
+    url = mlflow_run.tag(run_id, CHECKPOINT_URL_TAG, tracking.opening_timeout_seconds)
     if url is None and settings.checkpoint_url is not None:
         raise ConfigError(
             f"the MLflow run {run_id} has no checkpoints of this job (no tag "
@@ -213,13 +218,18 @@ def _parameters(main: Callable[..., Any]) -> list[str]:
     return [] if takes_any else [one.name for one in parameters]
 
 
+def _stays(source: Source, spark: SparkSession | None) -> bool:
+    """Whether it is read where it is: a folder of Parquet files, and no file and no Delta table."""
+    if not source.is_plain or storage.is_file(source.path or "", spark):
+        return False
+    return spark is None or not storage.exists(spark, f"{source.path}/_delta_log")
+
+
 def _open(source: Any, spark: SparkSession | None) -> DataFrame | SparkDatasetConverter:
     """A folder of Parquet files as it is; of everything else, a DataFrame."""
     from sparkdl_runner.data import DatasetError, make_spark_converter
 
-    if not source.is_plain or (
-        spark is not None and storage.exists(spark, f"{source.path}/_delta_log")
-    ):
+    if not _stays(source, spark):
         if spark is None:
             raise ConfigError(f"{source.place} needs Spark to be read.")
         return source.read(spark)  # type: ignore[no-any-return]

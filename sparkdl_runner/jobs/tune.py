@@ -160,9 +160,9 @@ class _Search:
         if (found := _number(value)) is not None:
             return found
         raise RunnerError(
-            f"The training returned a {type(value).__name__} without {name!r}, and its run "
-            f"{run_id} has no such metric{did_you_mean(name, logged)} Return it from the function, "
-            "or log it."
+            f"The training returned a value of type {type(value).__name__} without {name!r}, and "
+            f"its run {run_id} has no such metric{did_you_mean(name, logged)} Return it from the "
+            "function, or log it."
         )
 
     def _keep_best(self) -> None:

@@ -11,7 +11,8 @@ from sparkdl_runner.redaction import Redactor
 from sparkdl_runner.tracking.deadline import TookTooLongError, within
 
 _Result = TypeVar("_Result")
-_WITHOUT = "run without MLflow: RunConfig(tracking=False)."
+# In the words of those who write Python, and of those who write YAML.
+WITHOUT = "run without MLflow: RunConfig(tracking=False), or mlflow: false for the train job."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +64,7 @@ class Asking:
             advice = "It is not there: leave run_id out for a new run, or correct it."
         return (
             f"MLflow at {Redactor()(self.uri)} cannot {what}: {told.rstrip('.')}. {advice} To "
-            f"{_WITHOUT}"
+            f"{WITHOUT}"
         )
 
 
@@ -71,6 +72,6 @@ def no_answer(uri: str, what: str, timeout_seconds: float) -> str:
     """Says that a store that is there hangs, and what to do."""
     return (
         f"MLflow at {Redactor()(uri)} gave no answer within {timeout_seconds:g} s when it was to "
-        f"{what}. Look at the server's log, and whether its database answers; wait longer with "
-        f"Tracking(opening_timeout_seconds=...); or {_WITHOUT}"
+        f"{what}. Look at the server's log, and whether its database answers; wait longer, "
+        f"with a greater opening_timeout_seconds; or {WITHOUT}"
     )

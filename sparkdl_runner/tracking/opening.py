@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.redaction import Redactor
-from sparkdl_runner.tracking.asking import Asking
+from sparkdl_runner.tracking.asking import WITHOUT, Asking
 from sparkdl_runner.tracking.lease import Lease
 from sparkdl_runner.tracking.server import why_unreachable
 from sparkdl_runner.tracking.settings import Tracking
@@ -107,8 +107,7 @@ def check_store(settings: Tracking) -> str:
     _check_scheme(uri, Redactor()(uri))
     if wrong := why_unreachable(uri):
         raise LaunchError(
-            f"The MLflow tracking server {wrong}. Start it, correct the tracking URI, or run "
-            "without MLflow: RunConfig(tracking=False)."
+            f"The MLflow tracking server {wrong}. Start it, correct the tracking URI, or {WITHOUT}"
         )
     return uri
 
@@ -117,7 +116,7 @@ def _import_mlflow() -> Any:
     if importlib.util.find_spec("mlflow") is None:
         raise LaunchError(
             "MLflow is not installed on the driver: run pip install 'sparkdl-runner[mlflow]', or "
-            "run without it: RunConfig(tracking=False)."
+            f"{WITHOUT}"
         )
     import mlflow
 
@@ -125,7 +124,7 @@ def _import_mlflow() -> Any:
     if found < LEAST_VERSION:
         raise LaunchError(
             f"MLflow {mlflow.__version__} is installed on the driver; 3.11 or later is needed: run "
-            "pip install 'mlflow>=3.11,<4', or run without it: RunConfig(tracking=False)."
+            f"pip install 'mlflow>=3.11,<4', or {WITHOUT}"
         )
     return mlflow
 

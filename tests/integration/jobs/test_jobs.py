@@ -91,6 +91,15 @@ def test_a_table_is_converted_and_trained_on_and_the_run_tells_it(
     assert "already: choose another output, or --mode overwrite" in capfd.readouterr().err
     again = ("--source", source, "--output", converted, "--mode", "overwrite")
     assert call(convert.JOB, *again) == 0
+    holding_nulls = tmp_path / "holding-nulls"
+    spark.sql("SELECT if(id > 1, id, NULL) AS id FROM range(4)").write.parquet(str(holding_nulls))
+    capfd.readouterr()
+    assert call(convert.JOB, "--source", holding_nulls, *again[2:]) == 1
+    assert "There are nulls in column 'id'" in capfd.readouterr().err
+    # The earlier one is as it was, also as a source.
+    copy = ("--source", f"{{path: {converted}, columns: [label]}}", "--output", tmp_path / "copy")
+    assert call(convert.JOB, *copy) == 0
+    assert "50 rows in " in capfd.readouterr().out
 
     (tmp_path / "shop_training.py").write_text(FUNCTION)
     config = tmp_path / "train.yaml"
@@ -179,6 +188,7 @@ REFUSED = [
     (train, {"checkpoint-url": "/proc/nothing"}, "cannot write to file:///proc/nothing: "),
     (train, {"cache-url": "/proc/nothing"}, "cannot write to /proc/nothing: "),
     (train, {"mlflow": "tracking_uri=http://127.0.0.1:9"}, "The MLflow tracking server "),
+    (train, {"runner": "min_num_proc=3"}, "min_num_proc is 3, and num_proc=2 starts only 2 ranks"),
     (train, {"num-proc": 99}, "99 ranks need 99 task slots at once"),
     (convert, {"source": "nowhere"}, "there is no table nowhere."),
     (convert, {"source": "/nowhere/x.csv"}, "there is nothing at /nowhere/x.csv."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from sparkdl_runner.checkpoint import CheckpointManager
@@ -51,10 +52,25 @@ def test_damage_is_named_and_is_exit_code_1(tmp_path, capsys):
     assert "damaged" in capsys.readouterr().out
 
 
-def test_nothing_there_is_exit_code_2(tmp_path, capsys):
+def test_nothing_there_is_exit_code_2(tmp_path, capsys, monkeypatch):
     assert main(["checkpoints", "ls", str(tmp_path)]) == 2
     assert capsys.readouterr().err == (
         f"sparkdl-runner checkpoints: there is no checkpoint in {tmp_path}.\n"
     )
+    monkeypatch.chdir(tmp_path)
+    assert main(["checkpoints", "ls", "."]) == 2
+    assert capsys.readouterr().err.endswith(f" there is no checkpoint in {tmp_path}.\n")
     assert main(["checkpoints", "verify", "nix://bucket/x"]) == 2
     assert "cannot read nix://bucket/x" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("action", ["ls", "verify"])
+def test_what_is_no_folder_is_said(tmp_path, capsys, monkeypatch, action):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.pt").touch()
+    for place, found in (("./nope", "is not there"), ("model.pt", "is a file")):
+        assert main(["checkpoints", action, place]) == 2
+        assert capsys.readouterr().err == (
+            f"sparkdl-runner checkpoints: {(tmp_path / place).resolve()} {found}; it must be a "
+            "folder of checkpoints.\n"
+        )

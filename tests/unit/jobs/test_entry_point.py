@@ -68,16 +68,19 @@ def test_a_method_of_a_class(tmp_path):
         ("sjob_traning:train", "there is no module 'sjob_traning' in "),
         ("sjob_traning:train", "did you mean 'sjob_training'?"),
         ("sjob_training:trian", "sjob_training has no function 'trian'; did you mean 'train'?"),
-        ("sjob_training:SIZE", "is 3, a int, and no function."),
+        ("sjob_training:SIZE", "sjob_training:SIZE is 3, and no function."),
         ("nowhere.py:train", "there is no file nowhere.py."),
         ("sjob_broken:train", "importing sjob_broken failed with ZeroDivisionError: "),
         ("sjob_broken.py:train", "importing sjob_broken.py failed with ZeroDivisionError: "),
+        ("sjob_ends:train", "importing sjob_ends asked the process to end (SystemExit(3)): put"),
+        ("sjob_ends.py:train", "importing sjob_ends.py asked the process to end (SystemExit(3))"),
         ("sjob_needs:train", "importing sjob_needs failed with ModuleNotFoundError: No module"),
     ],
 )
 def test_what_is_not_there_is_named(tmp_path, text, sentence):
     (tmp_path / "sjob_training.py").write_text("SIZE = 3\n\ndef train():\n    pass\n")
     (tmp_path / "sjob_broken.py").write_text("1 / 0\n")
+    (tmp_path / "sjob_ends.py").write_text("raise SystemExit(3)\n")
     (tmp_path / "sjob_needs.py").write_text("import sjob_not_installed\n")
     with pytest.raises(ConfigError) as raised:
         find_function(text)

@@ -13,6 +13,7 @@ from sparkdl_runner.config import RunConfig
 from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs.settings import load, parse_value, read_yaml
 from sparkdl_runner.jobs.train_settings import TrainSettings
+from sparkdl_runner.jobs.tune_settings import TuneSettings
 
 GOOD = {"example": "digits", "num_proc": 2}
 
@@ -72,10 +73,21 @@ def test_flags_are_put_over_the_file_entry_by_entry(tmp_path):
         ({"runner": {"max_restarts": -1}}, "runner: max_restarts is -1; it must be 0 or more."),
         ({"runner": {"max_restarts": "1"}}, "runner: max_restarts is '1'; it must be a whole"),
         ({"runner": {"min_num_proc": 3}}, "min_num_proc is 3, and num_proc=2 starts only 2 ranks"),
-        ({"runner": 3}, "runner is 3; it should be a valid dictionary"),
-        ({"mlflow": {"experimant": "x"}}, "there is no key 'experimant'; did you mean 'experim"),
-        ({"mlflow": {"experiment": 3}}, "Tracking: experiment is 3; it must be a text, or None."),
-        ({"mlflow": {"alias": "x"}}, "alias needs a registered_model_name."),
+        ({"runner": 3}, "the flags: runner is 3; it should be keys and their values."),
+        ({"runner": None}, "runner is None; it should be keys and their values."),
+        (
+            {"mlflow": {"experimant": "x"}},
+            "the flags: mlflow: there is no key 'experimant'; did you mean 'experiment'?",
+        ),
+        (
+            {"mlflow": {"experiment": 3}},
+            "flags: mlflow: Tracking: experiment is 3; it must be a text, or None.",
+        ),
+        ({"mlflow": {"alias": "x"}}, "the flags: mlflow: alias needs a registered_model_name."),
+        ({"mlflow": {"alias": 3}}, "the flags: mlflow.alias is 3; it should be a text."),
+        ({"mlflow": True}, "mlflow is True; it should be keys and their values, or false."),
+        ({"hyperparameters": [1]}, "hyperparameters is [1]; it should be keys and their values."),
+        ({"hyperparameters": {3: 1}}, "hyperparameters has the key 3, which is no text: put it "),
         (
             {"checkpoint_url": "/c", "hyperparameters": {"checkpoint_url": "/c"}},
             "hyperparameters.checkpoint_url is also given outside of them.",
@@ -99,7 +111,9 @@ def test_what_is_wrong_is_one_sentence(change, sentence):
         ({"tabel": "t"}, "there is no key 'tabel'; did you mean 'table'?"),
         ({"table": "t", "format": "csv"}, "the table t has a format of its own: leave it out."),
         ({"path": "/p", "format": "xls"}, "data.x.format is 'xls'; it should be 'parquet', "),
-        (7, "data.x is 7; "),
+        (7, "data.x is 7; it should be a text, or keys and their values."),
+        ({"path": "/p", "columns": "a"}, "data.x.columns is 'a'; it should be a list."),
+        ({"path": "/p", "columns": ["a", 3]}, "data.x.columns.1 is 3; it should be a text."),
     ],
 )
 def test_a_source_that_is_none(source, sentence):
@@ -127,6 +141,32 @@ def test_a_text_is_a_table_or_a_path(text, kind):
     assert getattr(source, kind) == text
 
 
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"parallel": "x"}, "tune.parallel is 'x'; it should be a valid integer, or 'auto'."),
+        ({"parallel": 0}, "tune.parallel: it must be 1 or more, or auto."),
+        ({"trials": 0}, "tune.trials is 0; it should be greater than or equal to 1."),
+        ({"search_space": {}}, "tune.search_space is {}; it should hold at least 1 entry."),
+        ({"search_space": {"int": 3}}, "tune.search_space.int is 3; it should be keys and their "),
+        (
+            {"search_space": {"lr": {"low": "x", "high": 1}}},
+            "tune.search_space.lr.low is 'x'; it should be a valid number.",
+        ),
+        ({"metric": None}, "tune.metric is None; it should be a text."),
+    ],
+)
+def test_a_search_that_is_none(change, sentence):
+    search = {"metric": "m", "search_space": {"lr": {"low": 0.1, "high": 1}}}
+    given = {**GOOD, "mlflow": {"experiment": "e"}, "tune": {**search, **change}}
+    with pytest.raises(ConfigError) as raised:
+        load(TuneSettings, None, given)
+    assert f"the flags: {sentence}" in str(raised.value)
+    del search["metric"]
+    with pytest.raises(ConfigError, match=r"^the flags: tune\.metric is missing\.$"):
+        load(TuneSettings, None, {**given, "tune": search})
+
+
 def test_a_secret_in_a_wrong_value_is_not_shown():
     with pytest.raises(ConfigError) as raised:
         load(TrainSettings, None, {**GOOD, "num_proc": "http://me:hunter22@host"})
@@ -139,7 +179,14 @@ def test_a_secret_in_a_wrong_value_is_not_shown():
         ("a: 1\na: 2\n", "the key 'a' is there twice"),
         ("a: [1", "is no YAML: "),
         ("- 1\n", "holds a list; it must hold keys and their values."),
-        ("just text", "holds a str; "),
+        ("just text", "holds a text; it must hold keys and their values."),
+        ("3", "holds a single value; "),
+        ("? [a, b]\n: 1\n", "is no YAML: a key is a list or a mapping, and no text"),
+        ("a: {? {b: 1} : 2}\n", "is no YAML: a key is a list or a mapping, and no text"),
+        (
+            "a: 2025-13-45\n",
+            "is no YAML: '2025-13-45' has no value (month must be in 1..12); a text",
+        ),
         ("a: !!python/object/apply:os.getpid []\n", "is no YAML: could not determine"),
     ],
 )
@@ -155,9 +202,21 @@ def test_a_file_that_is_not_there_is_named_with_its_neighbour(tmp_path):
         read_yaml(path.replace("train", "trian"))
     with pytest.raises(ConfigError, match="there is no folder"):
         read_yaml(str(tmp_path / "nowhere" / "train.yaml"))
+    with pytest.raises(ConfigError, match=r"there is no folder .*train\.yaml"):
+        read_yaml(f"{path}/train.yaml")
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\xff")
     with pytest.raises(ConfigError, match=r"bytes.yaml is no "):
         read_yaml(str(tmp_path / "bytes.yaml"))
+
+
+def test_a_folder_in_place_of_a_file_is_named_with_the_file_in_it(tmp_path):
+    with pytest.raises(ConfigError) as raised:
+        read_yaml(str(tmp_path))
+    assert str(raised.value) == f"{tmp_path} is a folder, and no YAML file."
+    path = written(tmp_path, "")
+    with pytest.raises(ConfigError) as raised:
+        read_yaml(str(tmp_path))
+    assert str(raised.value) == f"{tmp_path} is a folder, and no YAML file; there is {path} in it."
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
@@ -177,3 +236,8 @@ def test_numbers_as_people_write_them():
     assert math.isinf(parse_value(".inf"))
     assert parse_value("3e") == "3e"
     assert parse_value("[1, 2e-1]") == [1, 0.2]
+
+
+@pytest.mark.parametrize("text", ["2025-13-45", "? [a, b]", "[1", "!!int x"])
+def test_what_is_no_yaml_is_a_text(text):
+    assert parse_value(text) == text

@@ -1,0 +1,80 @@
+"""One sentence on settings that pydantic has refused, in the words of whoever wrote them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pydantic
+
+from sparkdl_runner.redaction import Redactor
+
+_EXPECTED = {
+    "dict_type": "it should be keys and their values",
+    "list_type": "it should be a list",
+    "string_type": "it should be a text",
+}
+
+
+def sentence(error: pydantic.ValidationError, given: Mapping[str, Any]) -> str:
+    """Says what is wrong first.
+
+    Args:
+        error: What pydantic has found.
+        given: The settings that it was given.
+    """
+    findings: list[Any] = list(error.errors())
+    first = findings[0]
+    keys = _keys(first["loc"], given)
+    if first["type"] == "missing":
+        return f"{_dotted((*keys, first['loc'][-1]))} is missing."
+    if first["loc"][-1:] == ("[key]",):
+        key = _shown(first["input"])
+        return f"{_dotted(keys[:-1])} has the key {key}, which is no text: put it in quotes."
+    if first["type"] == "value_error":
+        told = str(first["ctx"]["error"])
+        told = f"{_dotted(keys)}: {told}" if keys else told
+    else:
+        # Where several types are allowed, each has a finding of its own.
+        expected = dict.fromkeys(
+            _expected(one)
+            for one in findings
+            if one["type"] != "value_error" and _keys(one["loc"], given) == keys
+        )
+        if "it should be a valid number" in expected:
+            expected.pop("it should be a valid integer", None)
+        told = " or ".join(expected).replace(" or it should be ", ", or ")
+        told = f"{_dotted(keys)} is {_shown(first['input'])}; {told}"
+    return told if told.endswith((".", "?")) else f"{told}."
+
+
+def _keys(location: tuple[int | str, ...], given: Any) -> tuple[int | str, ...]:
+    """The keys that lead to a place.
+
+    A location also has names that pydantic gives to the types that a value may have.
+    """
+    keys: list[int | str] = []
+    for part in location:
+        is_index = isinstance(given, list) and isinstance(part, int)
+        if is_index or (isinstance(given, Mapping) and part in given):
+            given = given[part]
+            keys.append(part)
+    return tuple(keys)
+
+
+def _expected(finding: Any) -> str:
+    kind, context = finding["type"], finding.get("ctx", {})
+    if kind == "too_short":
+        least = context["min_length"]
+        return f"it should hold at least {least} {'entry' if least == 1 else 'entries'}"
+    if kind == "literal_error":
+        return f"it should be {context['expected'].replace('False', 'false')}"
+    return _EXPECTED.get(kind, str(finding["msg"]).replace("Input should", "it should"))
+
+
+def _dotted(keys: tuple[int | str, ...]) -> str:
+    return ".".join(map(str, keys))
+
+
+def _shown(value: Any) -> str:
+    return Redactor()(repr(value))[:200]

@@ -1,0 +1,23 @@
+"""A job is told how to do without MLflow in words that its settings know."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from sparkdl_runner.errors import ConfigError
+from sparkdl_runner.jobs import mlflow_run
+from sparkdl_runner.tracking import Tracking
+
+
+def test_without_mlflow_is_said_for_python_and_for_yaml():
+    with socket.socket() as nobody_listens:
+        nobody_listens.bind(("127.0.0.1", 0))
+        port = nobody_listens.getsockname()[1]
+        with pytest.raises(ConfigError) as raised:
+            mlflow_run.use(Tracking(tracking_uri=f"http://127.0.0.1:{port}"))
+    assert str(raised.value).endswith(
+        " Start it, correct the tracking URI, or run without MLflow: RunConfig(tracking=False), or "
+        "mlflow: false for the train job."
+    )
