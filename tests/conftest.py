@@ -22,9 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Runs in one lane what the other one's Spark, Arrow and NumPy cannot change."""
     for item in items:
         if item.get_closest_marker("one_lane") and not IN_CLASSIC_LANE:
-            item.add_marker(
-                pytest.mark.skip(reason="the same in the classic lane")
-            )
+            item.add_marker(pytest.mark.skip(reason="the same in the classic lane"))
 
 
 def _threads() -> set[str]:

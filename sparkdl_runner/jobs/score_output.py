@@ -1,0 +1,84 @@
+"""Where scores go: a table or a folder, in which no half of them ever looks whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from sparkdl_runner.errors import ConfigError, RunnerError
+from sparkdl_runner.jobs import storage
+from sparkdl_runner.jobs.overwriting import delete_if_empty, overwrite
+from sparkdl_runner.jobs.score_failure import cause
+from sparkdl_runner.jobs.score_settings import ScoreSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# With it, Spark 4.3 hands a function that takes a vector's array all columns as they come from the
+# file, and cannot put the vector itself into Arrow. Older Sparks do not know it.
+_COLUMNAR_INPUT = "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled"
+
+
+def check_output(settings: ScoreSettings, spark: SparkSession) -> None:
+    """Sees to it that the scores can be written.
+
+    Raises:
+        ConfigError: Something is there already, or the folder is not writable.
+    """
+    if settings.is_table:
+        if settings.mode == "error" and spark.catalog.tableExists(settings.output):
+            raise ConfigError(
+                f"there is a table {settings.output} already: choose another output, or --mode "
+                "overwrite or append."
+            )
+        return
+    if settings.mode == "error" and not storage.is_empty(spark, settings.output):
+        raise ConfigError(
+            f"there are files in {settings.output} already: choose another output, or --mode "
+            "overwrite or append."
+        )
+    storage.check_writable(spark, settings.output)
+
+
+def write_scores(settings: ScoreSettings, spark: SparkSession, scored: DataFrame) -> None:
+    """Scores and writes.
+
+    Raises:
+        RunnerError: That failed.
+    """
+    is_new = not settings.is_table and not storage.exists(spark, settings.output)
+    try:
+        with _plain_input(spark):
+            _write(settings, spark, scored)
+    except RunnerError:
+        raise
+    except Exception as error:
+        if is_new:
+            with suppress(Exception):  # It must not hide why nothing was written.
+                delete_if_empty(spark, settings.output)
+        raise RunnerError(f"The scores were not written: {cause(error)}.") from error
+
+
+def _write(settings: ScoreSettings, spark: SparkSession, scored: DataFrame) -> None:
+    writer = scored.write.mode(settings.mode)
+    form = settings.format
+    if settings.is_table:
+        (writer if form is None else writer.format(form)).saveAsTable(settings.output)
+    elif form == "delta" or settings.mode != "overwrite":
+        writer.format(form or "parquet").save(settings.output)
+    else:
+        overwrite(spark, settings.output, lambda place: scored.write.parquet(place))
+
+
+@contextmanager
+def _plain_input(spark: SparkSession) -> Iterator[None]:
+    before = spark.conf.get(_COLUMNAR_INPUT, None)
+    spark.conf.set(_COLUMNAR_INPUT, "false")
+    try:
+        yield
+    finally:
+        if before is None:
+            spark.conf.unset(_COLUMNAR_INPUT)
+        else:
+            spark.conf.set(_COLUMNAR_INPUT, before)
