@@ -44,7 +44,7 @@ def run(settings: ConvertSettings) -> None:
 
     with spark_session("convert", slots=0) as spark:
         url = storage.qualified(settings.output, spark)
-        if settings.mode == "error" and not storage.is_empty(spark, url):
+        if settings.mode == "error" and storage.names_in(spark, url):
             raise ConfigError(
                 f"there are files in {settings.output} already: choose another output, or "
                 "--mode overwrite."

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from sparkdl_runner.errors import ConfigError, RunnerError
+from sparkdl_runner.filesystem import redact
 from sparkdl_runner.jobs import storage
 from sparkdl_runner.jobs.overwriting import delete_if_empty, overwrite
 from sparkdl_runner.jobs.score_failure import cause
@@ -33,12 +34,27 @@ def check_output(settings: ScoreSettings, spark: SparkSession) -> None:
                 "overwrite or append."
             )
         return
-    if settings.mode == "error" and not storage.is_empty(spark, settings.output):
+    held = storage.names_in(spark, settings.output)
+    if settings.mode == "overwrite" and settings.format != "delta":
+        _check_replaceable(settings.output, held)
+    if settings.mode == "error" and held:
         raise ConfigError(
             f"there are files in {settings.output} already: choose another output, or --mode "
             "overwrite or append."
         )
     storage.check_writable(spark, settings.output)
+
+
+def _check_replaceable(output: str, held: list[str]) -> None:
+    """Refuses to delete what was never scores: a folder may have been named by mistake."""
+    if "_delta_log" in held:
+        raise ConfigError(f"{redact(output)} is a Delta table: overwrite it with --format delta.")
+    others = [one for one in held if not one.startswith(("_", ".")) and ".parquet" not in one]
+    if others:
+        raise ConfigError(
+            f"{redact(output)} holds {min(others)}, which is no Parquet file that Spark wrote, so "
+            "it is not overwritten: choose another output."
+        )
 
 
 def write_scores(settings: ScoreSettings, spark: SparkSession, scored: DataFrame) -> None:

@@ -70,12 +70,12 @@ def is_file(path: str, spark: SparkSession | None) -> bool:
     return bool(filesystem.getFileStatus(there).isFile())
 
 
-def is_empty(spark: SparkSession, path: str) -> bool:
-    """Whether nothing is there, or an empty folder."""
+def names_in(spark: SparkSession, path: str) -> list[str]:
+    """What a folder holds, by name; of a file its own name, and nothing where nothing is."""
     if not exists(spark, path):
-        return True
+        return []
     filesystem, there = _open(spark, path)
-    return len(filesystem.listStatus(there)) == 0
+    return [str(one.getPath().getName()) for one in filesystem.listStatus(there)]
 
 
 def check_writable(spark: SparkSession, path: str) -> None:

@@ -194,6 +194,26 @@ def test_a_failure_in_the_middle_leaves_nothing_that_looks_whole(
     assert names == {"_SUCCESS"}
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("notes.txt", "holds notes.txt, which is no Parquet"), ("_delta_log", "is a Delta table")],
+)
+def test_what_is_no_scores_is_not_overwritten(
+    rows: Path,
+    model: tuple[str, ...],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    name: str,
+    said: str,
+) -> None:
+    output = tmp_path / "precious"
+    (output / name).mkdir(parents=True)
+    arguments = (*model, "--source", rows, "--features", "[a, b, c]", "--output", output)
+    assert call(*arguments, "--mode", "overwrite") == 2
+    assert said in capfd.readouterr().err
+    assert [one.name for one in output.iterdir()] == [name]
+
+
 def test_a_table_whose_writing_failed_is_not_there(
     spark: Any, rows: Path, model: tuple[str, ...]
 ) -> None:
