@@ -147,7 +147,7 @@ def _name(main: object) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _find_unpicklable(main: Callable[..., Any], kwargs: Mapping[str, Any]) -> str | None:

@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from sparkdl_runner.tracking.rank_run import FOLDER_PREFIX
+from sparkdl_runner.tracking.rank_run import folder_prefix
 
 # Between its making and its being held a folder looks abandoned.
 ABANDONED_SECONDS = 3600.0
@@ -53,9 +53,9 @@ def _lock(path: Path) -> int | None:
 
 
 def _remove_abandoned(own: Path) -> None:
-    """Removes this user's other folders beside this one that nobody holds any more."""
+    """Removes this user's other folders of this host that nobody holds any more."""
     limit = time.time() - ABANDONED_SECONDS
-    for other in own.parent.glob(f"{FOLDER_PREFIX}*"):
+    for other in own.parent.glob(f"{folder_prefix()}*"):
         with suppress(OSError):  # Other ranks of this host may be at it, too.
             found = other.lstat()
             if other == own or found.st_uid != os.getuid() or found.st_mtime > limit:

@@ -17,6 +17,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterable
+from contextlib import suppress
 
 from sparkdl_runner import driver_log, function, lifeline, preemption, pulse, stacks, world
 from sparkdl_runner.backends import Backend, get_backend
@@ -103,8 +104,9 @@ def _run(line: Line, backend: Backend, envelope: Envelope, listener_fd: int | No
         payload = function.pack_result(value, envelope.world)
     except BaseException as error:
         _end_if_forked(pid, error)
-        if advice := backend.advice(error):
-            error.add_note(advice)
+        with suppress(Exception):  # Nothing may keep the error itself from being heard.
+            if advice := backend.advice(error):
+                error.add_note(advice)
         _send_failure(line, backend, error)
         recorder.close()  # Only now: the error must be heard, whatever becomes of the metrics.
         return 1

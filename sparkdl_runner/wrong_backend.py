@@ -59,8 +59,11 @@ def _raise_at_init(*args: object, **kwargs: object) -> NoReturn:
 
 def advice_on_torch(error: BaseException) -> str:
     """What to do where torch misses its rendezvous, as in a rank of another backend; else ""."""
-    # str(error) would run what the function's own exceptions do there.
-    if type(error) is not ValueError or "environment variable MASTER_" not in repr(error.args):
+    # Only a text of torch's own: to show anything else would run what the function's objects do.
+    is_torchs = type(error) is ValueError and any(
+        isinstance(one, str) and "environment variable MASTER_" in one for one in error.args
+    )
+    if not is_torchs:
         return ""
     return (
         "init_process_group() was called in a rank of the horovod backend, which is the default: "

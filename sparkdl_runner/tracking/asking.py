@@ -49,7 +49,7 @@ class Asking:
             ) from None  # MLflow's own way to that point tells a person nothing.
 
     def _sentence(self, error: Exception, what: str) -> str:
-        told = Redactor()((str(error) or type(error).__name__).strip().splitlines()[0][:500])
+        told = Redactor()((str(error).strip() or type(error).__name__).splitlines()[0][:500])
         code = getattr(error, "error_code", "")
         advice = "Check the tracking URI and the run's settings."
         if code in ("PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED") or any(

@@ -75,5 +75,5 @@ def problem_within(action: Callable[[], Any], timeout_seconds: float) -> str | N
     try:
         within(action, timeout_seconds)
     except Exception as error:
-        return (str(error) or type(error).__name__).strip().splitlines()[0].rstrip(".")
+        return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
     return None

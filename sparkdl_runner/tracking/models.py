@@ -133,7 +133,7 @@ def _why_not_exportable(network: Any, rows: Any) -> str | None:
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), _no_warnings():
             torch.export.export(network, (rows,), dynamic_shapes=dynamic)
     except Exception as error:  # Tracing runs the network's own code.
-        return (str(error) or type(error).__name__).strip().splitlines()[0][:200]
+        return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
     return None
 
 

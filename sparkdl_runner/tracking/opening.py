@@ -14,7 +14,7 @@ from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.redaction import Redactor
 from sparkdl_runner.tracking.asking import WITHOUT, Asking
 from sparkdl_runner.tracking.lease import Lease
-from sparkdl_runner.tracking.server import why_unreachable
+from sparkdl_runner.tracking.server import is_databricks, why_unreachable
 from sparkdl_runner.tracking.settings import Tracking
 
 LEAST_VERSION = (3, 11)
@@ -187,6 +187,9 @@ def _experiment(client: Any, name: str | None, active: Any, ask: Asking, *, is_g
             return str(active.info.experiment_id)
         from mlflow.tracking.fluent import _get_experiment_id
 
+        # On Databricks it follows from the notebook, of which only the notebook's thread knows.
+        if is_databricks(ask.uri):
+            return str(_get_experiment_id() or "0")
         return str(ask(_get_experiment_id, "find the experiment") or "0")
     found = ask(lambda: client.get_experiment_by_name(name), f"find experiment {name!r}")
     if found is None:

@@ -10,6 +10,8 @@ from sparkdl_runner.tracking.asking import Asking
 from sparkdl_runner.tracking.opening import ATTEMPT_TAG, Opened
 from sparkdl_runner.tracking.recorder import Entry
 
+# Of one metric there may be millions of points, which come page by page.
+_PAGES = 10
 # What is said at every look has steps of its own, and is never said again.
 _NOT_STEPS_OF_TRAINING = "system/"
 
@@ -33,7 +35,7 @@ class Past:
         Raises:
             LaunchError: MLflow does not say.
         """
-        ask = Asking(uri=opened.uri, timeout_seconds=opened.timeout_seconds)
+        ask = Asking(uri=opened.uri, timeout_seconds=_PAGES * opened.timeout_seconds)
         run_id = opened.run.info.run_id
         attempts = opened.first_attempt
         params = dict(opened.run.data.params)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-FOLDER_PREFIX = "sparkdl_runner-rank-"
 _MLFLOWS = ("MLFLOW_", "DATABRICKS_")
 _NOT_FOR_OTHER_RANKS = (
     "MLFLOW_TRACKING_USERNAME",
@@ -77,7 +77,7 @@ class RunTicket:
             other_ranks=self.other_ranks,
             rank=rank,
             host=host,
-            folder=tempfile.mkdtemp(prefix=FOLDER_PREFIX),
+            folder=tempfile.mkdtemp(prefix=folder_prefix()),
         )
         run.artifacts.mkdir(mode=0o700)
         # What the function starts, in another Python, must find the same run, or none.
@@ -107,6 +107,18 @@ class RunTicket:
     def not_for(self, rank: int) -> tuple[str, ...]:
         """Variables that a rank other than 0 must not have of its host: they would let it in."""
         return () if rank == 0 else _NOT_FOR_OTHER_RANKS
+
+
+def folder_prefix() -> str:
+    """How the names of ranks' folders begin on this host, since it was started.
+
+    Hosts may share their temporary folder, and locks on it need not reach from one to another.
+    """
+    try:
+        host = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        host = socket.gethostname()
+    return f"sparkdl_runner-rank-{host}-"
 
 
 def artifacts_in(folder: str | os.PathLike[str]) -> Path:

@@ -128,7 +128,7 @@ _PROTO_NUMBERS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 def is_remote(uri: str) -> bool:
     """Whether hosts other than the driver's can reach the store."""
-    return _is_databricks(uri) or urlsplit(uri).scheme not in ("", "file", "sqlite")
+    return is_databricks(uri) or urlsplit(uri).scheme not in ("", "file", "sqlite")
 
 
 def why_unreachable(uri: str, timeout_seconds: float = REQUEST_SECONDS) -> str | None:
@@ -139,7 +139,7 @@ def why_unreachable(uri: str, timeout_seconds: float = REQUEST_SECONDS) -> str |
         which only MLflow knows how to ask.
     """
     page = f"{uri.rstrip('/')}/health"
-    if _is_databricks(uri):
+    if is_databricks(uri):
         page = uri = _databricks_host(uri)
     if urlsplit(uri).scheme not in _REMOTE:
         return None
@@ -180,7 +180,7 @@ def credentials(uri: str) -> dict[str, str]:
     names = ("MLFLOW_", "DATABRICKS_", "AWS_", "AZURE_", "GOOGLE_")
     found = {name: value for name, value in os.environ.items() if name.startswith(names)}
     found.pop("MLFLOW_EXPERIMENT_NAME", None)  # The run's own has been chosen.
-    if _is_databricks(uri):
+    if is_databricks(uri):
         from mlflow.utils.databricks_utils import get_databricks_host_creds
 
         creds = get_databricks_host_creds(uri)
@@ -191,7 +191,7 @@ def credentials(uri: str) -> dict[str, str]:
     return found
 
 
-def _is_databricks(uri: str) -> bool:
+def is_databricks(uri: str) -> bool:
     return uri == "databricks" or uri.startswith("databricks://")
 
 
@@ -220,4 +220,4 @@ def _origin(error: BaseException) -> BaseException:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).strip().splitlines()[0][:500]
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:500]

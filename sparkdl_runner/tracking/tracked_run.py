@@ -63,7 +63,11 @@ class TrackedRun(Reports):
         self._redact = Redactor(secrets_of() + secrets_of(self._credentials))
         self._spool = Spool(default_folder() / f"{self.run_id}.jsonl")
         # What an earlier driver could not deliver is part of what the run has been told.
-        past = Past.of(opened, self._spool.waiting())
+        try:
+            past = Past.of(opened, self._spool.waiting())
+        except BaseException:
+            self._spool.close()
+            raise
         self.first_attempt = past.attempts
         self._journal = Journal(past.params, past.last_steps, self._redact)
         self._folder = RunFolder()
@@ -334,4 +338,4 @@ def _show(text: str) -> None:
 
 
 def _line(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).strip().splitlines()[0].rstrip(".")
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

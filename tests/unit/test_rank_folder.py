@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sparkdl_runner.rank_folder import ABANDONED_SECONDS, RankFolder
-from sparkdl_runner.tracking.rank_run import FOLDER_PREFIX
+from sparkdl_runner.tracking.rank_run import folder_prefix
 
 HOLD = """
 import sys, time
@@ -26,7 +26,7 @@ time.sleep(600)
 
 
 def new_folder(base: Path) -> Path:
-    path = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=base))
+    path = Path(tempfile.mkdtemp(prefix=folder_prefix(), dir=base))
     (path / "artifacts").mkdir()
     return path
 
@@ -68,8 +68,11 @@ def test_what_an_agent_holds_is_left_alone_until_it_is_killed(
     assert not held.exists()
 
 
-def test_what_is_new_or_of_another_name_is_left_alone(tmp_path: Path) -> None:
-    new, other = new_folder(tmp_path), tmp_path / "sparkdl_runner-logs-ana"
+@pytest.mark.parametrize(
+    "name", ["sparkdl_runner-logs-ana", "sparkdl_runner-rank-another-host-x", "precious"]
+)
+def test_what_is_new_or_not_of_this_host_s_ranks_is_left_alone(tmp_path: Path, name: str) -> None:
+    new, other = new_folder(tmp_path), tmp_path / name
     other.mkdir()
     make_old(other)
     RankFolder(new_folder(tmp_path)).remove()
@@ -81,6 +84,6 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.mkdir()
     make_old(precious)
-    (tmp_path / f"{FOLDER_PREFIX}link").symlink_to(precious)
+    (tmp_path / f"{folder_prefix()}link").symlink_to(precious)
     RankFolder(new_folder(tmp_path)).remove()
     assert precious.is_dir()

@@ -85,6 +85,16 @@ class MuteError(ValueError):
         raise RuntimeError
 
 
-@pytest.mark.parametrize("error", [ValueError("shape"), KeyError("MASTER_ADDR"), MuteError(3)])
+class Mute:
+    """So is what it looks like."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("shape"), KeyError("MASTER_ADDR"), MuteError(3), ValueError("loss", Mute())],
+)
 def test_other_errors_get_no_advice(error):
     assert get_backend("horovod").advice(error) == ""
