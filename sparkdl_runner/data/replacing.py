@@ -63,7 +63,11 @@ def replace(
         # In a thread, where no signal's exception can end it half-way: what was opened for writing
         # on an object store is put there when it is closed, whole or not.
         with ThreadPoolExecutor(1, "sparkdl-manifest") as thread:
-            thread.submit(_put_in_place, filesystem, folder, name, manifest).result()
+            in_place = thread.submit(_put_in_place, filesystem, folder, name, manifest)
+        try:
+            in_place.result()
+        except OSError as error:
+            raise ConversionError(f"Cannot write {folder}/{MANIFEST_NAME}: {error}.") from error
     except BaseException:
         _give_up(filesystem, folder, name, earlier)
         raise
@@ -73,15 +77,22 @@ def replace(
 
 def _begin(filesystem: fs.FileSystem, folder: str, name: str, application_id: str) -> None:
     """Makes the sub folder, marked as being written by this process."""
-    owner = Owner.this_process(name, application_id)
+    marker = json.dumps(asdict(Owner.this_process(name, application_id))).encode()
     try:
-        filesystem.create_dir(f"{folder}/{name}", recursive=True)
-        with filesystem.open_output_stream(f"{folder}/{name}/{MARKER_NAME}") as stream:
-            stream.write(json.dumps(asdict(owner)).encode())
+        try:
+            _mark(filesystem, f"{folder}/{name}", marker)
+        except FileNotFoundError:  # Who overwrites at the same time took it for abandoned.
+            _mark(filesystem, f"{folder}/{name}", marker)
     except OSError as error:
         raise ConversionError(
             f"Cannot write to {folder} ({error}): make it writable, or choose another place."
         ) from error
+
+
+def _mark(filesystem: fs.FileSystem, folder: str, marker: bytes) -> None:
+    filesystem.create_dir(folder, recursive=True)
+    with filesystem.open_output_stream(f"{folder}/{MARKER_NAME}") as stream:
+        stream.write(marker)
 
 
 def _read_earlier(filesystem: fs.FileSystem, folder: str) -> bytes | None:
@@ -91,6 +102,8 @@ def _read_earlier(filesystem: fs.FileSystem, folder: str) -> bytes | None:
             earlier: bytes = stream.read()
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise ConversionError(f"Cannot read {folder}/{MANIFEST_NAME}: {error}.") from error
     try:
         Manifest.read(filesystem, folder)
     except DatasetError as error:
@@ -161,13 +174,11 @@ def _give_up(filesystem: fs.FileSystem, folder: str, name: str, earlier: bytes |
 def remove_abandoned(filesystem: fs.FileSystem, folder: str) -> None:
     """Deletes the sub folders that the manifest does not list and that nobody writes any more."""
     found = filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
-    abandoned = [
-        one
+    writers = {
+        one: _writer_of(filesystem, one.path)
         for one in found
-        if one.type == fs.FileType.Directory
-        and one.base_name.startswith(SUBFOLDER_PREFIX)
-        and not _is_being_written(filesystem, one.path)
-    ]
+        if one.type == fs.FileType.Directory and one.base_name.startswith(SUBFOLDER_PREFIX)
+    }
     # After looking for markers, since another process that commits takes its marker away last.
     try:
         kept = _subfolders_of(Manifest.read(filesystem, folder))
@@ -175,9 +186,20 @@ def remove_abandoned(filesystem: fs.FileSystem, folder: str) -> None:
         kept = set()
     except DatasetError:
         return  # Torn: it cannot say which of them was the earlier conversion.
-    for one in abandoned:
+    for one, writer in writers.items():
         if one.base_name in kept:
             continue
+        if writer is not None:
+            if writer:
+                _log.warning(
+                    "%s is being written by %s, or was left when that was killed: delete it if "
+                    "nothing is being converted to there. No training reads it.",
+                    one.path,
+                    writer,
+                )
+            continue
+        if _writer_of(filesystem, one.path) is not None:
+            continue  # It was just beginning.
         try:
             filesystem.delete_dir(one.path)
         except OSError as error:
@@ -202,21 +224,20 @@ def _subfolders_of(manifest: Manifest) -> set[str]:
     return {file.path.partition("/")[0] for file in manifest.files}
 
 
-def _is_being_written(filesystem: fs.FileSystem, path: str) -> bool:
-    """Whether another process may still be writing a sub folder; says so where it is not known."""
+def _writer_of(filesystem: fs.FileSystem, path: str) -> str | None:
+    """Who may still be writing a sub folder.
+
+    Returns:
+        Words for a process of which it cannot be known here; ``""`` for one that is at it; None if
+        nobody writes there any more.
+    """
     try:
         with filesystem.open_input_stream(f"{path}/{MARKER_NAME}") as stream:
             owner = Owner(**json.loads(stream.read()))
     except (FileNotFoundError, json.JSONDecodeError):
-        return False  # It is in place, or was ended before it had begun: the marker is torn.
+        return None  # It is in place, or was ended before it had begun: the marker is torn.
     except (OSError, ValueError, TypeError):
-        owner = None
-    if owner is not None and owner.is_on_this_machine():
-        return not owner.is_gone()
-    _log.warning(
-        "%s is being written by %s, or was left when that was killed: delete it if nothing is "
-        "being converted to there. No training reads it.",
-        path,
-        "another process" if owner is None else f"a process on {owner.hostname}",
-    )
-    return True
+        return "another process"
+    if not owner.is_on_this_machine():
+        return f"a process on {owner.hostname}"
+    return None if owner.is_gone() else ""

@@ -44,7 +44,8 @@ def run(settings: ConvertSettings) -> None:
 
     with spark_session("convert", slots=0) as spark:
         url = storage.qualified(settings.output, spark)
-        if settings.mode == "error" and storage.names_in(spark, url):
+        storage.check_reachable(url)
+        if settings.mode == "error" and storage.held_by(spark, url):
             raise ConfigError(
                 f"there are files in {settings.output} already: choose another output, or "
                 "--mode overwrite."

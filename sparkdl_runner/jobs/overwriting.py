@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner.errors import RunnerError
 from sparkdl_runner.filesystem import redact
+from sparkdl_runner.jobs.java_cause import java_cause
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+BESIDE_PREFIX = "_new-"
 _MARKER = "_SUCCESS"
 
 
@@ -34,7 +36,7 @@ def overwrite(spark: SparkSession, folder: str, write: Callable[[str], None]) ->
     Raises:
         RunnerError: They are whole, and could not be put in place.
     """
-    beside = f"{folder.rstrip('/')}/_new-{uuid.uuid4().hex}"
+    beside = f"{folder.rstrip('/')}/{BESIDE_PREFIX}{uuid.uuid4().hex}"
     try:
         write(beside)
     except Exception:
@@ -48,9 +50,9 @@ def overwrite(spark: SparkSession, folder: str, write: Callable[[str], None]) ->
             thread.submit(_put_in_place, spark, folder, beside).result()
     except Exception as error:
         raise RunnerError(
-            f"The new files are whole in {redact(beside)}, and could not be put in place of what "
-            f"{redact(folder)} holds: {str(error).splitlines()[0].rstrip('.')[:300]}. Move them, "
-            "or begin again."
+            f"The new files were written to {redact(beside)}, and could not all be put in place of "
+            f"what {redact(folder)} held: {java_cause(error)}. Move those that are left there, or "
+            "begin again."
         ) from error
 
 

@@ -29,7 +29,7 @@ def features(frame: DataFrame, place: str, names: list[str] | None, signature: A
     """
     inputs = signature.inputs if signature is not None else None
     named = inputs if inputs is not None and inputs.has_input_names() else None
-    # MLflow checks the types of named columns itself, and takes a tensor as it comes.
+    # MLflow checks the types of columns itself, and takes a tensor as it comes.
     tensor = None
     if inputs is not None and named is None and inputs.is_tensor_spec():
         tensor = inputs.inputs[0]
@@ -45,13 +45,13 @@ def features(frame: DataFrame, place: str, names: list[str] | None, signature: A
             )
     if tensor is not None:
         return [_one_tensor(frame, names, tensor)]
-    taken = [_without_vector(frame, name) for name in names]
     if named is None:
-        return taken
+        return [_without_vector(frame, name) for name in names]
     from pyspark.sql.functions import struct
 
     # By their names: given one by one, MLflow takes them in the order of the model's.
-    return [struct(*[one.alias(name) for one, name in zip(taken, names, strict=True)])]
+    specs = named.input_dict()
+    return [struct(*[_as_named(frame, name, specs.get(name)).alias(name) for name in names])]
 
 
 def spark_type(tensor: Any) -> str:
@@ -125,6 +125,18 @@ def _one_tensor(frame: DataFrame, names: list[str], tensor: Any) -> Column:
         )
     numbers = [col(f"`{name}`").cast(number) for name in names]
     return numbers[0] if len(tensor.shape) == 1 else array(*numbers)
+
+
+def _as_named(frame: DataFrame, name: str, spec: Any) -> Column:
+    """A column that a model takes by its name: of a tensor's numbers where it is one."""
+    from mlflow.types.schema import TensorSpec
+    from pyspark.sql.functions import col
+
+    if not isinstance(spec, TensorSpec):
+        return _without_vector(frame, name)
+    if _is_array(frame, name):
+        return _flat(frame, name).cast(f"array<{_number(spec)}>")
+    return col(f"`{name}`").cast(_number(spec))
 
 
 def _flat(frame: DataFrame, name: str) -> Column:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 from sparkdl_runner.errors import ConfigError, RunnerError
 from sparkdl_runner.filesystem import redact
 from sparkdl_runner.jobs import storage
-from sparkdl_runner.jobs.overwriting import delete_if_empty, overwrite
+from sparkdl_runner.jobs.overwriting import BESIDE_PREFIX, delete_if_empty, overwrite
 from sparkdl_runner.jobs.score_failure import cause
 from sparkdl_runner.jobs.score_settings import ScoreSettings
 
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 # With it, Spark 4.3 hands a function that takes a vector's array all columns as they come from the
 # file, and cannot put the vector itself into Arrow. Older Sparks do not know it.
 _COLUMNAR_INPUT = "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled"
+
+# What Spark, and Databricks, leave in a folder of Parquet files; and what an overwrite left here.
+_SPARKS_FILES = re.compile(
+    r"[^_.].*\.parquet|\..*\.crc|_SUCCESS|_metadata|_common_metadata|_(committed|started)_\d+"
+)
+_SPARKS_FOLDERS = re.compile(rf"_temporary|\.spark-staging-.*|{BESIDE_PREFIX}.*")
 
 
 def check_output(settings: ScoreSettings, spark: SparkSession) -> None:
@@ -34,10 +41,9 @@ def check_output(settings: ScoreSettings, spark: SparkSession) -> None:
                 "overwrite or append."
             )
         return
-    held = storage.names_in(spark, settings.output)
     if settings.mode == "overwrite" and settings.format != "delta":
-        _check_replaceable(settings.output, held)
-    if settings.mode == "error" and held:
+        _check_replaceable(settings.output, storage.held_by(spark, settings.output))
+    if settings.mode == "error" and storage.held_by(spark, settings.output):
         raise ConfigError(
             f"there are files in {settings.output} already: choose another output, or --mode "
             "overwrite or append."
@@ -45,11 +51,15 @@ def check_output(settings: ScoreSettings, spark: SparkSession) -> None:
     storage.check_writable(spark, settings.output)
 
 
-def _check_replaceable(output: str, held: list[str]) -> None:
+def _check_replaceable(output: str, held: dict[str, bool]) -> None:
     """Refuses to delete what was never scores: a folder may have been named by mistake."""
     if "_delta_log" in held:
         raise ConfigError(f"{redact(output)} is a Delta table: overwrite it with --format delta.")
-    others = [one for one in held if not one.startswith(("_", ".")) and ".parquet" not in one]
+    others = [
+        name
+        for name, is_folder in held.items()
+        if not (_SPARKS_FOLDERS if is_folder else _SPARKS_FILES).fullmatch(name)
+    ]
     if others:
         raise ConfigError(
             f"{redact(output)} holds {min(others)}, which is no Parquet file that Spark wrote, so "
@@ -61,8 +71,16 @@ def write_scores(settings: ScoreSettings, spark: SparkSession, scored: DataFrame
     """Scores and writes.
 
     Raises:
-        RunnerError: That failed.
+        ConfigError: The rows are read from what was to be overwritten.
+        RunnerError: It failed.
     """
+    from sparkdl_runner.data.permanent import OccupiedError, check_apart
+
+    if settings.mode == "overwrite" and not settings.is_table and settings.format != "delta":
+        try:
+            check_apart(scored, storage.qualified(settings.output, spark))
+        except OccupiedError as error:
+            raise ConfigError(str(error)) from None
     is_new = not settings.is_table and not storage.exists(spark, settings.output)
     try:
         with _plain_input(spark):

@@ -112,7 +112,7 @@ class Source(Settings):
         path = self.path or ""
         form = self.format or self._ending()
         # Some filesystems raise where they are asked what is below a file.
-        may_be_folder = form in (None, "parquet") and not storage.is_file(path, spark)
+        may_be_folder = form in (None, "parquet") and not _is_file(path, spark)
         if form is None:
             is_delta = may_be_folder and storage.exists(spark, f"{path}/_delta_log")
             form = "delta" if is_delta else "parquet"
@@ -156,6 +156,14 @@ class Source(Settings):
         if self.path is not None and self.format is None and self._ending() is None:
             told += " Files are Parquet unless format says that they are csv, json, orc or delta."
         return told
+
+
+def _is_file(path: str, spark: SparkSession) -> bool:
+    """Whether it is one file, or a place that this driver may not look at though Spark reads it."""
+    try:
+        return storage.is_file(path, spark)
+    except ConfigError:
+        return True
 
 
 def _path_of_that_name(spark: SparkSession, table: str) -> str | None:

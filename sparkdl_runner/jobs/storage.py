@@ -24,7 +24,7 @@ def qualified(path: str, spark: SparkSession | None) -> str:
     """
     if not urlsplit(path).scheme and not path.startswith(("/Volumes/", "/dbfs/")):
         if spark is None:
-            path = Path(path).resolve().as_uri()
+            path = f"file://{Path(path).resolve()}"
         else:
             filesystem, there = _open(spark, path)
             path = str(filesystem.makeQualified(there).toString())
@@ -62,7 +62,7 @@ def is_file(path: str, spark: SparkSession | None) -> bool:
         try:
             arrow, place = open_filesystem(url)
             return bool(arrow.get_file_info(place).is_file)
-        except (OSError, ImportError):
+        except (OSError, ImportError, ValueError):
             return False  # What goes on to read it says why it cannot.
     if not exists(spark, path):
         return False
@@ -70,12 +70,36 @@ def is_file(path: str, spark: SparkSession | None) -> bool:
     return bool(filesystem.getFileStatus(there).isFile())
 
 
-def names_in(spark: SparkSession, path: str) -> list[str]:
-    """What a folder holds, by name; of a file its own name, and nothing where nothing is."""
+def held_by(spark: SparkSession, path: str) -> dict[str, bool]:
+    """What a folder holds: each name, and whether it is a folder itself.
+
+    Of a file it is its own name, and nothing where nothing is.
+
+    Raises:
+        ConfigError: The storage does not answer, or is of no kind that Spark knows.
+    """
     if not exists(spark, path):
-        return []
+        return {}
     filesystem, there = _open(spark, path)
-    return [str(one.getPath().getName()) for one in filesystem.listStatus(there)]
+    try:
+        found = filesystem.listStatus(there)
+        return {str(one.getPath().getName()): bool(one.isDirectory()) for one in found}
+    except Exception as error:
+        raise ConfigError(f"cannot look into {redact(path)}: {_cause(error)}.") from None
+
+
+def check_reachable(url: str) -> None:
+    """Sees to it that this process has a way to a place, beside Spark's own.
+
+    Raises:
+        ConfigError: It has none.
+    """
+    from sparkdl_runner.filesystem import open_filesystem
+
+    try:
+        open_filesystem(url)
+    except (OSError, ImportError, ValueError) as error:
+        raise ConfigError(f"cannot reach {redact(url)}: {str(error).rstrip('.')}.") from None
 
 
 def check_writable(spark: SparkSession, path: str) -> None:
@@ -117,9 +141,11 @@ def check_ranks_may_write(url: str) -> None:
     made = _missing_here(url)
     try:
         filesystem, folder = open_filesystem(url)
-        filesystem.create_dir(folder, recursive=True)
         probe = f"{folder}/.sparkdl-writable-{uuid.uuid4().hex}"
-        filesystem.open_output_stream(probe).close()
+        try:
+            _touch(filesystem, folder, probe)
+        except FileNotFoundError:  # Another job that was here first has removed its folder.
+            _touch(filesystem, folder, probe)
         filesystem.delete_file(probe)
     except Exception as error:
         told = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -131,6 +157,11 @@ def check_ranks_may_write(url: str) -> None:
         for one in made:
             with suppress(OSError):  # It was not made, or another job has put something there.
                 one.rmdir()
+
+
+def _touch(filesystem: Any, folder: str, probe: str) -> None:
+    filesystem.create_dir(folder, recursive=True)
+    filesystem.open_output_stream(probe).close()
 
 
 def _missing_here(url: str) -> list[Path]:

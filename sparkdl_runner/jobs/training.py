@@ -235,7 +235,7 @@ def _open(source: Any, spark: SparkSession | None) -> DataFrame | SparkDatasetCo
         return source.read(spark)  # type: ignore[no-any-return]
     try:
         return make_spark_converter(storage.qualified(source.path, spark))
-    except (DatasetError, OSError) as error:
+    except (DatasetError, OSError, ImportError, ValueError) as error:
         raise ConfigError(str(error)) from None
 
 

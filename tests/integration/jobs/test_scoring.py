@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from sparkdl_runner.jobs import command, score
+from sparkdl_runner.jobs.score_features import features
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -139,14 +140,14 @@ def test_columns_that_do_not_fit_are_refused_before_anything_is_written(
 ) -> None:
     output = tmp_path / "scored"
     arguments = (*model, "--source", rows, "--output", output)
-    for features, sentence in (
+    for names, sentence in (
         ("[a]", "the model takes 3 numbers of each row, and features has 1 column of numbers (a)"),
         ("[a, b, c, id]", "takes 3 numbers of each row, and features has 4 columns of numbers"),
         ("[v, a]", "features has 'v', a column of arrays, among others"),
         ("[a, b, s]", "the column 's' is of type string, and the model takes numbers"),
         ("[a, b, z]", "has no column 'z', which the model is to be given"),
     ):
-        assert call(*arguments, "--features", features) == 2
+        assert call(*arguments, "--features", names) == 2
         told = capfd.readouterr().err
         assert sentence in told
         assert "Traceback" not in told
@@ -196,7 +197,12 @@ def test_a_failure_in_the_middle_leaves_nothing_that_looks_whole(
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("notes.txt", "holds notes.txt, which is no Parquet"), ("_delta_log", "is a Delta table")],
+    [
+        ("orders.parquet", "holds orders.parquet, which is no Parquet file that Spark wrote"),
+        ("_conversion-20260101-a", "holds _conversion-20260101-a, which is no"),
+        (".git", "holds .git, which is no"),
+        ("_delta_log", "is a Delta table"),
+    ],
 )
 def test_what_is_no_scores_is_not_overwritten(
     rows: Path,
@@ -212,6 +218,35 @@ def test_what_is_no_scores_is_not_overwritten(
     assert call(*arguments, "--mode", "overwrite") == 2
     assert said in capfd.readouterr().err
     assert [one.name for one in output.iterdir()] == [name]
+
+
+def test_what_is_read_is_not_overwritten(
+    rows: Path, model: tuple[str, ...], capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(path.name for path in rows.iterdir())
+    source = f"{{path: {rows}, where: id < 5}}"
+    arguments = (*model, "--source", source, "--features", "[v]", "--output", rows)
+    assert call(*arguments, "--mode", "overwrite") == 2
+    assert "which they were to be written to: choose another place" in capfd.readouterr().err
+    assert sorted(path.name for path in rows.iterdir()) == before
+
+
+def test_a_tensor_with_a_name_is_given_its_own_numbers(spark: Any) -> None:
+    import numpy as np
+    from mlflow.models import ModelSignature
+    from mlflow.types.schema import Schema, TensorSpec
+
+    names = Schema(
+        [
+            TensorSpec(np.dtype("float32"), (-1, 2), name="x"),
+            TensorSpec(np.dtype("int64"), (-1,), name="y"),
+        ]
+    )
+    frame = spark.createDataFrame([([1.5, 2.5], 3)], "x array<double>, y int")
+    (given,) = features(frame, "rows", None, ModelSignature(inputs=names))
+    assert frame.select(given.alias("given")).schema["given"].dataType.simpleString() == (
+        "struct<x:array<float>,y:bigint>"
+    )
 
 
 def test_a_table_whose_writing_failed_is_not_there(

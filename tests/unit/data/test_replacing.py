@@ -19,7 +19,7 @@ from sparkdl_runner.data import ConversionError, DatasetError, make_spark_conver
 from sparkdl_runner.data.describe import describe_parquet
 from sparkdl_runner.data.leftovers import MARKER_NAME, Owner
 from sparkdl_runner.data.manifest import MANIFEST_NAME, Manifest
-from sparkdl_runner.data.replacing import replace
+from sparkdl_runner.data.replacing import remove_abandoned, replace
 
 IN_PLACE = fs.PyFileSystem(fs.FSSpecHandler(fsspec.filesystem("file")))
 """The same files, by a file system that overwrites what has a name, as HDFS does."""
@@ -125,7 +125,7 @@ def test_a_manifest_that_was_cut_short_by_a_failure_is_put_back(folder: Path) ->
     before = {name: (folder / name).read_bytes() for name in files(folder)}
     handler = FullHandler(fsspec.filesystem("file"))
     handler.times = 1
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(ConversionError, match="No space left"):
         convert(folder, 4, fs.PyFileSystem(handler))
     assert {name: (folder / name).read_bytes() for name in files(folder)} == before
 
@@ -169,6 +169,18 @@ def test_what_another_process_may_be_writing_is_left_alone(
     assert left.exists(), "nobody here knows"
     assert f"{left} is being written by a process on other-host, or was left" in caplog.text
     assert ids(folder) == list(range(5))
+
+
+def test_nobody_is_told_to_delete_what_the_manifest_lists(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    convert(folder, 4)
+    (current,) = folder.glob("_conversion-*")
+    owner = {**vars(Owner.this_process(current.name, "local-1")), "hostname": "other-host"}
+    (current / MARKER_NAME).write_text(json.dumps(owner))
+    remove_abandoned(LOCAL, str(folder))
+    assert ids(folder) == list(range(4))
+    assert not caplog.text
 
 
 def test_what_a_process_left_that_has_ended_is_deleted(folder: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sparkdl_runner.jobs.score_failure import cause
 
 OF_SPARK = """An error occurred while calling o99.save.
@@ -32,6 +34,23 @@ Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent c
 
 def test_the_innermost_reason_is_told_without_rows_and_stacks():
     assert cause(RuntimeError(OF_SPARK)) == "The column cannot be brought into (-1, 3)"
+
+
+@pytest.mark.parametrize("count", [1, 3, 61, 200])
+def test_no_row_is_told_however_many_there_are(count):
+    import pandas as pd
+
+    # pandas shows a blank line and how many there are below more than 60.
+    rows = pd.DataFrame({"v": ["secret. Error: '"] * count, "w": [[7.0, 7.0]] * count})
+    before, shown, after = OF_SPARK.partition("             0\n0  [a secret row]\n1  [another one]")
+    assert shown
+    said = cause(RuntimeError(f"{before}{rows}{after}"))
+    assert said == "The column cannot be brought into (-1, 3)"
+
+
+def test_no_row_is_told_where_the_reason_is_missing():
+    said = cause(RuntimeError(OF_SPARK.partition("' with schema")[0]))
+    assert "secret" not in said
 
 
 def test_a_reason_of_javas_is_told_where_no_python_failed():
