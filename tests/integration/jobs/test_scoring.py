@@ -106,7 +106,10 @@ def assert_right(spark: Any, place: Path, count: int = 20) -> None:
         assert list(row.prediction) == [row.a + 10 * row.b + 100 * row.c]
 
 
-@pytest.mark.parametrize(("columns", "features"), [("[a, b, c]", "[a, b, c]"), ("[v]", None)])
+@pytest.mark.parametrize(
+    ("columns", "features"),
+    [pytest.param("[a, b, c]", "[a, b, c]", marks=pytest.mark.one_lane), ("[v]", None)],
+)
 def test_what_train_registers_is_what_score_applies(
     spark: Any, rows: Path, tmp_path: Path, columns: str, features: str | None
 ) -> None:
