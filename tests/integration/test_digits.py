@@ -134,6 +134,7 @@ def test_trains_and_tracks(tmp_path: Path, backend: str) -> None:
         assert not list((tmp_path / "temporary").glob(left))
 
 
+@pytest.mark.one_lane
 def test_ends_with_the_same_accuracy_after_a_rank_was_killed_half_way(tmp_path: Path) -> None:
     import mlflow
 

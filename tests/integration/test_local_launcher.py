@@ -23,7 +23,7 @@ from sparkdl_runner import (
     log_to_driver,
 )
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.one_lane]
 
 
 def run_script(tmp_path, code, **environment):

@@ -49,6 +49,7 @@ def test_the_environment_asks_for_spark_connect(tmp_path, argv):
 
 # Spark itself asks three times, twenty seconds apart.
 @pytest.mark.timeout(200)
+@pytest.mark.one_lane
 def test_the_master_does_not_answer(tmp_path):
     said = sparkdl_runner(
         tmp_path, *CONVERT, PYSPARK_SUBMIT_ARGS="--master spark://127.0.0.1:9 pyspark-shell"

@@ -98,6 +98,7 @@ def test_what_databricks_would_read_differently_is_refused(
         read_notebook(path)
 
 
+@pytest.mark.one_lane
 def test_the_first_runs_as_a_script(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(NOTEBOOKS["01"])],

@@ -299,6 +299,7 @@ for after in itertools.count(1):
 """
 
 
+@pytest.mark.one_lane
 @pytest.mark.parametrize(
     ("before", "filesystem"), [("none", "LOCAL"), ("flat", "LOCAL"), ("sub folder", "IN_PLACE")]
 )
