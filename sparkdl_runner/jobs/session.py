@@ -97,8 +97,9 @@ def _not_started(cause: str) -> LaunchError:
         # One that goes down already has no other words for it.
         if not _is_registered(context):
             cause = "no master has answered"
-        with suppress(Exception):
-            context.stop()
+        if not is_databricks():  # There it is the whole cluster's.
+            with suppress(Exception):
+                context.stop()
     return LaunchError(
         f"Spark did not start{place}: {cause}. What it wrote itself is above; sparkdl-runner "
         "doctor, given the same --master, looks at Java, the master and Spark's settings, and "
