@@ -10,6 +10,8 @@ ARGS ?=
 MAKEFLAGS += --no-print-directory
 # Each lane's pip has its own Spark; nothing of another may come in.
 unexport SPARK_HOME SPARK_CONF_DIR PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYTHONPATH PYTHONHOME
+# Packages are compiled when they are imported first; with this each process would do it again.
+unexport PYTHONDONTWRITEBYTECODE
 
 venv_classic := .venv
 venv_modern := .venv-modern
@@ -17,7 +19,7 @@ venv_modern := .venv-modern
 in_lane = JAVA_HOME="$$(cat $(venv_$(1))/java-home)" $(venv_$(1))/bin/python
 
 .NOTPARALLEL:
-.PHONY: help setup setup-classic setup-modern demo test test-classic test-modern system docs \
+.PHONY: help setup setup-classic setup-modern run-classic run-modern demo test test-classic test-modern system docs \
     lint bench clean
 
 help:  ## say what there is
@@ -26,9 +28,12 @@ help:  ## say what there is
 setup: setup-classic setup-modern  ## set up both lanes (everything below does this by itself)
 
 setup-classic setup-modern: setup-%:
-	@conf/setup_lane.sh $*
+	@conf/setup_lane.sh $* testing
 
-demo: setup-$(firstword $(LANE))  ## train on Spark, track in MLflow; BACKEND=horovod|torch CHAOS=1
+run-classic run-modern: run-%:
+	@conf/setup_lane.sh $* running
+
+demo: run-$(firstword $(LANE))  ## train on Spark, track in MLflow; BACKEND=horovod|torch CHAOS=1
 	@$(call in_lane,$(firstword $(LANE))) jobs/digits.py --backend $(BACKEND) $(CHAOS:1=--chaos)
 
 test: $(LANE:%=test-%)  ## lint and test both lanes; LANE=classic|modern, ARGS="-k name"
@@ -43,12 +48,13 @@ system: setup-classic  ## only the whole: a cluster, MLflow servers, jobs submit
 docs: setup-classic  ## write docs/reference from the docstrings
 	@.venv/bin/python docs/reference.py
 
-lint: setup-classic  ## ruff and mypy
+lint: setup-classic  ## ruff and mypy, and pins that have moved
+	@sha256sum --check --status conf/pins-checked.sha256 || .venv/bin/python conf/check_pins.py
 	@.venv/bin/python -m ruff check
 	@.venv/bin/python -m ruff format --check
 	@.venv/bin/python -m mypy
 
-bench: setup-classic  ## time from call to result, beside horovod.spark.run and TorchDistributor
+bench: run-classic  ## time from call to result, beside horovod.spark.run and TorchDistributor
 	@$(call in_lane,classic) jobs/benchmark.py launch
 
 clean:  ## remove the lanes and what tools left; wheels in the wheelhouse stay

