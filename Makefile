@@ -19,8 +19,8 @@ venv_modern := .venv-modern
 in_lane = JAVA_HOME="$$(cat $(venv_$(1))/java-home)" $(venv_$(1))/bin/python
 
 .NOTPARALLEL:
-.PHONY: help setup setup-classic setup-modern run-classic run-modern demo test test-classic test-modern system docs \
-    lint bench clean
+.PHONY: help setup setup-classic setup-modern run-classic run-modern demo quick test \
+    test-classic test-modern system docs lint mutants bench clean
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -37,6 +37,13 @@ demo: run-$(firstword $(LANE))  ## train on Spark, track in MLflow; BACKEND=horo
 	@$(call in_lane,$(firstword $(LANE))) jobs/digits.py --backend $(BACKEND) $(CHAOS:1=--chaos)
 
 test: $(LANE:%=test-%)  ## lint and test both lanes; LANE=classic|modern, ARGS="-k name"
+
+# Side by side, since most of lint is one process that computes.
+quick: setup-classic  ## lint and the unit tests alone, in less than a minute
+	@$(MAKE) lint & lint=$$!; \
+	$(call in_lane,classic) -m pytest tests/unit --numprocesses=logical --maxprocesses=4 \
+	    --dist=loadfile $(ARGS); tests=$$?; \
+	wait $$lint && exit $$tests
 
 test-classic: lint
 test-classic test-modern: test-%: setup-%

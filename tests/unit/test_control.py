@@ -4,7 +4,7 @@ import socket
 import threading
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkdl_runner.control import Envelope, Line
@@ -19,6 +19,7 @@ def lines():
     two.close()
 
 
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(
         st.tuples(st.dictionaries(st.text(), st.text() | st.integers()), st.binary()), max_size=5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import sparkdl_runner
@@ -61,6 +62,7 @@ def run_python(code: str) -> str:
     ).stdout
 
 
+@cache
 def imported_modules(path: Path, *, top_level_only: bool = False) -> set[str]:
     tree = ast.parse(path.read_text())
     nodes = tree.body if top_level_only else list(ast.walk(tree))
@@ -84,7 +86,7 @@ def test_importing_the_package_takes_less_than_150_milliseconds():
         "import time; start = time.perf_counter()\n"
         "import sparkdl_runner; print(time.perf_counter() - start)"
     )
-    assert min(float(run_python(code)) for _ in range(5)) < 0.15
+    assert any(float(run_python(code)) < 0.15 for _ in range(5))
 
 
 def test_the_runners_and_the_local_launcher_import_neither_torch_nor_spark():

@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkdl_runner import log_client, network
@@ -346,6 +346,7 @@ def wait_for(condition, timeout_seconds=5.0):
         time.sleep(0.01)
 
 
+@settings(max_examples=40, deadline=None)
 @given(
     st.binary(min_size=32, max_size=32),
     st.dictionaries(st.text(), st.text()),

@@ -16,7 +16,7 @@ from parquet_sets import load, numbered, one, write_groups
 from sparkdl_runner.data.manifest import Manifest
 
 quick = settings(
-    max_examples=40,
+    max_examples=15,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -166,7 +166,7 @@ def test_resuming_at_every_step_gives_the_same_batches(directory: Path, tail: st
 
 
 def test_resuming_with_2_ranks_what_4_began(directory: Path) -> None:
-    manifest = write_groups(directory, numbered(120), [[50, 30], [40]])
+    manifest = write_groups(directory, numbered(48), [[20, 12], [16]])
     arguments = {"global_batch_size": 8, "num_epochs": 2, "seed": 1}
     four = joined(all_ranks(directory, manifest, 4, **arguments))
     for step in range(len(four)):
@@ -205,14 +205,14 @@ def test_a_state_brings_its_lanes_along(directory: Path) -> None:
 
 def test_epochs_differ_and_set_epoch_finds_them_again(directory: Path) -> None:
     manifest = one(directory, numbered(60))
-    with load(directory, manifest, batch_size=4) as loader:
+    arguments = {"batch_size": 4, "memory_budget_bytes": 30_000}
+    with load(directory, manifest, **arguments) as loader:
         passes = [joined([list(loader)]) for _ in range(3)]
         assert loader.epoch == 3
         loader.set_epoch(1)
         assert joined([list(loader)]) == passes[1]
     assert passes[0] != passes[1] != passes[2]
-    endless = load(directory, manifest, batch_size=4, num_epochs=None)
-    with endless as loader:
+    with load(directory, manifest, **arguments, num_epochs=None) as loader:
         found = [batch for batch, _ in zip(loader, range(45), strict=False)]
     assert joined([found]) == [batch for one_pass in passes for batch in one_pass]
 

@@ -1,12 +1,8 @@
-"""A conversion takes an earlier one's place whole, or not at all, wherever it is ended."""
+"""A conversion takes an earlier one's place whole, or not at all."""
 
 from __future__ import annotations
 
-import itertools
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import fsspec
@@ -221,102 +217,3 @@ def test_a_loader_of_before_ends_with_an_error_that_names_the_file(tmp_path: Pat
         convert(tmp_path, 4)
         with pytest.raises(DatasetError, match=r"part-0\.parquet"):
             list(loader)
-
-
-KILLED_AT_EVERY_LINE = """
-import itertools, os, shutil, signal, sys, threading, traceback
-from pathlib import Path
-
-import pandas  # Arrow imports it at its first use, which would be in each child again.
-from test_replacing import IN_PLACE, LOCAL, assert_one_conversion, convert, convert_flat, files, ids
-from sparkdl_runner.data import DatasetError, replacing, manifest
-from sparkdl_runner.data.manifest import Manifest
-
-folder, before, filesystem = Path(sys.argv[1]), sys.argv[2], globals()[sys.argv[3]]
-
-
-def is_watched(code):
-    of_write = (manifest.__file__, "write") == (code.co_filename, code.co_name)
-    in_a_loop_over_values = code.co_name.startswith("<")
-    return of_write or (code.co_filename == replacing.__file__ and not in_a_loop_over_values)
-
-
-def in_a_process(function, *arguments):
-    pid = os.fork()
-    if pid == 0:
-        try:
-            function(*arguments)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-def prepare():
-    shutil.rmtree(folder, ignore_errors=True)
-    if before == "flat":
-        convert_flat(folder, 3)
-    elif before == "sub folder":
-        convert(folder, 3)
-
-
-def convert_and_be_killed(after):
-    left = [after]
-
-    def trace(frame, event, argument):
-        if not is_watched(frame.f_code):
-            return None
-        if event == "line":
-            left[0] -= 1
-            if left[0] == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-        return trace
-
-    threading.settrace(trace)
-    sys.settrace(trace)
-    convert(folder, 4, filesystem)
-
-
-def check(after):
-    try:
-        rows = len(ids(folder))
-        assert ids(folder) == list(range(rows))
-        print(rows, flush=True)
-    except DatasetError as error:
-        print("torn" if "cut short" in str(error) else "none", flush=True)
-    convert(folder, 5, filesystem)
-    assert_one_conversion(folder, 5)
-
-
-for after in itertools.count(1):
-    assert in_a_process(prepare) == 0
-    code = in_a_process(convert_and_be_killed, after)
-    assert code in (0, -signal.SIGKILL), code
-    assert in_a_process(check, after) == 0, after
-    if code == 0:
-        break
-"""
-
-
-@pytest.mark.one_lane
-@pytest.mark.parametrize(
-    ("before", "filesystem"), [("none", "LOCAL"), ("flat", "LOCAL"), ("sub folder", "IN_PLACE")]
-)
-def test_killed_at_any_line_it_holds_the_old_or_the_new_conversion_and_the_next_mends_it(
-    tmp_path: Path, before: str, filesystem: str
-) -> None:
-    child = subprocess.run(
-        [sys.executable, "-c", KILLED_AT_EVERY_LINE, tmp_path / "orders", before, filesystem],
-        capture_output=True,
-        text=True,
-        timeout=150,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
-    )
-    assert child.returncode == 0, child.stderr
-    found = child.stdout.split()
-    assert len(found) > 30
-    old = "none" if before == "none" else "3"
-    assert (found[0], found[-1]) == (old, "4")
-    changes = [here for here, then in itertools.pairwise(found) if here != then]
-    assert changes == ([old] if filesystem == "LOCAL" else [old, "torn"])

@@ -20,7 +20,9 @@ def manifest(tmp_path: Path) -> Manifest:
 def test_an_endless_loaders_state_ends_its_epoch_in_a_loader_of_one(
     tmp_path: Path, manifest: Manifest
 ) -> None:
-    with load(tmp_path, manifest, batch_size=4, num_epochs=None) as endless:
+    # A small budget, so that the endless one does not read hundreds of epochs ahead.
+    arguments = {"batch_size": 4, "memory_budget_bytes": 30_000}
+    with load(tmp_path, manifest, **arguments, num_epochs=None) as endless:
         taken = iter(endless)
         for _ in range(2 * 10 + 3):  # two epochs of ten steps, and three steps
             next(taken)
@@ -28,7 +30,7 @@ def test_an_endless_loaders_state_ends_its_epoch_in_a_loader_of_one(
         state = endless.state_dict()
         endless.set_epoch(2)
         expected = [batch["id"].tolist() for batch, _ in zip(endless, range(10), strict=False)]
-    with load(tmp_path, manifest, batch_size=4, num_epochs=1) as loader:
+    with load(tmp_path, manifest, **arguments, num_epochs=1) as loader:
         loader.load_state_dict(state)
         loader.set_epoch(2)
         assert [batch["id"].tolist() for batch in loader] == expected[3:]

@@ -85,7 +85,7 @@ def test_a_description_that_a_person_has_written_stays() -> None:
 
 def test_what_ranks_and_hosts_count_is_no_headline(tmp_path: Path) -> None:
     metrics = {"loss": 0.25, "system/step_seconds/total": 0.1}
-    story(metrics=metrics).write(tmp_path)
+    story(metrics=metrics, histories={}, totals={}).write(tmp_path)  # Without plots it is quick.
     page = (tmp_path / "summary.html").read_text()
     assert "<span>loss</span>" in page
     assert "<span>system/step_seconds/total</span>" not in page
