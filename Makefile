@@ -5,6 +5,10 @@ BACKEND ?= horovod
 CHAOS ?=
 LANE ?= classic modern
 ARGS ?=
+N ?= 100
+SEED ?= 1
+BASE ?= origin/main
+JOBS ?= 2
 
 # The demo's last line is the job's own, also where a test of ours calls this make again.
 MAKEFLAGS += --no-print-directory
@@ -60,6 +64,10 @@ lint: setup-classic  ## ruff and mypy, and pins that have moved
 	@.venv/bin/python -m ruff check
 	@.venv/bin/python -m ruff format --check
 	@.venv/bin/python -m mypy
+
+mutants: setup-classic  ## break the code in N small ways, what BASE lacks first: do tests see it? SEED=2
+	@PYTHONPATH=tests $(call in_lane,classic) -m mutants --count $(N) --seed $(SEED) \
+	    --base "$(BASE)" --jobs $(JOBS) $(ARGS)
 
 bench: run-classic  ## time from call to result, beside horovod.spark.run and TorchDistributor
 	@$(call in_lane,classic) jobs/benchmark.py launch

@@ -1,0 +1,1 @@
+"""Mutation testing: small breakages of ``sparkdl_runner``, and whether the tests see them."""

@@ -1,0 +1,121 @@
+"""A copy of the repository that is broken on purpose, and runs of pytest in it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).parents[2]
+# Inherited by all that a run starts, so that nothing of it outlives the run.
+MARK = "SPARKDL_RUNNER_MUTANTS_TREE"
+
+
+def files(*folders: str) -> list[str]:
+    """What belongs to the repository, committed or not, below ``folders``."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", *folders]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return sorted(path for path in set(listed.split("\0")) if path and (ROOT / path).exists())
+
+
+def digest(*folders: str) -> str:
+    """Changes when any file below ``folders`` does; what is in this folder does not count."""
+    here = str(Path(__file__).parent.relative_to(ROOT))
+    found = hashlib.sha256()
+    for path in files(*folders):
+        if not path.startswith(here):
+            found.update(path.encode() + b"\0" + (ROOT / path).read_bytes() + b"\0")
+    return found.hexdigest()
+
+
+class Tree:
+    """A copy in a temporary folder. Runs of pytest there import its package, in children too."""
+
+    def __init__(self) -> None:
+        self._home = Path(tempfile.mkdtemp(prefix="mutants-"))
+        self.folder = self._home / "tree"
+        self._temporary = self._home / "tmp"
+        self._changes = 0
+        for path in files():
+            (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / path, self.folder / path, follow_symlinks=False)
+
+    def close(self) -> None:
+        """Removes the copy."""
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    def write(self, file: str, source: bytes) -> None:
+        """Replaces a file."""
+        path = self.folder / file
+        path.write_bytes(source)
+        # Python takes a compiled file for current where size and second of the change are the same.
+        self._changes += 1
+        os.utime(path, (self._changes, self._changes))
+
+    def pytest(
+        self,
+        tests: Sequence[str],
+        *options: str,
+        timeout_seconds: float | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> tuple[int | None, str]:
+        """Runs pytest here.
+
+        Returns:
+            Its exit code, or None where it was killed after ``timeout_seconds``; and what it said.
+        """
+        self._temporary.mkdir()
+        # One a line: hundreds of names do not fit into a command.
+        listed = self._home / "tests"
+        listed.write_text("\n".join(tests))
+        search_path = os.pathsep.join([str(self.folder), str(self.folder / "tests")])
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "pytest", "-pno:cacheprovider", *options, f"@{listed}"],
+            cwd=self.folder,
+            env={
+                **os.environ,
+                **(environment or {}),
+                "PYTHONPATH": search_path,
+                "TMPDIR": str(self._temporary),
+                MARK: str(self._home),
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=(self._home / "output").open("wb"),
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            self._kill_all()
+            process.wait()
+            shutil.rmtree(self._temporary, ignore_errors=True)
+        return code, (self._home / "output").read_text(errors="replace")
+
+    def _kill_all(self) -> None:
+        """A mutant may leave processes: a killed lifeline is one of them."""
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            left = [
+                process
+                for process in psutil.process_iter(["environ"])
+                if (process.info["environ"] or {}).get(MARK) == str(self._home)
+                and process.status() != psutil.STATUS_ZOMBIE
+            ]
+            if not left:
+                return
+            for process in left:
+                with suppress(psutil.NoSuchProcess):
+                    process.send_signal(signal.SIGKILL)
