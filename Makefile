@@ -51,6 +51,7 @@ quick: setup-classic  ## lint and the unit tests alone, in less than a minute
 
 test-classic: lint
 test-classic test-modern: test-%: setup-%
+	@$(call in_lane,$*) tests/quick_java.py
 	@$(call in_lane,$*) -m pytest $(ARGS)
 
 system: setup-classic  ## only the whole: a cluster, MLflow servers, jobs submitted, a browser
