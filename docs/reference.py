@@ -275,7 +275,9 @@ def main() -> None:
         if old.name not in written:
             old.unlink()
     for name, text in written.items():
-        (FOLDER / name).write_text(text)
+        page = FOLDER / name
+        if not page.exists() or page.read_text() != text:
+            page.write_text(text)
 
 
 if __name__ == "__main__":

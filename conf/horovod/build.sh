@@ -265,9 +265,24 @@ fi
 
 # ---- installing --------------------------------------------------------------------------------
 
-"$python" -m pip install --quiet cloudpickle psutil pyyaml packaging 'cffi>=1.4' >&2
-# Forced: a Horovod of the same version, built for another torch, may be there.
-"$python" -m pip install --quiet --no-deps --force-reinstall "$wheel" >&2
-"$python" -c 'import horovod.torch' >&2 ||
-    fail "the wheel $wheel was installed but does not load (see above); remove it to build it anew."
+# Whether it is this very wheel that is installed, as pip records it, and loads.
+is_installed() {
+    "$python" - "$wheel" <<'END' 2>/dev/null
+import json, pathlib, sys
+from importlib.metadata import distribution
+
+origin = json.loads(distribution("horovod").read_text("direct_url.json") or "{}")
+if origin.get("url") != pathlib.Path(sys.argv[1]).as_uri():
+    sys.exit(1)
+import horovod.torch
+END
+}
+
+if ! is_installed; then
+    "$python" -m pip install --quiet cloudpickle psutil pyyaml packaging 'cffi>=1.4' >&2
+    # Forced: a Horovod of the same version, built for another torch, may be there.
+    "$python" -m pip install --quiet --no-deps --force-reinstall "$wheel" >&2
+    "$python" -c 'import horovod.torch' >&2 ||
+        fail "the wheel $wheel was installed but does not load (see above); remove it to build it anew."
+fi
 say "Horovod $HOROVOD_VERSION ($gpu) is installed in $("$python" -c 'import sys; print(sys.prefix)')"
