@@ -110,7 +110,7 @@ def spark_submit(master: str) -> tuple[str, ...]:
     return (str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", master)
 
 
-@pytest.mark.parametrize("backend", ["horovod", "torch"])
+@pytest.mark.parametrize("backend", ["horovod", pytest.param("torch", marks=pytest.mark.one_lane)])
 def test_trains_and_tracks(tmp_path: Path, backend: str) -> None:
     done = run_job(tmp_path, "--backend", backend, "--epochs", str(EPOCHS))
     assert done.returncode == 0, done.stderr
@@ -162,6 +162,7 @@ def test_ends_under_spark_submit(tmp_path: Path) -> None:
     assert set(json.loads(done.stdout.splitlines()[-1])) == SUMMARY_KEYS
 
 
+@pytest.mark.one_lane
 def test_is_failed_in_mlflow_when_ranks_cannot_start(tmp_path: Path) -> None:
     done = run_job(tmp_path, "--np", "2", launcher=spark_submit("local[1]"))
     assert done.returncode == 1
@@ -177,6 +178,7 @@ def test_is_failed_in_mlflow_when_ranks_cannot_start(tmp_path: Path) -> None:
     assert not list((tmp_path / "temporary").glob("digits-*"))
 
 
+@pytest.mark.one_lane
 @pytest.mark.parametrize(
     ("option", "value"), [("--np", "0"), ("--epochs", "2.5"), ("--batch-size", "-1")]
 )

@@ -27,6 +27,9 @@ COMMAND = (
     'sys.exit(main())" "$@"; }\n'
 )
 
+# What reads and writes tables, and what is tried first.
+IN_BOTH_LANES = {"data", "quickstart"}
+
 # What several pages show runs once.
 COMMANDS = list({block.text: block for block in of_kind("bash", "bash exit 2")}.values())
 
@@ -48,8 +51,12 @@ def run(command: list[str], **options) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     "page",
-    [page for page in PAGES if any(block.kind == "python" for block in blocks_of(page))],
-    ids=lambda page: page.stem,
+    [
+        pytest.param(page, marks=() if page.stem in IN_BOTH_LANES else pytest.mark.one_lane)
+        for page in PAGES
+        if any(block.kind == "python" for block in blocks_of(page))
+    ],
+    ids=lambda page: getattr(page, "stem", None),
 )
 def test_python_blocks_run_and_print_what_is_shown(tmp_path, page):
     blocks = blocks_of(page)

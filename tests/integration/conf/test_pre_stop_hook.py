@@ -29,6 +29,7 @@ def why_not() -> str | None:
 REASON = why_not()
 pytestmark = [
     pytest.mark.integration,
+    pytest.mark.one_lane,
     pytest.mark.skipif(REASON is not None, reason=f"needs PID namespaces: {REASON}"),
 ]
 

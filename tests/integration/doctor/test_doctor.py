@@ -79,6 +79,7 @@ def ill(tmp_path_factory, refusing_server) -> Doctor:
     )
 
 
+@pytest.mark.one_lane
 def test_a_java_that_is_too_old(ill):
     said = ill.problem("java")
     assert "Java 1.7.0_80" in said
@@ -87,6 +88,7 @@ def test_a_java_that_is_too_old(ill):
     assert "see java" in ill.finding("spark.start")["found"]
 
 
+@pytest.mark.one_lane
 def test_no_horovod(ill):
     said = ill.problem("horovod")
     assert "not installed" in said
@@ -94,18 +96,21 @@ def test_no_horovod(ill):
     assert "torch backend" in said
 
 
+@pytest.mark.one_lane
 def test_pyarrow_too_new_for_petastorm(ill):
     said = ill.problem("petastorm")
     assert "pyarrow 25.0.1 is too new for petastorm 0.12.1" in said
     assert "pip install 'pyarrow>=14,<15'" in said
 
 
+@pytest.mark.one_lane
 def test_an_old_mlflow(ill):
     said = ill.problem("mlflow.version")
     assert "MLflow 2.9.2 is too old" in said
     assert "pip install 'mlflow>=3.11,<4'" in said
 
 
+@pytest.mark.one_lane
 def test_an_mlflow_server_that_refuses_the_credentials(ill):
     said = ill.problem("mlflow.server")
     assert "HTTP 401" in said
@@ -113,24 +118,28 @@ def test_an_mlflow_server_that_refuses_the_credentials(ill):
     assert "s3cret-word" not in ill.output
 
 
+@pytest.mark.one_lane
 def test_another_spark_in_spark_home(ill):
     said = ill.problem("spark.home")
     assert "a Spark 3.3.1" in said
     assert "Unset SPARK_HOME" in said
 
 
+@pytest.mark.one_lane
 def test_spark_connect(ill):
     said = ill.problem("spark.connect")
     assert "SPARK_REMOTE is set" in said
     assert "dedicated access mode" in said
 
 
+@pytest.mark.one_lane
 def test_a_folder_that_cannot_be_written(ill):
     said = ill.problem("folder")
     assert "cannot be written: NotADirectoryError" in said
     assert "write access" in said
 
 
+@pytest.mark.one_lane
 def test_what_is_broken_makes_the_exit_code_1(ill):
     assert ill.exit_code == 1
     assert ill.report["status"] == "problem"
@@ -175,6 +184,7 @@ def python_with_another_horovod(tmp_path_factory) -> Path:
     return folder / "python" / "bin" / "python"
 
 
+@pytest.mark.one_lane
 def test_horovod_for_another_torch_a_full_disk_no_java_and_a_server_that_hangs(
     python_with_another_horovod, small_disk, silent_server
 ):
@@ -202,6 +212,7 @@ def test_horovod_for_another_torch_a_full_disk_no_java_and_a_server_that_hangs(
     assert "mlflow server" in said
 
 
+@pytest.mark.one_lane
 def test_all_is_said_where_next_to_nothing_is_installed(tmp_path):
     venv.create(tmp_path / "bare", with_pip=False, symlinks=True)
     import psutil
@@ -264,6 +275,7 @@ def test_executors_start_a_python_that_is_not_there():
     assert "Set PYSPARK_PYTHON" in said
 
 
+@pytest.mark.one_lane
 def test_the_report_for_a_person_is_aligned_and_ends_with_what_to_do():
     command = [sys.executable, "-m", "sparkdl_runner.doctor", "--backend", "torch"]
     done = subprocess.run(

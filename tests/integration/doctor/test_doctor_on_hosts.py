@@ -13,6 +13,7 @@ from hosts import Cluster, Hosts, ip, why_not
 REASON = why_not()
 pytestmark = [
     pytest.mark.integration,
+    pytest.mark.one_lane,
     pytest.mark.timeout(300),  # One look at a whole cluster, whose start it includes.
     pytest.mark.skipif(REASON is not None, reason=f"needs several hosts: {REASON}"),
 ]

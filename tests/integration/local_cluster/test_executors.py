@@ -76,6 +76,7 @@ def test_ranks_wait_for_executors_and_each_finds_its_own_gpu_by_local_rank(clust
     assert own == [int(gpu) for gpu in visible.split(",")]
 
 
+@pytest.mark.one_lane
 @pytest.mark.parametrize(
     ("backend", "train"),
     [("horovod", rank_functions.train_with_horovod), ("torch", rank_functions.train_with_ddp)],
@@ -85,6 +86,7 @@ def test_unmodified_training_code_ends_with_equal_weights(cluster, backend, trai
     assert weights[0] == weights[1]
 
 
+@pytest.mark.one_lane
 def test_output_of_executors_reaches_the_driver(cluster, capfd):
     HorovodRunner(np=2, driver_log_verbosity="all").run(rank_functions.speak)
     lines = capfd.readouterr().out.splitlines()
@@ -101,6 +103,7 @@ def test_slots_that_never_come_are_told_after_the_wait(cluster):
     assert 1 <= time.monotonic() - started < 10
 
 
+@pytest.mark.one_lane
 @pytest.mark.parametrize(
     ("backend", "how"),
     [("horovod", "raise"), ("torch", "kill"), ("torch", "exit"), ("horovod", "stop")],
@@ -109,7 +112,7 @@ def test_a_failed_rank_in_an_executor_is_named_as_anywhere(cluster, backend, how
     failure_rows.check(backend, how)
 
 
-@pytest.mark.parametrize("backend", ["horovod", "torch"])
+@pytest.mark.parametrize("backend", [pytest.param("horovod", marks=pytest.mark.one_lane), "torch"])
 def test_a_lost_executor_is_the_cause_and_the_next_run_works(cluster, backend):
     def main():
         if rank_functions.init(backend) == 1:

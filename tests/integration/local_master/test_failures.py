@@ -35,6 +35,7 @@ def runner(backend="torch", **settings) -> DistributedRunner:
     return DistributedRunner(num_proc=2, backend=backend, config=RunConfig(**{**QUIET, **settings}))
 
 
+@pytest.mark.one_lane
 @BACKENDS
 def test_a_stopped_rank_is_named_with_its_state_and_its_stack(backend):
     def stop():
@@ -49,6 +50,7 @@ def test_a_stopped_rank_is_named_with_its_state_and_its_stack(backend):
     assert "in stop" in caught.value.stacks
 
 
+@pytest.mark.one_lane
 @BACKENDS
 def test_a_stuck_rank_is_named_and_not_those_that_wait_for_it(backend):
     def stick():
@@ -64,6 +66,7 @@ def test_a_stuck_rank_is_named_and_not_those_that_wait_for_it(backend):
     assert re.search(r"As a consequence:\n  rank 0 on host", str(caught.value))
 
 
+@pytest.mark.one_lane
 @BACKENDS
 def test_a_rank_that_never_joins_is_named_by_those_that_wait(backend):
     def stay_away():
@@ -78,6 +81,7 @@ def test_a_rank_that_never_joins_is_named_by_those_that_wait(backend):
     assert caught.value.rank == 0
 
 
+@pytest.mark.one_lane
 def test_a_rank_that_computes_for_long_in_silence_is_left_alone():
     def compute():
         rank_functions.init("torch")
@@ -106,6 +110,7 @@ def test_a_rank_that_died_is_followed_by_a_new_attempt_that_knows_its_number(bac
     assert "Restarting all ranks in 0.1 s: restart 1 of 2." in capfd.readouterr().err
 
 
+@pytest.mark.one_lane
 def test_an_error_of_the_function_is_not_tried_again_unless_asked(tmp_path):
     def fail(path):
         if current_world().rank == 0:
@@ -124,6 +129,7 @@ def test_an_error_of_the_function_is_not_tried_again_unless_asked(tmp_path):
     assert caught.value.attempt == 1
 
 
+@pytest.mark.one_lane
 def test_the_full_log_of_a_rank_that_failed_is_on_its_host(tmp_path):
     def talk_and_fail():
         for number in range(5_000):
@@ -182,6 +188,7 @@ def test_two_runs_that_compete_for_the_same_slots_both_end():
     assert values == {0: 0, 1: 1, 2: 2}
 
 
+@pytest.mark.one_lane
 def test_much_output_is_dropped_and_counted_and_blocks_nobody(capfd):
     def shout():
         import sys
@@ -216,6 +223,7 @@ def test_settings_that_make_no_sense_are_refused():
         DistributedRunner(num_proc=0, config=RunConfig(min_num_proc=3)).run(print)
 
 
+@pytest.mark.one_lane
 @pytest.mark.timeout(400)
 def test_runs_in_a_row_do_not_add_up():
     """A tenth of the hundred runs that ``jobs/benchmark.py faults --runs 100`` looks at."""

@@ -106,6 +106,7 @@ def test_what_reaches_the_driver_is_what_was_asked_for(verbosity, capfd):
         assert shown == [verbosity == "all"] * 4
 
 
+@pytest.mark.one_lane
 def test_output_arrives_while_the_run_is_going(capfd):
     started = time.monotonic()
     arrived = []
@@ -131,8 +132,7 @@ def test_output_arrives_while_the_run_is_going(capfd):
     assert ended - arrived[0] > 1
 
 
-@pytest.mark.parametrize("backend", ["horovod", "torch"])
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(("backend", "rank"), [("horovod", 0), ("torch", 1)])
 def test_an_exception_in_any_rank_is_raised_with_its_traceback(backend, rank, spark):
     runner = DistributedRunner(num_proc=2, backend=backend)
     with pytest.raises(WorkerFailedError) as caught:
@@ -148,6 +148,7 @@ def test_an_exception_in_any_rank_is_raised_with_its_traceback(backend, rank, sp
     assert spark.sparkContext.parallelize(range(2), 2).barrier().mapPartitions(list).count() == 2
 
 
+@pytest.mark.one_lane
 def test_a_failure_is_the_same_where_the_driver_cannot_be_reached(monkeypatch):
     closed = network.listen("127.0.0.1")
     address = ChannelAddress(host="127.0.0.1", port=closed.getsockname()[1], key=bytes(32))
@@ -222,6 +223,7 @@ def test_a_function_that_refers_to_the_session_is_told_its_name(spark):
         HorovodRunner(np=2).run(main)
 
 
+@pytest.mark.one_lane
 def test_a_value_that_cannot_be_pickled_is_one_sentence():
     with pytest.raises(NotPicklableError, match="rank 0 returned, a lock, cannot be pickled"):
         HorovodRunner(np=2).run(rank_functions.return_unpicklable)

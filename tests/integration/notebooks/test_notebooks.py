@@ -116,6 +116,7 @@ def test_the_first_runs_as_a_script(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"mlflow.db", "mlruns"}
 
 
+@pytest.mark.one_lane
 def test_01_learns_keeps_the_model_and_shows_a_failure(ran: Callable[[str], Page]) -> None:
     page = ran("01")
     trials = page.shown("for np in (-1, -2)")
@@ -157,6 +158,7 @@ def test_02_spark_scores_what_the_ranks_have_learnt(ran: Callable[[str], Page]) 
     assert len(models_of(page.folder, run)) == 1
 
 
+@pytest.mark.one_lane
 def test_03_both_backends_reach_the_same(ran: Callable[[str], Page]) -> None:
     page = ran("03")
     results = page.shown("runner.run(train")
@@ -176,6 +178,7 @@ def test_03_both_backends_reach_the_same(ran: Callable[[str], Page]) -> None:
         assert history(page.folder, run, "loss") == list(range(1, 346))
 
 
+@pytest.mark.one_lane
 def test_04_failures_are_named_and_survived(ran: Callable[[str], Page]) -> None:
     page = ran("04")
     raised = page.shown('run("raises"')
@@ -210,11 +213,13 @@ def test_04_failures_are_named_and_survived(ran: Callable[[str], Page]) -> None:
     assert page.images() == 1
 
 
+@pytest.mark.one_lane
 @each
 def test_nothing_but_mlflow_s_store_is_left(number: str, ran: Callable[[str], Page]) -> None:
     assert {path.name for path in ran(number).folder.iterdir()} == {"mlflow.db", "mlruns"}
 
 
+@pytest.mark.one_lane
 @pytest.mark.skipif(
     browser_programs() is None and os.environ.get("CI", "").lower() not in ("true", "1"),
     reason="needs more programs (Debian: apt-get install chromium chromium-driver)",

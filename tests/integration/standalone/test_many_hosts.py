@@ -82,7 +82,7 @@ def look_around(backend: str) -> list:
 
 
 @BACKENDS
-def test_hosts_that_share_a_name_are_two_hosts_reached_by_the_routed_interface(
+def test_hosts_that_share_a_name_are_two_hosts_reached_by_the_routed_interface_alone(
     spark, hosts, backend
 ):
     found = DistributedRunner(num_proc=2, backend=backend).run(look_around, backend=backend)
@@ -93,6 +93,10 @@ def test_hosts_that_share_a_name_are_two_hosts_reached_by_the_routed_interface(
     assert [(one["local_size"], one["cross_size"]) for one in found] == [(1, 2), (1, 2)]
     # By stage-level scheduling: no setting gives a task a GPU.
     assert {one["gpus"] for one in found} == {"6", "2"}
+    # Nothing of a run listens on all interfaces.
+    listening = {address for one in found for address in one["listening"]}
+    assert listening
+    assert listening <= set(hosts.addresses)
 
 
 def log_on_a_host() -> str:
@@ -118,6 +122,7 @@ def log_on_a_host() -> str:
     return told
 
 
+@pytest.mark.one_lane
 def test_one_run_holds_what_both_hosts_tell(spark, tmp_path, monkeypatch):
     """The store is a file of the driver's, which no executor is to look for on its own disk."""
     import mlflow
@@ -142,14 +147,7 @@ def test_one_run_holds_what_both_hosts_tell(spark, tmp_path, monkeypatch):
     assert [one.path.rpartition("/")[2] for one in logs] == ["rank-0.log", "rank-1.log"]
 
 
-@BACKENDS
-def test_nothing_of_a_run_listens_on_all_interfaces(spark, hosts, backend):
-    found = DistributedRunner(num_proc=2, backend=backend).run(look_around, backend=backend)
-    listening = {address for one in found for address in one["listening"]}
-    assert listening
-    assert listening <= set(hosts.addresses)
-
-
+@pytest.mark.one_lane
 @pytest.mark.parametrize(
     ("backend", "train"),
     [("horovod", rank_functions.train_with_horovod), ("torch", rank_functions.train_with_ddp)],
@@ -159,6 +157,7 @@ def test_unmodified_training_code_ends_with_equal_weights(spark, backend, train)
     assert weights[0] == weights[1]
 
 
+@pytest.mark.one_lane
 @pytest.mark.parametrize(
     ("backend", "how"),
     [("torch", "raise"), ("horovod", "kill"), ("horovod", "exit"), ("torch", "stop")],
@@ -179,7 +178,7 @@ def test_encryption_that_spark_asks_for_is_not_silently_left_out(spark, monkeypa
         settings.set("spark.network.crypto.enabled", "false")
 
 
-@BACKENDS
+@pytest.mark.parametrize("backend", [pytest.param("horovod", marks=pytest.mark.one_lane), "torch"])
 def test_a_host_whose_link_is_cut_in_an_allreduce_is_named_in_time(spark, hosts, backend, tmp_path):
     config = RunConfig(heartbeat_timeout_seconds=4)
     cut_at = []
