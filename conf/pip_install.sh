@@ -69,5 +69,5 @@ why() {
     fi
 }
 
-echo "pip could not install what was asked for: $(why). Its own words are in $log." >&2
+echo "pip could not install what was asked for: $(why). pip's output is in $log." >&2
 exit 1

@@ -86,15 +86,24 @@ start() {
     set +m
     running+=($!)
 }
-stop() { kill -INT -- "-$1" 2>/dev/null || true; }
+stop() { kill -"${2:-INT}" -- "-$1" 2>/dev/null; }
+# Again each second: a process that has only just started can miss a signal.
 stop_all() {
-    local process
-    trap '' INT TERM HUP
-    for process in "${running[@]}"; do stop "$process"; done
-    wait
+    local process signal left=("${running[@]}")
+    trap '' INT TERM HUP USR1
+    for signal in INT INT INT TERM KILL; do
+        for process in "${left[@]}"; do stop "$process" $signal || true; done
+        for _ in {1..10}; do
+            for process in "${!left[@]}"; do stop "${left[process]}" 0 || unset "left[process]"; done
+            [ ${#left[@]} -gt 0 ] || return 0
+            sleep 0.1
+        done
+    done
 }
 trap stop_all EXIT
 trap 'say "interrupted; the same command takes it up again."; exit 130' INT TERM HUP
+# Sent by a process below that failed and has said why.
+trap 'exit 1' USR1
 
 # On the environment's own disk: what pip leaves there when it is killed goes with the environment.
 install() {
@@ -132,21 +141,22 @@ conf/horovod/build.sh --check --python "$venv/bin/python"
 say "installing packages for $level, some minutes the first time"
 touch "$half_done"
 start install pip setuptools wheel torch
-wait "${running[0]}"
+wait "${running[0]}" || exit 1
+running=()
 
 # Horovod's build needs nothing but torch, and so runs beside the rest of pip's work.
 build_horovod() {
-    conf/horovod/build.sh --wheel-only --python "$venv/bin/python" >"$venv/horovod-wheel" && return
-    stop "${running[1]}"
-    return 1
+    conf/horovod/build.sh --wheel-only --python "$venv/bin/python" >"$venv/horovod-wheel" ||
+        { kill -USR1 $$ && return 1; }
 }
 # By name what the wheel asks for, since the wheel itself comes later.
 start install --no-build-isolation "${packages[@]}" cffi packaging pyyaml
 start build_horovod
-wait "${running[1]}"
+wait "${running[0]}" || exit 1
 rm "$half_done"
 echo "$level" >"$stamp"
-wait "${running[2]}"
+wait "${running[1]}" || exit 1
+running=()
 
 # Forced: a Horovod of the same version, built for another torch, may be there.
 install --no-deps --force-reinstall "$(cat "$venv/horovod-wheel")"

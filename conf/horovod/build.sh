@@ -107,7 +107,7 @@ fi
     fail "torch $torch_version in $python was built without CUDA, and --gpu needs it; install a" \
         "CUDA build of torch or leave out --gpu."
 # Counts the changes of what this script makes of one version.
-revision=2
+revision=3
 wheels=$wheelhouse/${key:-none}-$gpu-r$revision
 find_wheel() {
     find "$wheels" -maxdepth 1 -name "horovod-$HOROVOD_VERSION-*.whl" 2>/dev/null | head -n 1
@@ -172,7 +172,8 @@ args=()
 for arg in "\$@"; do
     case \$arg in
         -D__CUDACC__* | -D__NVCC__* | *.cudafe1.*) exec ${CXX:-g++} "\$@" ;;
-        -std=*) ;;
+        # Debug information is of no use to anyone here, and a third of the work.
+        -std=* | -g) ;;
         *) args+=("\$arg") ;;
     esac
 done
@@ -203,11 +204,28 @@ unpack_source() {
         "$gloo" && grep -q 'iface = global_context.gloo_iface_;' "$gloo"
 }
 
+# The sentence for what is not the compiler's fault. A full disk may leave the log empty.
+explain() {
+    local folder free
+    for folder in "$work" "$wheels"; do
+        free=$(df -Pm "$folder" | awk 'NR == 2 {print $4}')
+        [ "$free" -ge 20 ] || fail "the disk of $folder is full ($free MB are free), and building" \
+            "Horovod takes 1 GB there; make room, or name another folder with TMPDIR or --wheelhouse."
+    done
+    if grep -qE 'No matching distribution|Could not fetch URL|HTTP error|Connection(Reset)?Error' "$1"; then
+        fail "pip could not fetch Horovod's source and what building it takes; see to the network, a" \
+            "proxy (HTTPS_PROXY) or pip's index (PIP_INDEX_URL). pip's own words are in $1."
+    elif grep -qE 'Killed signal|: Killed$' "$1"; then
+        fail "the compiler was killed, by lack of memory: it takes 2 GB. The log is $1."
+    fi
+}
+
 build() {
     local log=$wheels/build.log
-    work=$(mktemp -d)
+    work=$(mktemp -d) || fail "cannot write to ${TMPDIR:-/tmp}, where Horovod is built; make room" \
+        "there (1 GB), or name another folder with TMPDIR."
     incoming=$wheels/.incoming
-    trap 'rm -rf "$work" "$incoming"' EXIT
+    trap 'trap "" INT TERM; rm -rf "$work" "$incoming"' EXIT
     trap 'exit 130' INT TERM
     rm -rf "$incoming"
     mkdir "$incoming"
@@ -230,6 +248,7 @@ build() {
                 "$python" -m pip wheel --verbose --no-cache-dir --no-build-isolation --no-deps \
                 --wheel-dir "$incoming" "$work/horovod-$HOROVOD_VERSION"
     } >"$log" 2>&1; then
+        explain "$log"
         # The compiler's first complaints say more than the end, which is often pip's own.
         { grep -m 3 -E 'error: |Error: ' "$log" || true; tail -n 30 "$log"; } >&2
         fail "Horovod $HOROVOD_VERSION did not build for torch $torch_version; the lines above are" \
@@ -247,10 +266,10 @@ fi
 
 if [ -z "$(find_wheel)" ]; then
     check_tools
-    mkdir -p "$wheels" 2>/dev/null || fail "cannot write to $wheelhouse; name another folder with" \
+    { mkdir -p "$wheels" && : >>"$wheels/.lock"; } 2>/dev/null || fail "cannot write to $wheelhouse; name another folder with" \
         "--wheelhouse or SPARKDL_RUNNER_WHEELHOUSE."
     if command -v flock >/dev/null; then
-        exec 8>"$wheels/.lock"
+        exec 8<"$wheels/.lock"
         # Some network folders know no locks; the rename at the end is what keeps wheels whole.
         flock -n 8 || { say "waiting for another build of the same wheel" && flock 8; } || true
     fi
