@@ -17,6 +17,8 @@ from mutants.tree import ROOT, Tree
 
 UNIT, INTEGRATION = "tests/unit", "tests/integration"
 ENOUGH = 0.85
+# Plugins whose import takes longer than most tests, and that no test here needs in order to run.
+_LEAN = ("-pno:anyio", "-pno:hypothesispytest", "-pno:cov")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +51,9 @@ def judge(
                 continue
             # Twice as long as with coverage, and time to start: who takes longer does not end.
             allowed = 60 + 2 * sum(one.seconds[test] for test in tests)
-            code, output = tree.pytest(tests, "-x", "-q", "--tb=no", timeout_seconds=allowed)
+            code, output = tree.pytest(
+                tests, "-x", "-q", "--tb=no", *_LEAN, timeout_seconds=allowed
+            )
             if code is None:
                 how = f"not done after {allowed:.0f} s"
             elif code:

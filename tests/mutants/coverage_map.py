@@ -24,7 +24,6 @@ source = {tree}/{package}
 context = ${{PYTEST_CURRENT_TEST-}}
 data_file = {tree}/build/measured/.coverage
 parallel = true
-sigterm = true
 disable_warnings = no-data-collected,module-not-imported,module-not-measured
 """
 

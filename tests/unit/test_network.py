@@ -50,6 +50,15 @@ def test_the_host_key_tells_addresses_apart():
     assert network.host_key("10.0.0.1") != network.host_key("10.0.0.2")
 
 
+@pytest.mark.parametrize("namespace", ["net", "pid", "uts"])
+def test_containers_of_one_name_and_address_are_hosts_of_their_own(monkeypatch, namespace):
+    links = {f"/proc/self/ns/{one}": f"{one}:[1]" for one in ("net", "pid", "uts")}
+    monkeypatch.setattr(network.os, "readlink", links.__getitem__)
+    here = network.host_key("10.0.0.1")
+    links[f"/proc/self/ns/{namespace}"] = f"{namespace}:[2]"
+    assert network.host_key("10.0.0.1") != here
+
+
 def test_listening_is_on_one_address_only():
     listener = network.listen("127.0.0.1")
     try:

@@ -219,6 +219,17 @@ def test_a_rank_that_is_new_is_seeded_by_step_and_rank(tmp_path):
     assert (checkpoint / "rng-0.pt").exists()
 
 
+def test_generators_saved_without_a_gpu_go_on_with_one(monkeypatch):
+    from sparkdl_runner.checkpoint import generators
+
+    state = generators.capture()
+    state.pop("cuda", None)
+    expected = random.random(), float(np.random.random()), float(torch.rand(()))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    generators.put_back(state)
+    assert (random.random(), float(np.random.random()), float(torch.rand(()))) == expected
+
+
 def test_saving_a_step_twice_is_saving_it_once(tmp_path):
     training = Training()
     with CheckpointManager(tmp_path) as checkpoints:

@@ -167,6 +167,13 @@ def test_a_search_that_is_none(change, sentence):
         load(TuneSettings, None, {**given, "tune": search})
 
 
+@pytest.mark.parametrize("parallel", [1, 2, "auto"])
+def test_how_many_trials_at_a_time(parallel):
+    search = {"metric": "m", "search_space": {"lr": {"low": 0.1, "high": 1}}, "parallel": parallel}
+    given = {**GOOD, "mlflow": {"experiment": "e"}, "tune": search}
+    assert load(TuneSettings, None, given).tune.parallel == parallel
+
+
 def test_a_secret_in_a_wrong_value_is_not_shown():
     with pytest.raises(ConfigError) as raised:
         load(TrainSettings, None, {**GOOD, "num_proc": "http://me:hunter22@host"})

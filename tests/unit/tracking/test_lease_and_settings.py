@@ -66,6 +66,11 @@ def test_bad_settings_are_refused(
         Tracking(**settings)
 
 
+def test_a_limit_itself_may_be_asked_for() -> None:
+    assert Tracking(opening_timeout_seconds=1).opening_timeout_seconds == 1
+    assert Tracking(delivery_timeout_seconds=0).delivery_timeout_seconds == 0
+
+
 def test_the_run_config_takes_tracking_or_a_wish() -> None:
     for wish in (None, True, False, Tracking(run_name="x")):
         assert RunConfig(tracking=wish).tracking == wish

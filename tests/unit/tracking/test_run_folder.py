@@ -1,0 +1,45 @@
+"""The files that ranks send stay below the run's folder, and go with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from sparkdl_runner.tracking.run_folder import RunFolder
+from sparkdl_runner.world import Peer, assign_ranks
+
+WORLD = assign_ranks(
+    [Peer(partition=0, host="h", host_key="k", address="127.0.0.1", interface="lo")],
+    backend="torch",
+    attempt=2,
+)[0]
+
+
+@pytest.fixture
+def folder() -> Iterator[RunFolder]:
+    made = RunFolder()
+    yield made
+    made.remove()
+
+
+def test_the_parts_of_a_file_are_put_together_and_a_first_part_begins_it_anew(
+    folder: RunFolder,
+) -> None:
+    for data, is_first in ((b"old", True), (b"one ", True), (b"two", False)):
+        folder.keep_part(WORLD, "logs/rank-0.log", data, is_first=is_first)
+    assert (folder.path / "logs" / "attempt-2" / "rank-0.log").read_bytes() == b"one two"
+
+
+@pytest.mark.parametrize("name", ["logs/../../evil", "logs", "logs/", "other/x", "/etc/x", ""])
+def test_what_is_no_file_of_a_rank_is_passed_over(folder: RunFolder, name: str) -> None:
+    folder.keep_part(WORLD, name, b"x", is_first=True)
+    assert list(folder.path.rglob("*")) == []
+    assert not (folder.path.parent / "evil").exists()
+
+
+def test_it_may_be_removed_when_it_is_gone(folder: RunFolder) -> None:
+    folder.keep_part(WORLD, "traces/a/b.json", b"{}", is_first=True)
+    folder.remove()
+    assert not folder.path.exists()
+    folder.remove()
