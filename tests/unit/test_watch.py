@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from sparkdl_runner.backends import get_backend
@@ -176,14 +178,51 @@ def test_a_rendezvous_that_takes_too_long(joining, blamed, sentence):
     assert sentence in verdict.failures[0].message
 
 
+class Pauses(threading.Event):
+    """Lets the watch look after so many seconds each time, of the gang's clock, and then ends."""
+
+    def __init__(self, gang, seconds):
+        super().__init__()
+        self.gang, self.left = gang, list(seconds)
+
+    def wait(self, timeout=None):
+        if not self.left:
+            return True
+        self.gang.seconds += self.left.pop(0)
+        return False
+
+    def set(self):
+        """To close the watch is to wait for its last look."""
+
+
+def verdicts_after(gang, *pauses):
+    """What the watch's own thread finds, looking after each of these pauses."""
+    found = []
+    gang.watch.on_verdict = found.append
+    gang.watch._closed = Pauses(gang, pauses)
+    gang.watch.start()
+    gang.watch.close()
+    return found
+
+
 def test_a_driver_that_was_paused_has_heard_nobody_and_blames_nobody():
     gang = Gang()
     gang.begin()
-    gang.look(0)
+    for rank in range(3):
+        gang.look(rank, idle=50, silent=50)
     gang.watch.gone(1)
-    gang.seconds += 3600
-    gang.watch._forgive(3600)
-    assert gang.watch.check() is None
+    assert verdicts_after(gang, 3600, 0.25, 1800, 0.25) == []
+    # Of what comes after the pause, nothing is forgiven.
+    (verdict,) = verdicts_after(gang, 2.5)
+    assert [one.world.rank for one in verdict.failures] == [1]
+
+
+def test_a_watch_that_looks_often_forgives_nothing():
+    gang = Gang()
+    gang.begin()
+    assert verdicts_after(gang, 4, 4) == []
+    (verdict,) = verdicts_after(gang, 4)
+    assert [one.status for one in verdict.failures] == [LOST] * 3
 
 
 def test_while_nobody_has_come_the_slots_are_looked_after():

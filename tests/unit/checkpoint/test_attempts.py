@@ -112,6 +112,24 @@ def test_two_that_begin_at_once_take_two_numbers(tmp_path):
     assert len(set(taken)) == 16
 
 
+def test_where_files_are_overwritten_the_number_is_whose_token_stays(tmp_path):
+    """As on object stores: two find no file of a number and write it; the later one has it."""
+    from sparkdl_runner.checkpoint.attempts import begin_attempt
+    from sparkdl_runner.checkpoint.sealed import seal
+    from sparkdl_runner.checkpoint.storage import directory_url, open_storage
+
+    class Overwritten(type(open_storage(directory_url(tmp_path)))):
+        """Another driver writes each of the first two numbers' files just after us."""
+
+        def open(self, name):
+            if name in ("attempts/attempt-0.json", "attempts/attempt-1.json"):
+                theirs = {"attempt": int(name[-6]), "token": "theirs", "committed": []}
+                (tmp_path / name).write_bytes(seal(theirs))
+            return super().open(name)
+
+    assert begin_attempt(Overwritten(str(tmp_path), "x", poll_seconds=0.01)) == 2
+
+
 def test_names_of_other_things_are_left_alone(tmp_path):
     save_steps(tmp_path, 1)
     for path in ("step-x/attempt-0", "step-01/attempt-0", "step-1/attempt--1", "other/attempt-0"):

@@ -80,6 +80,23 @@ def test_nothing_is_removed_before_the_new_one_is_committed_and_manifests_go_fir
     assert len(deleted) == 3
 
 
+def test_what_other_ranks_are_still_writing_stays_and_what_the_dead_left_goes(tmp_path):
+    """Ranks write their files of the next step before rank 0 has committed this one."""
+    assert kept(tmp_path, [None]) == [1]  # attempt 0
+    with CheckpointManager(tmp_path, keep_last=1) as checkpoints:
+        checkpoints.save(2)
+        checkpoints.wait()
+        half = [tmp_path / f"step-{step}" / "attempt-1" / "rank-1.json" for step in (3, 4)]
+        left = tmp_path / "step-3" / "attempt-0" / "rank-1.json"
+        for path in [*half, left]:
+            path.parent.mkdir(parents=True)
+            path.write_text("{}")
+        checkpoints.save(5)
+    assert all(path.exists() for path in half)
+    assert not left.exists()
+    assert [name.step for name in listed(tmp_path)] == [5]
+
+
 def test_that_old_ones_cannot_be_removed_is_no_failure(tmp_path, monkeypatch, caplog):
     def refuse(self, name):
         raise PermissionError(13, "no")

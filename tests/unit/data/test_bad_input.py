@@ -60,6 +60,11 @@ def manifest(tmp_path: Path) -> Manifest:
             "lanes=2 cannot be shared evenly by 4 ranks. Give a multiple of 4",
         ),
         (
+            {"batch_size": 4, "lanes": 4, "cur_shard": 0, "shard_count": 3},
+            ValueError,
+            "lanes=4 cannot be shared evenly by 3 ranks. Give a multiple of 3",
+        ),
+        (
             {"global_batch_size": 10, "cur_shard": 0, "shard_count": 4},
             ValueError,
             "global_batch_size=10 cannot be shared evenly by 4 ranks. 8 or 12 would fit",
@@ -263,6 +268,11 @@ def test_a_bad_row_in_the_last_row_group_is_found_before_training(
             {"batch_size": 6, "lanes": 2},
             {"batch_size": 2, "cur_shard": 0, "shard_count": 3},
             "2 lanes, which 3 ranks cannot share",
+        ),
+        (
+            {"batch_size": 12, "lanes": 4},
+            {"batch_size": 4, "cur_shard": 0, "shard_count": 3},
+            "4 lanes, which 3 ranks cannot share",
         ),
     ],
 )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import pytest
 
+from sparkdl_runner.data import leftovers
 from sparkdl_runner.data.cache import (
     PARENT_CACHE_DIR_URL_CONF,
     ConversionCache,
@@ -153,3 +155,20 @@ def test_a_failure_is_told_to_all_who_wait_and_then_tried_again():
     second.join()
     assert errors == ["full", "full"]
     assert cache.get_or_convert(FakeFrame("p"), (), lambda: "fine", lambda r: True) == "fine"
+
+
+def test_a_fork_has_a_directory_of_its_own_and_leaves_its_parents(tmp_path, monkeypatch):
+    parent = f"file://{tmp_path}/cache"
+    first = process_directory(parent, "app")
+    pid = os.getpid()
+    with monkeypatch.context() as fork:
+        fork.setattr(os, "getpid", lambda: pid + 1)
+        second = process_directory(parent, "app")
+        assert second != first
+        assert process_directory(parent, "app") == second
+        # The handlers that it has of its parent are called at its end as well.
+        leftovers._delete_at_exit(first, None, pid)
+    assert (tmp_path / "cache" / first.rpartition("/")[2]).is_dir()
+    assert process_directory(parent, "app") == first
+    leftovers._delete_at_exit(first, None, pid)
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == [second.rpartition("/")[2]]

@@ -113,20 +113,31 @@ def test_a_door_that_is_shut_and_one_where_nobody_answers(monkeypatch):
     assert visit == {"error": "no answer within 0.2 s"}
 
 
-def test_something_else_that_answers():
+def knock_where_it_answers(words: bytes) -> dict:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer():
             visitor, _ = listener.accept()
             with visitor:
                 visitor.recv(100)
-                visitor.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+                visitor.sendall(words)
 
         thread = threading.Thread(target=answer)
         thread.start()
         visit = stage.knock("127.0.0.1", listener.getsockname()[1], b"t" * stage.TOKEN_BYTES)
         thread.join()
+    return visit
+
+
+def test_something_else_that_answers():
+    visit = knock_where_it_answers(b"SSH-2.0-OpenSSH_9.2\r\n")
     assert visit == {"error": "something else answers there"}
+
+
+@pytest.mark.parametrize("ahead", [-900, 900])
+def test_a_clock_that_differs_is_ahead_or_behind(ahead, monkeypatch):
+    monkeypatch.setattr(time, "time", lambda: 1_700_000_000.0 + ahead)
+    assert knock_where_it_answers(b'{"time": 1700000000.0}') == {"seconds_ahead": ahead}
 
 
 # ---- the script that describes a host ----------------------------------------------------------

@@ -65,6 +65,7 @@ def test_a_folder_that_is_each_hosts_own():
         (0.2, OK, "agrees"),
         (-42.0, WARNING, "42 s behind"),
         (900.0, PROBLEM, "900 s ahead"),
+        (-900.0, PROBLEM, "900 s behind"),
         (None, NOT_CHECKED, "not reached"),
     ],
 )

@@ -55,6 +55,18 @@ def test_every_value_of_every_step_is_sent_in_order(make: Any) -> None:
     assert max(len(report["entries"]) for report in reports) <= 2000
 
 
+def test_metrics_carry_the_milliseconds_at_which_they_were_said(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder, reports = make()
+    monkeypatch.setattr(time, "time", lambda: 1_700_000_000.25)
+    log(recorder, 1, loss=1.0)
+    monkeypatch.setattr(time, "time", lambda: 1_700_000_009.5)
+    log(recorder, 2, loss=0.5)
+    recorder.close()
+    assert [entry[3] for entry in entries(reports)] == [1_700_000_000_250, 1_700_000_009_500]
+
+
 def test_numbers_of_all_kinds(make: Any) -> None:
     recorder, reports = make()
     log(
