@@ -19,7 +19,16 @@ import traceback
 from collections.abc import Iterable
 from contextlib import suppress
 
-from sparkdl_runner import driver_log, function, lifeline, preemption, pulse, stacks, world
+from sparkdl_runner import (
+    driver_log,
+    function,
+    gpu_memory,
+    lifeline,
+    preemption,
+    pulse,
+    stacks,
+    world,
+)
 from sparkdl_runner.backends import Backend, get_backend
 from sparkdl_runner.control import Envelope, Line
 from sparkdl_runner.errors import NotPicklableError
@@ -105,7 +114,7 @@ def _run(line: Line, backend: Backend, envelope: Envelope, listener_fd: int | No
     except BaseException as error:
         _end_if_forked(pid, error)
         with suppress(Exception):  # Nothing may keep the error itself from being heard.
-            if advice := backend.advice(error):
+            if advice := backend.advice(error) or gpu_memory.advice(error):
                 error.add_note(advice)
         _send_failure(line, backend, error)
         recorder.close()  # Only now: the error must be heard, whatever becomes of the metrics.
@@ -133,7 +142,9 @@ def _send_failure(line: Line, backend: Backend, error: BaseException) -> None:
             "exception": type(error).__name__,
             "message": _text_of(error),
             "traceback": "".join(traceback.format_exception(shown))[-MAX_TRACEBACK:],
-            "is_communication_error": backend.is_communication_error(error),
+            # Without memory, NCCL's errors look as if a peer was lost; here they are the cause.
+            "is_communication_error": backend.is_communication_error(error)
+            and not gpu_memory.ran_out(error),
             "is_preemption": bool(getattr(error, "is_preemption", False)),
             "is_unpicklable_result": isinstance(error, NotPicklableError),
         },

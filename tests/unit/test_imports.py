@@ -17,7 +17,7 @@ HEAVY = {"torch", "horovod", "pyspark", "mlflow", "petastorm"}
 LAYERS = [
     {"errors", "config", "network", "filesystem", "resumable", "facts", "preemption"}
     | {"redaction", "host_metrics", "nearest", "build_horovod"},
-    {"world", "spark_context", "command_line", "wrong_backend"},
+    {"world", "spark_context", "command_line", "wrong_backend", "gpu_memory"},
     {
         "reports",
         "control",
