@@ -20,6 +20,7 @@ from contextlib import suppress
 from typing import Any
 
 from sparkdl_runner import facts, resumable
+from sparkdl_runner.tracking.gpu_number import GpuNumber
 from sparkdl_runner.tracking.step_trace import StepTrace
 from sparkdl_runner.tracking.time_use import TimeUse
 
@@ -287,7 +288,7 @@ def _as_number(name: str, value: Any, step: int) -> Any:
         return float(value)
     if hasattr(value, "detach") and getattr(value, "numel", lambda: 0)() == 1:
         value = value.detach()
-        return value.clone() if value.is_cuda else float(value)
+        return GpuNumber(value) if value.is_cuda else float(value)
     if getattr(value, "shape", None) in ((), (1,)) and hasattr(value, "item"):
         number = value.item()
         if isinstance(number, numbers.Real):
