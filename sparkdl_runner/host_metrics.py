@@ -61,14 +61,15 @@ def _gpu_handles() -> list[Any]:
 
 def _look_at_gpu(index: int, handle: Any) -> dict[str, float]:
     nvml = importlib.import_module("pynvml")
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    found = {
-        f"gpu_{index}_memory_usage_percentage": 100 * memory.used / memory.total,
-        f"gpu_{index}_memory_usage_megabytes": memory.used / _MEGA,
-        f"gpu_{index}_utilization_percentage": float(
-            nvml.nvmlDeviceGetUtilizationRates(handle).gpu
-        ),
-    }
+    found = {}
+    # Each by itself: with MIG there is no utilization, and some GPUs have no memory of their own.
+    with suppress(nvml.NVMLError):
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+        found[f"gpu_{index}_memory_usage_percentage"] = 100 * memory.used / memory.total
+        found[f"gpu_{index}_memory_usage_megabytes"] = memory.used / _MEGA
+    with suppress(nvml.NVMLError):
+        busy = nvml.nvmlDeviceGetUtilizationRates(handle).gpu
+        found[f"gpu_{index}_utilization_percentage"] = float(busy)
     with suppress(nvml.NVMLError):
         watts = nvml.nvmlDeviceGetPowerUsage(handle) / 1000
         found[f"gpu_{index}_power_usage_watts"] = watts
