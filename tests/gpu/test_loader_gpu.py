@@ -12,10 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "data"))
 
 from parquet_sets import load, numbered, one
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
-]
+pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.parametrize("tail", ["drop", "pad", "uneven"])
