@@ -9,6 +9,7 @@ N ?= 100
 SEED ?= 1
 BASE ?= origin/main
 JOBS ?= 2
+GPU_PYTHON ?= 3.12
 
 # The demo's last line is the job's own, also where a test of ours calls this make again.
 MAKEFLAGS += --no-print-directory
@@ -24,7 +25,7 @@ in_lane = JAVA_HOME="$$(cat $(venv_$(1))/java-home)" $(venv_$(1))/bin/python
 
 .NOTPARALLEL:
 .PHONY: help setup setup-classic setup-modern run-classic run-modern demo quick test \
-    test-classic test-modern system docs lint mutants bench clean
+    test-classic test-modern system docs lint mutants bench clean gpu
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -72,6 +73,9 @@ mutants: setup-classic  ## break the code in N small ways, what BASE lacks first
 
 bench: run-classic  ## time from call to result, beside horovod.spark.run and TorchDistributor
 	@$(call in_lane,classic) jobs/benchmark.py launch
+
+gpu: setup-classic  ## build/gpu-kit, to be carried to a machine with a GPU; GPU_PYTHON=3.11|3.12
+	@PYTHON=.venv/bin/python tests/gpu/make_kit.sh $(GPU_PYTHON) build/gpu-kit
 
 clean:  ## remove the lanes and what tools left; wheels in the wheelhouse stay
 	rm -rf .venv .venv-modern *.egg-info build dist .mypy_cache .pytest_cache .ruff_cache .coverage*

@@ -2,8 +2,8 @@
 """Runs the tests of GPUs on this machine, from the folder that `make gpu` made.
 
 Needs a Python with torch and numpy, and nothing else: no network, Java, Spark or pip. What else the
-tests need is unpacked into the folder `site` beside this file. Without a GPU, what needs none is run,
-and what was left out is said. Prints tables, then the same as JSON.
+tests need is unpacked into the folder `site` beside this file. Without a GPU, what needs none is
+run, and what was left out is said. Prints tables, then the same as JSON.
 
 exit codes: 0 nothing failed, 1 something did, or the tests could not be run
 """
@@ -177,7 +177,7 @@ def main() -> int:
     machine = look()
     if arguments.list:
         print("\n".join(wheels))
-        return pytest(["--collect-only", *for_pytest], None, SECONDS) or 0
+        return int(pytest(["--collect-only", *for_pytest], None, SECONDS) != 0)
     with tempfile.TemporaryDirectory(prefix="gpu-kit-") as temporary:
         records = Path(temporary, "records.jsonl")
         records.touch()
