@@ -136,19 +136,72 @@ check_tools() {
             "gcc-toolset-13-gcc-c++), and name it with CXX if it is not the default."
 }
 
+# Prints the folders that make up a package of pip's, each in a line; none if it is not there.
+pip_folders() {
+    "$python" -c 'import importlib.util as u, sys
+s = u.find_spec("nvidia") and u.find_spec("nvidia." + sys.argv[1])
+sys.stdout.writelines(f + "\n" for f in (s.submodule_search_locations if s else []))' "$1"
+}
+
+# Prints what keeps the toolkit in a folder from compiling for this torch; nothing if it can.
+fault_of_cuda() {
+    local version output
+    version=$("$1/bin/nvcc" --version 2>/dev/null | sed -n 's/.*, release \([0-9.]*\),.*/\1/p') || true
+    if [ -z "$version" ]; then
+        echo "no nvcc"
+    elif [ "${version%%.*}" != "${torch_cuda%%.*}" ]; then
+        echo "CUDA $version"
+    # nvcc alone is not enough, and it refuses C++ compilers that are newer than itself.
+    elif ! output=$("$1/bin/nvcc" -ccbin "$work/cxx" -x cu -c -o "$work/probe.o" - 2>&1 \
+        <<<'#include <cuda_fp16.h>'); then
+        echo "an nvcc that cannot compile" \
+            "($(grep -m 1 -iE 'error|fatal|not found' <<<"$output" || tail -n 1 <<<"$output"))"
+    fi
+}
+
+# Lays links to the files of pip's CUDA packages out as a toolkit in $1: the packages have neither a
+# lib64, where nvcc looks, nor a libcudart.so without a number, for which CMake looks.
+link_pip_cuda() {
+    local major=${torch_cuda%%.*} folder
+    mkdir -p "$1/lib"
+    while read -r folder; do
+        cp -rsf "$folder/." "$1/"
+    done < <(pip_folders "cu$major")
+    ln -s lib "$1/lib64"
+    ln -sf "libcudart.so.$major" "$1/lib/libcudart.so"
+}
+
+# Sets cuda to the folder of a toolkit that can compile for this torch: the one that CUDA_HOME names,
+# else the machine's, else pip's.
+choose_cuda() {
+    local needs install toolkit_fault pip_fault
+    needs="--gpu needs a compiler of CUDA ${torch_cuda%%.*}, for which torch $torch_version was built"
+    install="install the CUDA toolkit $torch_cuda and name its folder with CUDA_HOME"
+    # The packages for CUDA 12 have no nvcc.
+    [ "${torch_cuda%%.*}" -lt 13 ] ||
+        install="run $python -m pip install 'cuda-toolkit[nvcc,cccl]==$torch_cuda.*', or $install"
+    cuda=${CUDA_HOME:-/usr/local/cuda}
+    toolkit_fault=$(fault_of_cuda "$cuda")
+    [ -n "$toolkit_fault" ] || return 0
+    [ -z "${CUDA_HOME:-}" ] ||
+        fail "found $toolkit_fault in CUDA_HOME=$cuda, and $needs; correct CUDA_HOME, or unset it" \
+            "and $install."
+    link_pip_cuda "$work/cuda"
+    pip_fault=$(fault_of_cuda "$work/cuda")
+    [ -z "$pip_fault" ] ||
+        fail "found $toolkit_fault in $cuda and $pip_fault among pip's packages, and $needs; $install."
+    cuda=$work/cuda
+}
+
 # Sets the environment in which Horovod's CMake finds CUDA and NCCL.
 find_cuda() {
-    local cuda=${CUDA_HOME:-/usr/local/cuda} nccl
-    [ -x "$cuda/bin/nvcc" ] || fail "found no CUDA compiler at $cuda/bin/nvcc, and --gpu needs it;" \
-        "install the CUDA toolkit of the version that torch $torch_version was built for," \
-        "or name its folder with CUDA_HOME."
+    local cuda nccl
+    choose_cuda
     export CUDA_HOME=$cuda HOROVOD_CUDA_HOME=$cuda HOROVOD_GPU_OPERATIONS=NCCL
     export HOROVOD_NCCL_LINK=SHARED PATH=$cuda/bin:$PATH
 
     # pip's NCCL is the one that torch itself loads; the machine's is the second choice.
-    nccl=$("$python" -c 'import importlib.util as u
-s = u.find_spec("nvidia") and u.find_spec("nvidia.nccl")
-print(list(s.submodule_search_locations)[0] if s else "")')
+    nccl=$(pip_folders nccl | head -n 1)
     if [ -e "$nccl/include/nccl.h" ]; then
         # It has libnccl.so.2 only; the linker looks for the name without a number.
         mkdir "$work/nccl"
@@ -192,16 +245,32 @@ parallel_jobs() {
     echo $((cpus > 1 ? cpus : 1))
 }
 
-# Unpacks Horovod's source and mends what keeps it from running on several hosts.
+# Unpacks Horovod's source and mends what is wrong in it.
 unpack_source() {
-    local gloo=$work/horovod-$HOROVOD_VERSION/horovod/common/gloo/gloo_context.cc
+    local source=$work/horovod-$HOROVOD_VERSION gloo
+    gloo=$source/horovod/common/gloo/gloo_context.cc
     PYTHONPATH=$work/tools "$python" -m pip download --no-cache-dir --no-build-isolation --no-deps \
         --no-binary horovod --dest "$work" "horovod==$HOROVOD_VERSION" &&
         tar -xzf "$work/horovod-$HOROVOD_VERSION.tar.gz" -C "$work" || return
     # 0.28.1 forgets the interface that it was told in every process set, of which the global one is
     # one, and takes the address that the host's name leads to: on many hosts that is the loopback.
     sed -i '/::InitializeForProcessSet(/,$ s/\.iface = gloo_iface_;/.iface = global_context.gloo_iface_;/' \
-        "$gloo" && grep -q 'iface = global_context.gloo_iface_;' "$gloo"
+        "$gloo" && grep -q 'iface = global_context.gloo_iface_;' "$gloo" || return
+    # Whatever it links to, torch has loaded before it. A path to the folders of this build would be
+    # of no use elsewhere, and where that is a temporary folder anybody might put a library there.
+    sed -i 's/^project(horovod CXX)/&\nset(CMAKE_SKIP_BUILD_RPATH TRUE)/' "$source/CMakeLists.txt" &&
+        grep -q CMAKE_SKIP_BUILD_RPATH "$source/CMakeLists.txt" || return
+    [ $gpu = gpu ] || leave_out_cuda "$source"
+}
+
+# Its CMake wants CUDA wherever there is an nvcc, or torch is a CUDA build that finds one, and fails
+# where the rest of the toolkit is missing: for a CPU build it looks for none.
+leave_out_cuda() {
+    sed -i '/^include(CheckLanguage)/,/^macro(ADD_CUDA)/ { /^macro/! d }' "$1/CMakeLists.txt" &&
+        sed -i 's/^string(TOUPPER .* Pytorch_CUDA)/set(Pytorch_CUDA FALSE)/' \
+            "$1/cmake/Modules/FindPytorch.cmake" &&
+        ! grep -q 'enable_language(CUDA)' "$1/CMakeLists.txt" &&
+        grep -q 'set(Pytorch_CUDA FALSE)' "$1/cmake/Modules/FindPytorch.cmake"
 }
 
 # The sentence for what is not the compiler's fault. A full disk may leave the log empty.
@@ -229,8 +298,8 @@ build() {
     trap 'exit 130' INT TERM
     rm -rf "$incoming"
     mkdir "$incoming"
-    [ $gpu = cpu ] || find_cuda
     write_compiler_wrapper
+    [ $gpu = cpu ] || find_cuda
 
     say "building Horovod $HOROVOD_VERSION for torch $torch_version ($gpu, C++$standard)," \
         "some minutes, once; log: $log"
@@ -260,7 +329,13 @@ build() {
 }
 
 if [ $mode = check ]; then
-    [ -n "$(find_wheel)" ] || check_tools
+    [ -z "$(find_wheel)" ] || exit 0
+    check_tools
+    [ $gpu = gpu ] && [ -n "${key:-}" ] || exit 0
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+    write_compiler_wrapper
+    find_cuda
     exit
 fi
 
