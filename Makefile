@@ -23,6 +23,9 @@ venv_modern := .venv-modern
 # Recorded by set-up, so read when a recipe runs.
 in_lane = JAVA_HOME="$$(cat $(venv_$(1))/java-home)" $(venv_$(1))/bin/python
 
+# Two files at a time: half of a test is waiting for Spark, servers and other processes to start.
+side_by_side := --numprocesses=2 --dist=loadfile --no-loadscope-reorder
+
 .NOTPARALLEL:
 .PHONY: help setup setup-classic setup-modern run-classic run-modern demo quick test \
     test-classic test-modern system docs lint mutants bench clean gpu
@@ -53,7 +56,7 @@ quick: setup-classic  ## lint and the unit tests alone, in less than a minute
 test-classic: lint
 test-classic test-modern: test-%: setup-%
 	@$(call in_lane,$*) tests/quick_java.py
-	@$(call in_lane,$*) -m pytest $(ARGS)
+	@$(call in_lane,$*) -m pytest $(side_by_side) $(ARGS)
 
 system: setup-classic  ## only the whole: a cluster, MLflow servers, jobs submitted, a browser
 	@$(call in_lane,classic) -m pytest tests/system $(ARGS)
