@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import checkpoint_functions as functions
@@ -13,6 +15,7 @@ from sparkdl_runner import DistributedRunner
 from sparkdl_runner.checkpoint import CheckpointManager
 
 pytestmark = [pytest.mark.integration, pytest.mark.one_lane]
+# What ranks tell one another goes over either; what they make of it is the same.
 BACKENDS = ["horovod", "torch"]
 STEPS = 10
 
@@ -62,8 +65,8 @@ def test_a_world_of_another_size_goes_on(undisturbed, tmp_path):
     assert alone[0]["restored"] == 4
 
 
-def test_damage_that_one_rank_sees_makes_all_take_the_one_before(undisturbed, tmp_path):
-    backend, _ = undisturbed
+def test_damage_that_one_rank_sees_makes_all_take_the_one_before(tmp_path):
+    backend = "torch"
     arguments = {"backend": backend, "directory": str(tmp_path)}
     run(backend, 2, functions.train, **arguments, steps=8)
     (tmp_path / "step-8/attempt-0/rng-1.pt").write_bytes(b"?")
@@ -81,8 +84,8 @@ def test_a_directory_that_is_not_shared_is_said_at_once(undisturbed, tmp_path):
         assert "storage that all hosts share" in message
 
 
-def test_a_rank_that_does_not_save_is_named(undisturbed, tmp_path):
-    backend, _ = undisturbed
+def test_a_rank_that_does_not_save_is_named(tmp_path):
+    backend = "torch"
     arguments = {"backend": backend, "directory": str(tmp_path), "seconds": 1.0}
     message, _ = run(backend, 2, functions.save_without_rank_1, **arguments)
     assert "saw nothing of rank 1 (host " in message
@@ -90,10 +93,10 @@ def test_a_rank_that_does_not_save_is_named(undisturbed, tmp_path):
     assert not (tmp_path / "step-2").exists()
 
 
-def test_a_mismatch_on_one_rank_changes_nothing_on_any(undisturbed, tmp_path):
+def test_a_mismatch_on_one_rank_changes_nothing_on_any(tmp_path):
     import torch
 
-    backend, _ = undisturbed
+    backend = "torch"
     with CheckpointManager(tmp_path) as checkpoints:
         checkpoints.save(1, torch.nn.Linear(2, 1))
     arguments = {"backend": backend, "directory": str(tmp_path)}
@@ -105,34 +108,39 @@ def test_a_mismatch_on_one_rank_changes_nothing_on_any(undisturbed, tmp_path):
     assert "2 of another shape" in second
 
 
-def test_rank_0s_clock_counts_on_all(undisturbed, tmp_path):
-    backend, _ = undisturbed
+def test_rank_0s_clock_counts_on_all(tmp_path):
+    backend = "torch"
     arguments = {"backend": backend, "directory": str(tmp_path), "seconds": 0.1}
     first, second = run(backend, 2, functions.by_the_clock, **arguments)
     assert first == second
     assert 2 <= len(first) <= 10
 
 
-def test_a_sharded_model_is_saved_by_two_and_restored_by_any(tmp_path):
-    directory = str(tmp_path)
-    saved, _ = run("torch", 2, functions.train_sharded, directory=directory, steps=4)
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory) -> tuple[Path, Any]:
+    """Checkpoints of steps 2 and 4 of a sharded model, and what rank 0 says of its training."""
+    folder = tmp_path_factory.mktemp("sharded")
+    told, _ = run("torch", 2, functions.train_sharded, directory=str(folder), steps=4)
+    return folder, told
+
+
+def test_a_sharded_model_is_saved_by_two_and_restored_by_any(sharded):
+    folder, saved = sharded
     assert saved["problems"] == [[], []]
-    assert (tmp_path / "step-4/attempt-0/sharded/metadata.json").exists()
-    assert not list(tmp_path.rglob(".metadata"))
+    assert (folder / "step-4/attempt-0/sharded/metadata.json").exists()
+    assert not list(folder.rglob(".metadata"))
+    arguments = {"directory": str(folder), "steps": 4, "read_only": True}
     for ranks in (1, 2, 3):
-        for rank in run(
-            "torch", ranks, functions.train_sharded, directory=directory, steps=4, read_only=True
-        ):
+        for rank in run("torch", ranks, functions.train_sharded, **arguments):
             assert rank["restored"] == 4
             assert rank["extra"] == {"sharded": True}
             assert rank["weights"] == saved["weights"]
             assert rank["moments"] == pytest.approx(saved["moments"], abs=1e-6)
 
 
-def test_a_sharded_model_goes_on_to_the_same_bits(tmp_path):
-    whole = str(tmp_path / "whole")
-    expected, _ = run("torch", 2, functions.train_sharded, directory=whole, steps=4)
-    parts = str(tmp_path / "parts")
+def test_a_sharded_model_goes_on_to_the_same_bits(sharded, tmp_path):
+    _, expected = sharded
+    parts = str(tmp_path)
     run("torch", 2, functions.train_sharded, directory=parts, steps=2)
     found, _ = run("torch", 2, functions.train_sharded, directory=parts, steps=4)
     assert found["restored"] == 2
@@ -140,24 +148,22 @@ def test_a_sharded_model_goes_on_to_the_same_bits(tmp_path):
 
 
 @pytest.mark.parametrize("file", ["sharded/rank-1.pt", "sharded/metadata.json", "rank-1.json"])
-def test_damage_of_any_shard_is_seen(tmp_path, file):
-    run("torch", 2, functions.train_sharded, directory=str(tmp_path), steps=4)
-    path = tmp_path / "step-4/attempt-0" / file
+def test_damage_of_any_shard_is_seen(sharded, tmp_path, file):
+    directory = tmp_path / "damaged"
+    shutil.copytree(sharded[0], directory)
+    path = directory / "step-4/attempt-0" / file
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    for rank in run(
-        "torch", 2, functions.train_sharded, directory=str(tmp_path), steps=4, read_only=True
-    ):
+    arguments = {"directory": str(directory), "steps": 4, "read_only": True}
+    for rank in run("torch", 2, functions.train_sharded, **arguments):
         assert rank["restored"] == 2
-    assert CheckpointManager(tmp_path).verify("step-4/attempt-0") != []
+    assert CheckpointManager(directory).verify("step-4/attempt-0") != []
 
 
-def test_another_sharded_model_is_a_mismatch(tmp_path):
-    run("torch", 2, functions.train_sharded, directory=str(tmp_path), steps=2)
-    for message in run(
-        "torch", 2, functions.train_sharded, directory=str(tmp_path), steps=2, fail="shape"
-    ):
+def test_another_sharded_model_is_a_mismatch(sharded):
+    arguments = {"directory": str(sharded[0]), "steps": 2, "fail": "shape"}
+    for message in run("torch", 2, functions.train_sharded, **arguments):
         assert "3 of another shape: 0.bias ([5] in the checkpoint, [6] here)" in message
 
 
