@@ -17,6 +17,11 @@ else
 fi
 [ -z "$interrupted" ] || exit 130
 
+# pip does not say that it got no answer for a package, unless it is asked for every detail.
+lacking=$(grep -m 1 -oE 'No matching distribution found for [^ ;]+' "$log" | sed 's/.* //') || true
+[ -z "$lacking" ] || "$python" -m pip install --dry-run --no-deps --retries 0 -vv "$lacking" 2>&1 |
+    grep 'Could not fetch URL' >>"$log" || true
+
 said() { grep -qE "$1" "$log"; }
 first() { grep -m 1 -oE "$1" "$log"; }
 
@@ -39,20 +44,19 @@ why() {
             "folders with TMPDIR and PIP_CACHE_DIR"
     elif said 'Retrying \(|Could not fetch URL|HTTP error|Connection(Reset)?Error|timed out|SSLError'; then
         echo "the package registry cannot be reached or answers with errors" \
-            "($(first 'HTTP error [0-9]+|[0-9]{3} (Client|Server) Error[^:]*|Name or service not known|Temporary failure in name resolution|Connection refused|CERTIFICATE_VERIFY_FAILED|timed out' ||
+            "($(first 'HTTP error [0-9]+|[0-9]{3} (Client|Server) Error[^:]*|too many [0-9]{3} error|Name or service not known|Temporary failure in name resolution|Connection refused|CERTIFICATE_VERIFY_FAILED|timed out' ||
                 echo 'no answer')); see to the network, a proxy (HTTPS_PROXY) or pip's index" \
             "(PIP_INDEX_URL)"
     elif said 'require a different python version|requires a different Python'; then
         echo "a pinned version is not for $("$python" -V)" \
-            "($(first '[^ ]+ Requires-Python [^;]*' || first 'Package .* requires a different Python')):" \
+            "($(first '[^ ]+ Requires-Python [^;]*' || first 'Package .* requires a different Python.*')):" \
             "name another Python 3.11 or 3.12 with PYTHON=, or correct the pin"
     elif said 'ResolutionImpossible|conflicting dependencies'; then
         echo "the versions that are asked for exclude one another ($(first 'Cannot install .*' ||
             echo 'see the file')); correct conf/constraints-*.txt or setup.cfg, or a constraint of" \
             "pip's own configuration (pip config list)"
-    elif said 'No matching distribution found'; then
-        echo "the package registry has $(first 'No matching distribution found for [^ ]+' |
-            sed 's/.* for /no /') for $("$python" -V) on $(uname -sm); name another index" \
+    elif [ -n "$lacking" ]; then
+        echo "the package registry has no $lacking for $("$python" -V) on $(uname -sm); name another index" \
             "(PIP_INDEX_URL) or another Python with PYTHON="
     elif said "command '[^']*(gcc|g\+\+|cc|clang)[^']*' failed|Python\.h: No such file|error: linker"; then
         echo "a package had to be compiled and the compiler or Python's headers are missing; install" \
