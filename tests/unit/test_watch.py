@@ -266,3 +266,17 @@ def test_an_agent_whose_connection_ends_is_lost_unless_it_comes_again_or_has_end
     failures = gang.watch.check().failures
     assert [one.world.rank for one in failures] == [2]
     assert "its Spark task ended without a word" in failures[0].message
+
+
+def test_who_went_without_a_word_is_missing_at_once():
+    gang = Gang()
+    gang.begin()
+    gang.watch.present(3, "host-3")
+    for rank in (0, 2, 3):
+        gang.watch.gone(rank)  # 3 never learnt its place: it is nobody's rank
+    gang.watch.ended(WORLDS[1])
+    gang.watch.gone(1)
+    assert [outcome.world.rank for outcome in gang.watch.missing()] == [0, 2]
+    gang.watch.present(2, "host-2")
+    assert [outcome.world.rank for outcome in gang.watch.missing()] == [0]
+    assert gang.watch.running() == {0, 2}

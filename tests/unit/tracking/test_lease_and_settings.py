@@ -91,26 +91,47 @@ def test_which_stores_other_hosts_reach() -> None:
         assert not is_remote(uri)
 
 
-def test_credentials_go_to_rank_0_alone_and_show_nowhere() -> None:
-    ticket = RunTicket(
+def ticket(credentials: dict[str, str]) -> RunTicket:
+    return RunTicket(
         run_id="r",
         run_name="n",
         experiment_id="1",
         artifact_uri="mlflow-artifacts:/1/r",
         tracking_uri="http://u:pw-pw-pw@h",
-        credentials={"MLFLOW_TRACKING_TOKEN": "tell-nobody"},
+        credentials=credentials,
         store_is_elsewhere=False,
         other_ranks="ignore",
         system_metrics=True,
         trace_steps=False,
         horovod_timeline=False,
     )
-    assert "tell-nobody" not in repr(ticket)
-    assert "pw-pw-pw" not in repr(ticket)
+
+
+def test_credentials_go_to_rank_0_alone_and_show_nowhere() -> None:
+    made = ticket(credentials={"MLFLOW_TRACKING_TOKEN": "tell-nobody"})
+    assert "tell-nobody" not in repr(made)
+    assert "pw-pw-pw" not in repr(made)
     for rank in (0, 1):
-        run, environment = ticket.for_rank(rank, "h")
+        run, environment = made.for_rank(rank, "h")
         assert (environment.get("MLFLOW_TRACKING_TOKEN") == "tell-nobody") == (rank == 0)
         assert (environment.get("MLFLOW_RUN_ID") == "r") == (rank == 0)
+        assert ("pw-pw-pw" in run.tracking_uri) == (rank == 0)
         assert run.artifacts.stat().st_mode & 0o077 == 0
         run.artifacts.rmdir()
         run.artifacts.parent.rmdir()
+
+
+def test_a_hosts_own_way_into_its_cloud_comes_first_and_the_drivers_into_mlflow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = {"MLFLOW_TRACKING_TOKEN": "driver", "AWS_PROFILE": "driver", "AWS_REGION": "driver"}
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "host")
+    monkeypatch.setenv("AWS_PROFILE", "host")
+    monkeypatch.delenv("AWS_REGION", raising=False)
+    run, environment = ticket(credentials=given).for_rank(0, "h")
+    run.artifacts.rmdir()
+    run.artifacts.parent.rmdir()
+    assert environment["MLFLOW_TRACKING_TOKEN"] == "driver"
+    assert environment["AWS_REGION"] == "driver"
+    assert "AWS_PROFILE" not in environment
+    assert run.tracking_uri == environment["MLFLOW_TRACKING_URI"] == "http://u:pw-pw-pw@h"
