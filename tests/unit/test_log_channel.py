@@ -44,6 +44,9 @@ class Recorder(Sink):
     def failed(self, outcome):
         self.heard.append((outcome.world.rank, "failed", outcome))
 
+    def progress(self, world, report):
+        self.heard.append((world.rank, "progress", report["entries"]))
+
 
 @pytest.fixture
 def recorder():

@@ -151,3 +151,49 @@ def test_a_missing_petastorm_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "petastorm", None)
     assert "petastorm cannot be imported" in obstacle()
     assert "pip install 'sparkdl-runner[petastorm]'" in obstacle()
+
+
+class Reader:
+    """Stands for petastorm's, whose threads go on until it is stopped and joined."""
+
+    def __init__(self):
+        self.calls = []
+
+    def stop(self):
+        self.calls.append("stop")
+
+    def join(self):
+        self.calls.append("join")
+
+
+def broken_loader(reader, **arguments):
+    yield [0]
+    raise OSError("the disk is gone")
+
+
+def whole_loader(reader, **arguments):
+    yield from [[0], [1], [2]]
+
+
+def test_every_reader_is_stopped_however_the_reading_ends(monkeypatch):
+    readers = []
+
+    def open_reader(self, epoch, turn):
+        readers.append(Reader())
+        return readers[-1]
+
+    monkeypatch.setitem(sys.modules, "petastorm", type("Fake", (), {}))
+    monkeypatch.setitem(sys.modules, "petastorm.pytorch", type("Fake", (), {"DataLoader": None}))
+    monkeypatch.setattr(Dealt, "_one_pass", PetastormLoader._one_pass)
+    monkeypatch.setattr(PetastormLoader, "_open_reader", open_reader)
+    assert len(list(Dealt([3], batch_size=1, num_epochs=2, data_loader_fn=whole_loader))) == 6
+    with pytest.raises(OSError, match="the disk is gone"):
+        list(Dealt([3], batch_size=1, data_loader_fn=broken_loader))
+    left = iter(Dealt([3], batch_size=1, data_loader_fn=whole_loader))
+    next(left)
+    assert not readers[-1].calls
+    left.close()
+    # Of four shards' rows, each epoch takes as many as the smallest has.
+    shard = Dealt([3, 1], batch_size=1, shard_count=2, data_loader_fn=whole_loader)
+    assert len(list(shard)) == 1
+    assert [reader.calls for reader in readers] == [["stop", "join"]] * 5

@@ -1,0 +1,121 @@
+"""The memory that a budget sets aside is enough for whatever blocks a chunk touches."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from sparkdl_runner.data.budget import Budget, Sizes
+from sparkdl_runner.data.plan import Order
+
+ROW_BYTES = 1000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reading:
+    """Rows of ``ROW_BYTES``, of which a column of one byte is read: many rows go into a page."""
+
+    group_rows: list[int]
+    budget_bytes: int
+    lanes: int
+    lane_batch: int = 1
+    threads: int = 1
+    prefetch_batches: int
+    seed: int = 0
+    shuffle: bool = True
+
+    def spare_pages(self) -> int:
+        """Pages that no chunk of the first epoch needs."""
+        rows = np.array(self.group_rows, dtype=np.int64)
+        budget = Budget(
+            memory_budget_bytes=self.budget_bytes,
+            row_bytes=ROW_BYTES,
+            largest_group_rows=int(rows.max()),
+        )
+        order = Order(
+            group_rows=rows,
+            global_batch_size=self.lanes * self.lane_batch,
+            lanes=self.lanes,
+            block_rows=budget.block_rows,
+            seed=self.seed,
+            shuffle=self.shuffle,
+        )
+        sizes = Sizes.of(
+            budget,
+            order,
+            lanes=self.lanes,
+            row_bytes=1,
+            threads=self.threads,
+            prefetch_batches=self.prefetch_batches,
+        )
+        plan = order.epoch(0)
+        blocks = [block for lane in range(self.lanes) for block in plan.blocks(lane)]
+        steps = order.steps("pad")
+        most = 0
+        for step in range(0, steps, sizes.chunk_steps):
+            begin = step * self.lane_batch
+            end = min(step + sizes.chunk_steps, steps) * self.lane_batch
+            touched = [one for one in blocks if one.position < end]
+            touched = [one for one in touched if one.position + one.rows > begin]
+            most = max(most, sum(-(-one.rows // sizes.page_rows) for one in touched))
+        return sizes.pages - most
+
+
+def numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split()]
+
+
+# Found by a search among many thousands for readings that leave the least to spare.
+TIGHT = [
+    Reading(
+        group_rows=numbers("8 2 3 5 8 4 6 5 1 2 5 8 4 5 4 7 9 9 4 9 4 6 5 9 10 3 7 10 2 5 10 7"),
+        budget_bytes=160_000,
+        lanes=1,
+        seed=2,
+        shuffle=False,
+        prefetch_batches=36,
+    ),
+    Reading(
+        group_rows=numbers(
+            "2 6 3 8 7 2 3 5 1 1 7 7 6 6 5 4 8 4 6 6 3 5 2 1 7 1 4 3 3 1 1 5 2 8 4 5 8 3 2 "
+            "8 6 3 1 1 3 3 2 2 1 5 2 5 3 4 6"
+        ),
+        budget_bytes=32_000,
+        lanes=2,
+        prefetch_batches=30,
+    ),
+    Reading(
+        group_rows=numbers(
+            "2 7 2 7 13 14 4 17 16 5 6 9 2 12 3 3 8 2 7 5 13 1 15 17 7 3 15 12 13 17 13 15 "
+            "2 11 9 14 15 15 9 6 12 16 10 10 12"
+        ),
+        budget_bytes=68_000,
+        lanes=2,
+        threads=2,
+        seed=2,
+        shuffle=False,
+        prefetch_batches=33,
+    ),
+]
+
+
+def test_no_chunk_needs_more_pages_than_there_are() -> None:
+    dice = np.random.default_rng(0)
+    readings = list(TIGHT)
+    for _ in range(60):
+        largest = int(dice.integers(1, 20))
+        readings.append(
+            Reading(
+                group_rows=dice.integers(1, largest + 1, int(dice.integers(1, 60))).tolist(),
+                budget_bytes=4 * largest * ROW_BYTES * int(dice.integers(1, 6)),
+                lanes=int(dice.integers(1, 9)),
+                lane_batch=int(dice.integers(1, 5)),
+                threads=int(dice.integers(1, 5)),
+                prefetch_batches=int(dice.integers(1, 40)),
+                seed=int(dice.integers(0, 5)),
+                shuffle=bool(dice.random() < 0.7),
+            )
+        )
+    short = [reading for reading in readings if reading.spare_pages() < 0]
+    assert not short
