@@ -113,6 +113,8 @@ class Story:
         figures = self._figures()
         for name, figure in figures.items():
             figure.savefig(folder / f"{name}.png", dpi=120)
+            # Where everything goes is known now; to find out takes as long as to draw.
+            figure.set_layout_engine("none")
         pictures = "\n".join(f"<figure>{plots.as_svg(one)}</figure>" for one in figures.values())
         (folder / "summary.html").write_text(self._page(pictures), encoding="utf-8")
 
