@@ -6,7 +6,7 @@ import copy
 import io
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from typing import Any
 
 from sparkdl_runner import facts, world
@@ -83,19 +83,21 @@ def log_model(
     if signature is None:
         with torch.no_grad():
             signature = infer_signature(example, network(rows).numpy())
+    are_ours = "pip_requirements" not in options
     torch_version = torch.__version__.partition("+")[0]
     options.setdefault("pip_requirements", [f"torch=={torch_version}"])
 
     def log(**more: Any) -> Any:
-        return mlflow.pytorch.log_model(
-            network,
-            name=name,
-            signature=signature,
-            input_example=example,
-            step=step or 0,
-            registered_model_name=registered_model_name,
-            **{**options, **more},
-        )
+        with _no_list_of_packages() if are_ours else nullcontext():
+            return mlflow.pytorch.log_model(
+                network,
+                name=name,
+                signature=signature,
+                input_example=example,
+                step=step or 0,
+                registered_model_name=registered_model_name,
+                **{**options, **more},
+            )
 
     reason = _why_not_exportable(network, rows)
     if reason is None:
@@ -135,6 +137,25 @@ def _why_not_exportable(network: Any, rows: Any) -> str | None:
     except Exception as error:  # Tracing runs the network's own code.
         return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
     return None
+
+
+@contextmanager
+def _no_list_of_packages() -> Iterator[None]:
+    """Keeps MLflow from reading the file lists of all installed packages.
+
+    That takes half of the time of logging a model, and serves requirements that are installed under
+    another name than they are imported by; torch and mlflow are not.
+    """
+    from mlflow.utils import requirements_utils as known
+
+    if getattr(known, "_MODULES_TO_PACKAGES", {}) is not None:
+        yield
+        return
+    known._MODULES_TO_PACKAGES = {}
+    try:
+        yield
+    finally:
+        known._MODULES_TO_PACKAGES = None
 
 
 @contextmanager
