@@ -97,6 +97,12 @@ def test_the_runners_and_the_local_launcher_import_neither_torch_nor_spark():
     assert not HEAVY & set(loaded)
 
 
+def test_the_driver_of_the_example_imports_neither_torch_nor_scikit_learn():
+    code = "import sys\nfrom sparkdl_runner.examples.digits import frames, read_digits\n"
+    loaded = run_python(f"{code}assert read_digits().shape == (1797, 65)\nprint(*sys.modules)")
+    assert not (HEAVY | {"sklearn", "pandas"}) & set(loaded.split())
+
+
 def test_the_worker_imports_no_pyspark():
     loaded = run_python("import sys, sparkdl_runner.worker; print(*sys.modules)").split()
     assert not HEAVY & set(loaded)
