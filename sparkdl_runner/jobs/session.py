@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 LOG4J = Path(__file__).resolve().parents[2] / "conf" / "log4j2.properties"
 
 
-def start_spark(app_name: str, *, slots: int) -> SparkSession:
+def start_spark(app_name: str, *, slots: int, jvm_options: str = "") -> SparkSession:
     """Returns the running session, or starts one.
 
     Args:
         app_name: Its name, where one is started.
         slots: How many tasks run at once, where neither spark-submit nor PYSPARK_SUBMIT_ARGS
             has chosen a master; 0 for one on each core.
+        jvm_options: For the JVM, in the same case.
 
     Raises:
         LaunchError: Spark is reached by Spark Connect, is not installed, or does not start.
@@ -60,8 +61,9 @@ def start_spark(app_name: str, *, slots: int) -> SparkSession:
             .config("spark.driver.bindAddress", "127.0.0.1")
         )
         if LOG4J.exists():
-            quiet = f"-Dlog4j2.configurationFile={LOG4J.as_uri()}"
-            builder = builder.config("spark.driver.extraJavaOptions", quiet)
+            jvm_options = f"{jvm_options} -Dlog4j2.configurationFile={LOG4J.as_uri()}".strip()
+        if jvm_options:
+            builder = builder.config("spark.driver.extraJavaOptions", jvm_options)
     try:
         spark = builder.getOrCreate()
         refuse_spark_connect()  # Spark 4 has more ways to choose it.
