@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import queue
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -98,7 +99,13 @@ def judge_all(
         for tree in made:
             trees.put(tree)
         with ThreadPoolExecutor(jobs) as pool:
-            list(pool.map(one, mutants))
+            try:
+                list(pool.map(one, mutants))
+            except BaseException:  # Ctrl-C: neither the others nor what runs is waited for.
+                pool.shutdown(wait=False, cancel_futures=True)
+                for tree in made:
+                    tree.kill_all()
+                raise
     finally:
         for tree in made:
             tree.close()
@@ -128,6 +135,8 @@ def main() -> int:
         "--integration", action="store_true", help="make that map too, if there is none"
     )
     options = parser.parse_args()
+    # As Ctrl-C: nothing is left running.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
     started = time.monotonic()
     try:

@@ -43,7 +43,6 @@ _COMPUTED: dict[type[ast.operator], type[ast.operator]] = {
 }
 _UNTOUCHED = ("annotation", "returns", "decorator_list", "bases", "type_params")
 _CLOSED = (ast.Attribute, ast.Call, ast.Constant, ast.Name, ast.Subscript)
-_WAITS = re.compile(r"(sleep|wait|join)$")
 _TIMES = re.compile(r"(seconds|timeout)$", re.IGNORECASE)
 
 
@@ -138,7 +137,9 @@ def _says_nothing(parent: ast.AST, field: str, child: ast.AST) -> bool:
     match parent:
         case ast.Call(func=ast.Name(id="print") | ast.Attribute(attr="warn")):
             return True
-        case ast.Call(func=ast.Attribute(attr=name)) if _WAITS.search(name):
+        case ast.Call(func=ast.Attribute(attr="sleep" | "wait")):
+            return field == "args"
+        case ast.Call(func=ast.Attribute(attr="join")):
             return field == "args" and isinstance(child, ast.Constant)
         case ast.AnnAssign(target=ast.Name(id=name)) if _TIMES.search(name):
             return field == "value" and isinstance(child, ast.Constant)
@@ -181,7 +182,7 @@ def _changes_of(node: ast.AST) -> Iterator[tuple[ast.stmt | ast.expr, str, str]]
             yield node, str(not value), "constant"
         case ast.Constant(value=int(value) | float(value)):
             yield node, str(value + 1), "number"
-        case ast.Return(value=value) if value is not None and not _is_none(value):
+        case ast.Return(value=value) if value is not None and not _is_falsy(value):
             yield node, "return None", "return"
         case ast.For(iter=items) | ast.AsyncFor(iter=items):
             yield items, "()", "loop"
@@ -227,5 +228,6 @@ def _is_text(node: ast.expr) -> bool:
     )
 
 
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
+def _is_falsy(node: ast.expr) -> bool:
+    """Whether it is a constant that says no, as None does."""
+    return isinstance(node, ast.Constant) and not node.value

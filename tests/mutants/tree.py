@@ -99,13 +99,13 @@ class Tree:
         except subprocess.TimeoutExpired:
             code = None
         finally:
-            self._kill_all()
+            self.kill_all()
             process.wait()
             shutil.rmtree(self._temporary, ignore_errors=True)
         return code, (self._home / "output").read_text(errors="replace")
 
-    def _kill_all(self) -> None:
-        """A mutant may leave processes: a killed lifeline is one of them."""
+    def kill_all(self) -> None:
+        """Ends what runs here. A mutant may leave processes: a worker without its lifeline."""
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline:
             left = [

@@ -18,8 +18,8 @@ def first(items: list[int | None], wait_seconds: float = 2.0) -> int:
     for item in items:  # \xc3\xa4
         if item is not None and item >= 3:
             return item
-        if self.wait(0.5, timeout_seconds=3):
-            break
+        if self.wait(0.5 + 1, timeout_seconds=3):
+            return False
     raise ValueError(f"{len(items) + 1} items")
 '''
 
@@ -35,8 +35,8 @@ def test_code_is_changed_and_texts_annotations_logs_and_tunable_values_are_not()
         "item >= 3 -> (item > 3)",
         "3 -> 4",
         "return item -> return None",
-        "self.wait(0.5, timeout_seconds=3) -> not (self.wait(0.5, timeout_seconds=3))",
-        "break -> continue",
+        "self.wait(0.5 + 1, timeout_seconds=3) -> not (self.wait(0.5 + 1, timeout_seconds=3))",
+        "False -> True",
         'raise ValueError(f"{len(items) + 1} items") -> pass',
     ]
     for one in found:
