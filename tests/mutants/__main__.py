@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from mutants import coverage_map, sample
 from mutants.operators import Mutant
-from mutants.tree import ROOT, Tree
+from mutants.tree import ROOT, Tree, check_namespaces
 
 UNIT, INTEGRATION = "tests/unit", "tests/integration"
 ENOUGH = 0.85
@@ -104,7 +104,7 @@ def judge_all(
             except BaseException:  # Ctrl-C: neither the others nor what runs is waited for.
                 pool.shutdown(wait=False, cancel_futures=True)
                 for tree in made:
-                    tree.kill_all()
+                    tree.kill()
                 raise
     finally:
         for tree in made:
@@ -140,8 +140,9 @@ def main() -> int:
 
     started = time.monotonic()
     try:
+        check_namespaces()
         changed = sample.changed_lines(options.base, coverage_map.PACKAGE) if options.base else {}
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:
         parser.error(str(error))
     pool = [
         mutant

@@ -5,20 +5,19 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
-import psutil
-
 ROOT = Path(__file__).parents[2]
-# Inherited by all that a run starts, so that nothing of it outlives the run.
-MARK = "SPARKDL_RUNNER_MUTANTS_TREE"
+# This package ends processes by their ids. A mutant may take any id for one of its own, and so is
+# to see no process but those that it started; and none of them outlives it. bash stays, since the
+# first process of such a namespace has to bury the orphans.
+_ALONE = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+_ALONE += ["--user", "--map-current-user"] * (os.geteuid() != 0)
+_ALONE += ["bash", "-c", '"$@"; exit $?', "bash"]
 
 
 def files(*folders: str) -> list[str]:
@@ -38,6 +37,24 @@ def digest(*folders: str) -> str:
     return found.hexdigest()
 
 
+def check_namespaces() -> None:
+    """Checks that mutants can be kept from other processes.
+
+    Raises:
+        RuntimeError: They cannot.
+    """
+    try:
+        tried = subprocess.run([*_ALONE, "true"], capture_output=True, text=True)
+        wrong = tried.stderr.strip() if tried.returncode else ""
+    except OSError as error:
+        wrong = str(error)
+    if wrong:
+        raise RuntimeError(
+            f"mutants need a process namespace of their own, and unshare says: {wrong}. Run this "
+            "as root, or where users may make namespaces: a mutant could end any process here."
+        )
+
+
 class Tree:
     """A copy in a temporary folder. Runs of pytest there import its package, in children too."""
 
@@ -46,6 +63,7 @@ class Tree:
         self.folder = self._home / "tree"
         self._temporary = self._home / "tmp"
         self._changes = 0
+        self._process: subprocess.Popen[bytes] | None = None
         for path in files():
             (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / path, self.folder / path, follow_symlinks=False)
@@ -79,43 +97,33 @@ class Tree:
         listed = self._home / "tests"
         listed.write_text("\n".join(tests))
         search_path = os.pathsep.join([str(self.folder), str(self.folder / "tests")])
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "pytest", "-pno:cacheprovider", *options, f"@{listed}"],
-            cwd=self.folder,
-            env={
-                **os.environ,
-                **(environment or {}),
-                "PYTHONPATH": search_path,
-                "TMPDIR": str(self._temporary),
-                MARK: str(self._home),
-            },
-            stdin=subprocess.DEVNULL,
-            stdout=(self._home / "output").open("wb"),
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        with (self._home / "output").open("wb") as output:
+            pytest = [sys.executable, "-P", "-m", "pytest", "-pno:cacheprovider"]
+            self._process = subprocess.Popen(
+                [*_ALONE, *pytest, *options, f"@{listed}"],
+                cwd=self.folder,
+                env={
+                    **os.environ,
+                    **(environment or {}),
+                    "PYTHONPATH": search_path,
+                    "TMPDIR": str(self._temporary),
+                },
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         try:
-            code = process.wait(timeout_seconds)
+            code = self._process.wait(timeout_seconds)
         except subprocess.TimeoutExpired:
             code = None
         finally:
-            self.kill_all()
-            process.wait()
+            self.kill()
+            self._process.wait()
             shutil.rmtree(self._temporary, ignore_errors=True)
         return code, (self._home / "output").read_text(errors="replace")
 
-    def kill_all(self) -> None:
-        """Ends what runs here. A mutant may leave processes: a worker without its lifeline."""
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
-            left = [
-                process
-                for process in psutil.process_iter(["environ"])
-                if (process.info["environ"] or {}).get(MARK) == str(self._home)
-                and process.status() != psutil.STATUS_ZOMBIE
-            ]
-            if not left:
-                return
-            for process in left:
-                with suppress(psutil.NoSuchProcess):
-                    process.send_signal(signal.SIGKILL)
+    def kill(self) -> None:
+        """Ends what runs here, with all that it has started."""
+        if self._process is not None:
+            self._process.kill()
