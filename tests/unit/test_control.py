@@ -19,7 +19,7 @@ def lines():
     two.close()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.lists(
         st.tuples(st.dictionaries(st.text(), st.text() | st.integers()), st.binary()), max_size=5

@@ -95,16 +95,19 @@ def recorder():
 def test_a_healthy_rank_notices_nothing_of_strangers(recorder, monkeypatch):
     # Three hundred strangers take a busy machine some time; what is asked is what arrives.
     monkeypatch.setattr(log_client, "FLUSH_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(log_client, "CONNECT_SECONDS", PATIENCE_SECONDS)
     server = LogServer(network.listen("127.0.0.1"), host="127.0.0.1", num_proc=2, sink=recorder)
     server.watch = watch_of()
     server.start()
     dice = random.Random(2)
     client = client_of(server)
+    # Were strangers faster, they could be as many as the server takes connections.
+    assert client.is_connected
     sealed = FrameCodec(dice.randbytes(32), bytes(NONCE_BYTES), b"agent").seal(
         {"kind": "hello", "partition": 0, "host": "h"}
     )
     for number in range(300):
-        with socket.create_connection(server.address, timeout=5) as stranger:
+        with socket.create_connection(server.address, timeout=PATIENCE_SECONDS) as stranger:
             stranger.sendall(mutate(dice, sealed) if number % 3 else LENGTH.pack(0xFFFFFFF))
         if number % 30 == 0:
             client.message(WORLDS[0], f"message {number}")
@@ -124,15 +127,15 @@ def test_a_store_outlives_strangers_and_keeps_its_bounds(monkeypatch):
     dice = random.Random(3)
     good = b"PUT /scope/key HTTP/1.1\r\nContent-Length: 4\r\n\r\nabcd"
     for _ in range(300):
-        with socket.create_connection(store.address, timeout=5) as stranger:
+        with socket.create_connection(store.address, timeout=PATIENCE_SECONDS) as stranger:
             stranger.sendall(mutate(dice, good))
     for number in range(50):
-        with socket.create_connection(store.address, timeout=5) as peer:
+        with socket.create_connection(store.address, timeout=PATIENCE_SECONDS) as peer:
             head = f"PUT /big/{number} HTTP/1.1\r\nContent-Length: 1000\r\n\r\n"
             peer.sendall(head.encode() + bytes(1000))
             peer.recv(100)
     assert store._size_bytes <= 10_000
-    with socket.create_connection(store.address, timeout=5) as peer:
+    with socket.create_connection(store.address, timeout=PATIENCE_SECONDS) as peer:
         peer.sendall(b"GET /big/0 HTTP/1.1\r\n\r\n")
         assert peer.recv(100).startswith(b"HTTP/1.1 200 OK")
     store.close()

@@ -31,7 +31,7 @@ def parts_of(content: bytes, part_bytes: int) -> np.ndarray:
     return np.array([zlib.crc32(content[at : at + part_bytes]) for at in starts], dtype=">u4")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(content=st.binary(max_size=3000), part_bytes=st.integers(1, 700))
 def test_parts_combine_to_the_checksum_of_the_whole(content: bytes, part_bytes: int) -> None:
     assert combine(parts_of(content, part_bytes), part_bytes, len(content)) == zlib.crc32(content)

@@ -72,6 +72,7 @@ def test_the_first_batch_needs_few_of_many_files(tmp_path: Path) -> None:
         assert 1 <= filesystem.opened <= 2 * loader.lanes
 
 
+@pytest.mark.deadline
 def test_closing_in_the_middle_is_quick(tmp_path: Path) -> None:
     manifest = one(tmp_path, numbered(50_000, width=64), 1_000)
     with load(tmp_path, manifest, batch_size=64, num_epochs=None) as loader:

@@ -23,7 +23,7 @@ def child(code: str, request: object = None) -> Child:
 
 
 def soon() -> float:
-    return time.monotonic() + 20
+    return time.monotonic() + 60
 
 
 def test_a_child_is_asked_and_answers_amid_noise():
@@ -87,12 +87,13 @@ def door():
         listener.getsockname()
 
 
+@pytest.mark.deadline
 def test_who_knows_the_token_learns_the_time(door):
     visit = stage.knock("127.0.0.1", door.port, b"t" * stage.TOKEN_BYTES)
     assert abs(visit["seconds_ahead"]) < 1
     started = time.monotonic()
-    door.wait_for(1, 10)
-    assert time.monotonic() - started < 5
+    door.wait_for(1, 100)
+    assert time.monotonic() - started < 50, "it waits for the visitor, not for the time"
 
 
 def test_who_does_not_know_it_learns_nothing(door):

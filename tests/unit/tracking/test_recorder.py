@@ -124,7 +124,7 @@ def test_what_goes_wrong_in_sending_is_neither_raised_nor_the_last_report() -> N
 
     recorder = Recorder(0, send)
     log(recorder, 1, loss=1.0)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while not reports and time.monotonic() < deadline:
         time.sleep(0.05)
     log(recorder, 2, loss=0.5)
@@ -206,9 +206,9 @@ def test_outside_of_a_rank_and_of_a_run_it_does_nothing() -> None:
 
 
 def test_where_a_thread_is_says_what_it_does() -> None:
-    def waiting_in(path: str, release: threading.Event) -> None:
-        code = compile("release.wait()", path, "exec")
-        exec(code, {"release": release})
+    def waiting_in(path: str, there: threading.Event, release: threading.Event) -> None:
+        code = compile("there.set()\nrelease.wait()", path, "exec")
+        exec(code, {"there": there, "release": release})
 
     for path, expected in (
         ("/x/sparkdl_runner/data/feed.py", DATA),
@@ -216,10 +216,10 @@ def test_where_a_thread_is_says_what_it_does() -> None:
         ("/x/horovod/torch/mpi_ops.py", COMMUNICATION),
         ("/home/me/train.py", COMPUTE),
     ):
-        release = threading.Event()
-        thread = threading.Thread(target=waiting_in, args=(path, release))
+        there, release = threading.Event(), threading.Event()
+        thread = threading.Thread(target=waiting_in, args=(path, there, release))
         thread.start()
-        time.sleep(0.02)
+        there.wait()
         found = part_of(thread)
         release.set()
         thread.join()

@@ -71,6 +71,13 @@ def test_all_is_delivered_in_order_and_the_file_goes(spool: Spool) -> None:
     assert not spool.path.exists()
 
 
+def wait_for_trouble(courier: Delivery) -> None:
+    deadline = time.monotonic() + 30
+    while courier.trouble is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 @settings(max_examples=30, deadline=None)
 @given(
     batches=st.lists(st.integers(1, 300), max_size=12),
@@ -100,6 +107,7 @@ def test_what_is_not_delivered_is_counted_and_comes_first_for_the_next_driver(
     spool = Spool(path)
     courier = Delivery(spool, server)
     spool.put([metric(1), metric(2)])
+    wait_for_trouble(courier)
     assert courier.close(0.05) == 2
     assert courier.trouble == "connection refused"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -208,9 +216,7 @@ def test_trouble_is_known_while_it_lasts(spool: Spool) -> None:
     server.is_down = True
     courier = Delivery(spool, server)
     spool.put([metric(1)])
-    deadline = time.monotonic() + 5
-    while courier.trouble is None and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for_trouble(courier)
     assert courier.troubled_since is not None
     server.is_down = False
     assert courier.flush(5)
