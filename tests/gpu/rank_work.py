@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -111,13 +112,16 @@ def trained(backend: str) -> dict[str, Any]:
     return found
 
 
+def uuids(gpus: Iterable[int]) -> list[str]:
+    """The UUIDs of some of the GPUs that this process sees, without the ``GPU-`` before them."""
+    found = (str(torch.cuda.get_device_properties(index).uuid) for index in gpus)
+    return [uuid.removeprefix("GPU-") for uuid in found]
+
+
 def visible_gpus() -> list[dict[str, Any]]:
     """Which GPUs each rank was told of, and which it sees, by their UUIDs."""
-    seen = range(torch.cuda.device_count())
-    mine = {
-        "told": os.environ.get("CUDA_VISIBLE_DEVICES"),
-        "seen": [str(torch.cuda.get_device_properties(index).uuid) for index in seen],
-    }
+    seen = uuids(range(torch.cuda.device_count()))
+    mine = {"told": os.environ.get("CUDA_VISIBLE_DEVICES"), "seen": seen}
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     together: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(together, mine)

@@ -31,9 +31,12 @@ import json, os, platform, torch, numpy
 facts = {"python": platform.python_version(), "torch": torch.__version__, "cores": os.cpu_count(),
          "numpy": numpy.__version__, "cuda": torch.version.cuda, "gpus": []}
 if torch.cuda.is_available():
-    import pynvml
-    pynvml.nvmlInit()
-    facts["driver"] = str(pynvml.nvmlSystemGetDriverVersion())
+    try:
+        import pynvml
+        pynvml.nvmlInit()
+        facts["driver"] = str(pynvml.nvmlSystemGetDriverVersion())
+    except Exception as error:
+        facts["driver"] = f"not told by NVML ({error})"
     facts["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
 print(json.dumps(facts))
 """
@@ -174,10 +177,10 @@ def main() -> int:
     parser.add_argument("--report", type=Path, default=HERE / "report.json", help="the JSON's file")
     arguments, for_pytest = parser.parse_known_args()
     wheels = unpack(HERE, SITE)
-    machine = look()
     if arguments.list:
         print("\n".join(wheels))
         return int(pytest(["--collect-only", *for_pytest], None, SECONDS) != 0)
+    machine = look()
     with tempfile.TemporaryDirectory(prefix="gpu-kit-") as temporary:
         records = Path(temporary, "records.jsonl")
         records.touch()

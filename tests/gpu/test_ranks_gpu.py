@@ -60,7 +60,7 @@ def test_training_in_bfloat16(device, figure, collectives: str, ranks: int) -> N
 @pytest.mark.gpu
 def test_each_rank_has_the_gpus_that_it_is_given(device, monkeypatch) -> None:
     # As an agent on Spark does it: in the worker's environment, after it has imported torch.
-    uuid = str(torch.cuda.get_device_properties(device).uuid)
+    (uuid,) = rank_work.uuids([device.index])
     given = [f"GPU-{uuid}", ""]
     environment = TorchBackend.environment
 
