@@ -35,7 +35,7 @@ inputs() {
     {
         echo "$PWD"
         cat "$constraints" setup.cfg pyproject.toml conf/setup_lane.sh conf/java_home.sh \
-            conf/pip_install.sh conf/horovod/build.sh
+            conf/pip_install.sh conf/pyspark.txt conf/horovod/build.sh
         "$venv/bin/python" -VV
     } 2>/dev/null | sha256sum | cut -d ' ' -f 1
 }
@@ -150,7 +150,7 @@ build_horovod() {
         { kill -USR1 $$ && return 1; }
 }
 # By name what the wheel asks for, since the wheel itself comes later.
-start install --no-build-isolation "${packages[@]}" cffi packaging pyyaml
+start install --no-build-isolation --requirement conf/pyspark.txt "${packages[@]}" cffi packaging pyyaml
 start build_horovod
 wait "${running[0]}" || exit 1
 rm "$half_done"
