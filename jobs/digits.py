@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
     from sparkdl_runner.data import SparkDatasetConverter
 
-# A JVM that lives for seconds gains nothing from its optimizing compiler, which takes half of the
-# processor time, nor from several threads that collect garbage.
-JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# A JVM that lives for seconds gains nothing from its optimizing compiler, which takes more than a
+# third of the processor time.
+JVM_OPTIONS = "-XX:TieredStopAtLevel=1"
 
 
 class Phases:
