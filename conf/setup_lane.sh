@@ -123,9 +123,14 @@ unset PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 if [ -e "$half_done" ] || [ "$(version_of "$venv/bin/python")" != "$(version_of "$python")" ] ||
     ! head -n 1 "$venv/bin/pip" 2>/dev/null | grep -qF "$venv/bin/python"; then
     rm -rf "$venv"
-    { mkdir "$venv" && touch "$half_done" && "$python" -m venv "$venv" >"$log" 2>&1; } ||
+    make_environment() {
+        mkdir "$venv" && touch "$half_done" && "$python" -m venv "$venv" >"$log" 2>&1
+    }
+    start make_environment
+    wait "${running[0]}" ||
         fail "$python could not make an environment in $venv: $(tail -n 1 "$log" 2>/dev/null ||
             echo 'that folder cannot be written'); see to its disk and rights, and run it again."
+    running=()
 fi
 # Tools for testing that are there move with the pins.
 [ "$(cut -d ' ' -f 1 "$stamp" 2>/dev/null)" != testing ] || level=testing
