@@ -9,12 +9,14 @@ from sparkdl_runner.errors import NotPicklableError, WorkerDiedError, WorkerFail
 from sparkdl_runner.outcome import (
     DIED,
     FAILED,
+    HUNG,
     RETURNED,
     STOPPED,
     Outcome,
     UnheardFailureError,
     root_cause,
     to_error,
+    with_failures,
 )
 from sparkdl_runner.world import Peer, assign_ranks
 
@@ -107,3 +109,12 @@ def test_an_outcome_survives_sparks_error_text():
     text = str(UnheardFailureError.of(cause))
     assert "\n" not in text
     assert UnheardFailureError.outcome(text) == replace(cause, payload=b"")
+
+
+def test_what_the_driver_saw_of_a_rank_counts_only_where_the_rank_was_stopped_for_it():
+    stopped = replace(ended(0, STOPPED), output_tail=("last words",), log_path="/log")
+    raised, returned = failed(1, 2.0), ended(2, RETURNED)
+    hung = [ended(rank, HUNG) for rank in (0, 1)]
+    found = with_failures([stopped, raised, returned], [*hung, ended(2, DIED)])
+    assert found[0] == replace(hung[0], output_tail=("last words",), log_path="/log")
+    assert found[1:3] == [raised, returned]
