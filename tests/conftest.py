@@ -11,13 +11,11 @@ from collections.abc import Iterator
 import pytest
 
 import processes  # noqa: F401  # marks what the tests start
-import quick_java
 
 IN_CLASSIC_LANE = importlib.util.find_spec("petastorm") is not None
 
 # No test speaks to the server of whoever runs it.
 os.environ.pop("MLFLOW_TRACKING_URI", None)
-quick_java.use()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -9,11 +9,13 @@ from collections.abc import Iterator
 import pytest
 from spark_sessions import session_on
 
+import quick_java
 from processes import wait_until_gone, workers
 
 # Before any session starts: executors must run the Python of these tests, on no network.
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+quick_java.use()
 
 
 @pytest.fixture(autouse=True)

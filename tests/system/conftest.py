@@ -14,8 +14,10 @@ import psutil
 import pytest
 
 import browser
+import quick_java
 from processes import MARK
 
+quick_java.use()
 NEEDED = {"chromium chromium-driver": browser.programs, "postgresql": postgres.programs}
 # Some 9 GB are used, and what runs needs room, too.
 ENOUGH_BYTES = 16 << 30
