@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import shutil
@@ -56,14 +57,19 @@ def small_disk(spark, tmp_path) -> Iterator[Path]:
     spark.conf.set(SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF, f"file://{path}/cache")
     yield path
     spark.conf.unset(SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF)
-    close_what_failed(spark)
+    shutil.rmtree(path / "cache", ignore_errors=True)
+    close_what_failed(spark, path)
     subprocess.run(["umount", str(path)], check=True)
 
 
-def close_what_failed(spark) -> None:
+def close_what_failed(spark, disk: Path) -> None:
     """Hadoop leaves a file open that it could not write; the JVM closes it when it collects."""
-    spark.sparkContext._jvm.System.gc()
-    time.sleep(0.5)
+    deadline = time.monotonic() + 30
+    while (used := shutil.disk_usage(disk).used) > 100_000:
+        assert time.monotonic() < deadline, f"{used} bytes of {disk} are still in use"
+        gc.collect()  # Python's error holds on to Java's.
+        spark.sparkContext._jvm.System.gc()
+        time.sleep(0.1)
 
 
 def test_a_full_disk(spark, small_disk):
@@ -72,7 +78,7 @@ def test_a_full_disk(spark, small_disk):
         make_spark_converter(too_much)
     assert not list(small_disk.rglob("*.parquet"))
     assert not list(small_disk.rglob(MANIFEST_NAME))
-    close_what_failed(spark)
+    close_what_failed(spark, small_disk)
     assert ids(make_spark_converter(numbers(spark))) == list(range(20)), "the space is free again"
 
 
