@@ -187,23 +187,42 @@ def by_the_clock(backend: str, directory: str, seconds: float) -> Any:
     return gather(backend, dues)
 
 
-def train_sharded(directory: str, steps: int, read_only: bool = False, fail: str = "") -> Any:
-    """A model of which each rank holds a part."""
+def make_sharded(width: int = 5) -> tuple[Any, Any]:
+    """A model of which each rank holds a part, and its optimizer."""
     import torch
-    import torch.distributed as dist
     from torch.distributed.fsdp import fully_shard
 
-    from sparkdl_runner.checkpoint import CheckpointManager, CheckpointMismatchError
-
-    rank, size = join_ranks("torch")
     torch.manual_seed(3)
     # Odd sizes: the ranks' parts are not equal.
-    width = 6 if fail == "shape" else 5
     model = torch.nn.Sequential(torch.nn.Linear(7, width), torch.nn.Linear(width, 3))
     for layer in model:
         fully_shard(layer)
     fully_shard(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    return model, torch.optim.AdamW(model.parameters(), lr=0.05)
+
+
+def restored_steps(directories: list[str]) -> Any:
+    """The step that a sharded model is restored to, from each of several directories."""
+    from sparkdl_runner.checkpoint import CheckpointManager
+
+    join_ranks("torch")
+    model, optimizer = make_sharded()
+    steps = []
+    for directory in directories:
+        with CheckpointManager(directory) as checkpoints:
+            steps.append(checkpoints.restore(model, optimizer).step)
+    return gather("torch", steps)
+
+
+def train_sharded(directory: str, steps: int, read_only: bool = False, fail: str = "") -> Any:
+    """A model of which each rank holds a part."""
+    import torch
+    import torch.distributed as dist
+
+    from sparkdl_runner.checkpoint import CheckpointManager, CheckpointMismatchError
+
+    rank, size = join_ranks("torch")
+    model, optimizer = make_sharded(width=6 if fail == "shape" else 5)
     with CheckpointManager(directory, every_steps=2) as checkpoints:
         try:
             restored = checkpoints.restore(model, optimizer)
