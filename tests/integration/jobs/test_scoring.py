@@ -106,12 +106,24 @@ def assert_right(spark: Any, place: Path, count: int = 20) -> None:
         assert list(row.prediction) == [row.a + 10 * row.b + 100 * row.c]
 
 
+SUBMIT = (Path(sys.executable).with_name("spark-submit"), "--master", "local[2]")
+
+
 @pytest.mark.parametrize(
-    ("columns", "features"),
-    [pytest.param("[a, b, c]", "[a, b, c]", marks=pytest.mark.one_lane), ("[v]", None)],
+    ("columns", "features", "starter"),
+    [
+        pytest.param("[a, b, c]", "[a, b, c]", (sys.executable,), marks=pytest.mark.one_lane),
+        ("[v]", None, SUBMIT),
+    ],
+    ids=["three columns by python", "a column of arrays by spark-submit"],
 )
 def test_what_train_registers_is_what_score_applies(
-    spark: Any, rows: Path, tmp_path: Path, columns: str, features: str | None
+    spark: Any,
+    rows: Path,
+    tmp_path: Path,
+    columns: str,
+    features: str | None,
+    starter: tuple[object, ...],
 ) -> None:
     (tmp_path / "shop.py").write_text(TRAINING)
     store = f"tracking_uri=sqlite:///{tmp_path}/mlflow.db"
@@ -124,14 +136,11 @@ def test_what_train_registers_is_what_score_applies(
     assert "registered as models:/shop/1, shop@champion" in told
     asked = () if features is None else ("--features", features)
     source = f"{{path: {rows}, columns: [a, b, c, v]}}"
-    submit = (Path(sys.executable).with_name("spark-submit"), "--master", "local[2]")
-    for name, starter in (("python", (sys.executable,)), ("submit", submit)):
-        output = tmp_path / f"by-{name}"
-        in_a_process(
-            *(*starter, JOBS / "score.py", "--model", "models:/shop@champion", "--source", source),
-            *("--output", output, "--tracking-uri", store.partition("=")[2], *asked),
-        )
-        assert_right(spark, output)
+    in_a_process(
+        *(*starter, JOBS / "score.py", "--model", "models:/shop@champion", "--source", source),
+        *("--output", tmp_path / "scored", "--tracking-uri", store.partition("=")[2], *asked),
+    )
+    assert_right(spark, tmp_path / "scored")
 
 
 def test_columns_that_do_not_fit_are_refused_before_anything_is_written(
