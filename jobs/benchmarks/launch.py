@@ -18,7 +18,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -128,10 +128,11 @@ def reason_of(error: BaseException) -> str:
 # The two measurements --------------------------------------------------------------------------
 
 
-def measure_warm(repeat: int) -> dict[str, Any]:
-    """Measures all launchers in one session, in turns.
+def measure_warm(launchers: Sequence[str], repeat: int) -> dict[str, Any]:
+    """Measures launchers in one session, in turns.
 
     Args:
+        launchers: Their names.
         repeat: Measured calls of each, after one that is not measured.
 
     Returns:
@@ -140,9 +141,9 @@ def measure_warm(repeat: int) -> dict[str, Any]:
     # Peers announce every start and end; the table is what is wanted.
     logging.disable(logging.INFO)
     spark = start_spark("launch benchmark", slots=RANKS)
-    results: dict[str, Any] = {name: [] for name in LAUNCHERS}
+    results: dict[str, Any] = {name: [] for name in launchers}
     ready: dict[str, Launcher] = {}
-    names = list(LAUNCHERS)
+    names = list(launchers)
     for turn in range(repeat + 1):
         print(f"  turn {turn} of {repeat}" if turn else "  warm-up", flush=True)
         # What a slow one leaves behind could hit whoever comes next: everyone is first in turn.
@@ -163,19 +164,20 @@ def measure_warm(repeat: int) -> dict[str, Any]:
     return results
 
 
-def measure_first(repeat: int) -> dict[str, Any]:
+def measure_first(launchers: Sequence[str], repeat: int) -> dict[str, Any]:
     """Measures each launcher's first call, in turns, each in a new process with a new session.
 
     Args:
+        launchers: Their names.
         repeat: Measured calls of each.
 
     Returns:
         As ``measure_warm`` does.
     """
-    results: dict[str, Any] = {name: [] for name in LAUNCHERS}
+    results: dict[str, Any] = {name: [] for name in launchers}
     for turn in range(repeat):
         print(f"  turn {turn + 1} of {repeat}", flush=True)
-        for name in LAUNCHERS:
+        for name in launchers:
             if isinstance(results[name], list):
                 result = first_call_in_a_child(name)
                 results[name] = result if isinstance(result, str) else results[name] + result
@@ -228,9 +230,9 @@ def summarize(results: dict[str, Any]) -> dict[str, Any]:
                 "min": min(result),
                 "max": max(result),
             }
-    peers = [summary[name]["median"] for name in PEERS if "median" in summary[name]]
+    peers = [summary[name]["median"] for name in PEERS if "median" in summary.get(name, {})]
     for name in OURS:
-        if peers and "median" in summary[name]:
+        if peers and "median" in summary.get(name, {}):
             summary[name]["times_faster"] = min(peers) / summary[name]["median"]
     return summary
 
@@ -256,9 +258,10 @@ def run(arguments: argparse.Namespace) -> int:
         The exit code: 1 if one of our own launchers gave no figure.
     """
     print("First calls, each in a new session:", flush=True)
-    first = summarize(measure_first(min(arguments.repeat, MOST_FIRST_CALLS)))
+    names = arguments.launchers
+    first = summarize(measure_first(names, min(arguments.repeat, MOST_FIRST_CALLS)))
     print("Calls in one session:", flush=True)
-    warm = summarize(measure_warm(arguments.repeat))
+    warm = summarize(measure_warm(names, arguments.repeat))
     show("first call in a session", first)
     show("later calls", warm)
     report = {
@@ -279,7 +282,8 @@ def run(arguments: argparse.Namespace) -> int:
     }
     arguments.output.write_text(json.dumps(report, indent=2) + "\n")
     print(f"\nWritten to {arguments.output}")
-    return int(any("unavailable" in figures[name] for figures in (first, warm) for name in OURS))
+    ours = [figures[name] for figures in (first, warm) for name in OURS if name in figures]
+    return int(any("unavailable" in one for one in ours))
 
 
 def add_parser(benchmarks: Any) -> None:
@@ -289,6 +293,14 @@ def add_parser(benchmarks: Any) -> None:
     )
     parser.add_argument(
         "--repeat", type=positive, default=5, help="measured calls of each (default: 5)"
+    )
+    parser.add_argument(
+        "--launchers",
+        nargs="+",
+        choices=list(LAUNCHERS),
+        default=list(LAUNCHERS),
+        metavar="NAME",
+        help=f"which of {', '.join(LAUNCHERS)} (default: all)",
     )
     parser.add_argument(
         "--output", type=Path, default=Path("benchmark-launch.json"), help="the JSON file"
