@@ -165,6 +165,7 @@ def test_a_table_that_is_no_conversion_is_converted_for_the_training(
     assert not list(cache.rglob("*.parquet")), "what was converted is deleted at the end"
 
 
+@pytest.mark.one_lane
 def test_without_spark_on_this_host(
     store: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -250,6 +251,7 @@ def test_what_cannot_work_is_refused_before_a_task_runs(
     assert not runs(store, "Default")
 
 
+@pytest.mark.one_lane
 def test_a_search_is_a_run_with_a_run_for_each_trial(
     spark: Any, store: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -343,6 +345,7 @@ def test_a_model_of_the_registry_scores_vectors_and_doubles(
     assert "0 columns of arrays or vectors" in capfd.readouterr().err
 
 
+@pytest.mark.one_lane
 def test_columns_reach_a_model_by_their_names(
     spark: Any, store: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -380,6 +383,7 @@ def test_columns_reach_a_model_by_their_names(
     assert "features lacks 'amount', which the model takes" in capfd.readouterr().err
 
 
+@pytest.mark.one_lane
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_job_that_is_asked_to_end_leaves_nothing(
     store: str, tmp_path: Path, signum: int, code: int

@@ -112,6 +112,7 @@ def test_an_exported_network_scores_vectors_and_arrays(spark: Any, store: str) -
         np.testing.assert_allclose([row.y for row in scored], expected)
 
 
+@pytest.mark.one_lane
 def test_what_cannot_be_exported_is_pickled_and_that_is_said(
     store: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
