@@ -111,3 +111,13 @@ def test_checkpoint_measures_the_wait_and_the_speed(tmp_path: Path) -> None:
     assert training["ratio"] > 0
     assert "asynchronous save blocks the step loop" in done.stdout
     assert not list(tmp_path.glob("checkpoint-benchmark-*"))
+
+
+def test_tracking_loses_no_metric(tmp_path: Path) -> None:
+    short = ["--steps", "400", "--outage-seconds", "1", "--output", "figures.json"]
+    done = run_benchmark(tmp_path, "tracking", *short)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / "figures.json").read_text())
+    for part in ("speed", "outage"):
+        assert report[part]["arrived"] == report[part]["said"] > 0
+    assert all(micros > 0 for micros in report["calls"].values())

@@ -25,7 +25,7 @@ SHORTENED = {
         ".venv/bin/python jobs/benchmark.py loader --tables array scalar --rows 20000 --rounds 1"
         " --row-loader-rows 2000"
     ),
-    # test_benchmark runs these two.
+    # test_benchmark runs these.
     ".venv/bin/python jobs/benchmark.py checkpoint": (
         ".venv/bin/python jobs/benchmark.py checkpoint --help"
     ),
@@ -33,7 +33,7 @@ SHORTENED = {
         ".venv/bin/python jobs/benchmark.py faults --help"
     ),
     ".venv/bin/python jobs/benchmark.py tracking": (
-        ".venv/bin/python jobs/benchmark.py tracking --steps 400 --outage-seconds 1"
+        ".venv/bin/python jobs/benchmark.py tracking --help"
     ),
 }
 
