@@ -127,6 +127,10 @@ def train_with_checkpoints(url: str, steps: int, every: int, die_at: int | None 
             if checkpoints.due(step):
                 checkpoints.save(step, model, optimizer)
             if step == die_at and world.attempt == 0 and world.rank == 1:
+                # On a busy machine the checkpoint before may still be on its way.
+                before = (step - 1) // every * every
+                while before and before not in {name.step for name in checkpoints.list()}:
+                    time.sleep(0.01)
                 os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(0.01)
     weights = {name: value.tolist() for name, value in model.state_dict().items()}
