@@ -12,7 +12,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-START_SECONDS = 90.0
+START_SECONDS = 150
 
 
 class TrackingServer:
