@@ -59,13 +59,15 @@ class Performance:
     def __init__(self) -> None:
         self._now: dict[int, Counts] = {}
         self._told: dict[int, Counts] = {}
+        self._rated: dict[int, Counts] = {}
+        """What went into the rate of all ranks already."""
         self._earlier: dict[int, Counts] = {}
         """By rank, over the attempts before this one."""
 
     def begin_attempt(self) -> None:
         """Says that ranks begin to count anew."""
         self._earlier = self.totals()
-        self._now, self._told = {}, {}
+        self._now, self._told, self._rated = {}, {}, {}
 
     def totals(self) -> dict[int, Counts]:
         """What each rank counted, over all attempts."""
@@ -80,15 +82,9 @@ class Performance:
         """Takes a rank's report."""
         self._now[rank] = Counts.of(report)
 
-    def entries(self, step: int, timestamp_ms: int) -> list[Entry]:
+    def entries(self, step: int, timestamp_ms: int, world_size: int) -> list[Entry]:
         """Metrics of what was added since the last call: none before any rank made a step."""
-        added = {
-            rank: counts.since(self._told.get(rank, Counts()))
-            for rank, counts in sorted(self._now.items())
-        }
-        active = {
-            rank: one for rank, one in added.items() if one.steps > 0 and one.running_seconds > 0
-        }
+        active = self._added_since(self._told)
         if not active:
             return []
         self._told = dict(self._now)
@@ -96,17 +92,27 @@ class Performance:
         for rank, one in list(active.items())[:MAX_SHOWN_RANKS]:
             found |= _figures(one, f"{SYSTEM_PREFIX}rank_{rank}/")
         ranks = len(active)
-        # The rate of some is not that of all: ranks' last words do not come together.
-        if len(active) == len(self._now) and any(one.samples for one in active.values()):
-            found["samples_per_second"] = sum(
-                one.samples / one.running_seconds for one in active.values()
-            )
+        # The rate of some is not that of all: what a rank adds waits until each has added.
+        unrated = self._added_since(self._rated)
+        if len(unrated) == world_size:
+            self._rated = dict(self._now)
+            if any(one.samples for one in unrated.values()):
+                found["samples_per_second"] = sum(
+                    one.samples / one.running_seconds for one in unrated.values()
+                )
         for part in PARTS:
             name = f"{SYSTEM_PREFIX}step_seconds/{part}"
             found[name] = sum(one.seconds[part] / one.steps for one in active.values()) / ranks
         total = sum(one.running_seconds / one.steps for one in active.values())
         found[f"{SYSTEM_PREFIX}step_seconds/total"] = total / ranks
         return [["metric", name, value, timestamp_ms, step, {}] for name, value in found.items()]
+
+    def _added_since(self, before: dict[int, Counts]) -> dict[int, Counts]:
+        added = {
+            rank: counts.since(before.get(rank, Counts()))
+            for rank, counts in sorted(self._now.items())
+        }
+        return {rank: one for rank, one in added.items() if one.steps and one.running_seconds > 0}
 
 
 def _figures(counts: Counts, prefix: str) -> dict[str, float]:

@@ -23,6 +23,7 @@ class RanksHeard:
         self._lock = threading.Lock()
         self._performance = Performance()
         self._worlds: dict[int, World] = {}
+        self._world_size = 0
         self._gpus: dict[str, int] = {}
         self._facts: dict[str, Any] = {}
         self._told_facts: dict[str, Any] = {}
@@ -40,6 +41,7 @@ class RanksHeard:
         with self._lock:
             is_new = world.rank not in self._worlds
             self._worlds[world.rank] = world
+            self._world_size = world.size
             self._performance.see(world.rank, report)
             self._gpus[world.host_id] = int(report["facts"].get("gpus", 0))
             if world.rank == 0:
@@ -55,7 +57,8 @@ class RanksHeard:
     def entries(self) -> list[Entry]:
         """How fast ranks are, and what else is news since the last call."""
         with self._lock:
-            entries = self._performance.entries(self.step, int(time.time() * 1000))
+            now_ms = int(time.time() * 1000)
+            entries = self._performance.entries(self.step, now_ms, self._world_size)
             if self._facts == self._told_facts:
                 return entries
             self._told_facts = dict(self._facts)

@@ -239,20 +239,30 @@ def test_rates_are_of_what_was_added_and_totals_over_all_attempts() -> None:
     performance = Performance()
     for rank in (0, 1):
         performance.see(rank, report(10, 100, 2.0))
-    first = {entry[1]: entry[2] for entry in performance.entries(10, 0)}
+    first = {entry[1]: entry[2] for entry in performance.entries(10, 0, 2)}
     assert first["samples_per_second"] == 100.0
     assert first["system/rank_1/samples_per_second"] == 50.0
     assert first["system/step_seconds/total"] == pytest.approx(0.2)
-    assert performance.entries(10, 0) == [], "nothing was added"
+    assert performance.entries(10, 0, 2) == [], "nothing was added"
     performance.see(0, report(20, 300, 3.0))
-    second = {entry[1]: entry[2] for entry in performance.entries(20, 0)}
+    second = {entry[1]: entry[2] for entry in performance.entries(20, 0, 2)}
     assert second["system/rank_0/samples_per_second"] == 200.0
     assert "samples_per_second" not in second, "the other rank has not told"
     performance.see(0, report(30, 500, 4.0))
     performance.see(1, report(20, 300, 4.0))
-    third = {entry[1]: entry[2] for entry in performance.entries(30, 0)}
+    third = {entry[1]: entry[2] for entry in performance.entries(30, 0, 2)}
     assert third["samples_per_second"] == 200.0 + 100.0
     performance.begin_attempt()
     performance.see(0, report(5, 50, 1.0))
     assert performance.totals()[0].samples == 550
     assert performance.totals()[1].samples == 300
+
+
+def test_the_rate_of_all_ranks_is_told_although_their_words_never_come_together() -> None:
+    performance = Performance()
+    performance.see(0, report(10, 100, 2.0))
+    first = {entry[1] for entry in performance.entries(10, 0, 2)}
+    assert "samples_per_second" not in first, "rank 1 was not heard yet"
+    performance.see(1, report(10, 300, 2.0))
+    second = {entry[1]: entry[2] for entry in performance.entries(10, 0, 2)}
+    assert second["samples_per_second"] == 50.0 + 150.0
