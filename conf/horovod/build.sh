@@ -107,7 +107,7 @@ fi
     fail "torch $torch_version in $python was built without CUDA, and --gpu needs it; install a" \
         "CUDA build of torch or leave out --gpu."
 # Counts the changes of what this script makes of one version.
-revision=3
+revision=4
 wheels=$wheelhouse/${key:-none}-$gpu-r$revision
 find_wheel() {
     find "$wheels" -maxdepth 1 -name "horovod-$HOROVOD_VERSION-*.whl" 2>/dev/null | head -n 1
@@ -225,7 +225,7 @@ args=()
 for arg in "\$@"; do
     case \$arg in
         -D__CUDACC__* | -D__NVCC__* | *.cudafe1.*) exec ${CXX:-g++} "\$@" ;;
-        # Debug information is of no use to anyone here, and a third of the work.
+        # Debug information is of no use to anyone here; without it the wheel is 1 MB, with it 19.
         -std=* | -g) ;;
         *) args+=("\$arg") ;;
     esac
@@ -260,7 +260,16 @@ unpack_source() {
     # of no use elsewhere, and where that is a temporary folder anybody might put a library there.
     sed -i 's/^project(horovod CXX)/&\nset(CMAKE_SKIP_BUILD_RPATH TRUE)/' "$source/CMakeLists.txt" &&
         grep -q CMAKE_SKIP_BUILD_RPATH "$source/CMakeLists.txt" || return
-    [ $gpu = gpu ] || leave_out_cuda "$source"
+    [ $gpu = gpu ] || { leave_out_cuda "$source" && compile_in_large_units "$source"; }
+}
+
+# Most of the work is reading headers: eight files at a time read them once, in a third of the time.
+compile_in_large_units() {
+    sed -i 's/^project(horovod CXX)/&\nset(CMAKE_UNITY_BUILD TRUE)/' "$1/CMakeLists.txt" &&
+        grep -q CMAKE_UNITY_BUILD "$1/CMakeLists.txt" || return
+    # Means another ReductionFunction than the files beside it.
+    sed -i '1i set_source_files_properties(allreduce_local.cc PROPERTIES \
+SKIP_UNITY_BUILD_INCLUSION TRUE)' "$1/third_party/gloo/gloo/CMakeLists.txt"
 }
 
 # Its CMake wants CUDA wherever there is an nvcc, or torch is a CUDA build that finds one, and fails
