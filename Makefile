@@ -23,8 +23,8 @@ venv_modern := .venv-modern
 # Recorded by set-up, so read when a recipe runs.
 in_lane = JAVA_HOME="$$(cat $(venv_$(1))/java-home)" $(venv_$(1))/bin/python
 
-# Two files at a time: half of a test is waiting for Spark, servers and other processes to start.
-side_by_side := --numprocesses=2 --dist=loadfile --no-loadscope-reorder
+# Three files at a time on two cores: much of a test is waiting, for processes and for deadlines.
+side_by_side := --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 
 .NOTPARALLEL:
 .PHONY: help setup setup-classic setup-modern run-classic run-modern demo quick test \

@@ -7,11 +7,14 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import processes  # noqa: F401  # marks what the tests start
 
+# They read scripts, settings and pages, which ask neither Spark nor Arrow nor NumPy for anything.
+SAME_IN_BOTH_LANES = [Path(__file__).parent / "unit" / folder for folder in ("conf", "docs")]
 IN_CLASSIC_LANE = importlib.util.find_spec("petastorm") is not None
 
 # No test speaks to the server of whoever runs it.
@@ -20,8 +23,12 @@ os.environ.pop("MLFLOW_TRACKING_URI", None)
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Runs in one lane what the other one's Spark, Arrow and NumPy cannot change."""
+    if IN_CLASSIC_LANE:
+        return
     for item in items:
-        if item.get_closest_marker("one_lane") and not IN_CLASSIC_LANE:
+        if item.get_closest_marker("one_lane") or any(
+            folder in item.path.parents for folder in SAME_IN_BOTH_LANES
+        ):
             item.add_marker(pytest.mark.skip(reason="the same in the classic lane"))
 
 

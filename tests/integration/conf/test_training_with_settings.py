@@ -80,6 +80,7 @@ def test_ranks_train_under_the_settings_for_cpus(tmp_path):
     assert found["settings"]["spark.barrier.sync.timeout"] == "600"
 
 
+@pytest.mark.one_lane
 def test_ranks_find_the_gpus_that_the_discovery_script_found(tmp_path):
     fake = tmp_path / "nvidia-smi"
     fake.write_text(f'#!/bin/sh\n[ "$*" = -L ] && cat <<"END"\n{LISTING}END\n')
