@@ -15,6 +15,7 @@ from sparkdl_runner.data.engine_choice import (
     TUNING,
     choose_engine,
     wanted_columns,
+    wanted_tail,
     wants_shuffle,
 )
 from sparkdl_runner.data.errors import DatasetError, NoManifestError
@@ -242,6 +243,10 @@ class TorchLoaderContext:
         if self._engine == "petastorm":
             self._loader = self._open_petastorm(opened[0], arguments, columns, shuffle)
         else:
+            if arguments["batch_size"] is None and "global_batch_size" not in arguments:
+                arguments["batch_size"] = DEFAULT_BATCH_SIZE
+            if "tail" not in arguments:
+                arguments["tail"] = wanted_tail(arguments, len(self._converter))
             self._loader = _open_arrow(opened, arguments, columns, shuffle)
         return self._loader
 
@@ -301,8 +306,6 @@ def _open_arrow(
 
     for name in TUNING | {"schema_fields", "shuffle_row_groups", "columns"}:
         arguments.pop(name, None)
-    if arguments["batch_size"] is None and "global_batch_size" not in arguments:
-        arguments["batch_size"] = DEFAULT_BATCH_SIZE
     if columns is not None:
         arguments["columns"] = columns
     return ArrowLoader(*opened, **{**arguments, "shuffle": shuffle})

@@ -12,6 +12,10 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from sparkdl_runner import world
+from sparkdl_runner.data.plan import Tail
+from sparkdl_runner.data.shard import global_batch, resolve_shard, whole_number
+
 ENGINES = ("arrow", "petastorm")
 
 PETASTORM_ONLY = frozenset(
@@ -59,6 +63,8 @@ SHARED = frozenset(
 )
 """Arguments that both engines understand, ``columns`` and ``schema_fields`` being one."""
 
+_SHARD = ("cur_shard", "shard_count")
+_SIZES = ("batch_size", "global_batch_size")
 _HANDLED = frozenset({"manifest", "filesystem", "directory", "batch_size", "num_epochs"})
 
 
@@ -122,6 +128,29 @@ def wants_shuffle(arguments: dict[str, Any], shuffling_queue_capacity: int) -> b
     if shuffle is not None:
         return bool(shuffle)
     return bool(arguments.get("shuffle_row_groups", True)) or shuffling_queue_capacity > 0
+
+
+def wanted_tail(arguments: dict[str, Any], rows: int) -> Tail:
+    """What becomes of rows that fill no global batch, where the caller does not say.
+
+    Sharded data in ranks lose them, others in each epoch, so that all batches are of one size.
+    Where nothing is sharded, or there is not one global batch, petastorm's meaning holds: all rows
+    are given, and a reader without end goes round.
+
+    Args:
+        arguments: Of the arrow engine, ``tail`` not among them.
+        rows: Of the data set.
+
+    Raises:
+        TypeError, ValueError: The shard or the batch size is not possible.
+    """
+    shard = [whole_number(name, arguments.get(name), least=0) for name in _SHARD]
+    _, shard_count = resolve_shard(*shard)
+    sizes = [whole_number(name, arguments.get(name)) for name in _SIZES]
+    is_sharded = shard_count > 1 or (world.in_worker() and world.current_world().size == 1)
+    if is_sharded and rows >= global_batch(*sizes, shard_count):
+        return "drop"
+    return "wrap" if arguments.get("num_epochs") is None else "uneven"
 
 
 def wanted_columns(arguments: dict[str, Any], names: Sequence[str]) -> list[str] | None:

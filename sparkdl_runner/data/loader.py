@@ -7,6 +7,7 @@ import warnings
 import weakref
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal
 
@@ -24,7 +25,7 @@ from sparkdl_runner.data.describe import check_files
 from sparkdl_runner.data.device import memory_for
 from sparkdl_runner.data.feed import Batch, Feed, Transform
 from sparkdl_runner.data.manifest import Manifest
-from sparkdl_runner.data.plan import TAILS, Order, Tail, default_lanes
+from sparkdl_runner.data.plan import NO_LENGTH, TAILS, Order, Tail, default_lanes
 from sparkdl_runner.data.reader import RowGroupReader
 from sparkdl_runner.data.shard import global_batch, resolve_shard, whole_number
 from sparkdl_runner.data.state import LoaderState, Position
@@ -38,7 +39,8 @@ class ArrowLoader:
     nor from threads or timing. All ranks take the same number of steps.
 
     The loader is a place in an endless row of epochs. Iterating goes on from there for
-    ``num_epochs`` epochs; ``set_epoch`` and ``load_state_dict`` move it.
+    ``num_epochs`` epochs; ``set_epoch`` and ``load_state_dict`` move it. A new iterator takes the
+    place over, and the one before is of no more use.
 
     Args:
         manifest: Describes the data set.
@@ -52,7 +54,8 @@ class ArrowLoader:
             order, and without ``lanes`` there is one lane for each rank.
         tail: What to do with rows that do not fill a global batch: ``"drop"`` leaves them out
             (others in each epoch), ``"pad"`` fills up with zeros and adds ``row_mask`` to every
-            batch, ``"uneven"`` makes the last batch smaller, on some ranks perhaps empty.
+            batch, ``"uneven"`` makes the last batch smaller, on some ranks perhaps empty,
+            ``"wrap"`` fills up with the epoch's first rows, which then come twice.
         lanes: Into how many lanes the rows are cut: a multiple of the number of ranks and a
             divisor of the global batch. More lanes mix the data set better, and read more of it
             side by side. By default a power of two up to 8 that divides the global batch and
@@ -172,6 +175,7 @@ class ArrowLoader:
             block_rows=self._budget.block_rows,
             seed=seed,
             shuffle=shuffle,
+            wrap=tail == "wrap",
         )
         mine = lanes // self.world_size
         if mine > self._budget.most_lanes:
@@ -184,7 +188,7 @@ class ArrowLoader:
         if tail == "drop" and 0 < manifest.rows < rows:
             warnings.warn(
                 f"The data set's {manifest.rows} rows do not fill one global batch of {rows}, so "
-                "there will be no step. Take smaller batches, or tail='pad' or 'uneven'.",
+                "there will be no step. Take smaller batches, or tail='pad', 'uneven' or 'wrap'.",
                 stacklevel=2,
             )
         if shuffle:  # The loader that is trained with.
@@ -204,11 +208,24 @@ class ArrowLoader:
         self._arena: tuple[Sizes, Arena] | None = None
         self._position = Position()
         self._just_moved = False
+        self._feed: Feed | None = None
+        self._turn = 0
         # Weak, so that leaving a for loop ends the iteration.
         self._active: weakref.ref[Generator[Batch, None, None]] | None = None
         self._closed = False
 
     def __len__(self) -> int:
+        """Steps of one epoch, the same on every rank.
+
+        Raises:
+            TypeError: The loader is endless. That is how Python, torch and Lightning learn it.
+        """
+        if self._num_epochs is None:
+            raise TypeError(NO_LENGTH)
+        return self.steps_per_epoch
+
+    @property
+    def steps_per_epoch(self) -> int:
         """Steps of one epoch, the same on every rank."""
         return self._order.steps(self._tail)
 
@@ -261,14 +278,7 @@ class ArrowLoader:
         loaded = LoaderState.from_dict(state)
         loaded.check(self._order, self._tail, self.manifest.fingerprint, self.world_size)
         if (loaded.lanes, loaded.block_rows) != (self._order.lanes, self._order.block_rows):
-            self._order = Order(
-                group_rows=self._order.group_rows,
-                global_batch_size=self._order.global_batch_size,
-                lanes=loaded.lanes,
-                block_rows=loaded.block_rows,
-                seed=self._order.seed,
-                shuffle=self._order.shuffle,
-            )
+            self._order = replace(self._order, lanes=loaded.lanes, block_rows=loaded.block_rows)
             self._arena = None
         first_epoch = loaded.first_epoch
         if self._num_epochs is not None and loaded.epoch >= first_epoch + self._num_epochs:
@@ -279,17 +289,22 @@ class ArrowLoader:
     def __iter__(self) -> Iterator[Batch]:
         """Goes on from where the loader stands, to the end of the pass.
 
+        An iterator that was made before raises a RuntimeError where it is used again.
+
         Raises:
-            RuntimeError: The loader is closed, or is being iterated already.
+            RuntimeError: The loader is closed.
         """
-        self._refuse_while_iterating("iter")
         if self._closed:
             raise RuntimeError("the loader is closed. Make a new one.")
-        iterator = self._iterate()
+        if self._feed is not None:
+            self._feed.stop()  # Both would use the same memory.
+        self._turn += 1
+        iterator = self._iterate(self._turn)
         self._active = weakref.ref(iterator)
         return iterator
 
-    def _iterate(self) -> Generator[Batch, None, None]:
+    def _iterate(self, turn: int) -> Generator[Batch, None, None]:
+        self._refuse_if_replaced(turn)
         end_epoch = None
         if self._num_epochs is not None:
             end_epoch = self._position.first_epoch + self._num_epochs
@@ -301,23 +316,30 @@ class ArrowLoader:
             end_epoch=end_epoch,
             ahead=1,
         )
-        steps = len(self)
+        self._feed = feed
+        steps = self.steps_per_epoch
         try:
             for epoch, step, batch in feed.batches():
                 self._just_moved = False
                 first = self._position.first_epoch
                 done = step + 1
+                pass_is_over = done == steps and epoch + 1 == end_epoch
                 if done < steps:
                     self._position = Position(epoch=epoch, step=done, first_epoch=first)
                 else:
-                    pass_is_over = epoch + 1 == end_epoch
                     self._position = Position(
                         epoch=epoch + 1, first_epoch=epoch + 1 if pass_is_over else first
                     )
+                if pass_is_over:  # Who counts batches, as Lightning does, never asks for the end.
+                    self._active = None
                 yield batch
+                if pass_is_over:
+                    return
+                self._refuse_if_replaced(turn)
         finally:
             feed.stop()
-            self._active = None
+            if turn == self._turn:
+                self._feed = self._active = None
 
     def _chunker(self) -> Chunker:
         mine = self._order.lanes // self.world_size
@@ -355,6 +377,13 @@ class ArrowLoader:
             chunk_steps=sizes.chunk_steps,
         )
 
+    def _refuse_if_replaced(self, turn: int) -> None:
+        if turn != self._turn:
+            raise RuntimeError(
+                "this iterator was replaced by a later one: a loader has one place, not two. Use "
+                "the later one, or make a second loader."
+            )
+
     def _refuse_while_iterating(self, what: str) -> None:
         if self._active is not None and self._active() is not None:
             raise RuntimeError(
@@ -367,7 +396,9 @@ class ArrowLoader:
         iterator = self._active() if self._active is not None else None
         if iterator is not None:
             iterator.close()
-        self._active = None
+        if self._feed is not None:
+            self._feed.stop()
+        self._feed = self._active = None
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None

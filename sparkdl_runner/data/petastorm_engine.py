@@ -19,6 +19,7 @@ from pyarrow import fs
 
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.manifest import Manifest
+from sparkdl_runner.data.plan import NO_LENGTH
 from sparkdl_runner.filesystem import join_url, local_path, redact
 
 if TYPE_CHECKING:
@@ -115,8 +116,10 @@ class PetastormLoader:
     """Batches from petastorm's reader, the same number on every rank, in a new order each epoch.
 
     petastorm gives row group ``i`` to shard ``i % shard_count``. An epoch has as many steps as
-    the smallest shard has full batches; with one shard it has all rows. Where rows are filtered
-    while they are read, a shard that runs dry begins again, until it has made its steps.
+    the smallest shard has full batches, and one where it has none; with one shard it has all rows.
+    The last batch of a shard is smaller where its rows do not fill it. Without an end of epochs
+    every batch is full: a shard goes round. Where rows are filtered while they are read, a shard
+    that runs dry begins again, until it has made its steps.
     """
 
     def __init__(
@@ -153,7 +156,7 @@ class PetastormLoader:
 
         Raises:
             ImportError: petastorm cannot run here.
-            ValueError: The number of steps cannot be known, or some shard would have none.
+            ValueError: The number of steps cannot be known, or some shard has no row.
         """
         require_petastorm()
         scheme = directory_url.partition(":")[0]
@@ -168,6 +171,7 @@ class PetastormLoader:
         if steps_per_epoch is not None and steps_per_epoch < 1:
             raise ValueError(f"steps_per_epoch must be above 0, not {steps_per_epoch}.")
         filtering = {"predicate", "filters", "rowgroup_selector"} & set(reader_arguments)
+        self._filtering = bool(filtering)
         self._url = directory_url
         self._files = [join_url(directory_url, file.path) for file in manifest.files]
         self._batch_size = batch_size
@@ -189,24 +193,51 @@ class PetastormLoader:
                 )
             self._steps = self._count_steps(manifest)
         # One shard of a data set is read to its end; equal steps matter from two on.
-        self._wraps = shard_count > 1 or steps_per_epoch is not None
+        self._wraps = self._steps is not None and (
+            shard_count > 1 or steps_per_epoch is not None or num_epochs is None
+        )
+        self._rounds = self._count_rounds(manifest)
 
     def _count_steps(self, manifest: Manifest) -> int:
         _, count = self._shard
         rows = manifest.row_groups.rows
         if count == 1:
             return math.ceil(manifest.rows / self._batch_size)
-        steps = min(int(rows[shard::count].sum()) for shard in range(count)) // self._batch_size
-        if steps == 0:
+        least = min(int(rows[shard::count].sum()) for shard in range(count))
+        if least == 0:
             raise ValueError(
                 f"petastorm deals out whole row groups, and {len(rows)} row groups of {count} "
-                f"shards leave some rank without a batch of {self._batch_size}: use "
-                "engine='arrow', a smaller batch, or a smaller parquet_row_group_size_bytes."
+                "shards leave some rank without a batch. Write more of them, by "
+                f"df.repartition({count}) before converting, or leave out what only petastorm's "
+                "engine can do: the arrow engine deals out rows."
             )
-        return steps
+        return max(1, least // self._batch_size)
+
+    def _count_rounds(self, manifest: Manifest) -> int:
+        """How often a reader must go through its shard so that each batch of an epoch is full."""
+        shard, count = self._shard
+        rows = int(manifest.row_groups.rows[shard::count].sum())
+        if self._num_epochs is not None or not self._steps or not rows or self._filtering:
+            return 1
+        return math.ceil(self._steps * self._batch_size / rows)
 
     def __len__(self) -> int:
-        """Steps of one epoch."""
+        """Steps of one epoch.
+
+        Raises:
+            TypeError: There is no end of epochs, or nobody knows how many rows pass a filter.
+        """
+        if self._num_epochs is None:
+            raise TypeError(NO_LENGTH)
+        return self.steps_per_epoch
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps of one epoch.
+
+        Raises:
+            TypeError: Nobody knows how many rows pass a filter.
+        """
         if self._steps is None:
             raise TypeError("How many rows pass is known only after reading: give steps_per_epoch.")
         return self._steps
@@ -257,7 +288,7 @@ class PetastormLoader:
         with _quiet():
             from petastorm import make_batch_reader, make_reader
 
-        arguments = dict(self._reader_arguments, num_epochs=1)
+        arguments = dict(self._reader_arguments, num_epochs=self._rounds)
         if self._shard[1] > 1:
             arguments["cur_shard"], arguments["shard_count"] = self._shard
         if self._seed is not None:

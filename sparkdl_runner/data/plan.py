@@ -24,10 +24,14 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-Tail = Literal["drop", "pad", "uneven"]
+Tail = Literal["drop", "pad", "uneven", "wrap"]
 IntArray = npt.NDArray[np.int64]
 
-TAILS: tuple[Tail, ...] = ("drop", "pad", "uneven")
+TAILS: tuple[Tail, ...] = ("drop", "pad", "uneven", "wrap")
+NO_LENGTH = (
+    "num_epochs=None has no end, and so no length: steps_per_epoch says how many steps an epoch "
+    "has."
+)
 _GROUP_STREAM, _BLOCK_STREAM = 0, 1
 
 
@@ -44,6 +48,8 @@ class Order:
     """Rows of one lane that are shuffled together, about: blocks are made of whole segments."""
     seed: int = 0
     shuffle: bool = True
+    wrap: bool = False
+    """Whether an epoch's first rows come once more at its end, until they fill a global batch."""
 
     def __post_init__(self) -> None:
         if self.global_batch_size < 1 or self.lanes < 1 or self.block_rows < 1:
@@ -66,10 +72,17 @@ class Order:
         return int(self.group_rows.sum())
 
     @cached_property
+    def epoch_rows(self) -> int:
+        """Rows of an epoch: those of the data set, and those that come once more."""
+        if not self.wrap:
+            return self.rows
+        return -(-self.rows // self.global_batch_size) * self.global_batch_size
+
+    @cached_property
     def lane_rows(self) -> IntArray:
-        """int64 ``[lanes]``: the first ``rows % lanes`` lanes have one row more than the others."""
-        result = np.full(self.lanes, self.rows // self.lanes)
-        result[: self.rows % self.lanes] += 1
+        """int64 ``[lanes]``: the first ``epoch_rows % lanes`` have one row more than the others."""
+        result = np.full(self.lanes, self.epoch_rows // self.lanes)
+        result[: self.epoch_rows % self.lanes] += 1
         return result
 
     def steps(self, tail: Tail) -> int:
@@ -215,13 +228,16 @@ def cut_lanes(order: Order, groups: IntArray, epoch: int) -> EpochPlan:
     Returns:
         The plan.
     """
+    total = order.epoch_rows
+    if total > order.rows:
+        groups = np.resize(groups, len(groups) * -(-total // order.rows))  # round and round
     rows = order.group_rows[groups]
     group_ends = np.cumsum(rows)
-    total = int(group_ends[-1]) if len(groups) else 0
     lane_rows = order.lane_rows
     lane_starts = np.concatenate([[0], np.cumsum(lane_rows)])[:-1]
     # A segment begins where a row group or a lane begins.
     begins = np.unique(np.concatenate([group_ends - rows, lane_starts[lane_rows > 0]]))
+    begins = begins[begins < total]
     lengths = np.diff(begins, append=total)
     member = np.searchsorted(group_ends, begins, side="right")
     lane = np.searchsorted(lane_starts[lane_rows > 0], begins, side="right") - 1

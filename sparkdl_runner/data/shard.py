@@ -11,6 +11,8 @@ from sparkdl_runner import world
 def resolve_shard(cur_shard: int | None, shard_count: int | None) -> tuple[int, int]:
     """The shard of this process: as given, or its rank among the ranks, or the only one.
 
+    Shard 0 of 1 is all rows, and any rank may read them: to validate on rank 0 alone, say.
+
     Raises:
         ValueError: Only one of the two is given, they are out of range, or they disagree with
             the rank of this process.
@@ -25,11 +27,11 @@ def resolve_shard(cur_shard: int | None, shard_count: int | None) -> tuple[int, 
             f"cur_shard is {cur_shard}; expected 0 to {shard_count - 1}, as shard_count is "
             f"{shard_count}."
         )
-    if here is not None and (cur_shard, shard_count) != (here.rank, here.size):
+    if here is not None and (cur_shard, shard_count) not in ((here.rank, here.size), (0, 1)):
         raise ValueError(
             f"cur_shard={cur_shard} and shard_count={shard_count} disagree with this worker, "
             f"which is rank {here.rank} of {here.size}: some rows would be read twice and others "
-            "never. Leave both out."
+            "never. Leave both out. To read all rows on this rank, give 0 and 1."
         )
     return cur_shard, shard_count
 

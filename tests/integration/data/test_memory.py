@@ -79,7 +79,7 @@ with load(
     batches = iter(loader)
     seen = []
     for epochs in (10, 50):
-        for _ in range(epochs * len(loader)):
+        for _ in range(epochs * loader.steps_per_epoch):
             next(batches)
         gc.collect()
         seen.append(rss_bytes())

@@ -154,6 +154,8 @@ def test_a_worker_reads_its_own_shard_and_no_other(
         assert loader.global_batch_size == 8
     with pytest.raises(ValueError, match="disagree with this worker, which is rank 1 of 2"):
         load(tmp_path, manifest, batch_size=4, cur_shard=0, shard_count=2)
+    with load(tmp_path, manifest, batch_size=4, cur_shard=0, shard_count=1) as loader:
+        assert len(loader) == 15  # All rows on this rank, as it says.
 
 
 def test_a_missing_manifest(tmp_path: Path) -> None:
@@ -308,12 +310,15 @@ def test_one_loader_is_iterated_once_at_a_time(tmp_path: Path, manifest: Manifes
     with load(tmp_path, manifest, batch_size=4) as loader:
         first = iter(loader)
         next(first)
-        with pytest.raises(RuntimeError, match="it has one place, not two"):
-            iter(loader)
         with pytest.raises(RuntimeError, match="set_epoch was called while"):
             loader.set_epoch(1)
-        first.close()  # type: ignore[attr-defined]
-        assert len(list(loader)) == 14
+        never_begun, second = iter(loader), iter(loader)
+        for replaced in (first, never_begun):
+            with pytest.raises(RuntimeError, match="a loader has one place, not two"):
+                next(replaced)
+        with pytest.raises(RuntimeError, match="set_epoch was called while"):
+            loader.set_epoch(1)
+        assert len(list(second)) == 14
     with pytest.raises(RuntimeError, match="the loader is closed"):
         iter(loader)
 

@@ -17,6 +17,7 @@ from sparkdl_runner.data.engine_choice import (
     arrow_arguments,
     choose_engine,
     wanted_columns,
+    wanted_tail,
     wants_shuffle,
 )
 from sparkdl_runner.data.shard import resolve_shard
@@ -100,6 +101,27 @@ def test_a_shard_that_disagrees_with_the_rank_is_an_error(monkeypatch):
     assert resolve_shard(1, 4) == (1, 4)
     with pytest.raises(ValueError, match=r"which is rank 1 of 4: .* Leave both out"):
         resolve_shard(0, 4)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "arguments", "tail"),
+    [
+        (None, {"batch_size": 4, "num_epochs": 1}, "uneven"),
+        (None, {"batch_size": 4, "num_epochs": None}, "wrap"),
+        (4, {"batch_size": 4, "num_epochs": None}, "drop"),
+        (4, {"batch_size": 30, "num_epochs": 1}, "uneven"),
+        (4, {"global_batch_size": 120, "num_epochs": None}, "wrap"),
+        # One rank that is left goes on as more of them began,
+        (1, {"global_batch_size": 16, "num_epochs": 1}, "drop"),
+        # and one that reads all rows by itself is not sharded.
+        (4, {"batch_size": 4, "num_epochs": 1, "cur_shard": 0, "shard_count": 1}, "uneven"),
+    ],
+)
+def test_the_tail_follows_from_shards_rows_and_epochs(monkeypatch, ranks, arguments, tail):
+    monkeypatch.setattr("sparkdl_runner.world.in_worker", lambda: ranks is not None)
+    here = type("World", (), {"rank": 0, "size": ranks})
+    monkeypatch.setattr("sparkdl_runner.world.current_world", here)
+    assert wanted_tail(arguments, 100) == tail
 
 
 def test_what_the_arrow_loader_is_given(monkeypatch):

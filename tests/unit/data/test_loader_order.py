@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -140,7 +141,7 @@ def test_threads_and_prefetching_do_not_change_the_order(directory: Path) -> Non
     assert all(order == found[0] for order in found)
 
 
-@pytest.mark.parametrize("tail", ["drop", "pad", "uneven"])
+@pytest.mark.parametrize("tail", ["drop", "pad", "uneven", "wrap"])
 def test_resuming_at_every_step_gives_the_same_batches(directory: Path, tail: str) -> None:
     manifest = write_groups(directory, numbered(103), [[20, 5, 0, 30], [8, 40]])
     arguments = {
@@ -232,6 +233,46 @@ def test_a_break_leaves_the_loader_where_it_is(directory: Path) -> None:
         assert joined([first + list(loader)]) == whole
 
 
+def test_who_counts_batches_need_not_ask_for_the_end(directory: Path) -> None:
+    """Lightning makes the next iterator while it still holds the last one."""
+    manifest = one(directory, numbered(40))
+    with load(directory, manifest, batch_size=4) as loader:
+        first = iter(loader)
+        rows = [int(i) for _ in range(len(loader)) for i in next(first)["id"]]
+        loader.set_epoch(1)
+        second = iter(loader)
+        assert len(list(second)) == 10
+        assert next(first, None) is None
+    assert sorted(rows) == list(range(40))
+    with load(directory, manifest, batch_size=4, num_epochs=None) as loader:
+        for epoch in range(3):
+            taken = iter(loader)
+            rows = [int(i) for _ in range(loader.steps_per_epoch) for i in next(taken)["id"]]
+            assert sorted(rows) == list(range(40)), epoch
+
+
+def test_an_endless_loader_has_no_length(directory: Path) -> None:
+    """A TypeError is what list(), torch's DataLoader, tqdm and Lightning take for none."""
+    manifest = one(directory, numbered(40))
+    with load(directory, manifest, batch_size=4, num_epochs=None) as loader:
+        with pytest.raises(TypeError, match="steps_per_epoch says how many"):
+            len(loader)
+        assert operator.length_hint(loader, -1) == -1
+        assert loader.steps_per_epoch == 10
+    with load(directory, manifest, batch_size=4) as loader:
+        assert len(loader) == loader.steps_per_epoch == 10
+
+
+def test_wrapping_gives_full_batches_of_every_row(directory: Path) -> None:
+    manifest = write_groups(directory, numbered(23), [[5, 0, 9], [9]])
+    for world_size, batch_size in ((1, 5), (2, 4), (4, 8)):
+        ranks = all_ranks(directory, manifest, world_size, batch_size=batch_size, tail="wrap")
+        assert {len(batch["id"]) for rank in ranks for batch in rank} == {batch_size}
+        seen = [int(i) for rank in ranks for batch in rank for i in batch["id"]]
+        assert set(seen) == set(range(23))
+        assert len(seen) == -(-23 // (world_size * batch_size)) * world_size * batch_size
+
+
 def test_set_epoch_after_loading_a_state_keeps_its_step(directory: Path) -> None:
     manifest = one(directory, numbered(40))
     with load(directory, manifest, batch_size=4) as loader:
@@ -249,8 +290,10 @@ def test_set_epoch_after_loading_a_state_keeps_its_step(directory: Path) -> None
 
 def test_an_empty_data_set_has_no_steps(directory: Path) -> None:
     manifest = write_groups(directory, numbered(0), [[], []])
-    for tail in ("drop", "pad", "uneven"):
+    for tail in ("drop", "pad", "uneven", "wrap"):
         assert batches(directory, manifest, batch_size=4, tail=tail) == []
+    with load(directory, manifest, batch_size=4, tail="wrap", num_epochs=None) as loader:
+        assert list(loader) == []
 
 
 def test_without_shuffle_one_rank_reads_the_data_set_in_order(directory: Path) -> None:

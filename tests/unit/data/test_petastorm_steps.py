@@ -57,6 +57,7 @@ class Dealt(PetastormLoader):
     def _one_pass(self, epoch, turn):
         shard, count = self._shard
         rows = [row for group in self.groups[shard::count] for row in group if self.keep(row)]
+        rows *= self._rounds
         for start in range(0, len(rows), self._batch_size):
             yield rows[start : start + self._batch_size]
 
@@ -72,7 +73,8 @@ def test_all_ranks_make_the_same_steps(group_rows, shards, batch_size, epochs):
         arguments = {"batch_size": batch_size, "num_epochs": epochs, "shard_count": shards}
         return Dealt(group_rows, cur_shard=shard, **arguments)
 
-    if shards > 1 and min(sum(group_rows[shard::shards]) for shard in range(shards)) < batch_size:
+    least = min(sum(group_rows[shard::shards]) for shard in range(shards))
+    if shards > 1 and least == 0:
         with pytest.raises(ValueError, match="leave some rank without a batch"):
             load(0)
         return
@@ -83,6 +85,8 @@ def test_all_ranks_make_the_same_steps(group_rows, shards, batch_size, epochs):
     assert len(one_epoch) == len(set(one_epoch))
     if shards == 1:
         assert sorted(one_epoch) == list(range(sum(group_rows)))
+    elif least < batch_size:
+        assert min(len(made[0]) for made in batches) == least
     else:
         assert all(len(batch) == batch_size for made in batches for batch in made)
 
@@ -104,8 +108,20 @@ def test_a_filtered_shard_begins_again_until_its_steps_are_made():
 
 def test_no_end_of_epochs():
     loader = Dealt([10], num_epochs=None)
-    assert len(list(itertools.islice(loader, 10))) == 10
-    assert len(loader) == 3
+    assert loader.steps_per_epoch == 3
+    with pytest.raises(TypeError, match="steps_per_epoch says how many"):
+        len(loader)
+    epoch = list(itertools.islice(loader, 3))
+    assert [len(batch) for batch in epoch] == [4, 4, 4]
+    assert {row for batch in epoch for row in batch} == set(range(10))
+
+
+def test_a_shard_smaller_than_a_batch_gives_what_it_has_and_goes_round_without_an_end():
+    few = {"batch_size": 32, "shard_count": 2}
+    for shard, rows in ((0, 3), (1, 5)):
+        assert [len(batch) for batch in Dealt([3, 5], cur_shard=shard, **few)] == [rows]
+        endless = Dealt([3, 5], cur_shard=shard, num_epochs=None, **few)
+        assert [len(batch) for batch in itertools.islice(endless, 3)] == [32, 32, 32]
 
 
 def test_bad_counts():

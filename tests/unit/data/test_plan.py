@@ -52,6 +52,18 @@ def test_every_row_is_in_one_lane_once(
     assert max(map(len, lane_rows)) - min(map(len, lane_rows)) <= 1
 
 
+@given(rows=groups, lanes=st.integers(1, 12), per_lane=st.integers(1, 9), seed=st.integers(0, 9))
+def test_wrapped_every_lane_is_full_and_has_the_first_rows_again(
+    rows: list[int], lanes: int, per_lane: int, seed: int
+) -> None:
+    an_order = order(rows, lanes=lanes, per_lane=per_lane, seed=seed, wrap=True)
+    lane_rows = [rows_of_lane(an_order, 1, lane) for lane in range(lanes)]
+    assert {len(lane) for lane in lane_rows} == {an_order.steps("wrap") * per_lane}
+    times = np.bincount([row for lane in lane_rows for row in lane], minlength=sum(rows))
+    assert len(times) == sum(rows)
+    assert not len(times) or times.max() - times.min() <= 1
+
+
 @given(rows=groups, lanes=st.integers(1, 5), per_lane=st.integers(1, 9))
 def test_steps_follow_from_rows_alone(rows: list[int], lanes: int, per_lane: int) -> None:
     an_order = order(rows, lanes=lanes, per_lane=per_lane)
