@@ -21,9 +21,9 @@ from sparkdl_runner.checkpoint.saver import Saver
 from sparkdl_runner.checkpoint.schedule import Schedule
 from sparkdl_runner.checkpoint.snapshots import Given, Snapshots
 from sparkdl_runner.checkpoint.storage import directory_url, open_storage
-from sparkdl_runner.checkpoint.unwrapping import unwrapped
 from sparkdl_runner.checkpoint.verify import problems_of
 from sparkdl_runner.filesystem import StorageOptions
+from sparkdl_runner.unwrapping import unwrapped
 
 
 class CheckpointManager:

@@ -23,6 +23,7 @@ from sparkdl_runner.checkpoint.peers import Peers, any_rank
 from sparkdl_runner.checkpoint.sealed import BrokenSealError, unseal
 from sparkdl_runner.checkpoint.storage import Storage
 from sparkdl_runner.checkpoint.verify import read_manifest
+from sparkdl_runner.unwrapping import is_sharded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,7 +211,7 @@ class _Candidate:
             return None
         if manifest.sharded:
             return mismatch.model_problem(manifest, sharded.state_of(target.model, None)[0])
-        if sharded.is_sharded(target.model):
+        if is_sharded(target.model):
             return "it was saved whole, and the model is sharded. Restore it before sharding."
         return mismatch.model_problem(manifest, target.model.state_dict())
 

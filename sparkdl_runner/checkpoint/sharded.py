@@ -9,23 +9,9 @@ itself, and the lists are JSON (see :mod:`~sparkdl_runner.checkpoint.shards`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sparkdl_runner.checkpoint.shards import shards_file
-
-if TYPE_CHECKING:
-    import torch
-
-
-def is_sharded(model: torch.nn.Module | None) -> bool:
-    """Whether a parameter is a ``DTensor``."""
-    import sys
-
-    if model is None or "torch.distributed.tensor" not in sys.modules:
-        return False
-    from torch.distributed.tensor import DTensor
-
-    return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
 def state_of(model: Any, optimizer: Any) -> tuple[dict[str, Any], dict[str, Any]]:

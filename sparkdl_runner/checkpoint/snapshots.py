@@ -25,6 +25,7 @@ from sparkdl_runner.checkpoint.manifest import (
 from sparkdl_runner.checkpoint.peers import Peers, TorchPeers
 from sparkdl_runner.checkpoint.shards import shards_file
 from sparkdl_runner.checkpoint.storage import Storage
+from sparkdl_runner.unwrapping import is_sharded
 
 # What a save needs beside the tensors: names, lists, the states of generators.
 _SPARE_BYTES = 1 << 20
@@ -66,7 +67,7 @@ class Snapshots:
         rank = attempt.peers.rank
         in_shards = self._in_shards
         if in_shards is None:
-            in_shards = sharded.is_sharded(given.model)
+            in_shards = is_sharded(given.model)
         part = _part_of(given, attempt.peers, in_shards)
         manifest = _manifest(given, attempt, part, in_shards)
         self._require_room(given.step, part.objects, attempt)

@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_st
 from typing import Any
 
 from sparkdl_runner import facts, world
+from sparkdl_runner.unwrapping import unwrapped
 
 MIN_EXAMPLE_ROWS = 2
 
@@ -73,7 +74,7 @@ def log_model(
     import torch
     from mlflow.models import infer_signature
 
-    network = copy.deepcopy(getattr(model, "module", model)).to("cpu").eval()
+    network = copy.deepcopy(unwrapped(model)).to("cpu").eval()
     rows = torch.as_tensor(input_example).detach().cpu()
     if rows.ndim == 0 or len(rows) == 0:
         raise ValueError("log_model: input_example has no rows; give some that the network takes.")

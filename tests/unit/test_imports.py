@@ -18,7 +18,7 @@ HEAVY = {"torch", "horovod", "pyspark", "mlflow", "petastorm"}
 # From the bottom up: a module imports only from rows above its own.
 LAYERS = [
     {"errors", "config", "network", "filesystem", "resumable", "facts", "preemption"}
-    | {"redaction", "host_metrics", "nearest", "build_horovod"},
+    | {"redaction", "host_metrics", "nearest", "build_horovod", "unwrapping"},
     {"world", "spark_context", "command_line", "wrong_backend", "gpu_memory"},
     {
         "reports",
@@ -140,6 +140,7 @@ def test_what_launches_knows_nothing_of_data_and_the_other_way_round():
 
 def test_checkpoints_know_nothing_of_what_launches_nor_of_data():
     allowed = {"world", "errors", "filesystem", "resumable", "facts", "preemption", "checkpoint"}
+    allowed |= {"unwrapping"}
     paths = list(PACKAGE.glob("checkpoint/*.py"))
     assert paths
     for path in paths:
@@ -155,7 +156,7 @@ def test_checkpoints_know_nothing_of_what_launches_nor_of_data():
 
 def test_tracking_knows_nothing_of_what_launches_nor_of_its_siblings():
     allowed = {"world", "errors", "config", "filesystem", "resumable", "facts", "redaction"}
-    allowed |= {"reports", "tracking", "__version__"}
+    allowed |= {"reports", "tracking", "unwrapping", "__version__"}
     for path in PACKAGE.glob("tracking/*.py"):
         for name in imported_modules(path):
             package, _, imported = name.partition(".")
