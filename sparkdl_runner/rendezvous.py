@@ -4,6 +4,10 @@ Horovod's C++ side (``http_store.cc`` of 0.28.1) speaks HTTP: ``PUT /scope/key``
 ``GET`` of the same (404 until the key is there; it asks again every 10 ms), ``DELETE`` of
 ``/scope/rank`` when a rank has finished with a scope. One request a connection. The values are
 opaque here: nothing is ever unpickled, unlike in Horovod's own servers (CVE-2024-10190).
+
+A scope holds ``rank_K`` and ``K`` of each of its ranks. ``hvd.shutdown(); hvd.init()`` meets in the
+same scopes again, so what one meeting left must be gone before the next: else a rank would connect
+to sockets that are closed.
 """
 
 from __future__ import annotations
@@ -33,7 +37,9 @@ class RendezvousStore(ServerThread):
     def __init__(self, listener: socket.socket, peers: frozenset[str]) -> None:
         super().__init__(listener, name="sparkdl-rendezvous", max_connections=4096)
         self._peers = peers
-        self._values: dict[str, bytes] = {}
+        self._scopes: dict[str, dict[str, bytes | None]] = {}
+        """None stands for a rank that has yet to finish with the meeting before."""
+        self._num_keys = 0
         self._size_bytes = 0
 
     def admits(self, peer_address: str) -> bool:
@@ -56,22 +62,48 @@ class RendezvousStore(ServerThread):
             await writer.drain()
 
     def _answer(self, method: str, path: str, body: bytes) -> tuple[str, bytes]:
+        scope, _, key = path.rpartition("/")
         if method == "GET":
-            value = self._values.get(path)
+            value = self._scopes.get(scope, {}).get(key)
             return ("404 Not Found", b"") if value is None else ("200 OK", value)
         if method == "PUT":
-            size_bytes = self._size_bytes + len(body) - len(self._values.get(path, b""))
-            is_one_too_many = path not in self._values and len(self._values) >= MAX_KEYS
-            if size_bytes > MAX_STORE_BYTES or is_one_too_many:
-                return "507 Insufficient Storage", b""
-            self._values[path] = body
-            self._size_bytes = size_bytes
-            return "200 OK", b""
+            stored = self._put(scope, key, body)
+            return ("200 OK" if stored else "507 Insufficient Storage"), b""
         if method == "DELETE":
-            # A rank says that it is done with a scope. The keys stay: they are few, and a rank
-            # that is late may still read them.
+            self._finish(scope, key)
             return "200 OK", b""
         return "405 Method Not Allowed", b""
+
+    def _put(self, scope: str, key: str, value: bytes) -> bool:
+        """Stores a value. Returns whether there is room for it."""
+        values = self._scopes.get(scope, {})
+        size_bytes = self._size_bytes + len(value) - len(values.get(key) or b"")
+        num_keys = self._num_keys + (key not in values)
+        if size_bytes > MAX_STORE_BYTES or num_keys > MAX_KEYS:
+            return False
+        self._scopes.setdefault(scope, {})[key] = value
+        self._size_bytes, self._num_keys = size_bytes, num_keys
+        return True
+
+    def _finish(self, scope: str, rank: str) -> None:
+        """Ends a scope's meeting with the first rank that has finished.
+
+        A rank finishes behind a barrier of all ranks of the scope, so no other has anything left
+        to read. The others' word comes later, perhaps when the next meeting has begun.
+        """
+        values = self._scopes.get(scope, {})
+        if rank not in values:
+            return
+        left: dict[str, bytes | None]
+        if values[rank] is None:
+            left = {key: value for key, value in values.items() if key != rank}
+        else:
+            left = {key: None for key in values if key != rank and not key.startswith("rank_")}
+            self._size_bytes -= sum(len(value) for value in values.values() if value)
+        self._num_keys -= len(values) - len(left)
+        self._scopes[scope] = left
+        if not left:
+            del self._scopes[scope]
 
 
 def parse_request(head: bytes) -> tuple[str, str, int]:

@@ -57,6 +57,10 @@ def train_with_horovod() -> list[list[float]]:
         hvd.allreduce(torch.ones(1), name="uneven")
     hvd.join()
     assert hvd.broadcast_object({"from": hvd.rank()}, root_rank=1, name="object") == {"from": 1}
+    for _ in range(3):  # Notebooks do this, and each of Horovod's own tests.
+        hvd.shutdown()
+        hvd.init()
+        assert float(hvd.allreduce(torch.ones(1), op=hvd.Sum)) == hvd.size()
     return weights.tolist()
 
 

@@ -39,6 +39,53 @@ def test_a_value_is_there_once_it_was_put(store):
     assert ask(store, "DELETE", "/global/0") == (200, b"")
 
 
+def meet(store, scope, *ranks, value=b"address"):
+    for rank in ranks:
+        for key in (f"rank_{rank}", str(rank)):
+            assert ask(store, "PUT", f"/{scope}/{key}", value) == (200, b"")
+
+
+def test_a_meeting_is_over_once_a_rank_has_passed_its_barrier(store):
+    meet(store, "global", 0, 1)
+    ask(store, "DELETE", "/global/1")
+    for key in ("0", "1", "rank_0", "rank_1"):
+        assert ask(store, "GET", f"/global/{key}")[0] == 404
+
+
+def test_a_rank_that_is_slow_to_leave_a_meeting_does_not_end_the_next(store):
+    meet(store, "global", 0, 1, 2)
+    ask(store, "DELETE", "/global/0")
+    meet(store, "global", 0, value=b"new")  # Rank 0 is back before the others have left.
+    ask(store, "DELETE", "/global/2")
+    ask(store, "DELETE", "/global/1")
+    meet(store, "global", 1, 2, value=b"new")
+    assert [ask(store, "GET", f"/global/{rank}")[1] for rank in range(3)] == [b"new"] * 3
+    ask(store, "DELETE", "/global/1")
+    assert ask(store, "GET", "/global/0")[0] == 404
+
+
+def test_a_meeting_says_nothing_on_another(store):
+    meet(store, "global", 0, 1)
+    meet(store, "local_host0", 0)
+    ask(store, "DELETE", "/local_host0/0")
+    assert ask(store, "GET", "/global/0")[0] == 200
+    # A word that is said twice, since its answer was lost, and one of a rank that was never there.
+    ask(store, "DELETE", "/local_host0/0")
+    ask(store, "DELETE", "/global/7")
+    assert ask(store, "GET", "/global/1")[0] == 200
+
+
+def test_meetings_that_are_over_leave_nothing(store, monkeypatch):
+    monkeypatch.setattr(rendezvous, "MAX_STORE_BYTES", 100)
+    monkeypatch.setattr(rendezvous, "MAX_KEYS", 4)
+    for _ in range(3):
+        meet(store, "global", 0, 1, value=b"x" * 25)
+        for rank in range(2):
+            ask(store, "DELETE", f"/global/{rank}")
+    meet(store, "cross_0", 0, 1, value=b"x" * 25)
+    assert ask(store, "PUT", "/global/0", b"")[0] == 507
+
+
 def test_values_are_not_unpickled(store):
     class Explosive:
         def __reduce__(self):
