@@ -70,6 +70,8 @@ class WorkerFailedError(WorkerError):
         is_communication_error: Whether all that is known is that ranks lost one another.
         is_preemption: Whether the ranks were asked to end by their host, saved a checkpoint, and
             ended.
+        is_worth_a_restart: Whether the exception says so by an attribute of this name, as that of
+            a storage of checkpoints does which did not answer.
     """
 
     def __init__(
@@ -79,12 +81,14 @@ class WorkerFailedError(WorkerError):
         remote_traceback: str,
         is_communication_error: bool = False,
         is_preemption: bool = False,
+        is_worth_a_restart: bool = False,
         **place: Any,
     ) -> None:
         super().__init__(message, **place)
         self.remote_traceback = remote_traceback
         self.is_communication_error = is_communication_error
         self.is_preemption = is_preemption
+        self.is_worth_a_restart = is_worth_a_restart
 
 
 class WorkerHungError(WorkerError):

@@ -51,6 +51,8 @@ class Outcome:
     is_communication_error: bool = False
     is_preemption: bool = False
     """The function raised since its host is to be taken away, after a checkpoint was saved."""
+    is_worth_a_restart: bool = False
+    """What the function raised may not happen again, and says so."""
     is_unpicklable_result: bool = False
     """The function returned, and what it returned cannot travel; ``message`` says why."""
     output_tail: tuple[str, ...] = ()
@@ -72,6 +74,7 @@ class Outcome:
             "traceback": self.traceback[-MAX_TRACEBACK:],
             "is_communication_error": self.is_communication_error,
             "is_preemption": self.is_preemption,
+            "is_worth_a_restart": self.is_worth_a_restart,
             "is_unpicklable_result": self.is_unpicklable_result,
             "output_tail": [line[:MAX_TAIL_LINE] for line in self.output_tail],
             "log_path": self.log_path[:MAX_MESSAGE],
@@ -185,6 +188,7 @@ def to_error(cause: Outcome, outcomes: Sequence[Outcome]) -> WorkerError | NotPi
         remote_traceback=cause.traceback,
         is_communication_error=cause.is_communication_error,
         is_preemption=cause.is_preemption,
+        is_worth_a_restart=cause.is_worth_a_restart,
     )
     error.__cause__ = function.unpack_exception(cause.payload) if cause.payload else None
     return error

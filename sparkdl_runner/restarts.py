@@ -73,5 +73,6 @@ class Restarts:
             return False
         if isinstance(error, WorkerFailedError) and not error.is_communication_error:
             # A rank that was asked to end by its host, and saved a checkpoint, did nothing wrong.
-            return error.is_preemption or self._config.restart_user_errors
+            is_expected = error.is_preemption or error.is_worth_a_restart
+            return is_expected or self._config.restart_user_errors
         return True

@@ -146,6 +146,7 @@ def _send_failure(line: Line, backend: Backend, error: BaseException) -> None:
             "is_communication_error": backend.is_communication_error(error)
             and not gpu_memory.ran_out(error),
             "is_preemption": bool(getattr(error, "is_preemption", False)),
+            "is_worth_a_restart": getattr(error, "is_worth_a_restart", False) is True,
             "is_unpicklable_result": isinstance(error, NotPicklableError),
         },
         function.pack_exception(error),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sparkdl_runner.checkpoint.errors import CheckpointError as CheckpointError
     from sparkdl_runner.checkpoint.errors import CheckpointMismatchError as CheckpointMismatchError
+    from sparkdl_runner.checkpoint.errors import CheckpointStorageError as CheckpointStorageError
     from sparkdl_runner.checkpoint.errors import Preempted as Preempted
     from sparkdl_runner.checkpoint.manager import CheckpointManager as CheckpointManager
     from sparkdl_runner.checkpoint.restoring import Restored as Restored
@@ -21,6 +22,7 @@ _HOMES = {
     "CheckpointError": "errors",
     "CheckpointManager": "manager",
     "CheckpointMismatchError": "errors",
+    "CheckpointStorageError": "errors",
     "Preempted": "errors",
     "Restored": "restoring",
 }

@@ -2,6 +2,7 @@
 
 A process that everybody takes for dead may wake up and commit. So each attempt begins by writing
 down which checkpoints are there; what an earlier attempt commits after that is never looked at.
+A process that only reads checkpoints begins none.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ from typing import Any
 
 from sparkdl_runner import world
 from sparkdl_runner.checkpoint import attempts
-from sparkdl_runner.checkpoint.errors import CheckpointError
+from sparkdl_runner.checkpoint.errors import CheckpointError, CheckpointStorageError
+from sparkdl_runner.checkpoint.patience import may_pass, patiently
 from sparkdl_runner.checkpoint.peers import Peers, gather_text, host
 from sparkdl_runner.checkpoint.storage import Storage
 
@@ -35,6 +36,7 @@ def begin_together(storage: Storage, peers: Peers) -> Attempt:
     To be called by all ranks.
 
     Raises:
+        CheckpointStorageError: The storage failed, and may not fail again.
         CheckpointError: Rank 0 cannot write there, or what it wrote is not seen by all ranks.
     """
     answer: dict[str, Any] = {}
@@ -42,13 +44,18 @@ def begin_together(storage: Storage, peers: Peers) -> Attempt:
     if peers.rank == 0:
         at_least = world.current_world().attempt if world.in_worker() else 0
         try:
-            answer = {"attempt": attempts.begin_attempt(storage, at_least)}
+            number = patiently(storage, lambda: attempts.begin_attempt(storage, at_least))
+            answer = {"attempt": number}
         except Exception as error:  # Storages raise errors of many kinds.
-            answer = {"error": f"{type(error).__name__}: {error}"}
+            answer = {
+                "error": f"{type(error).__name__}: {error}",
+                "may_pass": may_pass(storage, error),
+            }
             cause = error
     answer = json.loads(peers.broadcast(json.dumps(answer).encode()))
     if "error" in answer:
-        raise CheckpointError(
+        kind = CheckpointStorageError if answer["may_pass"] else CheckpointError
+        raise kind(
             f"Rank {peers.rank} on host {host()}: no checkpoint can be kept in {storage.shown}, "
             f"since rank 0 cannot write there ({answer['error']})."
         ) from cause

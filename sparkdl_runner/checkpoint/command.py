@@ -70,11 +70,12 @@ def _checkpoints(place: str) -> Iterator[tuple[Storage, Name, str]]:
     try:
         url = directory_url(place)
         path = local_path(url)
-        names = open_storage(url).names()
+        is_folder = path is None or os.path.isdir(path)
+        names = open_storage(url).names() if is_folder else []
     except (OSError, ValueError, TypeError, ImportError) as error:
         told = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConfigError(f"cannot read {redact(place)}: {told.rstrip('.')}.") from None
-    if path is not None and not os.path.isdir(path):
+    if path is not None and not is_folder:
         state = "is a file" if os.path.exists(path) else "is not there"
         raise ConfigError(f"{path} {state}; it must be a folder of checkpoints.")
     # A folder may hold those of one training, or a folder for each of several.

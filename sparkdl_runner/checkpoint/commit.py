@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from sparkdl_runner.checkpoint import attempts, shards
-from sparkdl_runner.checkpoint.errors import CheckpointError
+from sparkdl_runner.checkpoint.errors import CheckpointError, CheckpointStorageError
 from sparkdl_runner.checkpoint.files import DamageError, read_bytes, write_bytes, write_object
 from sparkdl_runner.checkpoint.manifest import (
     MANIFEST,
@@ -22,6 +23,7 @@ from sparkdl_runner.checkpoint.manifest import (
     rank_file,
     read_entries,
 )
+from sparkdl_runner.checkpoint.patience import patiently
 from sparkdl_runner.checkpoint.sealed import BrokenSealError, seal, unseal
 from sparkdl_runner.checkpoint.storage import Storage
 
@@ -57,6 +59,8 @@ class Job:
 def write_and_commit(storage: Storage, job: Job, hurry: threading.Event) -> Manifest | None:
     """Writes this rank's files, and on rank 0 commits the checkpoint when all ranks have.
 
+    Where the storage fails, it is asked again for a while.
+
     Args:
         storage: The directory of checkpoints.
         job: What to write.
@@ -66,14 +70,16 @@ def write_and_commit(storage: Storage, job: Job, hurry: threading.Event) -> Mani
         The manifest that was committed, on rank 0.
 
     Raises:
-        CheckpointError: Another rank did not write its part, or a later attempt has begun.
+        CheckpointStorageError: Another rank did not write its part.
+        CheckpointError: A later attempt has begun.
         OSError: The storage refuses.
     """
-    if storage.exists(f"{job.directory}/{MANIFEST}"):
+    if _exists(storage, f"{job.directory}/{MANIFEST}", hurry):
         raise CheckpointError(f"{storage.shown}/{job.directory} was committed before.")
     try:
         own = [
-            write_object(storage, job.directory, path, value) for path, value in job.objects.items()
+            _write(write_object, storage, job, path, value, hurry)
+            for path, value in job.objects.items()
         ]
         listing = {
             "rank": job.rank,
@@ -81,7 +87,7 @@ def write_and_commit(storage: Storage, job: Job, hurry: threading.Event) -> Mani
             "files": [dict(vars(entry)) for entry in own],
             "shards": job.shards,
         }
-        entry = write_bytes(storage, job.directory, rank_file(job.rank), seal(listing))
+        entry = _write(write_bytes, storage, job, rank_file(job.rank), seal(listing), hurry)
         if job.rank:
             return None
         return _commit(storage, job, [*own, entry], hurry)
@@ -94,17 +100,20 @@ def await_commit(storage: Storage, job: Job, hurry: threading.Event) -> None:
     """Waits on a rank that has written its part until rank 0 has committed.
 
     Raises:
-        CheckpointError: It did not.
+        CheckpointStorageError: It did not.
+        CheckpointError: It did not, since a later attempt has begun.
     """
     mine = f"{job.directory}/{rank_file(job.rank)}"
     until = _Deadline(COMMIT_TIMEOUT_SECONDS, hurry)
-    while not storage.exists(f"{job.directory}/{MANIFEST}"):
-        gave_up = not storage.exists(mine)
-        if gave_up and storage.exists(f"{job.directory}/{MANIFEST}"):
+    committed = f"{job.directory}/{MANIFEST}"
+    while not _exists(storage, committed, hurry):
+        gave_up = not _exists(storage, mine, hurry)
+        if gave_up and _exists(storage, committed, hurry):
             return
         if gave_up or until.has_passed():
+            _require_latest(storage, job, hurry)
             reason = "rank 0 gave it up" if gave_up else "rank 0 did not commit it in time"
-            raise CheckpointError(
+            raise CheckpointStorageError(
                 f"The checkpoint of step {job.manifest.step} in {storage.shown}, of which rank "
                 f"{job.rank} on host {job.host} wrote its part, was not committed: {reason}. "
                 "Rank 0's own error says why."
@@ -119,7 +128,7 @@ def _commit(storage: Storage, job: Job, files: list[FileEntry], hurry: threading
     missing = list(range(1, job.manifest.world_size))
     while missing:
         for rank in list(missing):
-            found = _read_listing(storage, directory, rank)
+            found = patiently(storage, partial(_read_listing, storage, directory, rank), hurry)
             if found is not None:
                 entry, listing = found
                 files += [*read_entries(listing["files"]), entry]
@@ -130,7 +139,7 @@ def _commit(storage: Storage, job: Job, files: list[FileEntry], hurry: threading
                 f"rank {rank}" + (f" (host {job.hosts[rank]})" if rank in job.hosts else "")
                 for rank in missing[:10]
             )
-            raise CheckpointError(
+            raise CheckpointStorageError(
                 f"Rank 0 on host {job.host} saw nothing of {who} in {storage.shown}/{directory} "
                 f"within {until.seconds:g} seconds after its own files were written. The directory "
                 "must be on storage that all hosts share, and all ranks must save the same steps."
@@ -139,16 +148,47 @@ def _commit(storage: Storage, job: Job, files: list[FileEntry], hurry: threading
             time.sleep(storage.poll_seconds)
     if job.manifest.sharded:
         content = seal(shards.merge(parts))
-        files.append(write_bytes(storage, directory, shards.METADATA, content))
-    later = attempts.later_attempt(storage, job.manifest.attempt)
+        files.append(_write(write_bytes, storage, job, shards.METADATA, content, hurry))
+    _require_latest(storage, job, hurry)
+    manifest = replace(job.manifest, files=tuple(sorted(files, key=lambda entry: entry.path)))
+    _write(write_bytes, storage, job, MANIFEST, manifest.to_bytes(), hurry)
+    return manifest
+
+
+def _require_latest(storage: Storage, job: Job, hurry: threading.Event) -> None:
+    """Raises CheckpointError if a later attempt has begun."""
+    own = job.manifest.attempt
+    later = patiently(storage, lambda: attempts.later_attempt(storage, own), hurry)
     if later is not None:
         raise CheckpointError(
-            f"Attempt {later} has begun in {storage.shown}, so that attempt "
-            f"{job.manifest.attempt}, which this is (host {job.host}), commits nothing any more."
+            f"Attempt {later} has begun in {storage.shown}, so that attempt {own}, which this is "
+            f"(host {job.host}), commits nothing any more."
         )
-    manifest = replace(job.manifest, files=tuple(sorted(files, key=lambda entry: entry.path)))
-    write_bytes(storage, directory, MANIFEST, manifest.to_bytes())
-    return manifest
+
+
+def _write(
+    write: Callable[[Storage, str, str, Any], FileEntry],
+    storage: Storage,
+    job: Job,
+    path: str,
+    content: Any,
+    hurry: threading.Event,
+) -> FileEntry:
+    """Writes a file of the checkpoint, anew where the storage failed half-way."""
+    tries = 0
+
+    def once() -> FileEntry:
+        nonlocal tries
+        tries += 1
+        if tries > 1:
+            storage.delete(f"{job.directory}/{path}")
+        return write(storage, job.directory, path, content)
+
+    return patiently(storage, once, hurry)
+
+
+def _exists(storage: Storage, name: str, hurry: threading.Event) -> bool:
+    return patiently(storage, lambda: storage.exists(name), hurry)
 
 
 def _read_listing(

@@ -9,6 +9,17 @@ class CheckpointError(RunnerError):
     """A checkpoint could not be saved, or its directory cannot be used."""
 
 
+class CheckpointStorageError(CheckpointError):
+    """The storage failed to read or write a checkpoint, also when it was asked again for a while.
+
+    Attributes:
+        is_worth_a_restart: By this whoever started the ranks knows that starting them again is
+            right: the storage may answer then.
+    """
+
+    is_worth_a_restart = True
+
+
 class CheckpointMismatchError(CheckpointError, ValueError):
     """The checkpoint is whole, and of another model, optimizer or loader than was given."""
 

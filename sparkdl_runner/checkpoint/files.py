@@ -18,7 +18,7 @@ _PIECE_BYTES = 4 << 20
 # Before a service that does not answer is asked again.
 _PAUSES_SECONDS = (1.0, 3.0)
 # What a disk, or a mount of a network's, says of itself and not of a file.
-_OUTAGES = (
+OUTAGES = (
     errno.EIO,
     errno.ESTALE,
     errno.ETIMEDOUT,
@@ -187,7 +187,7 @@ def _read_patiently(storage: Storage, name: str, read: Callable[[], _Content]) -
             raise DamageError("is gone") from error
         except Exception as error:  # Storages raise errors of many kinds.
             is_local = storage.local_file(name) is not None
-            if is_local and getattr(error, "errno", None) not in _OUTAGES:
+            if is_local and getattr(error, "errno", None) not in OUTAGES:
                 raise DamageError(_cannot_read(error)) from error
             if pause is None:
                 raise UnreadableError(_cannot_read(error)) from error

@@ -35,7 +35,7 @@ class LocalStorage:
     def names(self, directory: str = "") -> list[str]:
         found = []
         top = self._path(directory) if directory else self._base
-        for folder, _, files in os.walk(top):
+        for folder, _, files in os.walk(top, onerror=_raise_unless_gone):
             below = os.path.relpath(folder, self._base)
             found += [name if below == "." else f"{below}/{name}" for name in files]
         return found
@@ -126,6 +126,12 @@ class _NewLocalFile:
         finally:
             os.close(descriptor)
         _flush_directory(self._directory)
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    """Without this, what cannot be read would look like an empty directory."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _make_directory(path: str) -> None:

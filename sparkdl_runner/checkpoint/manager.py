@@ -118,7 +118,13 @@ class CheckpointManager:
         return self._schedule.stopping_rank is not None
 
     def due(self, step: int) -> bool:
-        """Whether to save now. To be asked by all ranks after every step; true on all or none."""
+        """Whether to save now. To be asked by all ranks after every step; true on all or none.
+
+        Raises:
+            CheckpointError: No checkpoint can be kept in the directory.
+        """
+        # Found out at the first step, and not after hours.
+        self._begin()
         return self._schedule.due(require_whole("step", step, least=0), self._peers())
 
     def save(
@@ -181,7 +187,8 @@ class CheckpointManager:
         """Restores the newest checkpoint of which every byte is as it was written.
 
         To be called by all ranks, which agree on the checkpoint; any number of ranks may restore
-        it. What is passed over, and why, is a warning.
+        it. What is passed over, and why, is a warning. Nothing is written: a training that saves
+        into the directory meanwhile goes on.
 
         Args:
             model: As in ``save``; left alone if None, as are the others.
@@ -194,9 +201,8 @@ class CheckpointManager:
         Raises:
             CheckpointMismatchError: The checkpoint is of another model or optimizer; neither was
                 changed.
-            CheckpointError: The directory cannot be read or written.
+            CheckpointStorageError: The directory cannot be read.
         """
-        self._begin()
         self._saver.join()
         self._looked_for_old = True
         target = Target(model=unwrapped(model), optimizer=optimizer, loader=loader)
@@ -281,6 +287,7 @@ class CheckpointManager:
         return self._connected
 
     def _begin(self) -> Attempt:
+        """From the first ``due`` or ``save`` on, which only a training calls, others are ended."""
         if self._attempt is None:
             self._attempt = begin_together(self._storage, self._peers())
         return self._attempt

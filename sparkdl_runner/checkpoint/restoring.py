@@ -9,7 +9,7 @@ from typing import Any
 
 from sparkdl_runner import resumable
 from sparkdl_runner.checkpoint import attempts, generators, mismatch, sharded, shards
-from sparkdl_runner.checkpoint.errors import CheckpointError, CheckpointMismatchError
+from sparkdl_runner.checkpoint.errors import CheckpointMismatchError, CheckpointStorageError
 from sparkdl_runner.checkpoint.files import DamageError, Fetched, UnreadableError, read_bytes
 from sparkdl_runner.checkpoint.manifest import (
     EXTRA,
@@ -19,6 +19,7 @@ from sparkdl_runner.checkpoint.manifest import (
     Name,
     generators_file,
 )
+from sparkdl_runner.checkpoint.patience import patiently
 from sparkdl_runner.checkpoint.peers import Peers, any_rank
 from sparkdl_runner.checkpoint.sealed import BrokenSealError, unseal
 from sparkdl_runner.checkpoint.storage import Storage
@@ -64,11 +65,13 @@ def restore(storage: Storage, peers: Peers, target: Target) -> Restored | None:
     Raises:
         CheckpointMismatchError: The newest whole checkpoint is of another model or optimizer.
             Nothing was changed then, on any rank.
-        CheckpointError: The directory cannot be read, or none of the checkpoints can.
+        CheckpointStorageError: The directory cannot be read, or none of the checkpoints can.
     """
-    names = _candidates(storage, peers)
+    tried: set[Name] = set()
     was_unreadable = False
-    for name in names:
+    # A training that goes on may remove what is being read, so look again each time.
+    while (name := _newest(storage, peers, tried)) is not None:
+        tried.add(name)
         candidate = _Candidate(storage, peers, name, target)
         try:
             if candidate.is_whole():
@@ -78,14 +81,14 @@ def restore(storage: Storage, peers: Peers, target: Target) -> Restored | None:
         finally:
             candidate.close()
     if any_rank(peers, was_unreadable):
-        raise CheckpointError(
-            f"Rank {peers.rank} restores none of the {len(names)} checkpoints in {storage.shown}, "
+        raise CheckpointStorageError(
+            f"Rank {peers.rank} restores none of the {len(tried)} checkpoints in {storage.shown}, "
             "since the storage could not be read (the warnings before say how). To begin from the "
             "start would lose what they hold: try again once the storage answers."
         )
-    if names:
+    if tried:
         warnings.warn(
-            f"None of the {len(names)} checkpoints in {storage.shown} is whole, so training begins "
+            f"None of the {len(tried)} checkpoints in {storage.shown} is whole, so training begins "
             "from the start.",
             stacklevel=3,
         )
@@ -96,19 +99,23 @@ class _PassedOverError(Exception):
     """The candidate turned out to be damaged."""
 
 
-def _candidates(storage: Storage, peers: Peers) -> list[Name]:
-    """The checkpoints as rank 0 sees them, newest first, on all ranks."""
+def _newest(storage: Storage, peers: Peers, tried: set[Name]) -> Name | None:
+    """The newest checkpoint that rank 0 sees and that was not tried, on all ranks."""
     answer: dict[str, Any] = {}
     if peers.rank == 0:
         try:
-            found = sorted(attempts.visible(storage, storage.names()), reverse=True)
-            answer = {"names": [[name.step, name.attempt] for name in found]}
+            found = patiently(storage, lambda: attempts.visible(storage, storage.names()))
+            name = max(found - tried, default=None)
+            answer = {"name": name and [name.step, name.attempt]}
         except Exception as error:  # Storages raise errors of many kinds.
             answer = {"error": f"{type(error).__name__}: {error}"}
     answer = json.loads(peers.broadcast(json.dumps(answer).encode()))
     if "error" in answer:
-        raise CheckpointError(f"Rank 0 cannot read {storage.shown}: {answer['error']}")
-    return [Name(step=step, attempt=attempt) for step, attempt in answer["names"]]
+        raise CheckpointStorageError(f"Rank 0 cannot read {storage.shown}: {answer['error']}")
+    if answer["name"] is None:
+        return None
+    step, attempt = answer["name"]
+    return Name(step=step, attempt=attempt)
 
 
 @dataclass

@@ -10,7 +10,7 @@ from contextlib import suppress
 from sparkdl_runner import facts
 from sparkdl_runner.checkpoint import commit
 from sparkdl_runner.checkpoint.commit import Job
-from sparkdl_runner.checkpoint.errors import CheckpointError
+from sparkdl_runner.checkpoint.errors import CheckpointError, CheckpointStorageError
 from sparkdl_runner.checkpoint.manifest import Manifest
 from sparkdl_runner.checkpoint.retention import Retention
 from sparkdl_runner.checkpoint.storage import Storage
@@ -67,7 +67,8 @@ class Saver:
         if error is not None and self._job is not None:
             job, self._job = self._job, None
             self._saved.clear()
-            raise CheckpointError(
+            kind = type(error) if isinstance(error, CheckpointError) else CheckpointStorageError
+            raise kind(
                 f"Rank {job.rank} on host {job.host} could not save the checkpoint of step "
                 f"{job.manifest.step} into {self._storage.shown}: {error}"
                 f"{'' if str(error).endswith('.') else '.'} {self._still_good()}"

@@ -13,7 +13,7 @@ from sparkdl_runner.checkpoint import generators, mismatch, plain, sharded
 from sparkdl_runner.checkpoint.arguments import require_whole
 from sparkdl_runner.checkpoint.beginning import Attempt
 from sparkdl_runner.checkpoint.commit import Job
-from sparkdl_runner.checkpoint.errors import CheckpointError
+from sparkdl_runner.checkpoint.errors import CheckpointError, CheckpointStorageError
 from sparkdl_runner.checkpoint.host_copies import HostCopies, tensor_bytes
 from sparkdl_runner.checkpoint.manifest import (
     EXTRA,
@@ -61,7 +61,8 @@ class Snapshots:
         """Copies what this rank is to write.
 
         Raises:
-            CheckpointError: There is no room for it, or the ranks cannot save in shards.
+            CheckpointStorageError: There is no room for it.
+            CheckpointError: The ranks cannot save in shards.
             TypeError: Something could not be loaded again without running code from the file.
         """
         rank = attempt.peers.rank
@@ -91,7 +92,7 @@ class Snapshots:
         needed = sum(map(tensor_bytes, objects.values())) + _SPARE_BYTES
         free = self._storage.free_bytes()
         if free is not None and free < needed:
-            raise CheckpointError(
+            raise CheckpointStorageError(
                 f"The checkpoint of step {step} needs {needed:,} bytes on rank "
                 f"{attempt.peers.rank} (host {attempt.host}), and "
                 f"{self._storage.shown} has {free:,} bytes free. Free some space, keep fewer "

@@ -22,6 +22,9 @@ RAISED = WorkerFailedError("Rank 1 raised.", **PLACE, remote_traceback="")
 LOST_PEERS = WorkerFailedError(
     "Rank 1 lost its peers.", **PLACE, remote_traceback="", is_communication_error=True
 )
+NOT_SAVED = WorkerFailedError(
+    "Rank 1 could not save.", **PLACE, remote_traceback="", is_worth_a_restart=True
+)
 
 
 def test_the_backoff_doubles_up_to_a_minute(capsys):
@@ -38,7 +41,9 @@ def test_the_backoff_doubles_up_to_a_minute(capsys):
     assert "Rank 1 died. Restarting all ranks in 5 s: restart 1 of 6." in told
 
 
-@pytest.mark.parametrize("error", [DIED, HUNG, LOST_PEERS, RunnerError("Spark ended the run.")])
+@pytest.mark.parametrize(
+    "error", [DIED, HUNG, LOST_PEERS, NOT_SAVED, RunnerError("Spark ended the run.")]
+)
 def test_what_another_attempt_may_survive_is_tried_again(error):
     restarts = Restarts(RunConfig(max_restarts=1), lambda seconds: None)
     restarts.wait_or_raise(error)

@@ -42,6 +42,7 @@ def test_a_zombie_commits_nothing_and_removes_nothing(tmp_path):
     zombie.wait()
     with CheckpointManager(tmp_path) as later:
         assert later.restore().step == 1
+        later.due(2)
         zombie.save(9, extra=[9])
         with pytest.raises(CheckpointError, match=r"Attempt 1 has begun.*step 1 is still good"):
             zombie.wait()
@@ -50,6 +51,43 @@ def test_a_zombie_commits_nothing_and_removes_nothing(tmp_path):
         later.save(2)
     assert names(tmp_path) == ["step-1/attempt-0", "step-2/attempt-1"]
     assert not (tmp_path / "step-9").exists()
+
+
+def test_who_reads_ends_nobody(tmp_path):
+    training = CheckpointManager(tmp_path)
+    training.save(1, extra=[1])
+    training.wait()
+    before = sorted(tmp_path.rglob("*"))
+    with CheckpointManager(tmp_path) as reader:
+        assert reader.restore().step == 1
+        assert [reader.verify(name) for name in reader.list()] == [[]]
+        assert sorted(tmp_path.rglob("*")) == before
+        training.save(2, extra=[2])
+        training.close()
+        assert reader.restore().step == 2
+    assert names(tmp_path) == ["step-1/attempt-0", "step-2/attempt-0"]
+
+
+def test_what_the_training_removes_while_it_is_read_is_looked_for_again(tmp_path, monkeypatch):
+    from sparkdl_runner.checkpoint import restoring
+
+    training = CheckpointManager(tmp_path, keep_last=1, asynchronous=False)
+    training.save(1, extra=[1])
+    real, steps = restoring.read_manifest, iter((2, 3))
+
+    def read_slowly(storage, name):
+        manifest = real(storage, name)
+        if step := next(steps, None):
+            training.save(step, extra=[step])
+        return manifest
+
+    monkeypatch.setattr(restoring, "read_manifest", read_slowly)
+    with (
+        CheckpointManager(tmp_path) as reader,
+        pytest.warns(UserWarning, match=r"step-1/attempt-0 is passed over by rank 0: .* is gone"),
+    ):
+        assert reader.restore().extra == [3]
+    training.close()
 
 
 def test_what_a_zombie_committed_in_the_last_moment_is_never_seen(tmp_path, monkeypatch):
@@ -61,6 +99,7 @@ def test_what_a_zombie_committed_in_the_last_moment_is_never_seen(tmp_path, monk
     zombie.wait()
     later = CheckpointManager(tmp_path)
     assert later.restore().step == 1
+    later.due(2)
     with monkeypatch.context() as blind:
         blind.setattr(attempts, "later_attempt", lambda storage, attempt: None)
         zombie.save(9, extra=[9])

@@ -15,17 +15,34 @@ import pytest
 import torch
 
 from small_training import Training, save_steps
-from sparkdl_runner.checkpoint import CheckpointError, CheckpointManager, Preempted, commit
+from sparkdl_runner.checkpoint import (
+    CheckpointError,
+    CheckpointManager,
+    CheckpointStorageError,
+    Preempted,
+    commit,
+    patience,
+)
 from sparkdl_runner.checkpoint.local_storage import LocalStorage, _NewLocalFile
 
 
-def fail_writes(monkeypatch, file_name: str, code: int = errno.ENOSPC, after_bytes: int = 0):
-    """Lets writing a file of that name fail, once some of it is written."""
+def fail_writes(
+    monkeypatch,
+    file_name: str,
+    code: int = errno.ENOSPC,
+    after_bytes: int = 0,
+    times: int = 1000,
+    pauses: tuple[float, ...] = (),
+):
+    """Lets writing a file of that name fail, once some of it is written, so many times."""
     create = LocalStorage.create
+    monkeypatch.setattr(patience, "PAUSES_SECONDS", pauses)
 
     def create_failing(self, name):
+        nonlocal times
         file = create(self, name)
-        if name.endswith(file_name) and "step-" in name:
+        if name.endswith(file_name) and "step-" in name and times:
+            times -= 1
             file.left = after_bytes
         return file
 
@@ -59,14 +76,32 @@ def test_a_disk_that_becomes_full(tmp_path, monkeypatch, file, after_bytes, told
             r"left on device\. The checkpoint of step 1 is still good \(file://.*step-1/attempt-0\)"
         )
         arguments = (3, training.model) if told_by == "save" else ()
-        with pytest.raises(CheckpointError, match=message):
+        with pytest.raises(CheckpointStorageError, match=message) as told:
             getattr(checkpoints, told_by)(*arguments)
+        assert told.value.is_worth_a_restart
     assert not (tmp_path / "step-2").exists()
     if told_by != "close":
         checkpoints.save(2, training.model, training.optimizer)  # there is room again
         checkpoints.close()
     there = {path.name for path in tmp_path.glob("step-*")}
     assert there == ({"step-1"} if told_by == "close" else {"step-1", "step-2"})
+
+
+@pytest.mark.parametrize("file", ["model.pt", "rank-0.json", "manifest.json"])
+def test_a_write_that_fails_is_tried_again(tmp_path, monkeypatch, file):
+    fail_writes(monkeypatch, file, errno.EIO, after_bytes=100, times=2, pauses=(0, 0))
+    with CheckpointManager(tmp_path) as checkpoints:
+        checkpoints.save(1, Training().model)
+        checkpoints.wait()
+        assert [checkpoints.verify(name) for name in checkpoints.list()] == [[]]
+
+
+def test_what_will_not_pass_is_not_tried_again(tmp_path, monkeypatch):
+    fail_writes(monkeypatch, "model.pt", errno.EROFS, pauses=(60,))
+    with CheckpointManager(tmp_path) as checkpoints:
+        checkpoints.save(1, Training().model)
+        with pytest.raises(CheckpointStorageError, match="Read-only file system"):
+            checkpoints.wait()
 
 
 def test_the_first_save_has_nothing_to_fall_back_to(tmp_path, monkeypatch):
@@ -92,7 +127,8 @@ def test_too_little_room_is_said_at_once(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
-def test_a_small_disk_that_is_really_full(tmp_path):
+def test_a_small_disk_that_is_really_full(tmp_path, monkeypatch):
+    monkeypatch.setattr(patience, "PAUSES_SECONDS", ())
     mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(tmp_path)]
     if subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("this host does not let root mount")
@@ -114,13 +150,31 @@ def test_a_small_disk_that_is_really_full(tmp_path):
         subprocess.run(["umount", str(tmp_path)], check=True)
 
 
-def test_a_directory_that_cannot_be_written(tmp_path):
+def test_a_directory_that_cannot_be_written_is_told_at_the_first_step(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with (
-        CheckpointManager(tmp_path / "file") as checkpoints,
-        pytest.raises(CheckpointError, match=r"no checkpoint can be kept in file://.*rank 0"),
+        CheckpointManager(tmp_path / "file", every_steps=1000) as checkpoints,
+        pytest.raises(CheckpointError, match=r"no checkpoint can be kept in file://.*rank 0") as no,
     ):
-        checkpoints.save(1)
+        checkpoints.due(1)
+    assert not isinstance(no.value, CheckpointStorageError)
+
+
+def test_a_directory_that_cannot_be_read_is_no_empty_one(tmp_path, monkeypatch):
+    save_steps(tmp_path, 1)
+    scandir = os.scandir
+
+    def refuse(path):
+        if str(path) == str(tmp_path):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with (
+        CheckpointManager(tmp_path) as checkpoints,
+        pytest.raises(CheckpointStorageError, match=r"Rank 0 cannot read .*Permission denied"),
+    ):
+        checkpoints.restore()
 
 
 class Custom:
