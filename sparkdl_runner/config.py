@@ -46,7 +46,9 @@ class RunConfig:
     driver for twice as long ends its ranks by itself."""
 
     shutdown_grace_seconds: float = 3.0
-    """How long a worker that is asked to stop (SIGTERM) may take before it is killed."""
+    """How long a worker may take to end before it is killed, once its function has returned or
+    raised, or it is asked to stop (SIGTERM). The value of one that lingers counts, and a note says
+    what kept it."""
 
     max_restarts: int = 0
     """How often to start all ranks again after one died, hung or was lost."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import types
+from itertools import pairwise
 
 from sparkdl_runner.backends import Backend
 from sparkdl_runner.control import Line
@@ -23,7 +24,8 @@ def start(line: Line, backend: Backend) -> None:
     A pulse holds a number that stands for a place in the code: it stays the same exactly as long
     as the function waits at one spot. That is the main thread's place, or that of all threads if
     the main one waits for them. It also says which threads those are, and whether the main one is
-    in the backend's rendezvous, or in any of its calls, and whether a GPU is in use.
+    in the backend's rendezvous, or in any of its calls, whether a GPU is in use, and what keeps a
+    process from ending whose function has returned.
 
     Args:
         line: To the agent.
@@ -49,6 +51,7 @@ def start(line: Line, backend: Backend) -> None:
                 "on_gpu": _uses_a_gpu(),
                 "joining": any(_is_one_of(backend.join_functions, frame) for frame in stack),
                 "communicating": bool(stack) and _is_part_of(backend.waiting_in, stack[0]),
+                "lingering": _lingering(stack),
             }
             try:
                 line.send(pulse)
@@ -56,6 +59,19 @@ def start(line: Line, backend: Backend) -> None:
                 return  # The agent is gone, and this process will be.
 
     threading.Thread(target=beat, name="sparkdl-pulse", daemon=True).start()
+
+
+def _lingering(stack: list[types.FrameType]) -> str:
+    """What a main thread waits for that is on its way out of the process; empty if it is not."""
+    for called, caller in pairwise(stack):
+        if caller.f_code.co_name != "_exit" or caller.f_globals.get("__package__") != __package__:
+            continue
+        if not called.f_code.co_filename.endswith("/threading.py"):
+            return f"{called.f_code.co_qualname}, which is registered with atexit,"
+        waited_for = [repr(one.name) for one in threading.enumerate() if not one.daemon]
+        waited_for.remove(repr(threading.main_thread().name))
+        return f"the thread {', '.join(waited_for)}" if waited_for else ""
+    return ""
 
 
 def _uses_a_gpu() -> bool:

@@ -26,6 +26,8 @@ from sparkdl_runner.sink import Sink
 from sparkdl_runner.vital_signs import Observer
 from sparkdl_runner.world import World
 
+# How long a process may take to end whose function has returned, whatever the grace is.
+LEAST_EXIT_SECONDS = 1.0
 # How long last words may take to arrive once the worker is dead.
 DRAIN_SECONDS = 2.0
 LOOK_SECONDS = 1.0
@@ -50,6 +52,8 @@ class WorkerProcess:
     _relay: OutputRelay
     _folder: RankFolder | None = None
     _looks_at_host = False
+    _was_killed = False
+    _lingering = ""
 
     def __init__(
         self,
@@ -154,15 +158,14 @@ class WorkerProcess:
     def _supervise(self) -> None:
         """Handles events until the worker's own process has ended."""
         kill_at: float | None = None
-        was_killed = False
         while True:
             try:
                 patience = None if kill_at is None else max(0.0, kill_at - time.monotonic())
                 kind, content = self._events.get(timeout=patience)
             except queue.Empty:
-                if was_killed:
+                if self._was_killed:
                     return  # Not even that ends it: it waits in the kernel, for a disk perhaps.
-                was_killed, kill_at = True, time.monotonic() + KILL_SECONDS
+                self._was_killed, kill_at = True, time.monotonic() + KILL_SECONDS
                 self._child.signal_group(signal.SIGKILL)
                 continue
             if kind == "exit":
@@ -175,9 +178,10 @@ class WorkerProcess:
                 kill_at = time.monotonic() + self._grace
             elif kind == "report":
                 self._note(kind, content)
-                if content[0]["kind"] == FAILED and kill_at is None:
+                if kill_at is None:
                     # It has only to end now; what it holds must not keep it from that.
-                    kill_at = time.monotonic() + self._grace
+                    least = LEAST_EXIT_SECONDS if content[0]["kind"] == RETURNED else 0.0
+                    kill_at = time.monotonic() + max(self._grace, least)
 
     def _note(self, kind: str, content: Any) -> None:
         """Keeps what the worker reported, and passes on a failure without waiting for the exit."""
@@ -196,13 +200,7 @@ class WorkerProcess:
         if self._report is not None:
             fields, payload = dict(self._report[0]), self._report[1]
             status = fields.pop("kind")
-            if self._log is not None and self._log.problem is not None:
-                fields["notes"] = (f"rank {self._world.rank}: {self._log.problem}",)
-            if status == RETURNED and exit_code not in (None, 0) and not self._was_stopped:
-                fields["notes"] = (
-                    f"rank {self._world.rank} returned its value, but its process then "
-                    + describe_exit(exit_code),
-                )
+            fields["notes"] = self._notes(status, exit_code)
         if status == DIED and exit_code == -signal.SIGKILL:
             fields["message"] = self._memory.verdict() or ""
         return Outcome(
@@ -215,6 +213,20 @@ class WorkerProcess:
             payload=payload,
             **fields,
         )
+
+    def _notes(self, status: str, exit_code: int | None) -> tuple[str, ...]:
+        notes = []
+        if self._log is not None and self._log.problem is not None:
+            notes.append(f"rank {self._world.rank}: {self._log.problem}")
+        if status == RETURNED and exit_code not in (None, 0) and not self._was_stopped:
+            then = (
+                f"was ended after shutdown_grace_seconds={self._grace:g}, since "
+                f"{self._lingering or 'something'} kept it from ending"
+                if self._was_killed
+                else describe_exit(exit_code)
+            )
+            notes.append(f"rank {self._world.rank} returned its value, but its process then {then}")
+        return tuple(notes)
 
     def _await_exit(self) -> None:
         try:
@@ -236,6 +248,7 @@ class WorkerProcess:
                     self._sink.progress(self._world, message["report"])
                 elif message["kind"] == "pulse":
                     del message["kind"]
+                    self._lingering = message.pop("lingering")
                     self._observer.pulse(**message)
                 else:
                     for name in ("message", "traceback"):

@@ -20,6 +20,7 @@ from sparkdl_runner import (
     NotPicklableError,
     WorkerDiedError,
     WorkerFailedError,
+    current_world,
     log_to_driver,
 )
 
@@ -138,6 +139,28 @@ def test_what_a_rank_that_returned_has_started_ends_with_it_too(start_new_sessio
 
     HorovodRunner(np=-1).run(main)
     assert wait_until_gone("4714", timeout_seconds=1)
+
+
+def test_the_value_of_a_rank_that_lingers_counts(capfd):
+    def main():
+        import atexit
+        import threading
+        import time
+
+        def upload():
+            time.sleep(600)
+
+        if current_world().rank == 0:
+            threading.Thread(target=upload, name="uploader").start()
+        else:
+            atexit.register(upload)
+        return "value"
+
+    assert DistributedRunner(num_proc=-2, backend="torch").run(main) == "value"
+    notes = capfd.readouterr().err
+    for rank, culprit in ((0, "the thread 'uploader'"), (1, "upload, which is registered with")):
+        assert f"rank {rank} returned its value, but its process then was ended" in notes
+        assert culprit in notes
 
 
 def test_an_exception_of_a_class_from_main_is_the_same_class_on_the_driver(tmp_path):
