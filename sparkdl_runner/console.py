@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, TextIO
 
 from sparkdl_runner.gang import Gang
-from sparkdl_runner.outcome import Outcome
+from sparkdl_runner.loader_plans import LoaderPlans
+from sparkdl_runner.outcome import DIFFERS, Outcome
 from sparkdl_runner.reports import Reports
 from sparkdl_runner.sink import Sink, write_lines
 from sparkdl_runner.vital_signs import VitalSigns
@@ -31,6 +33,7 @@ class Console(Sink):
         self._show_output = show_output
         self._reports = reports
         self._has_complained = False
+        self._plans = LoaderPlans()
         self.failures: list[Outcome] = []
 
     def output(self, world: World, lines: list[str]) -> None:
@@ -51,6 +54,14 @@ class Console(Sink):
     def vital_signs(self, world: World, signs: VitalSigns) -> None:
         """Lets the watch judge."""
         self.watch.vital_signs(world, signs)
+
+    def loader_plan(self, world: World, plan: dict[str, Any]) -> None:
+        """Compares it with those of other ranks; a difference ends them all."""
+        difference = self._plans.compare(world, plan)
+        if difference is not None:
+            self.failed(
+                Outcome(world=world, status=DIFFERS, ended_at=time.time(), message=difference)
+            )
 
     def progress(self, world: World, report: dict[str, Any]) -> None:
         """Shows what is wrong, and passes the report on."""

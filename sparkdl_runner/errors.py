@@ -62,7 +62,7 @@ class WorkerError(RunnerError):
 
 
 class WorkerFailedError(WorkerError):
-    """The user's function raised in a rank.
+    """The user's function raised in a rank, or ranks were to read their data in different orders.
 
     Attributes:
         remote_traceback: The traceback as it was printed in the rank. The original exception is

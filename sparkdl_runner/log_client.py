@@ -133,6 +133,12 @@ class LogClient(Sink):
         ):
             self.dropped_reports += 1
 
+    def loader_plan(self, world: World, plan: dict[str, Any]) -> None:
+        """See ``Sink.loader_plan``."""
+        message = {"kind": "loader_plan", "plan": plan}
+        if not self._put_surely(message, MAX_UNCONFIRMED, wait_seconds=0):
+            self.dropped_reports += 1
+
     def host_metrics(self, world: World, values: dict[str, float]) -> None:
         """See ``Sink.host_metrics``."""
         self._put({"kind": "host_metrics", "values": values})

@@ -145,6 +145,8 @@ class LogServer(ServerThread):
             self._sink.vital_signs(world, VitalSigns.from_json(message["signs"]))
         elif kind == "progress":
             self._sink.progress(world, message["report"])
+        elif kind == "loader_plan":
+            self._sink.loader_plan(world, message["plan"])
         elif kind == "host_metrics":
             self._sink.host_metrics(world, message["values"])
         elif kind == "file_part":

@@ -24,6 +24,8 @@ DIED = "died"
 STOPPED = "stopped"
 HUNG = "hung"
 LOST = "lost"
+DIFFERS = "differs"
+_SEEN_BY_DRIVER = (HUNG, LOST, DIFFERS)
 
 # Characters of a report; one takes up to 12 bytes of JSON.
 MAX_NAME = 200
@@ -40,7 +42,8 @@ class Outcome:
     status: str
     """``returned``; ``failed`` (the function raised); ``died`` (the process ended without a word);
     ``stopped`` (ended by us, since another rank had failed or the run was cancelled); ``hung`` (no
-    progress for too long) and ``lost`` (its agent is not heard any more), as the driver saw it."""
+    progress for too long), ``lost`` (its agent is not heard any more) and ``differs`` (it reads its
+    data in another order than other ranks), as the driver saw it."""
     ended_at: float
     """Seconds since the epoch, by the host's clock."""
     exit_code: int | None = None
@@ -88,7 +91,7 @@ class Outcome:
     @property
     def is_failure(self) -> bool:
         """Whether the rank ended badly by itself."""
-        return self.status in (FAILED, DIED, HUNG, LOST)
+        return self.status in (FAILED, DIED, *_SEEN_BY_DRIVER)
 
 
 class UnheardFailureError(Exception):
@@ -131,7 +134,7 @@ def with_failures(outcomes: Sequence[Outcome], failures: Sequence[Outcome]) -> l
         outcomes: As the agents saw them; a rank that was found to hang was then stopped.
         failures: What was reported, or seen, while the ranks ran.
     """
-    judged = {one.world.rank: one for one in failures if one.status in (HUNG, LOST)}
+    judged = {one.world.rank: one for one in failures if one.status in _SEEN_BY_DRIVER}
     known = [
         replace(
             judged.pop(outcome.world.rank),
@@ -222,7 +225,7 @@ def describe_exit(exit_code: int | None) -> str:
 
 
 def _end_of(outcome: Outcome) -> str:
-    if outcome.status in (HUNG, LOST):
+    if outcome.status in _SEEN_BY_DRIVER:
         return outcome.message
     if outcome.exit_code == -signal.SIGKILL and outcome.message:
         return f"was ended by SIGKILL. {outcome.message}"
@@ -233,7 +236,7 @@ def _consequence(outcome: Outcome) -> str:
     world = outcome.world
     what = (
         outcome.message
-        if outcome.status in (HUNG, LOST)
+        if outcome.status in _SEEN_BY_DRIVER
         else "lost its peers (" + outcome.exception + ")"
         if outcome.is_communication_error
         else f"raised {outcome.exception}: {outcome.message}"

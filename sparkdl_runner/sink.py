@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TextIO
+from typing import Any, TextIO
 
 from sparkdl_runner.outcome import Outcome
 from sparkdl_runner.reports import Reports
@@ -28,6 +28,9 @@ class Sink(Reports, ABC):
 
     def vital_signs(self, world: World, signs: VitalSigns) -> None:
         """Takes a look at the rank's process, one every second."""
+
+    def loader_plan(self, world: World, plan: dict[str, Any]) -> None:
+        """Takes how the rank is about to read its data: see ``loader_plans``."""
 
 
 def write_lines(stream: TextIO, world: World, lines: list[str]) -> None:

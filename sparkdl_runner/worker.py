@@ -24,6 +24,7 @@ from sparkdl_runner import (
     function,
     gpu_memory,
     lifeline,
+    loader_plans,
     preemption,
     pulse,
     stacks,
@@ -69,6 +70,7 @@ def main() -> None:
     sys.path += [path for path in envelope.search_path if _is_new(path)]
     world.enter_world(envelope.world)
     driver_log.connect(line)
+    loader_plans.connect(lambda plan: line.send({"kind": "loader_plan", "plan": plan}))
     preemption.ours = line.has_word
     pulse.start(line, backend)
     _exit(_run(line, backend, envelope, arguments.listener_fd), guard_pid)

@@ -246,6 +246,8 @@ class WorkerProcess:
                     self._sink.message(self._world, text)
                 elif message["kind"] == "progress":
                     self._sink.progress(self._world, message["report"])
+                elif message["kind"] == "loader_plan":
+                    self._sink.loader_plan(self._world, message["plan"])
                 elif message["kind"] == "pulse":
                     del message["kind"]
                     self._lingering = message.pop("lingering")

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.fs
 
-from sparkdl_runner import facts
+from sparkdl_runner import facts, loader_plans
 from sparkdl_runner.data.arena import Arena
 from sparkdl_runner.data.blocks import BlockLoader
 from sparkdl_runner.data.budget import Budget, Sizes
@@ -160,6 +160,7 @@ class ArrowLoader:
         )
         check_files(filesystem, directory, manifest)
         self._budget = Budget.of(memory_budget_bytes, manifest, self._layout)
+        given_lanes = lanes
         if lanes is None:
             most = self._budget.most_lanes if shuffle else 1
             lanes = default_lanes(global_batch_size=rows, world_size=self.world_size, most=most)
@@ -197,6 +198,19 @@ class ArrowLoader:
                 global_batch_size=rows,
                 steps_per_epoch=self._order.steps(tail),
             )
+        self._directory = directory
+        self._made_at = loader_plans.place_of_caller()
+        self._has_told = False
+        self._arguments = {
+            "batch_size": batch_size,
+            "global_batch_size": global_batch_size,
+            "num_epochs": num_epochs,
+            "seed": seed,
+            "shuffle": shuffle,
+            "tail": tail,
+            "lanes": given_lanes,
+            "memory_budget_bytes": memory_budget_bytes,
+        }
         self._tail: Tail = tail
         self._num_epochs = num_epochs
         self._transform = transform
@@ -305,6 +319,7 @@ class ArrowLoader:
 
     def _iterate(self, turn: int) -> Generator[Batch, None, None]:
         self._refuse_if_replaced(turn)
+        self._tell_plan()
         end_epoch = None
         if self._num_epochs is not None:
             end_epoch = self._position.first_epoch + self._num_epochs
@@ -340,6 +355,20 @@ class ArrowLoader:
             feed.stop()
             if turn == self._turn:
                 self._feed = self._active = None
+
+    def _tell_plan(self) -> None:
+        """Tells the driver, once, what other ranks must do alike to read the other rows."""
+        if self._has_told or self.world_size == 1:
+            return
+        self._has_told = True
+        state = self.state_dict()
+        order = {name: state[name] for name in state if name not in ("version", "first_epoch")}
+        loader_plans.tell(
+            self._directory,
+            self._made_at,
+            order={**order, "num_epochs": self._num_epochs},
+            arguments=self._arguments,
+        )
 
     def _chunker(self) -> Chunker:
         mine = self._order.lanes // self.world_size

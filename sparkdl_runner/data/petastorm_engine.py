@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from sparkdl_runner import loader_plans
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.manifest import Manifest
 from sparkdl_runner.data.plan import NO_LENGTH
@@ -173,6 +174,8 @@ class PetastormLoader:
         filtering = {"predicate", "filters", "rowgroup_selector"} & set(reader_arguments)
         self._filtering = bool(filtering)
         self._url = directory_url
+        self._made_at = loader_plans.place_of_caller()
+        self._fingerprint = manifest.fingerprint
         self._files = [join_url(directory_url, file.path) for file in manifest.files]
         self._batch_size = batch_size
         self._num_epochs = num_epochs
@@ -247,6 +250,16 @@ class PetastormLoader:
         self._epoch = epoch
 
     def __iter__(self) -> Iterator[Any]:
+        if self._shard[1] > 1 and self._fingerprint:
+            # Which rows a rank reads does not follow from a seed.
+            plan = {
+                "batch_size": self._batch_size,
+                "num_epochs": self._num_epochs,
+                "steps_per_epoch": self._steps,
+            }
+            order = {**plan, "fingerprint": self._fingerprint}
+            loader_plans.tell(self._url, self._made_at, order=order, arguments=plan)
+            self._fingerprint = ""  # Once is enough.
         epochs = itertools.count() if self._num_epochs is None else range(self._num_epochs)
         for _ in epochs:
             epoch, self._epoch = self._epoch, self._epoch + 1

@@ -9,6 +9,9 @@ import sys
 import textwrap
 
 import psutil
+import pyarrow as pa
+import pyarrow.fs
+import pyarrow.parquet as pq
 import pytest
 import rank_functions
 
@@ -23,6 +26,8 @@ from sparkdl_runner import (
     current_world,
     log_to_driver,
 )
+from sparkdl_runner.data import SparkDatasetConverter
+from sparkdl_runner.data.describe import describe_parquet
 
 pytestmark = [pytest.mark.integration, pytest.mark.one_lane]
 
@@ -161,6 +166,28 @@ def test_the_value_of_a_rank_that_lingers_counts(capfd):
     for rank, culprit in ((0, "the thread 'uploader'"), (1, "upload, which is registered with")):
         assert f"rank {rank} returned its value, but its process then was ended" in notes
         assert culprit in notes
+
+
+def test_a_rank_that_reads_in_an_order_of_its_own_ends_the_run(tmp_path):
+    pq.write_table(pa.table({"id": range(64)}), tmp_path / "0.parquet", row_group_size=8)
+    local = pyarrow.fs.LocalFileSystem()
+    describe_parquet(local, str(tmp_path), ["0.parquet"]).write(local, str(tmp_path))
+    converter = SparkDatasetConverter(f"file://{tmp_path}", [], 64)
+
+    def read():
+        rank = current_world().rank
+        if rank == 0:  # What it reads by itself is nobody else's business.
+            with converter.make_torch_dataloader(2, num_epochs=1) as first_look:
+                next(iter(first_look))
+            with converter.make_torch_dataloader(
+                32, num_epochs=1, cur_shard=0, shard_count=1
+            ) as validation:
+                assert sum(len(batch["id"]) for batch in validation) == 64
+        with converter.make_torch_dataloader(4, num_epochs=1, seed=rank) as training:
+            return len(list(training))
+
+    with pytest.raises(WorkerFailedError, match="never: seed is 0 on rank 0, 1 on rank 1"):
+        DistributedRunner(num_proc=-2, backend="torch").run(read)
 
 
 def test_an_exception_of_a_class_from_main_is_the_same_class_on_the_driver(tmp_path):

@@ -47,6 +47,9 @@ class Recorder(Sink):
     def failed(self, outcome):
         self.heard.append((outcome.world.rank, "failed", outcome))
 
+    def loader_plan(self, world, plan):
+        self.heard.append((world.rank, "loader_plan", plan))
+
     def progress(self, world, report):
         self.heard.append((world.rank, "progress", report["entries"]))
 
@@ -102,6 +105,14 @@ def test_what_a_rank_says_arrives_in_order_and_before_the_end(server, recorder):
     assert recorder.heard == [(0, "output", [f"line {n}"]) for n in range(100)] + [
         (0, "message", "done ü")
     ]
+
+
+def test_how_a_rank_reads_its_data_has_arrived_when_the_rank_ends(server, recorder):
+    client = client_of(server)
+    client.loader_plan(WORLDS[0], {"turn": 1})
+    assert client.notes() == ()
+    assert recorder.heard == [(0, "loader_plan", {"turn": 1})]
+    client.close()
 
 
 def test_output_that_nobody_asked_for_is_not_sent(server, recorder):
