@@ -32,8 +32,6 @@ class Envelope:
     """The driver's ``sys.path``; what exists here is appended to the worker's."""
     function: bytes = field(repr=False)
     """``main`` and its arguments, pickled on the driver."""
-    unset: tuple[str, ...] = ()
-    """Variables of the agent's own that are not for this rank."""
     mlflow_run: dict[str, Any] | None = field(default=None, repr=False)
     """The MLflow run that the training goes into; see ``tracking.worker_mlflow.RankRun``."""
     system_metrics: bool = False
@@ -72,7 +70,6 @@ class Envelope:
         return replace(
             packed,
             environment={**variables, **environment},
-            unset=ticket.not_for(world.rank),
             mlflow_run=run.to_json(),
             system_metrics=ticket.system_metrics,
             trace_steps=ticket.trace_steps,
@@ -93,7 +90,6 @@ class Envelope:
         """
         fields, function = line.receive()
         fields["world"] = World.from_json(fields["world"])
-        fields["unset"] = tuple(fields["unset"])
         return cls(**fields, function=function)
 
 

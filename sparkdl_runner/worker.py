@@ -65,8 +65,6 @@ def main() -> None:
     except EOFError:
         return  # The agent gave up before the run began.
     os.environ.update(envelope.environment)
-    for name in envelope.unset:
-        os.environ.pop(name, None)
     sys.path += [path for path in envelope.search_path if _is_new(path)]
     world.enter_world(envelope.world)
     driver_log.connect(line)

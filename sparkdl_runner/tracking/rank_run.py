@@ -11,14 +11,7 @@ from pathlib import Path
 from typing import Any
 
 _MLFLOWS = ("MLFLOW_", "DATABRICKS_")
-_NOT_FOR_OTHER_RANKS = (
-    "MLFLOW_TRACKING_USERNAME",
-    "MLFLOW_TRACKING_PASSWORD",
-    "MLFLOW_TRACKING_TOKEN",
-    "MLFLOW_RUN_ID",
-    "MLFLOW_EXPERIMENT_ID",
-    "MLFLOW_EXPERIMENT_NAME",
-)
+NAME_TAG = "mlflow.runName"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +23,8 @@ class RankRun:
     experiment_id: str
     artifact_uri: str
     tracking_uri: str
+    is_named: bool
+    """Whether the driver was told the run's name; else the function may give one."""
     store_is_elsewhere: bool
     """Whether the store is a file of the driver's host, which this rank is not on."""
     other_ranks: str
@@ -58,7 +53,8 @@ class RunTicket:
     artifact_uri: str
     tracking_uri: str = field(repr=False)
     credentials: Mapping[str, str] = field(repr=False)
-    """Variables for rank 0's worker, which alone speaks to MLflow."""
+    """Variables by which workers reach MLflow."""
+    is_named: bool
     store_is_elsewhere: bool
     other_ranks: str
     system_metrics: bool
@@ -72,7 +68,8 @@ class RunTicket:
             run_name=self.run_name,
             experiment_id=self.experiment_id,
             artifact_uri=self.artifact_uri,
-            tracking_uri=self.tracking_uri if rank == 0 else "",  # It may hold a password.
+            tracking_uri=self.tracking_uri,
+            is_named=self.is_named,
             store_is_elsewhere=self.store_is_elsewhere,
             other_ranks=self.other_ranks,
             rank=rank,
@@ -80,33 +77,22 @@ class RunTicket:
             folder=tempfile.mkdtemp(prefix=folder_prefix()),
         )
         run.artifacts.mkdir(mode=0o700)
-        # What the function starts, in another Python, must find the same run, or none.
-        if rank == 0:
-            environment = {
-                # A host's own way into its cloud comes before the driver's.
-                **{
-                    name: value
-                    for name, value in self.credentials.items()
-                    if name.startswith(_MLFLOWS) or name not in os.environ
-                },
-                "MLFLOW_TRACKING_URI": self.tracking_uri,
-                "MLFLOW_EXPERIMENT_ID": self.experiment_id,
-                "MLFLOW_RUN_ID": self.run_id,
-            }
-        else:
-            environment = {
-                "MLFLOW_TRACKING_URI": (Path(run.folder) / "ignored").as_uri(),
-                # MLflow wants nobody to begin with a folder; this one lasts as long as the rank.
-                "MLFLOW_ALLOW_FILE_STORE": "true",
-            }
+        # All ranks read; what the function starts, in another Python, finds the same run.
+        environment = {
+            # A host's own way into its cloud comes before the driver's.
+            **{
+                name: value
+                for name, value in self.credentials.items()
+                if name.startswith(_MLFLOWS) or name not in os.environ
+            },
+            "MLFLOW_TRACKING_URI": self.tracking_uri,
+            "MLFLOW_EXPERIMENT_ID": self.experiment_id,
+            "MLFLOW_RUN_ID": self.run_id,
+        }
         if self.horovod_timeline:
             # All ranks must agree that there is one; rank 0 writes it.
             environment["HOROVOD_TIMELINE"] = str(run.artifacts / "horovod-timeline.json")
         return run, environment
-
-    def not_for(self, rank: int) -> tuple[str, ...]:
-        """Variables that a rank other than 0 must not have of its host: they would let it in."""
-        return () if rank == 0 else _NOT_FOR_OTHER_RANKS
 
 
 def folder_prefix() -> str:

@@ -33,8 +33,8 @@ class Tracking:
     """Tags to set besides the package's own."""
 
     other_ranks: str = "ignore"
-    """What MLflow calls do on ranks other than 0: ``"ignore"``, or ``"error"``. They never make
-    a run."""
+    """What becomes of what ranks other than 0 write to the run: ``"ignore"``, or ``"error"``. They
+    read as rank 0 does, and never make a run in its store."""
 
     system_metrics: bool = True
     """Whether each host's CPU, memory, disk, network and GPUs are logged, once for each host."""

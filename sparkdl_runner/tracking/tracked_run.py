@@ -162,6 +162,7 @@ class TrackedRun(Reports):
             artifact_uri=info.artifact_uri,
             tracking_uri=self._opened.uri,
             credentials=self._credentials if reaches else {},
+            is_named=self._settings.run_name is not None,
             store_is_elsewhere=not reaches,
             other_ranks=self._settings.other_ranks,
             system_metrics=self._settings.system_metrics,
