@@ -30,6 +30,9 @@ from sparkdl_runner.worker_environment import worker_environment
 from sparkdl_runner.worker_process import WorkerProcess
 from sparkdl_runner.world import Peer, assign_ranks, visible_gpus
 
+# pyspark's task results end at 2 GiB; some of that is left to a rank's notes and last output.
+MOST_RESULT_BYTES = (1 << 31) - (1 << 20)
+
 
 @dataclass(frozen=True, kw_only=True)
 class RankTask:
@@ -113,6 +116,7 @@ class RankTask:
                     search_path=self.search_path,
                     function=self.function,
                     ticket=self.ticket,
+                    most_result_bytes=MOST_RESULT_BYTES,
                 ),
                 sink=client,
                 log=rank_log(self.config.log_directory, self.run, world),

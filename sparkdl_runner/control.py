@@ -38,6 +38,8 @@ class Envelope:
     """Whether the host is looked at as well, where this is its first rank."""
     trace_steps: bool = False
     """Whether rank 0 traces its first steps."""
+    most_result_bytes: int | None = None
+    """How large rank 0's value may be once pickled; None for any size."""
 
     @classmethod
     def of(
@@ -48,6 +50,7 @@ class Envelope:
         search_path: Sequence[str],
         function: bytes,
         ticket: RunTicket | None,
+        most_result_bytes: int | None,
     ) -> Envelope:
         """Makes a rank's envelope.
 
@@ -57,12 +60,14 @@ class Envelope:
             search_path: The driver's.
             function: Made by ``function.pack``.
             ticket: The MLflow run, if there is one.
+            most_result_bytes: How large rank 0's value may be; None for any size.
         """
         packed = cls(
             world=world,
             environment=environment,
             search_path=list(search_path),
             function=function,
+            most_result_bytes=most_result_bytes,
         )
         if ticket is None:
             return packed

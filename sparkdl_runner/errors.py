@@ -25,7 +25,7 @@ class RunCancelledError(RunnerError):
 
 
 class ResultTooLargeError(RunnerError):
-    """The value that rank 0 returned is larger than Spark's settings allow."""
+    """The value that rank 0 returned is larger than Spark, or its settings, allow."""
 
 
 class NotPicklableError(RunnerError, TypeError):

@@ -11,8 +11,11 @@ from typing import Any
 
 import cloudpickle
 
-from sparkdl_runner.errors import NotPicklableError
+from sparkdl_runner.errors import NotPicklableError, ResultTooLargeError
 from sparkdl_runner.world import World
+
+# Of an exception that every rank may send; its text and traceback travel without it.
+MAX_EXCEPTION_BYTES = 16 << 20
 
 
 def check_call(main: object, kwargs: Mapping[str, Any]) -> None:
@@ -74,22 +77,34 @@ def call(packed: bytes) -> Any:
     return main(**kwargs)
 
 
-def pack_result(value: Any, world: World) -> bytes:
+def pack_result(value: Any, world: World, most_bytes: int | None = None) -> bytes:
     """Pickles rank 0's value; other ranks' values go nowhere and are not pickled.
+
+    Args:
+        value: What the function returned.
+        world: The rank's place.
+        most_bytes: How much of it can travel; None for any.
 
     Raises:
         NotPicklableError: The value cannot travel.
+        ResultTooLargeError: It is larger than ``most_bytes``.
     """
     if world.rank != 0:
         return b""
     try:
-        return bytes(cloudpickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL))
+        packed = bytes(cloudpickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL))
     except Exception as error:
         raise NotPicklableError(
             f"The value that rank 0 returned, a {type(value).__name__}, cannot be pickled "
             f"({type(error).__name__}: {_first_line(error)}). Return plain values or tensors, for "
             "example model.state_dict() in place of an object that holds open files or processes."
         ) from error
+    if most_bytes is not None and len(packed) > most_bytes:
+        raise ResultTooLargeError(
+            f"The value that rank 0 returned takes {len(packed):,} bytes, and Spark carries at "
+            f"most {most_bytes:,}. Write large things to shared storage and return their path."
+        )
+    return packed
 
 
 def unpack_result(packed: bytes) -> Any:
@@ -109,12 +124,12 @@ def unpack_result(packed: bytes) -> Any:
 
 
 def pack_exception(error: BaseException) -> bytes:
-    """Pickles an exception for the driver; empty if it cannot travel."""
+    """Pickles an exception for the driver; empty if it cannot travel, or only with much luggage."""
     try:
         packed = bytes(cloudpickle.dumps(error, protocol=pickle.HIGHEST_PROTOCOL))
         # Exceptions with arguments of their own often pickle and then fail to unpickle.
         cloudpickle.loads(packed)
-        return packed
+        return packed if len(packed) <= MAX_EXCEPTION_BYTES else b""
     except Exception:
         return b""
 

@@ -117,6 +117,7 @@ def launch(
                     search_path=[path or os.getcwd() for path in sys.path],
                     function=function,
                     ticket=ticket,
+                    most_result_bytes=None,
                 )
                 worker.begin(envelope, console, rank_log(config.log_directory, run, world))
             for world, _ in ranks:

@@ -11,8 +11,9 @@ from typing import Any
 from sparkdl_runner import function
 from sparkdl_runner.errors import (
     NotPicklableError,
+    ResultTooLargeError,
+    RunnerError,
     WorkerDiedError,
-    WorkerError,
     WorkerFailedError,
     WorkerHungError,
 )
@@ -26,6 +27,8 @@ HUNG = "hung"
 LOST = "lost"
 DIFFERS = "differs"
 _SEEN_BY_DRIVER = (HUNG, LOST, DIFFERS)
+
+RESULT_REFUSALS = (NotPicklableError, ResultTooLargeError)
 
 # Characters of a report; one takes up to 12 bytes of JSON.
 MAX_NAME = 200
@@ -56,8 +59,8 @@ class Outcome:
     """The function raised since its host is to be taken away, after a checkpoint was saved."""
     is_worth_a_restart: bool = False
     """What the function raised may not happen again, and says so."""
-    is_unpicklable_result: bool = False
-    """The function returned, and what it returned cannot travel; ``message`` says why."""
+    refused_result: str = ""
+    """The function returned, and what it returned cannot travel: the name of the error to raise."""
     output_tail: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     """What the driver should say about this rank besides: dropped output, an unclean exit."""
@@ -78,7 +81,7 @@ class Outcome:
             "is_communication_error": self.is_communication_error,
             "is_preemption": self.is_preemption,
             "is_worth_a_restart": self.is_worth_a_restart,
-            "is_unpicklable_result": self.is_unpicklable_result,
+            "refused_result": self.refused_result,
             "output_tail": [line[:MAX_TAIL_LINE] for line in self.output_tail],
             "log_path": self.log_path[:MAX_MESSAGE],
         }
@@ -148,7 +151,7 @@ def with_failures(outcomes: Sequence[Outcome], failures: Sequence[Outcome]) -> l
     return known + list(judged.values())
 
 
-def to_error(cause: Outcome, outcomes: Sequence[Outcome]) -> WorkerError | NotPicklableError:
+def to_error(cause: Outcome, outcomes: Sequence[Outcome]) -> RunnerError:
     """Makes the exception that the driver raises.
 
     Args:
@@ -157,8 +160,9 @@ def to_error(cause: Outcome, outcomes: Sequence[Outcome]) -> WorkerError | NotPi
     """
     world = cause.world
     place = f"Rank {world.rank} of {world.size} on host {world.host}"
-    if cause.is_unpicklable_result:
-        return NotPicklableError(cause.message)
+    for refusal in RESULT_REFUSALS:
+        if refusal.__name__ == cause.refused_result:
+            return refusal(cause.message)
     if cause.status == FAILED:
         summary = f"{place} raised {cause.exception}: {cause.message}".rstrip(": ")
     else:

@@ -71,10 +71,19 @@ def check_version(version: str) -> None:
 
 def is_stopped(context: SparkContext) -> bool:
     """Whether the application has ended: its session was stopped, or its JVM died."""
+    return bool(end_of(context))
+
+
+def end_of(context: SparkContext) -> str:
+    """Words on how the application has ended; empty while it has not."""
+    if context._jsc is None:
+        return "its session was stopped"
     try:
-        return bool(context._jsc.sc().isStopped())
-    except Exception:
-        return True  # Its JVM does not answer.
+        return "its session was stopped" if context._jsc.sc().isStopped() else ""
+    except Exception:  # Nobody answers.
+        return (
+            "its JVM died, as the driver's does of a result larger than spark.driver.memory holds"
+        )
 
 
 def _is_spark_connect() -> bool:

@@ -15,21 +15,21 @@ def explain(
     *,
     python: str,
     failures: Sequence[Outcome] = (),
-    application_ended: bool = False,
-) -> errors.RunnerError | errors.NotPicklableError:
+    application_end: str = "",
+) -> errors.RunnerError:
     """Makes an error that a person can act on.
 
     Args:
         error: What pyspark raised.
         python: The Python that Spark starts on executors.
         failures: What ranks have reported; none of it is the cause.
-        application_ended: Whether the session is stopped, or its JVM no longer answers.
+        application_end: Words on how the application ended; empty if it has not.
 
     Returns:
         The error to raise in its place. Where the reason is not a known one, it is followed by
         Spark's own words.
     """
-    text = str(error)
+    text = _text(error)
     raised = _raised_in_task(text)
     if raised is not None:
         name, message = raised
@@ -54,10 +54,9 @@ def explain(
             "The value that rank 0 returned is larger than spark.driver.maxResultSize allows. "
             "Write large things to shared storage and return their path, or raise that setting."
         )
-    if application_ended:
+    if application_end:
         return errors.RunCancelledError(
-            "The Spark application ended before the ranks had finished: its session was stopped, "
-            "or its JVM died, for example of a result larger than spark.driver.memory holds."
+            f"The Spark application ended before the ranks had finished: {application_end}."
         )
     if re.search(r"\bcancelled\b", text):
         return errors.RunCancelledError(
@@ -79,12 +78,12 @@ _EXECUTOR_LOSS = re.compile(r"ExecutorLostFailure \(([^)\n]*)\)(?: Reason: ([^\n
 
 def is_executor_loss(error: Exception) -> bool:
     """Whether Spark ended a stage because an executor was lost."""
-    return _EXECUTOR_LOSS.search(str(error)) is not None
+    return _EXECUTOR_LOSS.search(_text(error)) is not None
 
 
 def with_lost_executors(failures: Sequence[Outcome], error: Exception) -> list[Outcome]:
     """Adds, to ranks that were lost, what Spark says of the loss of an executor."""
-    found = _EXECUTOR_LOSS.search(str(error))
+    found = _EXECUTOR_LOSS.search(_text(error))
     if found is None:
         return list(failures)
     reason = found.group(1) + (f" ({found.group(2)})" if found.group(2) else "")
@@ -92,6 +91,14 @@ def with_lost_executors(failures: Sequence[Outcome], error: Exception) -> list[O
         replace(failure, message=f"is lost: {reason}.") if failure.status == LOST else failure
         for failure in failures
     ]
+
+
+def _text(error: Exception) -> str:
+    """What the error says. Py4J asks the JVM for that, which may be gone."""
+    try:
+        return str(error)
+    except Exception as problem:
+        return f"{type(error).__name__} ({problem})"
 
 
 def _raised_in_task(text: str) -> tuple[str, str] | None:

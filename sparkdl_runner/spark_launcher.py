@@ -19,7 +19,7 @@ from sparkdl_runner.gang import Gang
 from sparkdl_runner.log_server import FLUSH_SECONDS, LogServer
 from sparkdl_runner.outcome import LOST, Outcome, explains_the_end, with_failures
 from sparkdl_runner.reports import Reports
-from sparkdl_runner.spark_context import is_single_host, is_stopped
+from sparkdl_runner.spark_context import end_of, is_single_host
 from sparkdl_runner.tracking.rank_run import RunTicket
 from sparkdl_runner.watch import GONE_SECONDS, Verdict, Watch
 
@@ -140,6 +140,10 @@ def launch(
                 # What a restart has lost, another one may have again.
                 raise (RunnerError if is_restart else LaunchError)(problems[0]) from None
             failures = console.failures
+            application_end = end_of(context)
+            if application_end:
+                # Its tasks are lost because of it.
+                failures = [failure for failure in failures if failure.status != LOST]
             if spark_failure.is_executor_loss(error):
                 failures = _with_lost(console, error)
             if explains_the_end(failures):
@@ -148,7 +152,7 @@ def launch(
                 error,
                 python=context.pythonExec,
                 failures=failures,
-                application_ended=is_stopped(context),
+                application_end=application_end,
             ) from None
         finally:
             # Who is lost has no last word.

@@ -32,8 +32,13 @@ from sparkdl_runner import (
 )
 from sparkdl_runner.backends import Backend, get_backend
 from sparkdl_runner.control import Envelope, Line
-from sparkdl_runner.errors import NotPicklableError
-from sparkdl_runner.outcome import FAILED, MAX_MESSAGE, MAX_TRACEBACK, RETURNED
+from sparkdl_runner.outcome import (
+    FAILED,
+    MAX_MESSAGE,
+    MAX_TRACEBACK,
+    RESULT_REFUSALS,
+    RETURNED,
+)
 from sparkdl_runner.tracking import rank as tracking
 
 
@@ -110,7 +115,7 @@ def _run(line: Line, backend: Backend, envelope: Envelope, listener_fd: int | No
             value = None
         _end_if_forked(pid, None)
         recorder.close()
-        payload = function.pack_result(value, envelope.world)
+        payload = function.pack_result(value, envelope.world, envelope.most_result_bytes)
     except BaseException as error:
         _end_if_forked(pid, error)
         with suppress(Exception):  # Nothing may keep the error itself from being heard.
@@ -147,7 +152,7 @@ def _send_failure(line: Line, backend: Backend, error: BaseException) -> None:
             and not gpu_memory.ran_out(error),
             "is_preemption": bool(getattr(error, "is_preemption", False)),
             "is_worth_a_restart": getattr(error, "is_worth_a_restart", False) is True,
-            "is_unpicklable_result": isinstance(error, NotPicklableError),
+            "refused_result": type(error).__name__ if isinstance(error, RESULT_REFUSALS) else "",
         },
         function.pack_exception(error),
     )

@@ -74,15 +74,23 @@ def test_executors_without_the_package_are_named_with_the_setting():
     assert "Set PYSPARK_PYTHON" in said
 
 
-def test_a_session_that_is_stopped_during_a_run():
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        ("session.stop", "its session was stopped."),
+        ("session.sparkContext._gateway.proc.kill", "its JVM died, as the driver's does of"),
+    ],
+)
+def test_a_session_that_ends_during_a_run(end, words):
     said = run_python(
         START
         + "from sparkdl_runner import DistributedRunner, RunnerError\n"
-        + "threading.Timer(4, session.stop).start()\n"
+        + f"threading.Timer(4, {end}).start()\n"
         + "try:\n    DistributedRunner(num_proc=2, backend='torch').run(lambda: time.sleep(60))\n"
         + "except RunnerError as error:\n    print('ended:', error)\n"
     )
-    assert said.startswith("ended: The Spark application ended before the ranks had finished")
+    application = "The Spark application ended before the ranks had finished"
+    assert said.startswith(f"ended: {application}: {words}")
 
 
 def test_a_script_of_spark_submit_can_run_a_function_of_its_own(tmp_path):

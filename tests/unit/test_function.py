@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sparkdl_runner import function
-from sparkdl_runner.errors import NotPicklableError
+from sparkdl_runner.errors import NotPicklableError, ResultTooLargeError
 from sparkdl_runner.world import Peer, assign_ranks
 
 RANK_0 = assign_ranks(
@@ -92,6 +92,12 @@ def test_a_result_that_cannot_be_pickled_names_its_type():
         function.pack_result(LOCK, RANK_0)
 
 
+def test_a_result_that_is_too_large_says_how_large():
+    with pytest.raises(ResultTooLargeError, match=r"takes 1,0\d\d bytes, .* at most 1,000\. Write"):
+        function.pack_result(bytes(1000), RANK_0, 1000)
+    assert function.pack_result(bytes(900), RANK_0, 1000)
+
+
 def test_values_of_other_ranks_are_not_pickled():
     assert function.pack_result(LOCK, replace(RANK_0, rank=1)) == b""
 
@@ -115,4 +121,5 @@ def test_exceptions_travel_where_they_can():
     assert isinstance(function.unpack_exception(function.pack_exception(KeyError(1))), KeyError)
     assert function.pack_exception(UnloadableError(1, 2)) == b""
     assert function.pack_exception(ValueError(LOCK)) == b""
+    assert function.pack_exception(ValueError(bytes(function.MAX_EXCEPTION_BYTES))) == b""
     assert function.unpack_exception(b"nonsense") is None

@@ -5,7 +5,12 @@ from dataclasses import replace
 import pytest
 
 from sparkdl_runner import function
-from sparkdl_runner.errors import NotPicklableError, WorkerDiedError, WorkerFailedError
+from sparkdl_runner.errors import (
+    NotPicklableError,
+    ResultTooLargeError,
+    WorkerDiedError,
+    WorkerFailedError,
+)
 from sparkdl_runner.outcome import (
     DIED,
     FAILED,
@@ -97,11 +102,13 @@ def test_a_death_says_how(exit_code, words):
     assert error.rank == 2
 
 
-def test_a_result_that_cannot_travel_is_its_own_kind_of_error():
-    cause = replace(failed(0, 1.0), message="The value that rank 0 …", is_unpicklable_result=True)
+@pytest.mark.parametrize("kind", [NotPicklableError, ResultTooLargeError])
+def test_a_result_that_cannot_travel_is_its_own_kind_of_error(kind):
+    message = "The value that rank 0 …"
+    cause = replace(failed(0, 1.0), message=message, refused_result=kind.__name__)
     error = to_error(cause, [cause])
-    assert type(error) is NotPicklableError
-    assert str(error) == "The value that rank 0 …"
+    assert type(error) is kind
+    assert str(error) == message
 
 
 def test_an_outcome_survives_sparks_error_text():

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkdl_runner.errors import LaunchError, WorkerFailedError
+from sparkdl_runner.errors import LaunchError, RunCancelledError, WorkerFailedError
 from sparkdl_runner.outcome import FAILED, LOST, Outcome, UnheardFailureError
 from sparkdl_runner.spark_failure import explain, is_executor_loss, with_lost_executors
 from sparkdl_runner.world import Peer, assign_ranks
@@ -86,8 +86,19 @@ def test_known_reasons_are_named(text, words):
 
 def test_an_application_that_has_ended_is_named_whatever_py4j_says():
     error = RuntimeError("Job 0 cancelled because SparkContext was shut down")
-    said = str(explain(error, python="python3", application_ended=True))
-    assert "its session was stopped, or its JVM died" in said
+    said = str(explain(error, python="python3", application_end="its session was stopped"))
+    assert said.endswith("ended before the ranks had finished: its session was stopped.")
+
+
+def test_an_error_whose_text_only_a_dead_jvm_knows():
+    class Py4JJavaError(Exception):
+        def __str__(self) -> str:
+            raise ConnectionRefusedError(111, "Connection refused")
+
+    assert not is_executor_loss(Py4JJavaError())
+    said = explain(Py4JJavaError(), python="python3", application_end="its JVM died")
+    assert type(said) is RunCancelledError
+    assert str(said).endswith("had finished: its JVM died.")
 
 
 def test_an_unknown_reason_keeps_sparks_own_words():
