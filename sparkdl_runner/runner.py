@@ -6,7 +6,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner import function, local_launcher, world
@@ -34,22 +34,28 @@ class DistributedRunner:
         num_proc: How many ranks. Positive: that many barrier tasks of the running Spark
             application, one slot each. Negative: ``-num_proc`` processes on this host, with
             neither Spark nor Java. 0: as many as the cluster has slots.
-        backend: ``"horovod"`` (the function calls ``hvd.init()``) or ``"torch"`` (the function
-            calls ``torch.distributed.init_process_group()``).
-        config: Everything that has a sensible default.
+        backend: ``"torch"`` (the function calls ``torch.distributed.init_process_group()``) or
+            ``"horovod"`` (the function calls ``hvd.init()``).
+        driver_log_verbosity: As in ``RunConfig``, whose value is taken if this is None.
+        config: Everything else that has a sensible default.
 
     Raises:
         TypeError: ``num_proc`` is no int, or ``config`` no RunConfig.
-        ValueError: There is no such backend, or there are fewer ranks than
+        ValueError: There is no such backend or verbosity, or there are fewer ranks than
             ``config.min_num_proc``.
 
     Example:
-        >>> runner = DistributedRunner(num_proc=-2, backend="torch")
+        >>> runner = DistributedRunner(num_proc=-2)
         >>> runner.run(train, epochs=3)  # doctest: +SKIP
     """
 
     def __init__(
-        self, *, num_proc: int, backend: str = "horovod", config: RunConfig | None = None
+        self,
+        *,
+        num_proc: int,
+        backend: str = "torch",
+        driver_log_verbosity: str | None = None,
+        config: RunConfig | None = None,
     ) -> None:
         check_count("num_proc", num_proc)
         if config is not None and not isinstance(config, RunConfig):
@@ -59,6 +65,8 @@ class DistributedRunner:
         self.num_proc = num_proc
         self.backend = get_backend(backend)
         self.config = config or RunConfig()
+        if driver_log_verbosity is not None:
+            self.config = replace(self.config, driver_log_verbosity=driver_log_verbosity)
         check_min_num_proc(self.config, num_proc)
         self.mlflow_run_id: str | None = None
         """The MLflow run of the last call of ``run``; None if it had none."""

@@ -66,7 +66,7 @@ def advice_on_torch(error: BaseException) -> str:
     if not is_torchs:
         return ""
     return (
-        "init_process_group() was called in a rank of the horovod backend, which is the default: "
+        "init_process_group() was called in a rank of the horovod backend: "
         f"choose {_choice_of('torch')}, or call hvd.init() in its place."
     )
 

@@ -34,9 +34,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--backend",
         choices=("horovod", "torch"),
-        default="horovod",
-        help="what the function calls: hvd.init() (horovod, the default), or "
-        "torch.distributed.init_process_group() (torch)",
+        default="torch",
+        help="what the function calls: torch.distributed.init_process_group() (torch, the "
+        "default), or hvd.init() (horovod)",
     )
     as_pairs(parser, "--arguments", "the function's arguments")
     as_pairs(parser, "--runner", "settings of RunConfig, such as max_restarts=2")

@@ -40,7 +40,7 @@ class TrainSettings(Settings):
         None, description="a built-in training instead of a function, with data of its own"
     )
     backend: Literal["horovod", "torch"] = pydantic.Field(
-        "horovod", description="what the function calls: hvd.init() or init_process_group()"
+        "torch", description="what the function calls: init_process_group() or hvd.init()"
     )
     num_proc: int = pydantic.Field(
         description="how many ranks; 0: one on each slot; negative: processes on the driver's host"

@@ -31,6 +31,20 @@ def test_unknown_verbosity_lists_the_known_ones():
         HorovodRunner(np=-1, driver_log_verbosity="loud")
 
 
+def test_torch_is_the_default_where_databricks_does_not_say_horovod():
+    assert DistributedRunner(num_proc=-1).backend.name == "torch"
+    assert HorovodRunner(np=-1)._runner.backend.name == "horovod"
+
+
+def test_the_verbosity_is_an_argument_or_a_setting():
+    quiet = RunConfig(driver_log_verbosity="log_callback_only", max_restarts=1)
+    assert DistributedRunner(num_proc=1, config=quiet).config == quiet
+    loud = DistributedRunner(num_proc=1, driver_log_verbosity="all", config=quiet).config
+    assert loud == RunConfig(driver_log_verbosity="all", max_restarts=1)
+    with pytest.raises(ValueError, match="'loud'; it must be one of"):
+        DistributedRunner(num_proc=1, driver_log_verbosity="loud")
+
+
 def test_unknown_backend_lists_the_known_ones():
     with pytest.raises(ValueError, match="'mpi'; it must be one of 'horovod' and 'torch'"):
         DistributedRunner(num_proc=-1, backend="mpi")

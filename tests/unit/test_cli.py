@@ -31,5 +31,5 @@ def test_the_help_of_run_says_its_default(capsys):
     with pytest.raises(SystemExit):
         main(["run", "--help"])
     told = " ".join(capsys.readouterr().out.split())
-    assert "hvd.init() (horovod, the default), or" in told
+    assert "init_process_group() (torch, the default), or hvd.init()" in told
     assert "let train run it: sparkdl-runner train --function" in told
