@@ -144,11 +144,11 @@ def wanted_tail(arguments: dict[str, Any], rows: int) -> Tail:
     Raises:
         TypeError, ValueError: The shard or the batch size is not possible.
     """
-    shard = [whole_number(name, arguments.get(name), least=0) for name in _SHARD]
-    _, shard_count = resolve_shard(*shard)
-    sizes = [whole_number(name, arguments.get(name)) for name in _SIZES]
+    cur_shard, shard_count = (whole_number(name, arguments.get(name), least=0) for name in _SHARD)
+    _, shard_count = resolve_shard(cur_shard, shard_count)
+    batch_size, rows_of_all = (whole_number(name, arguments.get(name)) for name in _SIZES)
     is_sharded = shard_count > 1 or (world.in_worker() and world.current_world().size == 1)
-    if is_sharded and rows >= global_batch(*sizes, shard_count):
+    if is_sharded and rows >= global_batch(batch_size, rows_of_all, shard_count):
         return "drop"
     return "wrap" if arguments.get("num_epochs") is None else "uneven"
 
