@@ -7,13 +7,15 @@ import logging
 import os
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sparkdl_runner.data.leftovers import make_marked_directory, sweep_leftovers
-from sparkdl_runner.filesystem import StorageOptions, normalize_url
+from sparkdl_runner.data.sources import Sources, rewritten_since, sources_of
+from sparkdl_runner.filesystem import StorageOptions, normalize_url, redact
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -104,14 +106,26 @@ class _Entry(Generic[_Result]):
     df: DataFrame
     key: tuple[Any, ...]
     future: Future[_Result] = field(default_factory=Future)
+    holds: weakref.WeakSet[Hold] = field(default_factory=weakref.WeakSet)
+
+
+@dataclass(eq=False)
+class Hold:
+    """One holder's claim to a conversion: it stays while anybody has one.
+
+    A holder that is gone without a word, such as a notebook's variable that was assigned anew,
+    takes its claim along.
+    """
+
+    entry: _Entry[Any]
 
 
 class ConversionCache(Generic[_Result]):
     """Converts an equal DataFrame with equal settings once, also from several threads.
 
     Equal is: the same plan in the sense of ``DataFrame.sameSemantics``, the same column names and
-    types (which that leaves out), and the same input files, so that a table that was written
-    again is converted again.
+    types (which that leaves out), and the same input files by name, size and time. What reads
+    from anywhere else, such as JDBC, may give other rows each time, and is equal to nothing.
     """
 
     def __init__(self) -> None:
@@ -124,7 +138,7 @@ class ConversionCache(Generic[_Result]):
         settings: tuple[Any, ...],
         convert: Callable[[], _Result],
         is_valid: Callable[[_Result], bool],
-    ) -> _Result:
+    ) -> tuple[_Result, Hold]:
         """Returns the earlier result for an equal DataFrame, or that of ``convert()``.
 
         Args:
@@ -132,41 +146,78 @@ class ConversionCache(Generic[_Result]):
             settings: Everything else that the result depends on.
             convert: Called without a lock; what it raises is raised to all who wait for it.
             is_valid: Whether an earlier result is still there.
+
+        Returns:
+            The result, and the claim to it, to be given to ``release``.
         """
-        key = (*settings, df.schema.json(), tuple(sorted(df.inputFiles())))
+        sources = sources_of(df)
+        key = (*settings, df.schema.json(), sources.files)
         with self._lock:
             entry = self._find(df, key)
-            if entry is not None and entry.future.done() and not is_valid(entry.future.result()):
+            if entry is not None and not self._is_current(entry, df, sources, is_valid):
                 self._entries.remove(entry)
                 entry = None
             ours = entry is None
             if entry is None:
                 entry = _Entry(df, key)
                 self._entries.append(entry)
+            hold = Hold(entry)
+            entry.holds.add(hold)
         if ours:
             try:
                 entry.future.set_result(convert())
             except BaseException as error:
                 with self._lock:
-                    self._entries.remove(entry)
+                    self._forget(entry)
                 entry.future.set_exception(error)
                 raise
-        return entry.future.result()
+        return entry.future.result(), hold
 
-    def forget(self, matches: Callable[[_Result], bool]) -> None:
-        """Drops the results that ``matches`` holds for, so that they are converted again."""
+    def release(self, hold: Hold) -> bool:
+        """Gives up a claim; True if nobody has another, and then the result is not given again."""
+        entry = hold.entry
         with self._lock:
-            self._entries = [
-                entry
-                for entry in self._entries
-                if not (entry.future.done() and matches(entry.future.result()))
-            ]
+            entry.holds.discard(hold)
+            if entry.holds:
+                return False
+            self._forget(entry)
+            return True
+
+    def _forget(self, entry: _Entry[_Result]) -> None:
+        if entry in self._entries:
+            self._entries.remove(entry)
 
     def _find(self, df: DataFrame, key: tuple[Any, ...]) -> _Entry[_Result] | None:
         for entry in self._entries:
             if entry.key == key and entry.df.sameSemantics(df):
                 return entry
         return None
+
+    def _is_current(
+        self,
+        entry: _Entry[_Result],
+        df: DataFrame,
+        sources: Sources,
+        is_valid: Callable[[_Result], bool],
+    ) -> bool:
+        if sources.unknown is not None:
+            _log.warning(
+                "An equal DataFrame was converted before, and this one is converted again: it "
+                "reads from %s, of which nobody can tell whether its rows have changed. Where "
+                "they have not, go on with the earlier converter.",
+                sources.unknown,
+            )
+            return False
+        rewritten = rewritten_since(df, sources)
+        if rewritten is not None:
+            _log.warning(
+                "%s was written again after Spark listed it for this DataFrame, which is therefore "
+                "converted again. Spark may read only a part of such a file: read the DataFrame "
+                "from it again.",
+                redact(rewritten),
+            )
+            return False
+        return not entry.future.done() or is_valid(entry.future.result())
 
 
 conversions: ConversionCache[SparkDatasetConverter] = ConversionCache()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sparkdl_runner.data import petastorm_engine
 from sparkdl_runner.data.cache import (
     PARENT_CACHE_DIR_URL_CONF,
+    Hold,
     conversions,
     parent_cache_dir_url,
     process_directory,
@@ -53,9 +54,13 @@ def make_spark_converter(
     """Converts a DataFrame into files from which every rank reads its shard.
 
     The files go below ``petastorm.spark.converter.parentCacheDirUrl`` and are deleted when this
-    process exits. An equal DataFrame with equal settings is converted once, and the later calls
-    return the earlier files. petastorm does the converting where it can run, and otherwise Spark
-    writes the same layout.
+    process exits, or when all converters that share them were deleted. petastorm does the
+    converting where it can run, and otherwise Spark writes the same layout.
+
+    An equal DataFrame with equal settings is converted once, and the later calls return the
+    earlier files. Equal are the plan, the column names and types, and the input files with their
+    sizes and times, as Spark listed them. A DataFrame that reads from anything else, such as JDBC,
+    or through Spark Connect, is converted anew by each call.
 
     Args:
         df: A DataFrame; or the URL of a directory of Parquet files, which is read as it is and
@@ -98,7 +103,24 @@ def make_spark_converter(
         return True
 
     key = (settings, allow_nulls, parent_url, application)
-    converter = conversions.get_or_convert(df, key, convert, is_still_there)
+    shared, hold = conversions.get_or_convert(df, key, convert, is_still_there)
+    return _held_converter(shared, hold, df)
+
+
+def _held_converter(
+    shared: SparkDatasetConverter, hold: Hold, df: DataFrame
+) -> SparkDatasetConverter:
+    """One holder's converter: the files go when the last holder has deleted its own."""
+
+    def delete() -> None:
+        if conversions.release(hold):
+            shared.delete()
+        else:
+            _log.info("Others use %r, so its files stay until they delete it, too.", shared)
+
+    converter = SparkDatasetConverter(
+        shared.cache_dir_url, list(shared.file_urls), shared.dataset_size, delete=delete
+    )
     converter.dataframe = df
     return converter
 

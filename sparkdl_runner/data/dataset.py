@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyarrow import fs
 
-from sparkdl_runner.data.cache import PARENT_CACHE_DIR_URL_CONF, conversions
+from sparkdl_runner.data.cache import PARENT_CACHE_DIR_URL_CONF
 from sparkdl_runner.data.engine_choice import (
     TUNING,
     choose_engine,
@@ -98,15 +98,15 @@ class SparkDatasetConverter:
         self.delete()
 
     def delete(self) -> None:
-        """Deletes the files, and so ends all converters that share them.
+        """Deletes the files, once each of this process's converters that share them was deleted.
 
-        Only what a conversion made is deleted, and only by the process that made it: on a
-        directory that was given by its path, and on a copy in another process, this does nothing.
+        A converter that is no longer referred to does not count. Only what a conversion made is
+        deleted, and only by the process that made it: on a directory that was given by its path,
+        and on a copy in another process, this does nothing.
         """
         if self._delete is None:
             _log.info("%r was not made by this process and is left as it is.", self)
             return
-        conversions.forget(lambda converter: converter.cache_dir_url == self.cache_dir_url)
         self._delete()
 
     def open(

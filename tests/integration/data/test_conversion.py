@@ -6,6 +6,7 @@ import datetime
 import decimal
 import json
 import logging
+import os
 import pickle
 import subprocess
 import sys
@@ -112,6 +113,55 @@ def test_a_table_that_was_written_again_is_converted_again(spark, tmp_path):
     assert len(make_spark_converter(spark.read.parquet(table))) == 7
 
 
+def test_a_file_that_was_written_again_under_its_name_is_converted_again(spark, tmp_path, caplog):
+    def rows(df) -> list[int]:
+        converter = make_spark_converter(df)
+        assert make_spark_converter(df).cache_dir_url == converter.cache_dir_url
+        kept.append(converter)
+        return sorted(read(converter)["x"].tolist())
+
+    def table():
+        df = spark.read.csv(f"file://{file}", header=True, schema="x int")
+        df.createOrReplaceTempView("written_again")
+        return df
+
+    file = tmp_path / "a table.csv"
+    below = "select id as x from range(10) where id < (select max(x) from written_again)"
+    kept: list[SparkDatasetConverter] = []  # Or the earlier files would be deleted.
+    for second, content in enumerate(("x\n1\n2\n3\n", "x\n4\n5\n6\n")):
+        file.write_text(content)
+        os.utime(file, (second, second))
+        df = table()
+        assert rows(df) == [int(line) for line in content.split()[1:]]
+        assert rows(spark.sql(below)) == list(range(max(rows(df))))
+    file.write_text("x\n7\n8\n9\n")
+    with caplog.at_level(logging.WARNING):
+        assert sorted(read(make_spark_converter(df))["x"].tolist()) == [7, 8, 9]
+    assert "a table.csv was written again after Spark listed it" in caplog.text
+    file.unlink()
+    assert len(make_spark_converter(df)) == 3, "what is gone has not changed"
+
+
+@pytest.mark.parametrize("source", ["JDBC", "RDD", "clock"])
+def test_what_nobody_can_compare_is_converted_each_time(spark, tmp_path, caplog, source):
+    if source == "JDBC":
+        spark._jvm.System.setProperty("derby.stream.error.file", f"{tmp_path}/derby.log")
+        driver = {"driver": "org.apache.derby.jdbc.EmbeddedDriver"}
+        database = "jdbc:derby:memory:written_again;create=true"
+        spark.range(3).write.jdbc(database, "t", mode="overwrite", properties=driver)
+        df = spark.read.jdbc(database, "t", properties=driver)
+    elif source == "RDD":
+        (tmp_path / "lines").write_text("3\n")
+        lines = spark.sparkContext.textFile(f"file://{tmp_path}/lines")
+        df = lines.map(lambda line: (int(line),)).toDF("x int")
+    else:
+        df = spark.range(3).where("current_date() > date'2000-01-01'")
+    first = make_spark_converter(df)
+    with caplog.at_level(logging.WARNING):
+        assert make_spark_converter(df).cache_dir_url != first.cache_dir_url
+    assert "nobody can tell whether its rows have changed" in caplog.text
+
+
 def test_a_deleted_conversion_is_made_again(spark):
     first = make_spark_converter(numbers(spark))
     copy = pickle.loads(pickle.dumps(first))
@@ -130,6 +180,9 @@ def test_a_deleted_conversion_is_made_again(spark):
 
 def test_with_deletes_at_the_end(spark, cache_dir):
     with make_spark_converter(numbers(spark)) as converter:
+        assert len(read(converter)["id"]) == 20
+        with make_spark_converter(numbers(spark)) as other:  # As another cell or thread does.
+            assert other.cache_dir_url == converter.cache_dir_url
         assert len(read(converter)["id"]) == 20
     made_by_process = list(cache_dir.iterdir())
     assert [path.name for path in made_by_process[0].iterdir()] == [MARKER_NAME]

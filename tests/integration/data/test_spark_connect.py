@@ -23,6 +23,9 @@ def numbers():
 
 converter = make_spark_converter(numbers())
 assert make_spark_converter(numbers()).cache_dir_url == converter.cache_dir_url
+numbers().write.parquet(f"file://{sys.argv[1]}-table")
+table = spark.read.parquet(f"file://{sys.argv[1]}-table")
+assert make_spark_converter(table).cache_dir_url != make_spark_converter(table).cache_dir_url
 assert converter.open()[0].column("f").list_lengths == (1,)
 with converter.make_torch_dataloader(batch_size=5, num_epochs=1) as loader:
     assert sorted(i for batch in loader for i in batch["id"].tolist()) == list(range(20))

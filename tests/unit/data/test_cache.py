@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 import os
 import threading
 
 import pytest
 
-from sparkdl_runner.data import leftovers
+from sparkdl_runner.data import cache, leftovers
 from sparkdl_runner.data.cache import (
     PARENT_CACHE_DIR_URL_CONF,
     ConversionCache,
     parent_cache_dir_url,
     process_directory,
 )
+from sparkdl_runner.data.sources import SourceFile, Sources, _parse
 
 
 class FakeSpark:
@@ -74,48 +77,90 @@ def test_a_process_makes_one_directory_and_sweeps_once(tmp_path, monkeypatch):
     assert len(list((tmp_path / "cache").iterdir())) == 1
 
 
+NO_FILES = Sources()
+
+
 class FakeFrame:
     """As much of a DataFrame as the cache looks at."""
 
-    def __init__(self, plan: str, names: str = "a", files: tuple[str, ...] = ()) -> None:
-        self.plan, self.names, self.files = plan, names, files
+    def __init__(
+        self, plan: str, names: str = "a", reads: Sources = NO_FILES, rewritten: str | None = None
+    ) -> None:
+        self.plan, self.names, self.reads, self.rewritten = plan, names, reads, rewritten
         self.schema = self
 
     def json(self) -> str:
         return self.names
 
-    def inputFiles(self) -> list[str]:  # noqa: N802 - Spark's name
-        return list(self.files)
-
     def sameSemantics(self, other: FakeFrame) -> bool:  # noqa: N802 - Spark's name
         return self.plan == other.plan
+
+
+@pytest.fixture(autouse=True)
+def _without_plans(monkeypatch):
+    monkeypatch.setattr(cache, "sources_of", lambda df: df.reads)
+    monkeypatch.setattr(cache, "rewritten_since", lambda df, sources: df.rewritten)
+
+
+def reading(name: str, size: int = 3, time: int = 7) -> Sources:
+    return Sources(files=frozenset([SourceFile(name, size, time)]))
 
 
 class Counting:
     def __init__(self) -> None:
         self.cache: ConversionCache = ConversionCache()
         self.calls = 0
+        self.holds: list[cache.Hold] = []
 
     def __call__(self, df, settings=(), valid=True):
         def convert():
             self.calls += 1
             return f"result {self.calls}"
 
-        return self.cache.get_or_convert(df, settings, convert, lambda result: valid)
+        result, hold = self.cache.get_or_convert(df, settings, convert, lambda result: valid)
+        self.holds.append(hold)
+        return result
 
 
 def test_equal_is_plan_names_files_and_settings():
     count = Counting()
-    first = count(FakeFrame("p"))
-    assert count(FakeFrame("p")) == first
+    df = FakeFrame("p", reads=reading("f"))
+    first = count(df)
+    assert count(FakeFrame("p", reads=reading("f"))) == first
     others = [
-        (FakeFrame("q"), ()),
-        (FakeFrame("p", names="b"), ()),
-        (FakeFrame("p", files=("f",)), ()),
-        (FakeFrame("p"), ("snappy",)),
+        (FakeFrame("q", reads=reading("f")), ()),
+        (FakeFrame("p", names="b", reads=reading("f")), ()),
+        (FakeFrame("p", reads=reading("g")), ()),
+        (FakeFrame("p", reads=reading("f", size=4)), ()),
+        (FakeFrame("p", reads=reading("f", time=8)), ()),
+        (df, ("snappy",)),
     ]
-    assert len({first, *(count(df, settings) for df, settings in others)}) == 5
-    assert count.calls == 5
+    assert len({first, *(count(df, settings) for df, settings in others)}) == 7
+    assert count.calls == 7
+
+
+def test_what_may_have_changed_unseen_is_converted_again_and_told(caplog):
+    count = Counting()
+    table = FakeFrame("p", reads=Sources(unknown="JDBCRelation"))
+    with caplog.at_level(logging.WARNING):
+        assert count(table) == "result 1"
+        assert not caplog.records
+        assert count(table) == "result 2"
+    assert "reads from JDBCRelation" in caplog.text
+    listed = FakeFrame("q", reads=reading("f"))
+    assert count(listed) == count(listed)
+    listed.rewritten = "file:/f"
+    assert count(listed) == "result 4"
+    assert "file:/f was written again after Spark listed it" in caplog.text
+
+
+def test_files_as_hadoop_prints_them():
+    status = (
+        "LocatedFileStatus{path=s3a://b/a; b=1.csv; isDirectory=false; length=8; replication=1; "
+        "blocksize=33554432; modification_time=1795360216005; access_time=0; owner=; group=}"
+    )
+    expected = SourceFile("s3a://b/a; b=1.csv", 8, 1795360216005)
+    assert _parse(f"PartitionDirectory([empty row],List({status}, {status}))") == [expected] * 2
 
 
 def test_what_is_no_longer_there_is_made_again():
@@ -123,8 +168,21 @@ def test_what_is_no_longer_there_is_made_again():
     first = count(FakeFrame("p"))
     second = count(FakeFrame("p"), valid=False)
     assert first != second == count(FakeFrame("p"))
-    count.cache.forget(lambda result: result == second)
-    assert count(FakeFrame("p")) not in (first, second)
+
+
+def test_a_result_stays_until_its_last_holder_lets_go():
+    count = Counting()
+    result = count(FakeFrame("p"))
+    assert count(FakeFrame("p")) == count(FakeFrame("p")) == result
+    first, second, third = count.holds
+    assert not count.cache.release(first)
+    assert not count.cache.release(first), "one holder cannot let go for another"
+    assert count(FakeFrame("p")) == result
+    count.holds.clear()
+    del third  # Forgotten, as is the one just made.
+    gc.collect()
+    assert count.cache.release(second)
+    assert count(FakeFrame("p")) != result, "its files are being deleted"
 
 
 def test_a_failure_is_told_to_all_who_wait_and_then_tried_again():
@@ -154,7 +212,7 @@ def test_a_failure_is_told_to_all_who_wait_and_then_tried_again():
     first.join()
     second.join()
     assert errors == ["full", "full"]
-    assert cache.get_or_convert(FakeFrame("p"), (), lambda: "fine", lambda r: True) == "fine"
+    assert cache.get_or_convert(FakeFrame("p"), (), lambda: "fine", lambda r: True)[0] == "fine"
 
 
 def test_a_fork_has_a_directory_of_its_own_and_leaves_its_parents(tmp_path, monkeypatch):

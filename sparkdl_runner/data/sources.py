@@ -1,0 +1,159 @@
+"""What a DataFrame reads from: whether an earlier conversion of an equal one still has its rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_OWN_ROWS = ("Range", "LocalRelation", "OneRowRelation", "EmptyRelation", "CommandResult")
+"""Leaves of a plan that hold their rows themselves."""
+
+_OWN_ROWS_OF_CONNECT = (
+    "range",
+    "local_relation",
+    "cached_local_relation",
+    "chunked_cached_local_relation",
+)
+
+_READING_RDD = re.compile(r"\b(\w*(?:Hadoop|FileScan|JDBC|DataSource)RDD)\b")
+"""In what an RDD says of its lineage: one that reads each time that it is computed."""
+
+_FILE_STATUS = re.compile(
+    r"path=(?P<path>.*?); isDirectory=\w+; length=(?P<size>\d+);"
+    r".*?; modification_time=(?P<time>\d+);"
+)
+"""A file as Hadoop's ``FileStatus.toString`` puts it: one call for all, not several for each."""
+
+
+class SourceFile(NamedTuple):
+    """A file as it was listed; written again, it has another size or time."""
+
+    path: str
+    size_bytes: int
+    modified_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """What the rows of a DataFrame follow from, besides its plan."""
+
+    files: frozenset[SourceFile] = frozenset()
+    """As Spark listed them when the DataFrame was read."""
+    may_be_stale: frozenset[SourceFile] = frozenset()
+    """Those of ``files`` that may be written again in place. Table formats never do that."""
+    unknown: str | None = None
+    """Something that may give other rows each time without anyone being told, such as JDBC."""
+
+
+def sources_of(df: DataFrame) -> Sources:
+    """Looks through the plan for what the DataFrame reads from; starts no job."""
+    try:
+        return _of_plan(df) if hasattr(df, "_jdf") else _of_connect(df)
+    except Exception as error:
+        # What a runtime hides, or has changed, cannot be compared: it counts as changed.
+        return Sources(unknown=f"a plan that cannot be looked into ({type(error).__name__})")
+
+
+def rewritten_since(df: DataFrame, sources: Sources) -> str | None:
+    """A file that was written again after Spark listed it, or None.
+
+    One that is gone was not: a conversion of it is all there is.
+    """
+    folders = {file.path.rpartition("/")[0] for file in sources.may_be_stale}
+    now = {file.path: file for folder in folders for file in _list(df, folder)}
+    for file in sorted(sources.may_be_stale):
+        if now.get(file.path, file) != file:
+            return file.path
+    return None
+
+
+def _of_plan(df: DataFrame) -> Sources:
+    query = df._jdf.queryExecution()
+    jvm: Any = df.sparkSession._jvm
+    clock = _object(jvm.org.apache.spark.sql.catalyst.trees, "TreePattern").CURRENT_LIKE()
+    if query.analyzed().containsPattern(clock):
+        return Sources(unknown="the current date, time or user")
+    no_filter = _object(jvm.scala.collection.immutable, "Nil")
+    plan = query.optimizedPlan()
+    files: set[SourceFile] = set()
+    may_be_stale: set[SourceFile] = set()
+    for part in (plan, *_elements(plan.subqueriesAll())):
+        for leaf in _elements(part.collectLeaves()):
+            kind = leaf.getClass().getSimpleName()
+            if kind in _OWN_ROWS:
+                continue
+            if kind == "LogicalRDD":
+                reads = _READING_RDD.search(leaf.rdd().toDebugString())
+                if reads is None:
+                    continue
+                return Sources(unknown=f"an RDD that reads each time (by {reads[1]})")
+            if kind != "LogicalRelation":
+                return Sources(unknown=kind)
+            relation = leaf.relation()
+            kind = relation.getClass().getSimpleName()
+            if kind != "HadoopFsRelation":
+                return Sources(unknown=kind)
+            index = relation.location()
+            listed = set(_parse(index.listFiles(no_filter, no_filter).mkString("\n")))
+            if len(listed) != len(set(index.inputFiles())):
+                return Sources(unknown=f"the files of {index.getClass().getSimpleName()}")
+            files |= listed
+            # Delta's and a streaming sink's own logs say which files count, and those stay.
+            if index.getClass().getName().startswith("org.apache.spark.sql.execution.datasources."):
+                may_be_stale |= listed
+    return Sources(files=frozenset(files), may_be_stale=frozenset(may_be_stale))
+
+
+def _of_connect(df: Any) -> Sources:
+    """Through Spark Connect, the plan names what it reads, and nobody can ask for its state."""
+    for kind in _leaves_of_message(df._plan.to_proto(df.sparkSession.client)):
+        if kind not in _OWN_ROWS_OF_CONNECT:
+            return Sources(unknown=f"what Spark Connect calls {kind!r}")
+    return Sources()
+
+
+def _leaves_of_message(message: Any) -> Iterator[str]:
+    """The kinds of the relations that have none below them."""
+    below = False
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            continue
+        for one in [value] if hasattr(value, "ListFields") else value:
+            if hasattr(one, "ListFields"):  # What is not is the key of a map.
+                for kind in _leaves_of_message(one):
+                    below = True
+                    yield kind
+    if message.DESCRIPTOR.full_name == "spark.connect.Relation" and not below:
+        yield message.WhichOneof("rel_type")
+
+
+def _list(df: DataFrame, folder: str) -> list[SourceFile]:
+    """What a folder holds now; nothing if it cannot be listed."""
+    spark: Any = df.sparkSession
+    path = spark._jvm.org.apache.hadoop.fs.Path(folder)
+    try:
+        found = path.getFileSystem(spark._jsc.hadoopConfiguration()).listStatus(path)
+    except Exception:
+        return []
+    return _parse("\n".join(status.toString() for status in found))
+
+
+def _parse(statuses: str) -> list[SourceFile]:
+    return [
+        SourceFile(found["path"], int(found["size"]), int(found["time"]))
+        for found in _FILE_STATUS.finditer(statuses)
+    ]
+
+
+def _elements(sequence: Any) -> list[Any]:
+    return [sequence.apply(index) for index in range(sequence.size())]
+
+
+def _object(package: Any, name: str) -> Any:
+    """A Scala object, as Java sees it."""
+    return getattr(getattr(package, f"{name}$"), "MODULE$")
