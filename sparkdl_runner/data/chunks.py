@@ -42,8 +42,8 @@ class Chunk:
         """Entries of one batch whose rows differ in length.
 
         Returns:
-            By name: a list of ``str`` or ``bytes``, or NumPy values ``[total]`` and, under
-            ``<name>_offsets``, int64 ``[batch + 1]``.
+            By name: a list of ``str`` or ``bytes``, or of lists of them, or NumPy values
+            ``[total]`` and, under ``<name>_offsets``, int64 ``[batch + 1]``.
         """
         begin, end = int(self.bounds[index]), int(self.bounds[index + 1])
         result: dict[str, Any] = {}
@@ -58,9 +58,10 @@ class Chunk:
                 result[f"{column.name}_offsets"] = offsets
             else:
                 nothing = "" if column.kind == "text" else b""
-                result[column.name] = [
-                    nothing if value is None else value for value in array.to_pylist()
-                ]
+                rows = array.to_pylist()
+                if column.has_nulls:
+                    rows = _without_nulls(rows, nothing, column.depth + 1)
+                result[column.name] = rows
         return result
 
 
@@ -169,6 +170,13 @@ class Chunker:
             flat = flat[flat >= 0]
         whole = pa.concat_arrays([pa.array([], variable.arrow_type), *parts])
         return whole.take(pa.array(flat, mask=flat < 0))
+
+
+def _without_nulls(value: Any, nothing: str | bytes, depth: int) -> Any:
+    """Lists ``depth`` deep, with empty ones, and empty texts or bytes, in place of nulls."""
+    if depth == 0:
+        return nothing if value is None else value
+    return [_without_nulls(inner, nothing, depth - 1) for inner in value or ()]
 
 
 def _part(loaded: LoadedBlock, begin: int, end: int) -> slice:

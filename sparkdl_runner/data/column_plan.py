@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -131,14 +132,17 @@ class _Reading:
             return self._schema_image()
         if self.info.hint == "vector":
             return self._vector()
-        if types.is_string(self.type) or types.is_large_string(self.type):
-            return self._variable("text", None)
-        if types.is_binary(self.type) or types.is_large_binary(self.type):
-            return self._variable("binary", None)
-        if types.is_fixed_size_binary(self.type):
-            return self._variable("binary", None)
-        if decode.is_list(self.type):
-            return self._list()
+        depth, inner = 0, self.type
+        while decode.is_list(inner):
+            depth, inner = depth + 1, inner.value_type
+        if types.is_string(inner) or types.is_large_string(inner):
+            return self._words("text", depth)
+        if types.is_binary(inner) or types.is_large_binary(inner):
+            return self._words("binary", depth)
+        if types.is_fixed_size_binary(inner):
+            return self._words("binary", depth)
+        if depth:
+            return self._list(depth, inner)
         return self._dense(self._leaf(self.type), ())
 
     def _leaf(self, arrow_type: pa.DataType) -> Leaf:
@@ -172,10 +176,18 @@ class _Reading:
                 "cannot hold that. Give a value that it can, or cast the column before converting."
             )
 
-    def _list(self) -> Column:
-        depth, inner = 0, self.type
-        while decode.is_list(inner):
-            depth, inner = depth + 1, inner.value_type
+    def _words(self, kind: Literal["text", "binary"], depth: int) -> VariableColumn:
+        """Texts or bytes, which are given as lists of them: no tensor holds any."""
+        if self.name in self.options.ragged or (
+            isinstance(self.options.pad, Mapping) and self.name in self.options.pad
+        ):
+            raise ValueError(
+                f"pad or ragged names {self.name!r}, which is {self.info.type}: they are for lists "
+                "of numbers. Leave it out there; its rows come as lists."
+            )
+        return replace(self._variable(kind, None), depth=depth)
+
+    def _list(self, depth: int, inner: pa.DataType) -> Column:
         leaf = self._leaf(inner)
         lengths = (*self.info.list_lengths, *[None] * depth)[:depth]
         rest = tuple(length for length in lengths[1:] if length is not None)

@@ -72,6 +72,14 @@ class VariableColumn:
     """What a null number in a list becomes; None if there are none."""
     row_bytes: int
     """Of one row, on average."""
+    depth: int = 0
+    """How many lists deep the texts or bytes of a row are."""
+
+    @property
+    def has_nulls(self) -> bool:
+        """Whether nulls are to be filled."""
+        return self.fill is not None
+
     check: Callable[[pa.Array], pa.Array]
     """Raises on nulls that are not allowed, or fills them."""
 
