@@ -125,7 +125,7 @@ def train(train_data, test_data, epochs, batch_size):
     accuracy = float(correct) / len(test_data)
 
     log_metrics(step, accuracy=accuracy)
-    log_model(model, input_example=batch["features"][:4], step=step)
+    log_model(model, input_example=batch["features"][:4], columns="features", step=step)
     if dist.get_rank() == 0:
         log_to_driver(f"{step} steps on each of {dist.get_world_size()} ranks")
     dist.destroy_process_group()
@@ -159,7 +159,7 @@ print(f"accuracy of the ranks on the test rows: {accuracy:.4f}")
 # COMMAND ----------
 
 model_uri = f"runs:/{runner.mlflow_run_id}/model"
-score = mlflow.pyfunc.spark_udf(spark, model_uri, result_type="array<float>", env_manager="local")
+score = mlflow.pyfunc.spark_udf(spark, model_uri, env_manager="local")
 scored = (
     test_rows.withColumn("scores", score(vector_to_array("features", "float32")))
     .withColumn("prediction", F.expr("array_position(scores, array_max(scores)) - 1"))

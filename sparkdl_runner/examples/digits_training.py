@@ -122,7 +122,7 @@ def fit(
             checkpoints.save(step, model, optimizer, train_loader, epoch=epochs)
         # A few digits, of which MLflow learns what the network takes.
         example = next(iter(test_loader))["features"][:4].clone()
-    log_model(model, input_example=example, step=step)
+    log_model(model, input_example=example, columns="features", step=step)
     samples = (step - first_step) * batch_size * world.size
     return {
         "accuracy": accuracy,

@@ -54,6 +54,16 @@ def features(frame: DataFrame, place: str, names: list[str] | None, signature: A
     return [struct(*[_as_named(frame, name, specs.get(name)).alias(name) for name in names])]
 
 
+# MLflow's numbers, as Spark calls them.
+_NUMBERS = {
+    "float": "float",
+    "double": "double",
+    "integer": "int",
+    "long": "long",
+    "boolean": "boolean",
+}
+
+
 def spark_type(tensor: Any) -> str:
     """The type of one row of a tensor: arrays within arrays, of its numbers."""
     depth = len(tensor.shape) - 1
@@ -128,15 +138,32 @@ def _one_tensor(frame: DataFrame, names: list[str], tensor: Any) -> Column:
 
 
 def _as_named(frame: DataFrame, name: str, spec: Any) -> Column:
-    """A column that a model takes by its name: of a tensor's numbers where it is one."""
-    from mlflow.types.schema import TensorSpec
+    """A column that a model takes by its name, of the model's numbers where it takes numbers."""
     from pyspark.sql.functions import col
 
-    if not isinstance(spec, TensorSpec):
-        return _without_vector(frame, name)
-    if _is_array(frame, name):
-        return _flat(frame, name).cast(f"array<{_number(spec)}>")
-    return col(f"`{name}`").cast(_number(spec))
+    if _is_array(frame, name) and (number := _number_of_array(spec)):
+        return _flat(frame, name).cast(f"array<{number}>")
+    if _is_number(frame, name) and (number := _number_of_scalar(spec)):
+        return col(f"`{name}`").cast(number)
+    return _without_vector(frame, name)
+
+
+def _number_of_array(spec: Any) -> str | None:
+    """Spark's name for the numbers of an array; None where the model takes something else."""
+    from mlflow.types.schema import Array, TensorSpec
+
+    if isinstance(spec, TensorSpec):
+        return _number(spec)
+    kind = getattr(spec, "type", None)
+    return _NUMBERS.get(getattr(kind.dtype, "name", "")) if isinstance(kind, Array) else None
+
+
+def _number_of_scalar(spec: Any) -> str | None:
+    from mlflow.types.schema import TensorSpec
+
+    if isinstance(spec, TensorSpec):
+        return _number(spec)
+    return _NUMBERS.get(getattr(getattr(spec, "type", None), "name", ""))
 
 
 def _flat(frame: DataFrame, name: str) -> Column:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import copy
-import io
-import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
-from typing import Any
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner import facts, world
-from sparkdl_runner.unwrapping import unwrapped
+from sparkdl_runner.tracking import exported_graph
+from sparkdl_runner.unwrapping import is_sharded, unwrapped
 
-MIN_EXAMPLE_ROWS = 2
+if TYPE_CHECKING:
+    import torch
 
 
 def log_model(
     model: Any,
     *,
     input_example: Any,
+    columns: str | Sequence[str] | None = None,
+    dynamic_shapes: Mapping[int, Any] | None = None,
     name: str = "model",
     signature: Any = None,
     step: int | None = None,
@@ -32,33 +36,52 @@ def log_model(
 
     It is saved as an exported graph (``pt2``), which loads without its source and runs nobody's
     pickle, where the network can be exported; else as MLflow pickles it, and that is said. It loads
-    by ``mlflow.pyfunc.load_model`` and scores a DataFrame by ``mlflow.pyfunc.spark_udf``.
+    by ``mlflow.pyfunc.load_model`` and scores a DataFrame by ``mlflow.pyfunc.spark_udf``. Before it
+    is logged it is loaded once, and asked about rows that it was not exported with.
 
     Args:
-        model: A ``torch.nn.Module``, also one that DistributedDataParallel wraps. It stays as it
-            is: a copy is put on the CPU and into evaluation mode.
-        input_example: Rows that the network takes, a tensor or array ``[rows, …]``.
+        model: A ``torch.nn.Module`` that takes one tensor and returns one, also one that is
+            compiled or that DistributedDataParallel wraps. It stays as it is: a copy is put on the
+            CPU and into evaluation mode.
+        input_example: Rows that the network takes, a tensor or array ``[rows, …]``. The model takes
+            any number of rows, and other sizes too where the network does.
+        columns: Which columns of a Spark DataFrame a row is made of: the name of one of arrays,
+            flat or of the shape of a row; or a name for each number of a row. The model then takes
+            DataFrames with these columns, of any type of numbers. By default it takes one tensor
+            without a name, of the example's type.
+        dynamic_shapes: Which sizes may vary, where finding that out fails: by dimension, as
+            ``torch.export.export`` takes it.
         name: What the model is called in the run.
-        signature: Its inputs and outputs; by default inferred from the example.
+        signature: Its inputs and outputs; by default they follow from the example.
         step: The step that it was trained to.
         checkpoint: Where the checkpoint is that it is equal to; by default the newest one that a
             ``CheckpointManager`` of this process has committed.
         registered_model_name: Also registers it under this name.
         alias: Also gives this alias to what was registered.
         tags: Set on the model.
-        **options: Further arguments of ``mlflow.pytorch.log_model``.
+        **options: Further arguments of ``mlflow.pyfunc.log_model``.
 
     Returns:
-        What ``mlflow.pytorch.log_model`` returns, on rank 0; None on other ranks, and where the
-        training has no run, which is said.
+        MLflow's ``ModelInfo``, on rank 0; None on other ranks, and where the training has no run,
+        which is said.
 
     Raises:
-        ValueError: There is an alias and no name to register under, or the example has no rows.
+        ValueError: There is an alias and no name to register under, the example has no rows, or
+            the columns are not as many as its numbers.
+        TypeError: The network is sharded, or does not return one tensor.
+        RuntimeError: The model does not answer as the network, once it is loaded again.
     """
     if alias is not None and registered_model_name is None:
         raise ValueError(
             f"log_model: alias is {alias!r}, and there is no registered_model_name for it. Give "
             "both, or neither."
+        )
+    network = unwrapped(model)
+    if is_sharded(network):
+        raise TypeError(
+            "log_model: the model is sharded, and no rank has all of it. Build it once more, load "
+            "torch.distributed.checkpoint.state_dict.get_model_state_dict(model, options="
+            "StateDictOptions(full_state_dict=True, cpu_offload=True)) into that, and log it."
         )
     if world.in_worker() and world.current_world().rank != 0:
         return None
@@ -70,49 +93,34 @@ def log_model(
             flush=True,
         )
         return None
-    import mlflow.pytorch
-    import torch
-    from mlflow.models import infer_signature
+    from mlflow.models import Model
 
-    network = copy.deepcopy(unwrapped(model)).to("cpu").eval()
-    rows = torch.as_tensor(input_example).detach().cpu()
-    if rows.ndim == 0 or len(rows) == 0:
-        raise ValueError("log_model: input_example has no rows; give some that the network takes.")
-    # An exported graph takes any number of rows only if its example had several.
-    rows = rows if len(rows) >= MIN_EXAMPLE_ROWS else rows.repeat(2, *[1] * (rows.ndim - 1))
-    example = rows.numpy()
-    if signature is None:
-        with torch.no_grad():
-            signature = infer_signature(example, network(rows).numpy())
-    are_ours = "pip_requirements" not in options
-    torch_version = torch.__version__.partition("+")[0]
-    options.setdefault("pip_requirements", [f"torch=={torch_version}"])
-
-    def log(**more: Any) -> Any:
-        with _no_list_of_packages() if are_ours else nullcontext():
-            return mlflow.pytorch.log_model(
-                network,
-                name=name,
-                signature=signature,
-                input_example=example,
-                step=step or 0,
-                registered_model_name=registered_model_name,
-                **{**options, **more},
-            )
-
-    reason = _why_not_exportable(network, rows)
-    if reason is None:
-        info = log(serialization_format="pt2")
-    else:
-        print(
-            f"sparkdl_runner: the model {name!r} cannot be exported ({reason}) and was saved by "
-            "pickle: load it only where you trust its origin.",
-            flush=True,
+    network = copy.deepcopy(network).to("cpu").eval()
+    rows = _rows_of(input_example)
+    names = _names_of(columns, rows)
+    are_ours = not {"pip_requirements", "conda_env"} & options.keys()
+    if are_ours:
+        options["pip_requirements"] = _requirements()
+    with (
+        tempfile.TemporaryDirectory(prefix="sparkdl_runner-model-") as folder,
+        _no_list_of_packages() if are_ours else nullcontext(),
+    ):
+        files, inferred = _write(network, rows, names, dynamic_shapes, Path(folder) / "model", name)
+        info = Model.log(
+            artifact_path=None,
+            flavor=files,
+            name=name,
+            signature=signature or inferred,
+            input_example=files.as_given(rows),
+            step=step or 0,
+            registered_model_name=registered_model_name,
+            # It is asked when it is written, and MLflow would only warn.
+            validate_serving_input=False,
+            **options,
         )
-        info = log(serialization_format="pickle")
     known = facts.current()
     linked = {
-        "sparkdl_runner.serialization": "pt2" if reason is None else "pickle",
+        "sparkdl_runner.serialization": "pt2" if files.is_graph else "pickle",
         "sparkdl_runner.step": "" if step is None else str(step),
         "sparkdl_runner.checkpoint": checkpoint or str(known.get("checkpoint", "")),
         **(tags or {}),
@@ -126,18 +134,79 @@ def log_model(
     return info
 
 
-def _why_not_exportable(network: Any, rows: Any) -> str | None:
-    """Tries to export the network; returns why that fails, in one line."""
+def _rows_of(input_example: Any) -> torch.Tensor:
+    """The example as rows of their own: a part of another tensor would be exported as such."""
     import torch
 
-    dynamic = ({0: torch.export.Dim.AUTO},)
+    rows = torch.as_tensor(input_example).detach().cpu().contiguous()
+    if rows.ndim == 0 or len(rows) == 0:
+        raise ValueError("log_model: input_example has no rows; give some that the network takes.")
+    least = exported_graph.MIN_EXAMPLE_ROWS
+    return rows if len(rows) >= least else rows.repeat(least, *[1] * (rows.ndim - 1))
+
+
+def _names_of(columns: str | Sequence[str] | None, rows: torch.Tensor) -> list[str] | None:
+    if columns is None:
+        return None
+    names = [columns] if isinstance(columns, str) else list(columns)
+    numbers = rows[0].numel()
+    if not names or (len(names) > 1 and (rows.ndim != 2 or numbers != len(names))):
+        raise ValueError(
+            f"log_model: columns has {len(names)} names, and a row of input_example has "
+            f"{numbers} numbers in the shape {list(rows.shape[1:])}. Name one column of arrays, or "
+            "one column for each number of a flat row."
+        )
+    return names
+
+
+def _write(
+    network: torch.nn.Module,
+    rows: torch.Tensor,
+    columns: list[str] | None,
+    dynamic_shapes: Mapping[int, Any] | None,
+    data: Path,
+    name: str,
+) -> tuple[Any, Any]:
+    """Writes the network into a folder. Returns what MLflow saves it by, and its signature."""
+    from mlflow import pytorch
+
+    from sparkdl_runner.tracking.model_files import GRAPH_FILE, ModelFiles
+    from sparkdl_runner.tracking.model_signature import signature_of
+
+    data.mkdir()
+    is_graph = True
     try:
-        # It shows the graph that it could not finish.
-        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), _no_warnings():
-            torch.export.export(network, (rows,), dynamic_shapes=dynamic)
-    except Exception as error:  # Tracing runs the network's own code.
-        return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-    return None
+        shape = exported_graph.export(network, rows, dynamic_shapes, data / GRAPH_FILE)
+    except exported_graph.NotExportableError as reason:
+        print(
+            f"sparkdl_runner: the model {name!r} cannot be exported ({reason}) and was saved by "
+            "pickle: load it only where you trust its origin.",
+            flush=True,
+        )
+        whole = data.with_name("pickled")
+        pytorch.save_model(
+            network, str(whole), serialization_format="pickle", pip_requirements=_requirements()
+        )
+        is_graph, data = False, whole / "data"
+        shape = exported_graph.taken_shape(network, rows)
+    row_shape = shape[1:] if shape[1:].count(-1) < 2 else tuple(rows.shape[1:])
+    fresh = exported_graph.fresh_rows(network, rows)
+    expected = exported_graph.answer(network, fresh)
+    files = ModelFiles(
+        data=data,
+        is_graph=is_graph,
+        columns=columns,
+        row_shape=row_shape,
+        example=fresh,
+        expected=expected,
+    )
+    return files, signature_of(rows, shape, columns, expected)
+
+
+def _requirements() -> list[str]:
+    import torch
+
+    return [f"torch=={torch.__version__.partition('+')[0]}"]
 
 
 @contextmanager
@@ -157,15 +226,3 @@ def _no_list_of_packages() -> Iterator[None]:
         yield
     finally:
         known._MODULES_TO_PACKAGES = None
-
-
-@contextmanager
-def _no_warnings() -> Iterator[None]:
-    """Logging goes to the stream that was there when it began, past any redirection."""
-    logger = logging.getLogger("torch")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

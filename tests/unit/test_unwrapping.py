@@ -54,5 +54,5 @@ def test_what_holds_no_whole_network_is_refused(tmp_path: Path) -> None:
     nn.Module.__init__(model)
     with CheckpointManager(tmp_path) as checkpoints:
         for call in (checkpoints.restore, lambda model: checkpoints.save(1, model)):
-            with pytest.raises(TypeError, match=r"Shard it by torch.distributed.fsdp.fully_shard"):
+            with pytest.raises(TypeError, match="Shard it by torch"):
                 call(model)

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from sparkdl_runner import DistributedRunner, RunConfig
-from sparkdl_runner.tracking import Tracking, log_model
+from sparkdl_runner.tracking import Tracking
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -46,6 +47,7 @@ def log_both(can_be_exported: bool) -> dict[str, Any]:
     info = log_model(
         Sums(),
         input_example=torch.arange(4.0).reshape(1, 4),
+        columns="a",
         step=7,
         checkpoint="file:///checkpoints/step-7/attempt-0",
         registered_model_name="sums" if can_be_exported else None,
@@ -98,18 +100,40 @@ def test_an_exported_network_scores_vectors_and_arrays(spark: Any, store: str) -
     rows = np.arange(12, dtype=np.float32).reshape(3, 4)
     expected = rows.sum(1, keepdims=True) * [1, 2]
     loaded = mlflow.pyfunc.load_model("models:/sums@champion")
-    np.testing.assert_allclose(loaded.predict(rows), expected)
+    np.testing.assert_allclose(loaded.predict(pd.DataFrame({"a": list(rows)})), expected)
 
     frame = spark.createDataFrame(
         [(index, row.tolist()) for index, row in enumerate(rows)], "id long, a array<float>"
-    ).withColumn("v", array_to_vector(f.col("a").cast("array<double>")))
-    score = mlflow.pyfunc.spark_udf(
-        spark, model.model_uri, result_type="array<float>", env_manager="local"
     )
-    # MLflow's functions take arrays; Spark makes one of a vector.
-    for column in ("a", vector_to_array("v", "float32")):
-        scored = frame.select("id", score(column).alias("y")).orderBy("id").collect()
-        np.testing.assert_allclose([row.y for row in scored], expected)
+    frame = frame.withColumn("d", f.col("a").cast("array<double>"))
+    # In one part, so that one Python of Spark's imports torch, and not one for each core.
+    frame = frame.withColumn("v", array_to_vector("d")).coalesce(1)
+    score = mlflow.pyfunc.spark_udf(spark, model.model_uri, env_manager="local")
+    # By the name of its column; doubles and floats; Spark makes an array of a vector.
+    scored = frame.select(
+        "id", score().alias("x"), score("d").alias("y"), score(vector_to_array("v")).alias("z")
+    )
+    assert scored.schema["x"].dataType.simpleString() == "array<float>"
+    for row, right in zip(scored.orderBy("id").collect(), expected, strict=True):
+        np.testing.assert_allclose([row.x, row.y, row.z], [right] * 3)
+
+
+def test_a_tensor_without_a_name_scores_arrays_of_its_type(spark: Any, tmp_path: Path) -> None:
+    """By the type that follows from the signature: an array of each row's predictions."""
+    import mlflow
+    import torch
+    from mlflow.models import Model
+
+    from sparkdl_runner.tracking import models
+
+    rows, network = torch.arange(8.0).reshape(2, 4), torch.nn.Linear(4, 2).eval()
+    files, signature = models._write(network, rows, None, None, tmp_path / "model", "m")
+    given = {"signature": signature, "pip_requirements": models._requirements()}
+    files.save_model(str(tmp_path / "saved"), Model(), **given)
+    score = mlflow.pyfunc.spark_udf(spark, str(tmp_path / "saved"), env_manager="local")
+    frame = spark.createDataFrame([(rows[0].tolist(),)], "a array<float>").coalesce(1)
+    ((scored,),) = frame.select(score("a")).collect()
+    np.testing.assert_allclose(scored, network(rows)[0].tolist(), rtol=1e-4)
 
 
 @pytest.mark.one_lane
@@ -119,8 +143,3 @@ def test_what_cannot_be_exported_is_pickled_and_that_is_said(
     _, model = run(store, can_be_exported=False)
     assert model.tags["sparkdl_runner.serialization"] == "pickle"
     assert "cannot be exported" in capfd.readouterr().out
-
-
-def test_what_makes_no_sense_is_refused() -> None:
-    with pytest.raises(ValueError, match="no registered_model_name"):
-        log_model(None, input_example=[[1.0]], alias="champion")

@@ -1,0 +1,145 @@
+"""A logged network is the whole network, for any number of rows, columns of Spark's included."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from mlflow.models import Model
+from torch import nn
+
+from checkpoint_fixtures import _torch_has_set_itself_up
+from sparkdl_runner.tracking import exported_graph, models
+
+__all__ = ["_torch_has_set_itself_up"]
+
+
+@pytest.fixture(autouse=True)
+def _same_environment() -> Iterator[None]:
+    """mlflow and torch set variables when they read a model."""
+    environment = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+class Tokens(nn.Module):
+    """Of a sequence of at most ten words, a score for each of three classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(50, 8), nn.Embedding(10, 8)
+        self.module = nn.Linear(8, 3)  # Not a wrapper's.
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        return self.module((self.words(tokens) + self.places(places)).mean(1))
+
+
+class Doubled(nn.Module):
+    """What depends on the data cannot be a graph."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        total = rows.sum(1) * 2
+        return total if float(total[0]) < 1e9 else -total
+
+
+def save(
+    network: nn.Module,
+    example: torch.Tensor,
+    folder: Path,
+    columns: Any = None,
+    dynamic_shapes: Mapping[int, Any] | None = None,
+) -> tuple[Any, Any]:
+    """Writes a model as ``log_model`` does; returns it as loaded, and its signature."""
+    rows = models._rows_of(example)
+    names = models._names_of(columns, rows)
+    (folder / "parts").mkdir()
+    place = folder / "parts" / "model"
+    files, signature = models._write(network.eval(), rows, names, dynamic_shapes, place, "m")
+    files.save_model(
+        str(folder / "saved"),
+        Model(),
+        signature=signature,
+        input_example=files.as_given(rows),
+        pip_requirements=models._requirements(),
+    )
+    return mlflow.pyfunc.load_model(str(folder / "saved")), signature
+
+
+def test_a_network_answers_to_sizes_that_it_was_not_exported_with(tmp_path: Path) -> None:
+    network = Tokens()
+    tokens = torch.randint(0, 50, (3, 11))
+    # A slice, and as long as the network takes: its strides and its length must not matter.
+    loaded, signature = save(network, tokens[:, :-1], tmp_path)
+    assert signature.inputs.inputs[0].shape == (-1, -1)
+    for rows in (tokens[:, :10].contiguous(), tokens[:1, 2:6], tokens.repeat(3, 1)[:, :7]):
+        expected = network(rows).detach().numpy()
+        np.testing.assert_allclose(loaded.predict(rows.numpy()), expected, rtol=1e-4)
+    assert mlflow.pytorch.load_model(str(tmp_path / "saved"))(tokens[:2, :4]).shape == (2, 3)
+
+
+def test_an_array_column_may_hold_any_numbers_and_lengths(tmp_path: Path) -> None:
+    network = Tokens()
+    loaded, signature = save(network, torch.randint(0, 50, (2, 6)), tmp_path, "tokens")
+    assert [str(one) for one in signature.inputs.inputs] == ["'tokens': Array(long) (required)"]
+    assert str(signature.outputs.inputs[0]) == "Array(float) (required)"
+    rows = [[1, 2, 3], [4], [5, 6, 7], [8, 9]]
+    frame = pd.DataFrame({"id": range(4), "tokens": [np.array(row, np.int32) for row in rows]})
+    expected = [network(torch.tensor([row]))[0].tolist() for row in rows]
+    np.testing.assert_allclose(loaded.predict(frame), expected, rtol=1e-4)
+
+
+def test_columns_of_numbers_are_taken_by_their_names(tmp_path: Path) -> None:
+    network = nn.Linear(3, 1, bias=False)
+    with torch.no_grad():
+        network.weight.copy_(torch.tensor([[1.0, 10.0, 100.0]]))
+    loaded, _ = save(network, torch.ones(2, 3), tmp_path, ["a", "b", "c"])
+    frame = pd.DataFrame({"c": [3, 6], "x": "-", "a": [1.0, 4.0], "b": np.float32([2, 5])})
+    frame["c"] = frame["c"].astype("int32")
+    np.testing.assert_allclose(loaded.predict(frame), [[321], [654]])
+
+
+def test_what_cannot_be_a_graph_takes_columns_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "true")
+    loaded, _ = save(Doubled(), torch.ones(2, 3), tmp_path, "features")
+    assert "cannot be exported" in capsys.readouterr().out
+    frame = pd.DataFrame({"features": [np.array([1.0, 2.0, 3.0])]})
+    np.testing.assert_allclose(loaded.predict(frame), [12])
+
+
+def test_what_answers_otherwise_than_the_network_is_no_graph(tmp_path: Path) -> None:
+    calls = itertools.count()
+
+    class Remembers(nn.Module):
+        """What Python holds outside of the network is read once, while the graph is made."""
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return rows * next(calls)
+
+    with pytest.raises(exported_graph.NotExportableError, match="answers otherwise"):
+        exported_graph.export(Remembers(), torch.ones(2, 3), {}, tmp_path / "model.pt2")
+
+
+def test_arguments_that_do_not_fit_are_refused() -> None:
+    def log(example: Any, **options: Any) -> None:
+        models.log_model(nn.Identity(), input_example=example, **options)
+
+    with pytest.raises(ValueError, match="columns has 2 names, and a row of input_example has 3"):
+        log(torch.ones(2, 3), columns=["a", "b"])
+    with pytest.raises(ValueError, match="has no rows"):
+        log(torch.ones(0, 3))
+    with pytest.raises(ValueError, match="no registered_model_name"):
+        log(torch.ones(2, 3), alias="champion")
+    with pytest.raises(TypeError, match="returns a tuple; expected one tensor"):
+        exported_graph.answer(lambda rows: (rows,), torch.ones(2))
