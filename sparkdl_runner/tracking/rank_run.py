@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import tempfile
@@ -54,6 +55,8 @@ class RunTicket:
     tracking_uri: str = field(repr=False)
     credentials: Mapping[str, str] = field(repr=False)
     """Variables by which workers reach MLflow."""
+    source: Mapping[str, str]
+    """The driver's program, as MLflow's tags; models and runs of rank 0 come from there."""
     is_named: bool
     store_is_elsewhere: bool
     other_ranks: str
@@ -88,6 +91,7 @@ class RunTicket:
             "MLFLOW_TRACKING_URI": self.tracking_uri,
             "MLFLOW_EXPERIMENT_ID": self.experiment_id,
             "MLFLOW_RUN_ID": self.run_id,
+            "MLFLOW_RUN_CONTEXT": json.dumps(dict(self.source)),
         }
         if self.horovod_timeline:
             # All ranks must agree that there is one; rank 0 writes it.

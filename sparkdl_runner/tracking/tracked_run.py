@@ -18,6 +18,7 @@ from sparkdl_runner.tracking.deadline import problem_within
 from sparkdl_runner.tracking.delivery import Delivery
 from sparkdl_runner.tracking.journal import Journal
 from sparkdl_runner.tracking.lease import RENEW_SECONDS, Lease
+from sparkdl_runner.tracking.model_pages import complete_models
 from sparkdl_runner.tracking.note import NOTE_TAG, may_replace, note
 from sparkdl_runner.tracking.opening import ATTEMPT_TAG, Opened, open_run
 from sparkdl_runner.tracking.past import Past
@@ -42,6 +43,8 @@ from sparkdl_runner.world import World
 FIRST_TELL_SECONDS, MOST_TELL_SECONDS = 2.0, 60.0
 TELLS_BEFORE_SLOWER = 200
 UPLOAD_SECONDS = 600.0
+# What MLflow notes of who runs a program, which in a rank would be the worker's own file.
+_SOURCE_TAGS = ("mlflow.source.", "mlflow.databricks.")
 
 _held: set[str] = set()
 """The runs that threads of this driver hold."""
@@ -163,6 +166,11 @@ class TrackedRun(Reports):
             tracking_uri=self._opened.uri,
             credentials=self._credentials if reaches else {},
             is_named=self._settings.run_name is not None,
+            source={
+                name: text
+                for name, text in self._opened.run.data.tags.items()
+                if name == "mlflow.user" or name.startswith(_SOURCE_TAGS)
+            },
             store_is_elsewhere=not reaches,
             other_ranks=self._settings.other_ranks,
             system_metrics=self._settings.system_metrics,
@@ -260,9 +268,14 @@ class TrackedRun(Reports):
             )
             return
         left_here = f"logs and report are not in MLflow, but in {folder}"
+        client = self._opened.client
+        self._in_time(
+            "pages of models lack parameters and metrics",
+            lambda: complete_models(client, self.run_id),
+            seconds,
+        )
         if self._settings.report:
             self._in_time("there is no report", lambda: self._write_report(error), seconds)
-        client = self._opened.client
         if self._in_time(
             left_here, lambda: client.log_artifacts(self.run_id, folder), UPLOAD_SECONDS
         ):

@@ -79,6 +79,11 @@ def check_run(summary: dict[str, Any], backend: str) -> None:
     assert {one.dataset.name for one in run.inputs.dataset_inputs} == {"train_data", "test_data"}
 
     (output,) = run.outputs.model_outputs
+    page = client.get_logged_model(output.model_id)
+    assert page.params["epochs"] == str(EPOCHS)
+    assert {one.key: one.value for one in page.metrics}["accuracy"] == summary["accuracy"]
+    assert page.tags["mlflow.source.name"].endswith("digits.py")
+    assert {"sparkdl_runner.data.train_data", "sparkdl_runner.data.test_data"} <= page.tags.keys()
     model_uri = f"models:/{output.model_id}"
     mlflow.set_tracking_uri(summary["tracking_uri"])
     info = mlflow.models.get_model_info(model_uri)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,10 @@ def log_both(can_be_exported: bool) -> dict[str, Any]:
     import torch
 
     from sparkdl_runner import current_world
-    from sparkdl_runner.tracking import log_model
+    from sparkdl_runner.tracking import log_metrics, log_model
+
+    log_metrics(6, loss=0.75)
+    log_metrics(7, loss=0.5)
 
     class Sums(torch.nn.Module):
         def __init__(self) -> None:
@@ -91,6 +95,9 @@ def test_an_exported_network_scores_vectors_and_arrays(spark: Any, store: str) -
     assert model.tags["sparkdl_runner.serialization"] == "pt2"
     assert model.tags["sparkdl_runner.step"] == "7"
     assert model.tags["sparkdl_runner.checkpoint"] == "file:///checkpoints/step-7/attempt-0"
+    assert model.params["num_proc"] == "-2"
+    assert [(one.key, one.value, one.step) for one in model.metrics] == [("loss", 0.5, 7)]
+    assert model.tags["mlflow.source.name"] == sys.argv[0], "the driver's program, not the worker"
     outputs = client.get_run(model.source_run_id).outputs.model_outputs
     assert [(one.model_id, one.step) for one in outputs] == [(model.model_id, 7)]
     assert len(client.search_logged_models([model.experiment_id])) == 1, "one, not one a rank"

@@ -100,6 +100,7 @@ def ticket(credentials: dict[str, str]) -> RunTicket:
         tracking_uri="http://u:pw-pw-pw@h",
         credentials=credentials,
         is_named=False,
+        source={},
         store_is_elsewhere=False,
         other_ranks="ignore",
         system_metrics=True,
