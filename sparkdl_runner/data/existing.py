@@ -6,10 +6,11 @@ from typing import Any
 
 from pyarrow import fs
 
-from sparkdl_runner.data.commit import check_nulls, list_parquet, warn_of_ragged
+from sparkdl_runner.data.commit import check_nulls, warn_of_ragged
 from sparkdl_runner.data.dataset import SparkDatasetConverter
 from sparkdl_runner.data.describe import check_files, describe_parquet
 from sparkdl_runner.data.errors import DatasetError, NoManifestError
+from sparkdl_runner.data.foreign_folder import find_parquet
 from sparkdl_runner.data.leftovers import MARKER_NAME
 from sparkdl_runner.data.manifest import Manifest
 from sparkdl_runner.data.petastorm_engine import has_unischema
@@ -33,10 +34,10 @@ def describe_directory(
 
     if not is_there(directory):
         raise NoManifestError(f"There is no directory {redact(url)}.")
-    if is_there(f"{directory}/_delta_log"):
+    if filesystem.get_file_info(directory).type == fs.FileType.File:
         raise DatasetError(
-            f"{redact(url)} is a Delta table, whose directory also holds files of other versions: "
-            "pass spark.read.format('delta').load(…) instead of its path."
+            f"{redact(url)} is a file, and no directory of Parquet files: pass its directory, or "
+            "spark.read.parquet(…)."
         )
     embedded = None
     try:
@@ -49,8 +50,7 @@ def describe_directory(
         # The marker of the process that converted lies two directories up.
         if is_there(f"{directory.rsplit('/', 2)[0]}/{MARKER_NAME}"):
             raise
-        names = list_parquet(filesystem, directory)
-        _refuse_partitions(url, names)
+        names = find_parquet(filesystem, directory, url)
         embedded = manifest = describe_parquet(filesystem, directory, names)
     unischema = has_unischema(filesystem, directory)
     if not unischema:  # Only petastorm knows what its codecs make of a null.
@@ -58,16 +58,6 @@ def describe_directory(
         warn_of_ragged(filesystem, directory, manifest)
     files = [join_url(url, file.path) for file in manifest.files]
     return SparkDatasetConverter(url, files, manifest.rows, manifest=embedded, unischema=unischema)
-
-
-def _refuse_partitions(url: str, names: list[str]) -> None:
-    for name in names:
-        folder = name.rpartition("/")[0]
-        if "=" in folder:
-            raise DatasetError(
-                f"{redact(url)} is partitioned by the names of its directories ({folder}), so its "
-                "files lack those columns: pass spark.read.parquet(…) instead of its path."
-            )
 
 
 def is_petastorm_converter(df: Any) -> bool:
