@@ -29,8 +29,9 @@ def complete_models(client: Any, run_id: str) -> None:
         run_id: The run, all of which has been delivered.
     """
     run = client.get_run(run_id)
+    outputs = getattr(run, "outputs", None)  # MLflow 2 keeps models as files of their run.
     data = [one.dataset for one in run.inputs.dataset_inputs] if run.inputs else []
-    for output in run.outputs.model_outputs if run.outputs else ():
+    for output in outputs.model_outputs if outputs else ():
         model = client.get_logged_model(output.model_id)
         params = {
             name: value
