@@ -14,7 +14,7 @@ from sparkdl_runner.data.plan import Order
 
 MOST_LANES = 8
 """Lanes that one rank reads side by side, where the budget allows."""
-_DEFAULT_BYTES = 512 << 20
+DEFAULT_BYTES = 512 << 20
 _DECODING_BYTES = 16 << 20
 """What decoding takes for each thread. Arrow uses a third of it at a time; its allocators hold on
 to the rest."""
@@ -55,6 +55,8 @@ class Budget:
     memory_budget_bytes: int
     row_bytes: int
     largest_group_rows: int
+    is_given: bool = True
+    """Whether the caller gave it, or it is the default for this data set."""
 
     @classmethod
     def of(cls, memory_budget_bytes: int | None, manifest: Manifest, layout: Layout) -> Budget:
@@ -66,20 +68,21 @@ class Budget:
         groups = manifest.row_groups
         row_bytes = row_bytes_of(manifest, layout)
         largest = int(groups.rows.max()) if len(groups) else 1
+        is_given = memory_budget_bytes is not None
         if memory_budget_bytes is None:
-            memory_budget_bytes = max(_DEFAULT_BYTES, 16 * largest * row_bytes)
+            memory_budget_bytes = max(DEFAULT_BYTES, 16 * largest * row_bytes)
         budget = cls(
             memory_budget_bytes=memory_budget_bytes,
             row_bytes=row_bytes,
             largest_group_rows=largest,
+            is_given=is_given,
         )
-        least = 4 * budget.group_bytes
-        if memory_budget_bytes < least:
+        if memory_budget_bytes < budget.least_bytes:
             raise ValueError(
                 f"memory_budget_bytes={memory_budget_bytes:,} is too little: the largest row group "
                 f"has {budget.largest_group_rows:,} rows and takes {budget.group_bytes:,} bytes "
-                f"in memory, so {least:,} are needed. Give that much, or convert with a smaller "
-                "parquet_row_group_size_bytes."
+                f"in memory, so {budget.least_bytes:,} are needed. Give that much, or convert with "
+                "a smaller parquet_row_group_size_bytes."
             )
         return budget
 
@@ -87,6 +90,11 @@ class Budget:
     def group_bytes(self) -> int:
         """Bytes of the largest row group, decoded."""
         return self.largest_group_rows * self.row_bytes
+
+    @property
+    def least_bytes(self) -> int:
+        """The smallest budget that reads one lane."""
+        return 4 * self.group_bytes
 
     def threads(self, most: int) -> int:
         """Threads that may decode, up to ``most``: what a quarter of the budget is enough for."""

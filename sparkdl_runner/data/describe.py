@@ -33,6 +33,8 @@ class _Footer:
     groups: list[tuple[int, int]]
     column_bytes: dict[str, int]
     null_counts: dict[str, int | None]
+    single_values: dict[str, list[Any]]
+    """By column, the value of each row group that holds one value only."""
 
 
 def describe_parquet(
@@ -87,6 +89,12 @@ def describe_parquet(
         if column.name not in known_nulls
         or (column.name not in known_lengths and depth_of(column.type) > 0)
     ]
+    several_rows = sum(rows > 1 for footer in footers for rows, _ in footer.groups)
+
+    def is_clustered(name: str) -> bool:
+        values = [value for footer in footers for value in footer.single_values[name]]
+        return 2 * len(values) > several_rows and len(set(values)) > 1
+
     seen: dict[str, Observation] = {name: Observation() for name in unknown}
     if unknown:
         for observations in _in_threads(
@@ -112,6 +120,7 @@ def describe_parquet(
             ),
             size_bytes=sum(footer.column_bytes[column.name] for footer in footers),
             hint=hint_of(column.type),
+            is_clustered=is_clustered(column.name),
         )
         for column in schema
     )
@@ -202,6 +211,7 @@ def _read_footer(
     null_counts: dict[str, int | None] = {
         column.name: None if pa.types.is_nested(column.type) else 0 for column in schema
     }
+    single_values: dict[str, list[Any]] = {name: [] for name in schema.names}
     groups = []
     for index in range(metadata.num_row_groups):
         group = metadata.row_group(index)
@@ -214,6 +224,10 @@ def _read_footer(
                 statistics = chunk.statistics
                 known = statistics is not None and statistics.has_null_count
                 null_counts[name] = so_far + statistics.null_count if known else None
+                if group.num_rows > 1 and statistics is not None and statistics.has_min_max:
+                    lowest = statistics.min_raw
+                    if lowest == statistics.max_raw:
+                        single_values[name].append(lowest)
     return _Footer(
         file=FileInfo(
             path=path,
@@ -227,6 +241,7 @@ def _read_footer(
         groups=groups,
         column_bytes=column_bytes,
         null_counts=null_counts,
+        single_values=single_values,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 import weakref
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ import pyarrow as pa
 import pyarrow.fs
 
 from sparkdl_runner import facts, loader_plans
+from sparkdl_runner.data import expectations
 from sparkdl_runner.data.arena import Arena
 from sparkdl_runner.data.blocks import BlockLoader
 from sparkdl_runner.data.budget import Budget, Sizes
@@ -64,7 +64,8 @@ class ArrowLoader:
         shard_count: Number of ranks; inside a worker its own by default, elsewhere 1.
         memory_budget_bytes: What decoded rows may take, besides the process itself, for a rank
             that reads up to 8 lanes; by default 512 MiB, or 16 times the largest row group if that
-            is more. It also sets how many rows are shuffled together, so it is
+            is more. Rows of few bytes take more than that: 16 bytes each for their places. It
+            also sets how many rows are shuffled together, so it is
             part of what the order follows from.
         columns: What to read; everything by default.
         feature_cols: Columns of one number per row, to be given as one matrix ``[batch, n]``.
@@ -178,20 +179,15 @@ class ArrowLoader:
             shuffle=shuffle,
             wrap=tail == "wrap",
         )
-        mine = lanes // self.world_size
-        if mine > self._budget.most_lanes:
-            warnings.warn(
-                f"Each rank reads {mine} lanes side by side, and the memory budget is for "
-                f"{self._budget.most_lanes}: about {self._budget.bytes_for(mine):,} bytes will be "
-                "used. Give fewer lanes, or a larger memory_budget_bytes.",
-                stacklevel=2,
-            )
-        if tail == "drop" and 0 < manifest.rows < rows:
-            warnings.warn(
-                f"The data set's {manifest.rows} rows do not fill one global batch of {rows}, so "
-                "there will be no step. Take smaller batches, or tail='pad', 'uneven' or 'wrap'.",
-                stacklevel=2,
-            )
+        expectations.warn(
+            manifest,
+            self._layout,
+            self._order,
+            self._budget,
+            tail=tail,
+            rank=self.rank,
+            world_size=self.world_size,
+        )
         if shuffle:  # The loader that is trained with.
             facts.note(
                 batch_size_per_rank=rows // self.world_size,

@@ -104,6 +104,8 @@ class ColumnInfo:
     """Encoded but not compressed, of the whole column."""
     hint: str | None = None
     """One of ``HINTS``, where Parquet does not say what a column means."""
+    is_clustered: bool = False
+    """Whether most row groups hold one value each, and not all the same, by their statistics."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

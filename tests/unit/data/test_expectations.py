@@ -1,0 +1,83 @@
+"""What a loader says before it reads: of sorted tables, and of row groups beyond the budget."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from parquet_sets import load, one
+
+from sparkdl_runner.data import budget, expectations
+from sparkdl_runner.data.manifest import Manifest
+
+ROWS, GROUP = 3_000, 50
+BLOCK_OF_ONE = 4 * 8 * GROUP * 42  # bytes: eight lanes, each with a block of one row group
+
+
+def said(directory: Path, manifest: Manifest, **arguments: Any) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        load(directory, manifest, **{"batch_size": 8, **arguments}).close()
+    return [str(warning.message) for warning in caught]
+
+
+@pytest.fixture(scope="module")
+def sorted_table(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Manifest]:
+    """Rows in the order of their labels, two of which share a row group."""
+    directory = tmp_path_factory.mktemp("sorted")
+    ids = np.arange(ROWS)
+    labels = ids * 7 // ROWS
+    table = pa.table(
+        {
+            "id": ids,
+            "label": labels,
+            "name": [f"class {label}" for label in labels],
+            "mixed": ids % 7,
+            "same": np.zeros(ROWS),
+        }
+    )
+    return directory, one(directory, table, GROUP)
+
+
+def test_the_columns_that_a_table_is_sorted_by_are_known(
+    sorted_table: tuple[Path, Manifest],
+) -> None:
+    _, manifest = sorted_table
+    clustered = [column.name for column in manifest.columns if column.is_clustered]
+    assert clustered == ["label", "name"]
+    assert Manifest.from_json(manifest.to_json()).columns == manifest.columns
+
+
+def test_a_sorted_table_that_mixes_badly_is_told_of(sorted_table: tuple[Path, Manifest]) -> None:
+    directory, manifest = sorted_table
+    small = {"memory_budget_bytes": BLOCK_OF_ONE, "columns": ["id", "label"]}
+    (sentence,) = said(directory, manifest, **small)
+    assert "sorted by 'label': most row groups hold one value of it." in sentence
+    assert "mixes about 8 of its 60 row groups at a time" in sentence
+    assert said(directory, manifest, **small, cur_shard=1, shard_count=2) == [], (
+        "rank 0 has said it"
+    )
+    assert said(directory, manifest, **small, shuffle=False) == []
+    assert said(directory, manifest, **{**small, "columns": ["id", "mixed", "same"]}) == []
+    assert said(directory, manifest) == [], "all of it is mixed together"
+    (sentence,) = said(directory, manifest, **small, cur_shard=0, shard_count=8)
+    assert "mixes about 1 of its 60" in sentence
+
+
+def test_a_default_budget_that_grew_with_the_row_groups_is_told_of(
+    sorted_table: tuple[Path, Manifest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, manifest = sorted_table
+    for module in (budget, expectations):
+        monkeypatch.setattr(module, "DEFAULT_BYTES", 1_000)
+    (sentence,) = said(directory, manifest, columns=["id"])
+    assert "so a rank may use" in sentence
+    assert "and not 1,000 as usual" in sentence
+    least = int(sentence.rpartition("from ")[2].removesuffix(" on.").replace(",", ""))
+    load(directory, manifest, batch_size=8, memory_budget_bytes=least).close()
+    with pytest.raises(ValueError, match="is too little: the largest row group"):
+        load(directory, manifest, batch_size=8, memory_budget_bytes=least - 1)
