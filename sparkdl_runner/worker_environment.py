@@ -36,12 +36,15 @@ def _extra_search_path() -> list[str]:
     """The modules that this process sees beyond the interpreter's own: py-files, archives.
 
     The interpreter's own folders stay out: the variable reaches whatever the function starts,
-    which may be another Python.
+    which may be another Python. So does what comes behind them, as from ``.pth`` files: ahead of
+    them it would hide the interpreter's own packages, of which it may hold other versions.
     """
     own = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-    paths = (os.path.abspath(path) if path else os.getcwd() for path in sys.path)
+    paths = [os.path.abspath(path) if path else os.getcwd() for path in sys.path]
+    packages = sysconfig.get_path("purelib")
+    ahead = paths[: paths.index(packages)] if packages in paths else paths
     return [
         path
-        for path in paths
+        for path in ahead
         if not path.startswith(own) and not os.path.basename(path).startswith("python3")
     ]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import sysconfig
+
 import pytest
 
 from sparkdl_runner.worker_environment import worker_environment
@@ -19,3 +23,11 @@ def test_threads_are_those_of_the_task_unless_someone_has_chosen(monkeypatch):
 def test_secrets_of_spark_stay_out(monkeypatch, name):
     monkeypatch.setenv(name, "s3cret")
     assert name not in worker_environment(threads=1)
+
+
+def test_only_what_comes_before_the_interpreters_packages_comes_before_them(monkeypatch):
+    packages = sysconfig.get_path("purelib")
+    monkeypatch.setattr(sys, "path", ["/py-files/a.zip", packages, "/behind/site-packages"])
+    assert worker_environment(threads=1)["PYTHONPATH"].split(os.pathsep) == ["/py-files/a.zip"]
+    monkeypatch.setattr(sys, "path", ["/a", "/b"])
+    assert worker_environment(threads=1)["PYTHONPATH"].split(os.pathsep) == ["/a", "/b"]
