@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import ssl
 import time
 import urllib.error
 import urllib.request
@@ -17,11 +18,13 @@ from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from sparkdl_runner.doctor.finding import Finding, not_checked, ok, problem, warning
-from sparkdl_runner.doctor.versions import SUPPORTED, is_older, numbers
+from sparkdl_runner.doctor.versions import is_older, numbers
 from sparkdl_runner.redaction import Redactor
 
 CHECK = "mlflow.server"
 SECONDS = 4.0
+# Servers before it have known holes; of a client, nobody asks.
+LEAST_SERVER = "3.11"
 _MOST_BYTES = 100_000
 _SEARCH = "/api/2.0/mlflow/experiments/search"
 
@@ -102,7 +105,7 @@ def _ask(
 ) -> Iterator[Finding]:
     base, deadline = _without_user(parts), time.monotonic() + SECONDS
     headers = _credentials(parts, environment, is_databricks=is_databricks)
-    answer = _request(base + _SEARCH, deadline, headers, body={"max_results": 1})
+    answer = _request(base + _SEARCH, deadline, headers, environment, body={"max_results": 1})
     expected = "an MLflow server that answers"
     start = f"mlflow server --host … --port {parts.port or 80}"
     if answer.error or answer.status in (502, 503, 504):
@@ -135,12 +138,12 @@ def _ask(
             "program, or a prefix that is missing in the URI.",
         )
         return
-    version = _request(base + "/version", deadline, headers).text.strip()
+    version = _request(base + "/version", deadline, headers, environment).text.strip()
     yield _judge_version(shown, version)
 
 
 def _judge_version(shown: str, version: str) -> Finding:
-    least = SUPPORTED["mlflow"][0]
+    least = LEAST_SERVER
     if not numbers(version):
         return ok(CHECK, f"{shown} answers")
     found = f"{shown} answers, MLflow {version}"
@@ -170,7 +173,11 @@ def _judge_local(shown: str, parts: SplitResult, on_cluster: bool | None) -> Fin
 
 
 def _request(
-    url: str, deadline: float, headers: Mapping[str, str], body: dict[str, Any] | None = None
+    url: str,
+    deadline: float,
+    headers: Mapping[str, str],
+    environment: Mapping[str, str],
+    body: dict[str, Any] | None = None,
 ) -> _Answer:
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(  # noqa: S310 - the scheme is http or https
@@ -178,7 +185,10 @@ def _request(
     )
     left = max(0.5, deadline - time.monotonic())
     try:
-        with urllib.request.build_opener(_NoRedirect).open(request, timeout=left) as answer:
+        handlers: list[Any] = [_NoRedirect]
+        if request.type == "https":
+            handlers.append(urllib.request.HTTPSHandler(context=_trust(environment)))
+        with urllib.request.build_opener(*handlers).open(request, timeout=left) as answer:
             return _Answer(
                 status=answer.status, text=answer.read(_MOST_BYTES).decode("utf-8", "replace")
             )
@@ -192,6 +202,21 @@ def _request(
         if isinstance(reason, TimeoutError):
             return _Answer(error=f"nothing came within {left:.0f} s")
         return _Answer(error=str(reason)[:300] or type(error).__name__)
+
+
+def _trust(environment: Mapping[str, str]) -> ssl.SSLContext:
+    """Which certificates count, by the variables that MLflow's client and requests read."""
+    names = ("MLFLOW_TRACKING_SERVER_CERT_PATH", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+    bundle = next((environment[name] for name in names if environment.get(name)), None)
+    is_folder = bundle is not None and os.path.isdir(bundle)
+    context = ssl.create_default_context(
+        cafile=None if is_folder else bundle, capath=bundle if is_folder else None
+    )
+    if environment.get("MLFLOW_TRACKING_INSECURE_TLS", "").lower() in ("true", "1"):
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if client := environment.get("MLFLOW_TRACKING_CLIENT_CERT_PATH"):
+        context.load_cert_chain(client)
+    return context
 
 
 def _credentials(

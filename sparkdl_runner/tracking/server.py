@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import ssl
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
@@ -73,6 +73,9 @@ class TrackingServer:
                 )
             else:
                 body[f"{kind}s"].append({"key": key, "value": value})
+        options: dict[str, Any] = {}
+        if "retry_timeout_seconds" in inspect.signature(http_request).parameters:  # since MLflow 3
+            options["retry_timeout_seconds"] = REQUEST_SECONDS
         try:
             response = http_request(
                 host_creds=self._store.get_host_creds(),
@@ -81,8 +84,8 @@ class TrackingServer:
                 json=body,
                 max_retries=0,
                 timeout=REQUEST_SECONDS,
-                retry_timeout_seconds=REQUEST_SECONDS,
                 raise_on_status=False,
+                **options,
             )
         except Exception as error:  # MLflow wraps those of requests, and has no narrower kind.
             origin = _origin(error)
@@ -135,29 +138,31 @@ def why_unreachable(uri: str, timeout_seconds: float = REQUEST_SECONDS) -> str |
     """Asks a server of MLflow's whether it is there.
 
     Returns:
-        What is wrong, in words; None if it answers, or if ``uri`` is no plain HTTP address, of
-        which only MLflow knows how to ask.
+        What is wrong, in words; None if it answers, or if ``uri`` is no address of a server, which
+        only MLflow knows how to ask.
     """
-    page = f"{uri.rstrip('/')}/health"
-    if is_databricks(uri):
-        page = uri = _databricks_host(uri)
-    if urlsplit(uri).scheme not in _REMOTE:
+    creds = _host_credentials(uri)
+    if creds is None or urlsplit(creds.host).scheme not in _REMOTE:
         return None
+    import requests
+
     shown = Redactor()(uri)
-    if "@" in (netloc := urlsplit(page).netloc):
-        # To be there, it need not know us; and urllib takes a password for a port.
-        page = urlsplit(page)._replace(netloc=netloc.rpartition("@")[2]).geturl()
+    page = creds.host if is_databricks(uri) else f"{creds.host.rstrip('/')}/health"
     try:
-        with urllib.request.urlopen(  # noqa: S310 - the scheme is one of _REMOTE
-            page, timeout=timeout_seconds
-        ):
-            return None
-    except urllib.error.HTTPError as error:
-        # Whoever says that health is none of our business is there, too.
-        return None if error.code < 500 else f"{shown} answers HTTP {error.code}"
+        # As MLflow's client does it: its certificates, and the proxies and bundles of requests.
+        answer = requests.get(
+            page, timeout=timeout_seconds, verify=creds.verify, cert=creds.client_cert_path
+        )
     except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        return f"{shown} does not answer: {reason}"
+        reason = _origin(error)
+        trust = (
+            "; its certificate is not trusted here (MLFLOW_TRACKING_SERVER_CERT_PATH)"
+            if isinstance(reason, ssl.SSLError)
+            else ""
+        )
+        return f"{shown} does not answer: {_first_line(reason)}{trust}"
+    # Whoever says that health is none of our business is there, too.
+    return None if answer.status_code < 500 else f"{shown} answers HTTP {answer.status_code}"
 
 
 def wait_for_server(uri: str, timeout_seconds: float, *, asked_every: float = 1.0) -> str | None:
@@ -195,14 +200,18 @@ def is_databricks(uri: str) -> bool:
     return uri == "databricks" or uri.startswith("databricks://")
 
 
-def _databricks_host(uri: str) -> str:
-    """The workspace's address; empty if there is none, of which MLflow tells in its own words."""
-    from mlflow.utils.databricks_utils import get_databricks_host_creds
-
+def _host_credentials(uri: str) -> Any:
+    """MLflow's ``MlflowHostCreds`` for a server; None where there is none, or MLflow tells why."""
+    if not is_databricks(uri) and urlsplit(uri).scheme not in _REMOTE:
+        return None
     try:
-        return str(get_databricks_host_creds(uri).host or "")
-    except Exception:  # The environment and the profiles name no workspace.
-        return ""
+        if is_databricks(uri):
+            from mlflow.utils.databricks_utils import get_databricks_host_creds
+
+            return get_databricks_host_creds(uri)
+        return _open_store(uri).get_host_creds()
+    except Exception:  # The environment and the profiles name no workspace, or contradict.
+        return None
 
 
 def _open_store(uri: str) -> Any:

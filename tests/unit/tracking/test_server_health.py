@@ -5,9 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 
+from private_certificate import speak_https
+from sparkdl_runner.doctor.tracking_server import check_server
 from sparkdl_runner.tracking.server import wait_for_server, why_unreachable
 
 
@@ -78,3 +81,22 @@ def test_a_server_is_waited_for_until_time_is_up(server: Server) -> None:
     assert len(server.asked) == 3
     server.codes = [503]
     assert wait_for_server(uri, 0.05, asked_every=0.01) == f"{uri} answers HTTP 503"
+
+
+@pytest.mark.parametrize("variable", ["MLFLOW_TRACKING_SERVER_CERT_PATH", "REQUESTS_CA_BUNDLE"])
+def test_a_private_certificate_counts_as_it_does_for_mlflows_client(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    certificate = speak_https(server, tmp_path)
+    uri = f"https://{server.address}"
+    told = why_unreachable(uri)
+    assert told is not None
+    assert "does not answer: [SSL: CERTIFICATE_VERIFY_FAILED]" in told
+    assert "MLFLOW_TRACKING_SERVER_CERT_PATH" in told
+    (found,) = check_server(uri, on_cluster=False, environment={})
+    assert "CERTIFICATE_VERIFY_FAILED" in found.found
+    monkeypatch.setenv(variable, certificate)
+    assert why_unreachable(uri) is None
+    # The doctor asks for a page that this server does not have: it has been let in.
+    (found,) = check_server(uri, on_cluster=False, environment={variable: certificate})
+    assert "not as MLflow does: HTTP 501" in found.found
