@@ -28,7 +28,7 @@ side_by_side := --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 
 .NOTPARALLEL:
 .PHONY: help setup setup-classic setup-modern run-classic run-modern demo quick test \
-    test-classic test-modern system docs lint mutants bench clean gpu
+    test-classic test-modern system compat docs lint mutants bench clean gpu
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -60,6 +60,9 @@ test-classic test-modern: test-%: setup-%
 
 system: setup-classic  ## only the whole: a cluster, MLflow servers, jobs submitted, a browser
 	@$(call in_lane,classic) -m pytest tests/system $(ARGS)
+
+compat: setup-classic  ## a tracked training with other versions of MLflow; VERSIONS="2.13.1 3.8.1"
+	@conf/compat.sh $(VERSIONS)
 
 docs: setup-classic  ## write docs/reference from the docstrings
 	@.venv/bin/python docs/reference.py

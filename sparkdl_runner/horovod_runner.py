@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from sparkdl_runner.config import RunConfig
-from sparkdl_runner.runner import DistributedRunner, check_count
+from sparkdl_runner.runner import DistributedRunner, check_config, check_count
 
 
 class HorovodRunner:
@@ -20,9 +21,11 @@ class HorovodRunner:
             (deprecated): all slots of the cluster.
         driver_log_verbosity: ``"log_callback_only"`` shows what ``log_to_driver`` and
             ``LogCallback`` send; ``"all"`` also shows all that the ranks print.
+        config: Everything else that has a sensible default; its ``driver_log_verbosity`` gives way
+            to the argument.
 
     Raises:
-        TypeError: ``np`` is no int.
+        TypeError: ``np`` is no int, or ``config`` no ``RunConfig``.
         ValueError: ``driver_log_verbosity`` is unknown.
 
     Example:
@@ -30,8 +33,15 @@ class HorovodRunner:
         >>> hr.run(train_hvd, learning_rate=0.1)  # doctest: +SKIP
     """
 
-    def __init__(self, *, np: int, driver_log_verbosity: str = "log_callback_only") -> None:
+    def __init__(
+        self,
+        *,
+        np: int,
+        driver_log_verbosity: str = "log_callback_only",
+        config: RunConfig | None = None,
+    ) -> None:
         check_count("np", np)
+        check_config(config)
         if np == 0:
             warnings.warn(
                 "HorovodRunner(np=0) is deprecated: how many slots there are changes while "
@@ -42,7 +52,7 @@ class HorovodRunner:
         self._runner = DistributedRunner(
             num_proc=np,
             backend="horovod",
-            config=RunConfig(driver_log_verbosity=driver_log_verbosity),
+            config=replace(config or RunConfig(), driver_log_verbosity=driver_log_verbosity),
         )
 
     @property

@@ -58,10 +58,7 @@ class DistributedRunner:
         config: RunConfig | None = None,
     ) -> None:
         check_count("num_proc", num_proc)
-        if config is not None and not isinstance(config, RunConfig):
-            raise TypeError(
-                f"config is {config!r}, a {type(config).__name__}; it must be a RunConfig."
-            )
+        check_config(config)
         self.num_proc = num_proc
         self.backend = get_backend(backend)
         self.config = config or RunConfig()
@@ -235,6 +232,12 @@ def check_count(name: str, value: object) -> None:
             f"{name} is {value!r}, a {type(value).__name__}; it must be an int: positive for that "
             "many ranks on Spark, negative for that many processes on this host."
         )
+
+
+def check_config(config: object) -> None:
+    """Raises TypeError unless ``config`` is a ``RunConfig`` or None."""
+    if config is not None and not isinstance(config, RunConfig):
+        raise TypeError(f"config is {config!r}, a {type(config).__name__}; it must be a RunConfig.")
 
 
 def _check_on_driver() -> None:

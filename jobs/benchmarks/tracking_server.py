@@ -1,4 +1,7 @@
-"""A real MLflow server in a process of its own, that can be stopped and started again."""
+"""A real MLflow server in a process of its own, that can be stopped and started again.
+
+As a script it takes a folder, prints the server's URL, and stops it when it is asked to end.
+"""
 
 from __future__ import annotations
 
@@ -77,3 +80,18 @@ class TrackingServer:
             return True
         except OSError:
             return False
+
+
+def main() -> None:
+    server = TrackingServer(Path(sys.argv[1]))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        server.start()
+        print(server.url, flush=True)
+        signal.pause()
+    finally:
+        server.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -116,8 +116,7 @@ def judge_mlflow(facts: dict[str, Any], where: str) -> Finding:
         return problem(
             check,
             f"MLflow {version} is too old.",
-            expected=f"MLflow {in_words(limits)} (earlier ones have known security holes: "
-            "CVE-2026-2614, CVE-2026-4137)",
+            expected=f"MLflow {in_words(limits)}",
             advice=f"pip install 'mlflow>={limits[0]},<{limits[1]}'.",
             where=where,
         )

@@ -10,7 +10,7 @@ SUPPORTED = {
     "torch": ("2.10", "3"),
     "horovod": ("0.28.1", "0.29"),
     "petastorm": ("0.12.1", "0.13"),
-    "mlflow": ("3.11", "4"),
+    "mlflow": ("2.13", "4"),
 }
 NEEDED_BY_PETASTORM = {"pyarrow": ("14", "15"), "numpy": ("1.26", "2")}
 OLDEST_PYTHON = "3.11"

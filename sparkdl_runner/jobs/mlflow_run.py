@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -83,22 +84,16 @@ def register(run_id: str, name: str, alias: str | None) -> None:
         RunnerError: It has logged none, or the registry refuses.
     """
     import mlflow
-    from mlflow.entities import LoggedModelStatus
 
     client = mlflow.MlflowClient()
     try:
-        outputs = client.get_run(run_id).outputs
-        named = outputs.model_outputs if outputs is not None else []
-        # One that a rank was killed at has no files, and an attempt may log a step again.
-        logged = [(one.step or 0, client.get_logged_model(one.model_id)) for one in named]
-        ready = [one for one in logged if one[1].status == LoggedModelStatus.READY]
-        if not ready:
+        uri = _newest_model(client, client.get_run(run_id))
+        if uri is None:
             raise RunnerError(
                 f"The training has logged no model that could be registered as {name}: call "
                 "sparkdl_runner.tracking.log_model in the function."
             )
-        newest = max(ready, key=lambda one: (one[0], one[1].creation_timestamp))[1]
-        version = mlflow.register_model(newest.model_uri, name).version
+        version = mlflow.register_model(uri, name).version
         if alias is not None:
             client.set_registered_model_alias(name, alias, str(version))
     except RunnerError:
@@ -106,6 +101,22 @@ def register(run_id: str, name: str, alias: str | None) -> None:
     except Exception as error:
         raise RunnerError(f"The model cannot be registered as {name}: {_told(error)}.") from None
     print(f"registered as models:/{name}/{version}" + (f", {name}@{alias}" if alias else ""))
+
+
+def _newest_model(client: Any, run: Any) -> str | None:
+    """The URI of the model that a run has logged last; None if it has logged none."""
+    if not hasattr(client, "get_logged_model"):  # Before MLflow 3, a tag lists them.
+        history = json.loads(run.data.tags.get("mlflow.log-model.history", "[]"))
+        return f"runs:/{run.info.run_id}/{history[-1]['artifact_path']}" if history else None
+    from mlflow.entities import LoggedModelStatus
+
+    named = run.outputs.model_outputs if run.outputs is not None else []
+    # One that a rank was killed at has no files, and an attempt may log a step again.
+    logged = [(one.step or 0, client.get_logged_model(one.model_id)) for one in named]
+    ready = [one for one in logged if one[1].status == LoggedModelStatus.READY]
+    if not ready:
+        return None
+    return str(max(ready, key=lambda one: (one[0], one[1].creation_timestamp))[1].model_uri)
 
 
 def _without_secrets(value: Any, name: str = "") -> Any:

@@ -1,4 +1,4 @@
-"""What ``mlflow.pytorch.log_model`` takes, from MLflow 2.13 to today's."""
+"""What MLflow's functions that log a model take, from 2.13 to today's."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def taken_by(log: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str,
     """
     taken = inspect.signature(log).parameters
     found = dict(arguments)
-    if "name" not in taken:
+    if "name" not in taken and "name" in found:
         found["artifact_path"] = found.pop("name")
-    for newer in ("serialization_format", "step"):
+    for newer in ("serialization_format", "step", "validate_serving_input"):
         if newer not in taken:
             found.pop(newer, None)
     return found

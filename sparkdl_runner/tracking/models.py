@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner import facts, world
 from sparkdl_runner.tracking import exported_graph
+from sparkdl_runner.tracking.flavor_arguments import keeps_graphs, taken_by, version_of
 from sparkdl_runner.unwrapping import is_sharded, unwrapped
 
 if TYPE_CHECKING:
@@ -106,18 +107,19 @@ def log_model(
         _no_list_of_packages() if are_ours else nullcontext(),
     ):
         files, inferred = _write(network, rows, names, dynamic_shapes, Path(folder) / "model", name)
-        info = Model.log(
-            artifact_path=None,
-            flavor=files,
-            name=name,
-            signature=signature or inferred,
-            input_example=files.as_given(rows),
-            step=step or 0,
-            registered_model_name=registered_model_name,
+        arguments = {
+            "artifact_path": None,
+            "flavor": files,
+            "name": name,
+            "signature": signature or inferred,
+            "input_example": files.as_given(rows),
+            "step": step or 0,
+            "registered_model_name": registered_model_name,
             # It is asked when it is written, and MLflow would only warn.
-            validate_serving_input=False,
+            "validate_serving_input": False,
             **options,
-        )
+        }
+        info = Model.log(**taken_by(Model.log, arguments))
     known = facts.current()
     linked = {
         "sparkdl_runner.serialization": "pt2" if files.is_graph else "pickle",
@@ -126,10 +128,13 @@ def log_model(
         **(tags or {}),
     }
     client = mlflow.MlflowClient()
-    client.set_logged_model_tags(info.model_id, {key: text for key, text in linked.items() if text})
+    if hasattr(client, "set_logged_model_tags"):  # Before MLflow 3, a model has none.
+        client.set_logged_model_tags(
+            info.model_id, {key: text for key, text in linked.items() if text}
+        )
     if alias is not None:
         client.set_registered_model_alias(
-            registered_model_name, alias, str(info.registered_model_version)
+            registered_model_name, alias, version_of(info, registered_model_name)
         )
     return info
 
@@ -169,6 +174,7 @@ def _write(
 ) -> tuple[Any, Any]:
     """Writes the network into a folder. Returns what MLflow saves it by, and its signature."""
     from mlflow import pytorch
+    from mlflow.version import VERSION
 
     from sparkdl_runner.tracking.model_files import GRAPH_FILE, ModelFiles
     from sparkdl_runner.tracking.model_signature import signature_of
@@ -176,6 +182,8 @@ def _write(
     data.mkdir()
     is_graph = True
     try:
+        if not keeps_graphs(pytorch.log_model):
+            raise exported_graph.NotExportableError(f"MLflow {VERSION} keeps no graphs")
         shape = exported_graph.export(network, rows, dynamic_shapes, data / GRAPH_FILE)
     except exported_graph.NotExportableError as reason:
         print(
@@ -184,9 +192,8 @@ def _write(
             flush=True,
         )
         whole = data.with_name("pickled")
-        pytorch.save_model(
-            network, str(whole), serialization_format="pickle", pip_requirements=_requirements()
-        )
+        arguments = {"serialization_format": "pickle", "pip_requirements": _requirements()}
+        pytorch.save_model(network, str(whole), **taken_by(pytorch.save_model, arguments))
         is_graph, data = False, whole / "data"
         shape = exported_graph.taken_shape(network, rows)
     row_shape = shape[1:] if shape[1:].count(-1) < 2 else tuple(rows.shape[1:])

@@ -17,7 +17,7 @@ from sparkdl_runner.tracking.lease import Lease
 from sparkdl_runner.tracking.server import is_databricks, why_unreachable
 from sparkdl_runner.tracking.settings import Tracking
 
-LEAST_VERSION = (3, 11)
+LEAST_VERSION = (2, 13)
 # Without it, MLflow's pages take an experiment for one with language models.
 KIND_TAG = {"mlflow.experimentKind": "custom_model_development"}
 ATTEMPT_TAG = "sparkdl_runner.attempt"
@@ -48,13 +48,24 @@ class Opened:
 
 
 def is_set_up() -> bool:
-    """Whether whoever uses this process has set MLflow up, so that runs are wanted."""
+    """Whether whoever uses this process has set MLflow up, so that runs are wanted.
+
+    Where nobody has asked for a run, an MLflow that is too old costs a warning, and no training.
+    """
     if any(os.environ.get(name) for name in _SET_UP_BY):
-        return importlib.util.find_spec("mlflow") is not None
-    mlflow = sys.modules.get("mlflow")
-    if mlflow is None or not hasattr(mlflow, "active_run"):
-        return False
-    return bool(mlflow.is_tracking_uri_set()) or mlflow.active_run() is not None
+        if importlib.util.find_spec("mlflow") is None:
+            return False
+    else:
+        known = sys.modules.get("mlflow")
+        if known is None or not hasattr(known, "active_run"):
+            return False
+        if not known.is_tracking_uri_set() and known.active_run() is None:
+            return False
+    import mlflow
+
+    if wrong := _too_old(mlflow.__version__):
+        print(f"sparkdl_runner: {wrong}: this training has no MLflow run.", file=sys.stderr)
+    return wrong is None
 
 
 def open_run(settings: Tracking, lease: Lease) -> Opened:
@@ -120,13 +131,16 @@ def _import_mlflow() -> Any:
         )
     import mlflow
 
-    found = tuple(int(part) for part in mlflow.__version__.split(".")[:2] if part.isdecimal())
-    if found < LEAST_VERSION:
-        raise LaunchError(
-            f"MLflow {mlflow.__version__} is installed on the driver; 3.11 or later is needed: run "
-            f"pip install 'mlflow>=3.11,<4', or {WITHOUT}"
-        )
+    if wrong := _too_old(mlflow.__version__):
+        raise LaunchError(f"{wrong}: run pip install 'mlflow>=2.13,<4', or {WITHOUT}")
     return mlflow
+
+
+def _too_old(version: str) -> str | None:
+    found = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+    if found >= LEAST_VERSION:
+        return None
+    return f"MLflow {version} is installed on the driver; 2.13 or later is needed"
 
 
 def _check_scheme(uri: str, shown: str) -> None:

@@ -65,6 +65,15 @@ def test_seconds_must_be_finite_and_not_negative(value):
 def test_config_must_be_a_run_config():
     with pytest.raises(TypeError, match="it must be a RunConfig"):
         DistributedRunner(num_proc=-1, config={"driver_log_verbosity": "all"})
+    with pytest.raises(TypeError, match="it must be a RunConfig"):
+        HorovodRunner(np=-1, config={"tracking": False})
+
+
+def test_horovod_runner_takes_all_settings_and_its_verbosity_by_name():
+    runner = HorovodRunner(np=-1, config=RunConfig(tracking=False, max_restarts=2))
+    taken = runner._runner.config
+    assert (taken.tracking, taken.max_restarts) == (False, 2)
+    assert taken.driver_log_verbosity == "log_callback_only", "Databricks' default"
 
 
 @pytest.mark.parametrize("num_proc", [2, -2])

@@ -107,7 +107,7 @@ def test_pyarrow_too_new_for_petastorm(ill):
 def test_an_old_mlflow(ill):
     said = ill.problem("mlflow.version")
     assert "MLflow 2.9.2 is too old" in said
-    assert "pip install 'mlflow>=3.11,<4'" in said
+    assert "pip install 'mlflow>=2.13,<4'" in said
 
 
 @pytest.mark.one_lane

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import os
 import subprocess
 import sys
+import types
 from typing import Any
 
 import psutil
 import pytest
 
-from sparkdl_runner import RunConfig
+from sparkdl_runner import LaunchError, RunConfig
 from sparkdl_runner.tracking import Tracking
 from sparkdl_runner.tracking.lease import ALIVE_TAG, EXPIRE_SECONDS, HOLDER_TAG, Lease
+from sparkdl_runner.tracking.opening import check_store, is_set_up
 from sparkdl_runner.tracking.rank_run import RunTicket
 from sparkdl_runner.tracking.server import is_remote
 
@@ -89,6 +92,38 @@ def test_which_stores_other_hosts_reach() -> None:
         assert is_remote(uri)
     for uri in ("sqlite:////x.db", "file:///x", "/x", "./mlruns"):
         assert not is_remote(uri)
+
+
+def installed_mlflow(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    """Makes this process one that has called ``mlflow.set_tracking_uri``."""
+    fake = types.ModuleType("mlflow")
+    fake.__spec__ = importlib.machinery.ModuleSpec("mlflow", None)
+    fake.__version__ = version  # type: ignore[attr-defined]
+    fake.is_tracking_uri_set = lambda: True  # type: ignore[attr-defined]
+    fake.active_run = lambda: None  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "mlflow", fake)
+    for name in [name for name in os.environ if name.startswith(("MLFLOW_", "DATABRICKS_"))]:
+        monkeypatch.delenv(name)
+
+
+@pytest.mark.parametrize("version", ["2.13.0", "2.21.3", "3.0.1", "3.17.2"])
+def test_mlflow_of_databricks_runtimes_is_new_enough(
+    monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    installed_mlflow(monkeypatch, version)
+    assert is_set_up()
+
+
+def test_an_old_mlflow_is_a_warning_where_nobody_asked_and_else_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed_mlflow(monkeypatch, "2.12.2")
+    assert not is_set_up()
+    assert "MLflow 2.12.2 is installed on the driver; 2.13 or later" in capsys.readouterr().err
+    monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "14.3")
+    assert not is_set_up()
+    with pytest.raises(LaunchError, match=r"2\.13 or later is needed: run pip install 'mlflow>=2"):
+        check_store(Tracking())
 
 
 def ticket(credentials: dict[str, str]) -> RunTicket:
