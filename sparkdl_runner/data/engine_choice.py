@@ -63,8 +63,6 @@ SHARED = frozenset(
 )
 """Arguments that both engines understand, ``columns`` and ``schema_fields`` being one."""
 
-_SHARD = ("cur_shard", "shard_count")
-_SIZES = ("batch_size", "global_batch_size")
 _HANDLED = frozenset({"manifest", "filesystem", "directory", "batch_size", "num_epochs"})
 
 
@@ -144,11 +142,15 @@ def wanted_tail(arguments: dict[str, Any], rows: int) -> Tail:
     Raises:
         TypeError, ValueError: The shard or the batch size is not possible.
     """
-    cur_shard, shard_count = (whole_number(name, arguments.get(name), least=0) for name in _SHARD)
-    _, shard_count = resolve_shard(cur_shard, shard_count)
-    batch_size, rows_of_all = (whole_number(name, arguments.get(name)) for name in _SIZES)
+
+    def given(name: str, least: int = 1) -> int | None:
+        return whole_number(name, arguments.get(name), least=least)
+
+    _, shard_count = resolve_shard(given("cur_shard", least=0), given("shard_count"))
+    batch_rows = global_batch(given("batch_size"), given("global_batch_size"), shard_count)
+    # A single rank may be what is left of more, whose steps it goes on with.
     is_sharded = shard_count > 1 or (world.in_worker() and world.current_world().size == 1)
-    if is_sharded and rows >= global_batch(batch_size, rows_of_all, shard_count):
+    if is_sharded and rows >= batch_rows:
         return "drop"
     return "wrap" if arguments.get("num_epochs") is None else "uneven"
 
