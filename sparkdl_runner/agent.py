@@ -19,6 +19,7 @@ from sparkdl_runner import __version__, network
 from sparkdl_runner.backends import get_backend
 from sparkdl_runner.config import RunConfig
 from sparkdl_runner.control import Envelope
+from sparkdl_runner.departures import Departures, attend
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.gang import SETTLE_SECONDS
 from sparkdl_runner.log_client import LogClient
@@ -69,6 +70,10 @@ class RankTask:
             listener = network.listen(address) if context.partitionId() == 0 else None
             if listener is not None:
                 stack.callback(listener.close)
+            door = None  # Where the others' agents say that their ranks have ended.
+            if listener is not None and backend.listener_in_worker:
+                door = network.listen(address)
+                stack.callback(door.close)
             me = Peer(
                 partition=context.partitionId(),
                 host=socket.gethostname(),
@@ -78,6 +83,7 @@ class RankTask:
                 interface=interface,
                 gpus=_own_gpus(context),
                 rendezvous_port=listener.getsockname()[1] if listener is not None else 0,
+                departures_port=door.getsockname()[1] if door is not None else 0,
                 version=__version__,
             )
             # The worker imports torch and the backend while Spark gathers.
@@ -102,12 +108,26 @@ class RankTask:
             stack.callback(client.close)
             peers = self._gather(context, me)
             world = assign_ranks(peers, backend=self.backend, attempt=self.attempt)[me.partition]
-            environment = backend.environment(world, peers[0].address, peers[0].rendezvous_port)
+            environment = backend.environment(
+                world,
+                peers[0].address,
+                peers[0].rendezvous_port,
+                config=self.config,
+                run=self.run,
+            )
             if gpus := visible_gpus(peers, me.host_key):
                 environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+            hosts = frozenset(address for peer in peers for address in peer.addresses)
             if listener is not None and not backend.listener_in_worker:
-                hosts = frozenset(address for peer in peers for address in peer.addresses)
                 stack.callback(backend.serve(listener, hosts))
+            if door is not None:
+                departures = Departures(door, hosts, len(peers) - 1, worker.release)
+                departures.start()
+                stack.callback(departures.close)
+            elif backend.listener_in_worker:
+                stack.enter_context(
+                    attend(peers[0].address, peers[0].departures_port, me.partition)
+                )
             client.place(world)
             worker.begin(
                 Envelope.of(

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from sparkdl_runner import wrong_backend
+from sparkdl_runner import torch_store, wrong_backend
+from sparkdl_runner.config import RunConfig
+from sparkdl_runner.control import Line
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.rendezvous import RendezvousStore
 from sparkdl_runner.world import World
 
 Release = Callable[[], None]
+
+# The driver names the rank that is late; a library that gave up first would blame the one that
+# waited. It counts where no driver is heard.
+BEHIND_THE_DRIVER_SECONDS = 60
+# Libraries count milliseconds in 32 bits here and there.
+MOST_SECONDS = 2_000_000
 
 
 class Backend(ABC):
@@ -23,7 +32,8 @@ class Backend(ABC):
         name: What the user writes.
         imports: Modules that a worker imports while the agents still find one another.
         listener_in_worker: Whether the rendezvous is served by rank 0's worker, which then
-            inherits the listening socket, rather than by rank 0's agent.
+            inherits the listening socket and stays until all ranks have ended, rather than by
+            rank 0's agent.
     """
 
     name: str
@@ -51,13 +61,17 @@ class Backend(ABC):
     """Parts of the paths of files in which it works, or waits: not to be told from outside."""
 
     @abstractmethod
-    def environment(self, world: World, address: str, port: int) -> dict[str, str]:
+    def environment(
+        self, world: World, address: str, port: int, *, config: RunConfig, run: str
+    ) -> dict[str, str]:
         """The variables that make user code find its peers.
 
         Args:
             world: The rank's place.
             address: Where rank 0 serves the rendezvous.
             port: Its port.
+            config: Says how long a rank may wait, and how often all may start again.
+            run: The run's own name.
         """
 
     @abstractmethod
@@ -79,15 +93,35 @@ class Backend(ABC):
     def join_in_worker(self, listener_fd: int | None) -> None:  # noqa: B027 - most need nothing
         """Does, in the worker, what must precede the user's own call; the environment is set."""
 
+    def stay_in_worker(self, line: Line) -> None:  # noqa: B027 - most need nothing
+        """Waits, at a worker's end, for those that need what it serves."""
 
-def _common_environment(world: World) -> dict[str, str]:
-    """What both backends set, and what other libraries read to learn their rank."""
+
+def _join_seconds(config: RunConfig) -> int:
+    """How long a library may wait for ranks that are late."""
+    seconds = math.ceil(config.rendezvous_timeout_seconds) + BEHIND_THE_DRIVER_SECONDS
+    return min(seconds, MOST_SECONDS)
+
+
+def _common_environment(world: World, config: RunConfig, run: str) -> dict[str, str]:
+    """What both backends set: torchrun's contract, from which other libraries learn their place.
+
+    See ``torch/distributed/run.py`` and ``LocalElasticAgent._start_workers``. All ranks have one
+    role, which has torchrun's default name.
+    """
     return {
         "RANK": str(world.rank),
         "WORLD_SIZE": str(world.size),
         "LOCAL_RANK": str(world.local_rank),
         "LOCAL_WORLD_SIZE": str(world.local_size),
-        "GROUP_RANK": str(world.cross_rank),
+        "GROUP_RANK": str(world.host_rank),
+        "GROUP_WORLD_SIZE": str(world.num_hosts),
+        "ROLE_NAME": "default",
+        "ROLE_RANK": str(world.rank),
+        "ROLE_WORLD_SIZE": str(world.size),
+        "TORCHELASTIC_RUN_ID": run,
+        "TORCHELASTIC_RESTART_COUNT": str(world.attempt),
+        "TORCHELASTIC_MAX_RESTARTS": str(config.max_restarts),
         "NCCL_SOCKET_IFNAME": f"={world.interface}",
     }
 
@@ -110,10 +144,12 @@ class HorovodBackend(Backend):
         'cluster\'s init script); or use DistributedRunner(backend="torch"), which needs none.'
     )
 
-    def environment(self, world: World, address: str, port: int) -> dict[str, str]:
+    def environment(
+        self, world: World, address: str, port: int, *, config: RunConfig, run: str
+    ) -> dict[str, str]:
         """See ``Backend.environment``."""
         return {
-            **_common_environment(world),
+            **_common_environment(world, config, run),
             "HOROVOD_RANK": str(world.rank),
             "HOROVOD_SIZE": str(world.size),
             "HOROVOD_LOCAL_RANK": str(world.local_rank),
@@ -128,6 +164,7 @@ class HorovodBackend(Backend):
             "HOROVOD_GLOO_IFACE": world.interface,
             "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
             "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+            "HOROVOD_GLOO_TIMEOUT_SECONDS": str(_join_seconds(config)),
         }
 
     def is_communication_error(self, error: BaseException) -> bool:
@@ -152,7 +189,7 @@ class TorchBackend(Backend):
     imports = ("torch", "torch.distributed")
     listener_in_worker = True
     join_functions = (("torch/distributed/distributed_c10d.py", "init_process_group"),)
-    waiting_in = ("/torch/distributed/",)
+    waiting_in = ("/torch/distributed/", "/sparkdl_runner/torch_store.py")
     # DistributedDataParallel waits for its peers inside of backward(), in native code.
     may_wait_in = ("/torch/autograd/graph.py",)
     packages = ("torch",)
@@ -161,15 +198,21 @@ class TorchBackend(Backend):
         "and on every executor."
     )
 
-    def environment(self, world: World, address: str, port: int) -> dict[str, str]:
+    def environment(
+        self, world: World, address: str, port: int, *, config: RunConfig, run: str
+    ) -> dict[str, str]:
         """See ``Backend.environment``."""
         return {
-            **_common_environment(world),
+            **_common_environment(world, config, run),
             "MASTER_ADDR": address,
             "MASTER_PORT": str(port),
             "GLOO_SOCKET_IFNAME": world.interface,
-            # The store is already there (join_in_worker); env:// must connect, not serve.
+            torch_store.JOIN_SECONDS: str(_join_seconds(config)),
+            # The store is already there, and stays; env:// must connect, not serve.
             "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get(
+                "TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"
+            ),
         }
 
     def is_communication_error(self, error: BaseException) -> bool:
@@ -184,22 +227,15 @@ class TorchBackend(Backend):
         # A single rank is all there is, as Horovod then takes it to be.
         if int(os.environ["WORLD_SIZE"]) > 1:
             wrong_backend.refuse_horovod()
-        if listener_fd is None:
-            return
-        from torch.distributed import TCPStore
+        torch_store.wait_as_long_as_promised()
+        torch_store.give_each_group_its_own_keys()
+        if listener_fd is not None:
+            torch_store.serve(listener_fd)
 
-        global _store
-        _store = TCPStore(
-            os.environ["MASTER_ADDR"],
-            int(os.environ["MASTER_PORT"]),
-            is_master=True,
-            wait_for_workers=False,
-            master_listen_fd=listener_fd,
-        )
+    def stay_in_worker(self, line: Line) -> None:
+        """See ``Backend.stay_in_worker``."""
+        torch_store.stay(line)
 
-
-# Rank 0's store serves as long as its process lives.
-_store: object | None = None
 
 BACKENDS: dict[str, Backend] = {
     backend.name: backend for backend in (HorovodBackend(), TorchBackend())

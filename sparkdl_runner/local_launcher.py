@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 
 from sparkdl_runner import network
@@ -108,12 +108,14 @@ def launch(
             on_verdict=act_on,
         )
         ranks = list(zip(worlds.values(), workers, strict=True))
-        pool = stack.enter_context(ThreadPoolExecutor(num_proc, thread_name_prefix="sparkdl-rank"))
+        pool = stack.enter_context(
+            ThreadPoolExecutor(num_proc + 1, thread_name_prefix="sparkdl-rank")
+        )
         try:
             for world, worker in ranks:
                 envelope = Envelope.of(
                     world,
-                    environment=chosen.environment(world, address, port),
+                    environment=chosen.environment(world, address, port, config=config, run=run),
                     search_path=[path or os.getcwd() for path in sys.path],
                     function=function,
                     ticket=ticket,
@@ -126,10 +128,17 @@ def launch(
             console.watch.start()
             stack.callback(console.watch.close)
             ends = [pool.submit(_wait, world, worker, console) for world, worker in ranks]
+            pool.submit(_release, workers[0], ends[1:])
             return with_failures([end.result() for end in ends], console.failures)
         except BaseException:
             console.gang.stop()
             raise
+
+
+def _release(worker: WorkerProcess, others: Sequence[Future[Outcome]]) -> None:
+    """Lets rank 0's worker end once no other rank can need what it serves."""
+    wait(others)
+    worker.release()
 
 
 def _wait(world: World, worker: WorkerProcess, console: Console) -> Outcome:

@@ -16,7 +16,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from sparkdl_runner import (
@@ -76,7 +76,8 @@ def main() -> None:
     loader_plans.connect(lambda plan: line.send({"kind": "loader_plan", "plan": plan}))
     preemption.ours = line.has_word
     pulse.start(line, backend)
-    _exit(_run(line, backend, envelope, arguments.listener_fd), guard_pid)
+    code = _run(line, backend, envelope, arguments.listener_fd)
+    _exit(code, guard_pid, stay=lambda: backend.stay_in_worker(line))
 
 
 def _import_early(modules: Iterable[str]) -> None:
@@ -165,13 +166,15 @@ def _text_of(error: BaseException) -> str:
         return "(its text cannot be had: its __str__ raised)"
 
 
-def _exit(code: int, guard_pid: int) -> None:
+def _exit(code: int, guard_pid: int, stay: Callable[[], None]) -> None:
     """Ends the process in order, but without Python's slow dismantling of all loaded modules."""
     try:
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
+        if code == 0:
+            stay()
         lifeline.release(guard_pid)
     finally:
         os._exit(code)

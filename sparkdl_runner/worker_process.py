@@ -101,6 +101,10 @@ class WorkerProcess:
         """Asks for the worker's end; safe from any thread, and after the end."""
         self._events.put(("stop", None))
 
+    def release(self) -> None:
+        """Says that all other ranks have ended; safe from any thread, and after the end."""
+        self._events.put(("release", None))
+
     def stacks(self) -> str:
         """The Python stacks of the worker's threads, or a sentence on why there are none."""
         return self._child.stacks(lambda: self._observer.look().state)
@@ -158,6 +162,7 @@ class WorkerProcess:
     def _supervise(self) -> None:
         """Handles events until the worker's own process has ended."""
         kill_at: float | None = None
+        farewells: set[str] = set()
         while True:
             try:
                 patience = None if kill_at is None else max(0.0, kill_at - time.monotonic())
@@ -176,6 +181,13 @@ class WorkerProcess:
                     self._child.line.send({"kind": "stop"})
                 self._child.signal_group(signal.SIGTERM)
                 kill_at = time.monotonic() + self._grace
+            elif kind in ("serving", "release"):
+                farewells.add(kind)
+                if kind == "serving" and not self._was_stopped:
+                    kill_at = None  # It has ended, but for what the other ranks need of it.
+                if len(farewells) == 2:
+                    with suppress(OSError):
+                        self._child.line.send({"kind": "release"})
             elif kind == "report":
                 self._note(kind, content)
                 if kill_at is None:
@@ -252,6 +264,8 @@ class WorkerProcess:
                     del message["kind"]
                     self._lingering = message.pop("lingering")
                     self._observer.pulse(**message)
+                elif message["kind"] == "serving":
+                    self._events.put(("serving", None))
                 else:
                     for name in ("message", "traceback"):
                         if name in message:

@@ -23,6 +23,9 @@ class World:
     local_size: int
     cross_rank: int
     cross_size: int
+    host_rank: int = 0
+    """Which of the run's hosts this is, from 0."""
+    num_hosts: int = 1
     host: str
     """The host's name, for people."""
     host_id: str
@@ -61,6 +64,8 @@ class Peer:
     """What ``CUDA_VISIBLE_DEVICES`` would name: indexes or UUIDs of the GPUs given to the task."""
     rendezvous_port: int = 0
     """Where partition 0 serves the rendezvous; 0 on all other partitions."""
+    departures_port: int = 0
+    """Where partition 0 waits for the others' ends, if it does."""
     version: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -93,7 +98,7 @@ def assign_ranks(peers: Sequence[Peer], *, backend: str, attempt: int = 0) -> di
         hosts.setdefault(peer.host_key, []).append(peer)
     worlds: dict[int, World] = {}
     rank = 0
-    for host_index, members in enumerate(hosts.values()):
+    for host_rank, members in enumerate(hosts.values()):
         for local_rank, peer in enumerate(members):
             column = [key for key, others in hosts.items() if len(others) > local_rank]
             worlds[peer.partition] = World(
@@ -103,8 +108,10 @@ def assign_ranks(peers: Sequence[Peer], *, backend: str, attempt: int = 0) -> di
                 local_size=len(members),
                 cross_rank=column.index(peer.host_key),
                 cross_size=len(column),
+                host_rank=host_rank,
+                num_hosts=len(hosts),
                 host=peer.host,
-                host_id=f"host{host_index}",
+                host_id=f"host{host_rank}",
                 address=peer.address,
                 interface=peer.interface,
                 backend=backend,

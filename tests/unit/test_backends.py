@@ -4,7 +4,9 @@ import importlib.util
 
 import pytest
 
+from sparkdl_runner import torch_store
 from sparkdl_runner.backends import get_backend
+from sparkdl_runner.config import RunConfig
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.world import Peer, assign_ranks
 
@@ -12,11 +14,17 @@ PEERS = [
     Peer(partition=i, host=host, host_key=host, address="10.0.0.1", interface="eth1")
     for i, host in enumerate("aab")
 ]
-WORLDS = assign_ranks(PEERS, backend="any")
+WORLDS = assign_ranks(PEERS, backend="any", attempt=1)
+
+
+def environment_of(backend, partition, **config):
+    return get_backend(backend).environment(
+        WORLDS[partition], "10.0.0.9", 4711, config=RunConfig(**config), run="a run"
+    )
 
 
 def test_horovod_learns_its_place():
-    environment = get_backend("horovod").environment(WORLDS[2], "10.0.0.9", 4711)
+    environment = environment_of("horovod", 2)
     assert environment["HOROVOD_RANK"] == "2"
     assert environment["HOROVOD_SIZE"] == "3"
     assert environment["HOROVOD_LOCAL_RANK"] == "0"
@@ -29,14 +37,12 @@ def test_horovod_learns_its_place():
 
 
 def test_ranks_of_different_hosts_never_share_horovods_local_scope():
-    names = [
-        get_backend("horovod").environment(WORLDS[i], "x", 1)["HOROVOD_HOSTNAME"] for i in range(3)
-    ]
+    names = [environment_of("horovod", i)["HOROVOD_HOSTNAME"] for i in range(3)]
     assert names[0] == names[1] != names[2]
 
 
 def test_torch_learns_its_place():
-    environment = get_backend("torch").environment(WORLDS[1], "10.0.0.9", 4711)
+    environment = environment_of("torch", 1)
     assert environment["MASTER_ADDR"] == "10.0.0.9"
     assert environment["MASTER_PORT"] == "4711"
     assert environment["GLOO_SOCKET_IFNAME"] == "eth1"
@@ -44,10 +50,53 @@ def test_torch_learns_its_place():
 
 @pytest.mark.parametrize("name", ["horovod", "torch"])
 def test_both_set_what_other_libraries_read(name):
-    environment = get_backend(name).environment(WORLDS[1], "10.0.0.9", 4711)
-    expected = {"RANK": "1", "WORLD_SIZE": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    environment = environment_of(name, 1, max_restarts=2)
+    expected = {
+        "RANK": "1",
+        "WORLD_SIZE": "3",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "2",
+        "GROUP_WORLD_SIZE": "2",
+        "ROLE_NAME": "default",
+        "ROLE_RANK": "1",
+        "ROLE_WORLD_SIZE": "3",
+        "TORCHELASTIC_RUN_ID": "a run",
+        "TORCHELASTIC_RESTART_COUNT": "1",
+        "TORCHELASTIC_MAX_RESTARTS": "2",
+    }
     assert expected.items() <= environment.items()
     assert environment["NCCL_SOCKET_IFNAME"] == "=eth1"
+
+
+@pytest.mark.parametrize("name", ["horovod", "torch"])
+def test_all_ranks_of_a_host_have_its_number(name):
+    # The second rank of the first host has no other of its local rank, so its cross rank is 0.
+    groups = [environment_of(name, i)["GROUP_RANK"] for i in range(3)]
+    assert groups == ["0", "0", "1"]
+
+
+def test_nothing_of_what_torchrun_sets_is_missing():
+    import inspect
+    import re
+
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+
+    source = inspect.getsource(LocalElasticAgent._start_workers)
+    set_by_torchrun = {*re.findall(r'"([A-Z_]+)": ', source), "LOCAL_RANK"}
+    assert len(set_by_torchrun) > 12
+    assert set_by_torchrun <= set(environment_of("torch", 1))
+
+
+@pytest.mark.parametrize(
+    ("backend", "variable"),
+    [("horovod", "HOROVOD_GLOO_TIMEOUT_SECONDS"), ("torch", torch_store.JOIN_SECONDS)],
+)
+def test_a_library_waits_longer_than_the_driver_who_names_the_late_rank(backend, variable):
+    def seconds(limit):
+        return environment_of(backend, 0, rendezvous_timeout_seconds=limit)[variable]
+
+    assert seconds(45.5) == "106"
+    assert 2**31 > 1000 * int(seconds(1e300)) > 1000 * 1_000_000
 
 
 def test_a_missing_backend_says_which_command_provides_it(monkeypatch):

@@ -34,6 +34,8 @@ LAYERS = [
         "unconfirmed",
     },
     {
+        "departures",
+        "torch_store",
         "driver_log",
         "outcome",
         "rendezvous",

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import importlib
+from datetime import timedelta
+
+import pytest
+
+from sparkdl_runner import torch_store
+
+distributed_c10d = pytest.importorskip("torch.distributed.distributed_c10d")
+
+
+def test_each_group_meets_under_keys_of_its_own(monkeypatch):
+    from torch.distributed import HashStore
+
+    store = HashStore()
+    handlers = importlib.import_module("torch.distributed.rendezvous")._rendezvous_handlers
+    monkeypatch.setitem(handlers, "env", lambda url, **arguments: iter([(store, 1, 2)]))
+    torch_store.give_each_group_its_own_keys()
+    (first, rank, size) = next(handlers["env"]("env://", timeout=None))
+    assert (rank, size) == (1, 2)
+    first.set("address", "of a socket that will be closed")
+    (second, _, _) = next(handlers["env"]("env://", timeout=None))
+    assert first.check(["address"])
+    assert not second.check(["address"])
+
+
+@pytest.mark.parametrize(
+    ("promised", "expected"), [("60", [30, 10]), ("1200", [30, 20]), ("7200", [120, 120])]
+)
+def test_torch_gives_up_no_sooner_than_the_run(monkeypatch, promised, expected):
+    names = ("default_pg_timeout", "default_pg_nccl_timeout")
+    for name, minutes in zip(names, (30, 10), strict=True):
+        monkeypatch.setattr(distributed_c10d, name, timedelta(minutes=minutes))
+    monkeypatch.setenv(torch_store.JOIN_SECONDS, promised)
+    torch_store.wait_as_long_as_promised()
+    limits = [getattr(distributed_c10d, name) for name in names]
+    assert limits == [timedelta(minutes=minutes) for minutes in expected]
