@@ -10,7 +10,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -43,6 +43,8 @@ class RankTask:
     attempt: int
     function: bytes = field(repr=False)
     search_path: tuple[str, ...]
+    variables: Mapping[str, str] = field(repr=False)
+    """Of the driver's environment."""
     channel: ChannelAddress
     config: RunConfig
     run: str
@@ -90,7 +92,9 @@ class RankTask:
             worker = WorkerProcess(
                 backend=self.backend,
                 environment=worker_environment(
-                    threads=context.cpus(), overrule=self.spark_set_threads
+                    threads=context.cpus(),
+                    variables=self.variables,
+                    overrule=self.spark_set_threads,
                 ),
                 listener=listener if backend.listener_in_worker else None,
                 shutdown_grace_seconds=self.config.shutdown_grace_seconds,

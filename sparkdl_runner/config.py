@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from sparkdl_runner.tracking.settings import Tracking
@@ -61,6 +62,12 @@ class RunConfig:
     """How long to wait before the first restart; twice as long before each further one, up to a
     minute."""
 
+    environment: Mapping[str, str] | Sequence[str] | None = field(default=None, repr=False)
+    """What ranks on Spark get of the driver's environment; ranks on this host have all of it. By
+    default what Horovod, NCCL, gloo and torch go by (``NCCL_*``, ``HOROVOD_*``, ``PYTORCH_*`` and
+    the like), without secrets. A mapping sets further variables. Patterns, as ``["MY_*"]``, take
+    the default's place, secrets included; ``[]`` copies nothing."""
+
     min_num_proc: int | None = None
     """With how few ranks a restart may go on, where hosts are gone for good; None for as many as
     there were."""
@@ -100,6 +107,7 @@ class RunConfig:
                 f"tracking is {self.tracking!r}; it must be a sparkdl_runner.tracking.Tracking, "
                 "True, False or None."
             )
+        _check_environment(self.environment)
         if self.log_directory is not None and not isinstance(self.log_directory, str):
             raise TypeError(f"log_directory is {self.log_directory!r}; it must be a path.")
 
@@ -122,6 +130,29 @@ def check_min_num_proc(config: RunConfig, num_proc: int) -> None:
             "min_num_proc says with how few of them a restart may go on: set it to "
             f"{abs(num_proc)} or less, or raise num_proc."
         )
+
+
+def _check_environment(value: Any) -> None:
+    if value is None:
+        return
+    is_mapping = isinstance(value, Mapping)
+    is_list = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+    # Neither a name nor its value is shown: one may be a secret in the wrong place.
+    if not (is_mapping or is_list) or not all(isinstance(name, str) and name for name in value):
+        raise TypeError(
+            f"environment is a {type(value).__name__}; it must be a dict of names and texts, or a "
+            "list of patterns of names."
+        )
+    for name, text in value.items() if is_mapping else ():
+        if not isinstance(text, str):
+            raise TypeError(
+                f"environment[{name!r}] is a {type(text).__name__}; it must be a text, in quotes."
+            )
+        if "=" in name or "\0" in name + text or name in ("PYTHONPATH", "PYTHONHOME"):
+            raise ValueError(
+                f"environment names {name!r}, which cannot be set for ranks. Modules are found "
+                "where the driver's sys.path and PYTHONPATH say."
+            )
 
 
 def _check_seconds(name: str, value: Any, *, least: float) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
@@ -20,7 +19,11 @@ from sparkdl_runner.rank_log import rank_log
 from sparkdl_runner.reports import Reports
 from sparkdl_runner.tracking.rank_run import RunTicket
 from sparkdl_runner.watch import Verdict, Watch
-from sparkdl_runner.worker_environment import worker_environment
+from sparkdl_runner.worker_environment import (
+    driver_search_path,
+    driver_variables,
+    worker_environment,
+)
 from sparkdl_runner.worker_process import WorkerProcess
 from sparkdl_runner.world import Peer, World, assign_ranks
 
@@ -68,7 +71,10 @@ def launch(
     worlds = assign_ranks(peers, backend=backend, attempt=attempt)
     console = Console(show_output=True, reports=reports)
     chosen = get_backend(backend)
-    environment = worker_environment(threads=max(1, len(os.sched_getaffinity(0)) // num_proc))
+    environment = worker_environment(
+        threads=max(1, len(os.sched_getaffinity(0)) // num_proc),
+        variables=driver_variables(config.environment),
+    )
     with ExitStack() as stack:
         listener = network.listen(network.LOOPBACK)
         stack.callback(listener.close)
@@ -116,7 +122,7 @@ def launch(
                 envelope = Envelope.of(
                     world,
                     environment=chosen.environment(world, address, port, config=config, run=run),
-                    search_path=[path or os.getcwd() for path in sys.path],
+                    search_path=driver_search_path(),
                     function=function,
                     ticket=ticket,
                     most_result_bytes=None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
@@ -22,6 +21,7 @@ from sparkdl_runner.reports import Reports
 from sparkdl_runner.spark_context import end_of, is_single_host
 from sparkdl_runner.tracking.rank_run import RunTicket
 from sparkdl_runner.watch import GONE_SECONDS, Verdict, Watch
+from sparkdl_runner.worker_environment import driver_search_path, driver_variables
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -79,7 +79,8 @@ def launch(
         backend=backend,
         attempt=attempt,
         function=function,
-        search_path=tuple(path for path in sys.path if path),
+        search_path=tuple(driver_search_path()),
+        variables=driver_variables(config.environment),
         channel=server.channel,
         config=config,
         run=run,

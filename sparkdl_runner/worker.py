@@ -40,6 +40,7 @@ from sparkdl_runner.outcome import (
     RETURNED,
 )
 from sparkdl_runner.tracking import rank as tracking
+from sparkdl_runner.worker_environment import extra_search_path
 
 
 def main() -> None:
@@ -71,6 +72,7 @@ def main() -> None:
         return  # The agent gave up before the run began.
     os.environ.update(envelope.environment)
     sys.path += [path for path in envelope.search_path if _is_new(path)]
+    os.environ["PYTHONPATH"] = os.pathsep.join(extra_search_path(sys.path))
     world.enter_world(envelope.world)
     driver_log.connect(line)
     loader_plans.connect(lambda plan: line.send({"kind": "loader_plan", "plan": plan}))

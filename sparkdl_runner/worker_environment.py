@@ -1,10 +1,14 @@
-"""The environment that a worker starts with."""
+"""The environment that a worker starts with, and what of it is the driver's."""
 
 from __future__ import annotations
 
 import os
 import sys
 import sysconfig
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from sparkdl_runner.redaction import is_secret_name
 
 # Spark's secrets in its Python processes' environment; user code has no business with them.
 SPARK_SECRETS = (
@@ -17,34 +21,83 @@ SPARK_SECRETS = (
     "_SPARK_AUTH_SECRET",
 )
 
+# What ranks get of the driver's environment without being asked: how to talk, and how to compute.
+COPIED = (
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CUDA_LAUNCH_BLOCKING",
+    "GLOO_*",
+    "HOROVOD_*",
+    "NCCL_*",
+    "PYTORCH_*",
+    "TORCH_CPP_*",
+    "TORCH_DISTRIBUTED_*",
+    "TORCH_LOGS",
+    "TORCH_NCCL_*",
+    "TORCH_SHOW_*",
+)
+# What no pattern copies: each host has its own, or modules travel by another way.
+_HOSTS_OWN = (*SPARK_SECRETS, "CUDA_VISIBLE_DEVICES", "PYTHONHOME", "PYTHONPATH")
 
-def worker_environment(threads: int, *, overrule: bool = False) -> dict[str, str]:
+
+def driver_variables(asked: Mapping[str, str] | Sequence[str] | None) -> dict[str, str]:
+    """The variables that the driver gives to its ranks.
+
+    Args:
+        asked: See ``RunConfig.environment``.
+    """
+    given: Mapping[str, str] = asked if isinstance(asked, Mapping) else {}
+    patterns = COPIED if asked is None or isinstance(asked, Mapping) else asked
+    is_default = patterns is COPIED
+    copied = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _HOSTS_OWN
+        and any(fnmatchcase(name, pattern) for pattern in patterns)
+        # Who wants a secret to travel says so.
+        and not (is_default and is_secret_name(name))
+    }
+    return copied | dict(given)
+
+
+def driver_search_path() -> list[str]:
+    """Where the driver finds modules, and where what it starts would."""
+    paths = [*sys.path, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return list(dict.fromkeys(os.path.abspath(path) if path else os.getcwd() for path in paths))
+
+
+def worker_environment(
+    threads: int, *, variables: Mapping[str, str], overrule: bool = False
+) -> dict[str, str]:
     """The environment that a worker starts with: this process's, made fit for it.
 
     Args:
         threads: The CPU threads that the rank may use, unless OMP_NUM_THREADS says otherwise.
-        overrule: Whether that variable is no person's choice, and means nothing here.
+        variables: The driver's, which come before this process's own.
+        overrule: Whether this process's OMP_NUM_THREADS is no person's choice, and means nothing.
     """
     environment = {name: value for name, value in os.environ.items() if name not in SPARK_SECRETS}
     if overrule or "OMP_NUM_THREADS" not in environment:
         environment["OMP_NUM_THREADS"] = str(threads)
-    environment["PYTHONPATH"] = os.pathsep.join(_extra_search_path())
+    environment |= variables
+    environment["PYTHONPATH"] = os.pathsep.join(extra_search_path(sys.path))
     return environment
 
 
-def _extra_search_path() -> list[str]:
-    """The modules that this process sees beyond the interpreter's own: py-files, archives.
+def extra_search_path(paths: Iterable[str]) -> list[str]:
+    """Of the places of modules, those beyond the interpreter's own: py-files, archives.
 
     The interpreter's own folders stay out: the variable reaches whatever the function starts,
     which may be another Python. So does what comes behind them, as from ``.pth`` files: ahead of
     them it would hide the interpreter's own packages, of which it may hold other versions.
     """
     own = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-    paths = [os.path.abspath(path) if path else os.getcwd() for path in sys.path]
+    full = [os.path.abspath(path) if path else os.getcwd() for path in paths]
     packages = sysconfig.get_path("purelib")
-    ahead = paths[: paths.index(packages)] if packages in paths else paths
+    ahead = full[: full.index(packages)] if packages in full else full
     return [
         path
         for path in ahead
-        if not path.startswith(own) and not os.path.basename(path).startswith("python3")
+        if not path.startswith(own)
+        and not os.path.basename(path).startswith("python3")
+        and os.path.exists(path)
     ]

@@ -27,6 +27,8 @@ def parameters(*, num_proc: int, backend: str, config: RunConfig) -> list[Entry]
     asked = {"num_proc": num_proc, "backend": backend}
     asked |= {one.name: getattr(config, one.name) for one in fields(config)}
     del asked["tracking"]
+    if config.environment is not None:
+        asked["environment"] = ", ".join(config.environment)  # Names alone: values may be secrets.
     return [["param", name, str(value)] for name, value in asked.items()]
 
 

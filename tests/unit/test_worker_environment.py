@@ -3,31 +3,97 @@
 from __future__ import annotations
 
 import os
-import sys
 import sysconfig
 
 import pytest
 
-from sparkdl_runner.worker_environment import worker_environment
+from sparkdl_runner import RunConfig
+from sparkdl_runner.tracking import description
+from sparkdl_runner.worker_environment import (
+    driver_search_path,
+    driver_variables,
+    extra_search_path,
+    worker_environment,
+)
 
 
 def test_threads_are_those_of_the_task_unless_someone_has_chosen(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert worker_environment(threads=4)["OMP_NUM_THREADS"] == "4"
+    assert worker_environment(threads=4, variables={})["OMP_NUM_THREADS"] == "4"
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert worker_environment(threads=4)["OMP_NUM_THREADS"] == "1"
-    assert worker_environment(threads=4, overrule=True)["OMP_NUM_THREADS"] == "4"
+    assert worker_environment(threads=4, variables={})["OMP_NUM_THREADS"] == "1"
+    assert worker_environment(threads=4, variables={}, overrule=True)["OMP_NUM_THREADS"] == "4"
+    chosen = worker_environment(threads=4, variables={"OMP_NUM_THREADS": "3"}, overrule=True)
+    assert chosen["OMP_NUM_THREADS"] == "3"
 
 
 @pytest.mark.parametrize("name", ["PYTHON_WORKER_FACTORY_SECRET", "PYSPARK_GATEWAY_SECRET"])
 def test_secrets_of_spark_stay_out(monkeypatch, name):
     monkeypatch.setenv(name, "s3cret")
-    assert name not in worker_environment(threads=1)
+    assert name not in worker_environment(threads=1, variables={})
+    assert name not in driver_variables(["*"])
 
 
-def test_only_what_comes_before_the_interpreters_packages_comes_before_them(monkeypatch):
+def test_only_what_comes_before_the_interpreters_packages_comes_before_them(monkeypatch, tmp_path):
     packages = sysconfig.get_path("purelib")
-    monkeypatch.setattr(sys, "path", ["/py-files/a.zip", packages, "/behind/site-packages"])
-    assert worker_environment(threads=1)["PYTHONPATH"].split(os.pathsep) == ["/py-files/a.zip"]
-    monkeypatch.setattr(sys, "path", ["/a", "/b"])
-    assert worker_environment(threads=1)["PYTHONPATH"].split(os.pathsep) == ["/a", "/b"]
+    ahead, behind = str(tmp_path / "a"), str(tmp_path / "behind")
+    for folder in (ahead, behind):
+        os.mkdir(folder)
+    assert extra_search_path([ahead, packages, behind]) == [ahead]
+    assert extra_search_path([ahead, behind]) == [ahead, behind]
+
+
+@pytest.fixture
+def variables(monkeypatch) -> None:
+    for name in [*os.environ]:
+        monkeypatch.delenv(name)
+    for name in ("NCCL_DEBUG", "HOROVOD_SECRET_KEY", "MY_FLAG", "MY_TOKEN", "PYTHONPATH", "PATH"):
+        monkeypatch.setenv(name, "/there")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+
+
+@pytest.mark.usefixtures("variables")
+@pytest.mark.parametrize(
+    ("asked", "names"),
+    [
+        (None, ["NCCL_DEBUG"]),
+        ([], []),
+        (["MY_*"], ["MY_FLAG", "MY_TOKEN"]),
+        (("[A-O]*", "PATH"), ["HOROVOD_SECRET_KEY", "MY_FLAG", "MY_TOKEN", "NCCL_DEBUG", "PATH"]),
+        ({"OTHER": "1"}, ["NCCL_DEBUG", "OTHER"]),
+        ({"NCCL_DEBUG": "INFO"}, ["NCCL_DEBUG"]),
+    ],
+)
+def test_ranks_get_what_the_driver_is_asked_to_give(asked, names):
+    given = driver_variables(RunConfig(environment=asked).environment)
+    assert sorted(given) == names
+    explicit = asked if isinstance(asked, dict) else {}
+    assert given == {name: explicit.get(name, "/there") for name in names}
+
+
+def test_a_python_path_that_was_set_at_run_time_counts(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", f"/added{os.pathsep}/also")
+    assert driver_search_path()[-2:] == ["/added", "/also"]
+
+
+def test_values_are_in_no_parameter_and_no_repr():
+    config = RunConfig(environment={"MY_FLAG": "v4lue", "MY_TOKEN": "s3cret"})
+    told = description.parameters(num_proc=2, backend="torch", config=config)
+    assert ["param", "environment", "MY_FLAG, MY_TOKEN"] in told
+    assert "s3cret" not in repr(config)
+    assert "v4lue" not in repr(told)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("MY_*", "environment is a str; it must be a dict"),
+        ([3], "environment is a list"),
+        ({"A": 1}, r"environment\['A'\] is a int; it must be a text, in quotes"),
+        ({"PYTHONPATH": "/x"}, "sys.path and PYTHONPATH"),
+        ({"A=B": "x"}, "cannot be set"),
+    ],
+)
+def test_what_is_no_environment_is_refused(value, words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        RunConfig(environment=value)

@@ -50,6 +50,26 @@ def test_ranks_are_processes_below_sparks_and_know_no_secret_of_its():
     assert "pyspark" not in told["modules"]
 
 
+def test_the_drivers_variables_and_module_path_reach_ranks(monkeypatch, tmp_path):
+    """Set after the session has started."""
+
+    def look():
+        import os
+        import subprocess
+        import sys
+
+        names = ("NCCL_DEBUG", "MY_FLAG", "MY_TOKEN")
+        child = [sys.executable, "-c", "import run_time_module"]
+        return [os.environ.get(name) for name in names], subprocess.run(child).returncode
+
+    (tmp_path / "run_time_module.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("NCCL_DEBUG", "WARN")
+    monkeypatch.setenv("MY_TOKEN", "s3cret")
+    runner = DistributedRunner(num_proc=1, config=RunConfig(environment={"MY_FLAG": "1"}))
+    assert runner.run(look) == (["WARN", "1", None], 0)
+
+
 def test_sparks_python_processes_are_left_as_they_were(spark):
     def look(_):
         import os
