@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyarrow import fs
@@ -91,7 +92,7 @@ def describe_written(
         )
     check_nulls(filesystem, directory, manifest, allow_nulls)
     warn_of_ragged(filesystem, directory, manifest)
-    return manifest
+    return replace(manifest, content_digest=written.content_digest)
 
 
 def list_parquet(filesystem: fs.FileSystem, directory: str) -> list[str]:

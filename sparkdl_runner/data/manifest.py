@@ -117,6 +117,8 @@ class Manifest:
     schema_base64: str
     """The Arrow schema, as an IPC message without metadata."""
     columns: tuple[ColumnInfo, ...]
+    content_digest: str | None = None
+    """What Spark made of all values and their order while it wrote them, where it did."""
     created_by: str = field(default_factory=lambda: f"sparkdl_runner {__version__}")
     format_version: int = FORMAT_VERSION
 
@@ -137,7 +139,24 @@ class Manifest:
 
     @cached_property
     def fingerprint(self) -> str:
-        """32 hex digits that name the content: equal for a copy, different for anything else."""
+        """32 hex digits that name the rows and their order.
+
+        Equal for equal rows that were converted again, wherever their content is known. Else it is
+        ``files_fingerprint``, which is equal for a copy.
+        """
+        if self.content_digest is None:
+            return self.files_fingerprint
+        columns = [
+            [column.name, column.type, column.null_count, column.list_lengths]
+            for column in self.columns
+        ]
+        digest = hashlib.sha256(json.dumps([self.content_digest, columns]).encode())
+        digest.update(self.row_groups.rows.astype("<i8").tobytes())
+        return digest.hexdigest()[:32]
+
+    @cached_property
+    def files_fingerprint(self) -> str:
+        """32 hex digits that name these very files."""
         digest = hashlib.sha256()
         for file in self.files:
             entry = [file.path, file.size_bytes, file.rows, file.footer_crc32, file.crc32]
@@ -159,7 +178,8 @@ class Manifest:
         return {
             "format_version": self.format_version,
             "created_by": self.created_by,
-            "fingerprint": self.fingerprint,
+            "fingerprint": self.files_fingerprint,  # A checksum of this manifest, as ever.
+            "content_digest": self.content_digest,
             "rows": self.rows,
             "columns": [
                 {**vars(column), "list_lengths": list(column.list_lengths)}
@@ -205,9 +225,10 @@ class Manifest:
                 ColumnInfo(**{**entry, "list_lengths": tuple(entry["list_lengths"])})
                 for entry in fields["columns"]
             ),
+            content_digest=fields.get("content_digest"),  # Manifests of before have none.
             created_by=fields["created_by"],
         )
-        if manifest.fingerprint != fields["fingerprint"]:
+        if manifest.files_fingerprint != fields["fingerprint"]:
             raise DatasetError(
                 "the manifest was edited: its files and row groups no longer add up to its "
                 "fingerprint. Convert the DataFrame again."

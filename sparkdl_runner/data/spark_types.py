@@ -87,7 +87,7 @@ def prepare(df: DataFrame, dtype: str | None) -> DataFrame:
     """
     columns = []
     for field in df.schema.fields:
-        column = df[_quoted(field.name)]
+        column = df[quoted(field.name)]
         target = _with_dtype(field.dataType, dtype)
         if is_vector(field.dataType):
             from pyspark.ml.functions import vector_to_array
@@ -180,5 +180,6 @@ def _rare_value(data_type: t.DataType) -> Any:
     return None
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """A column's name as SQL takes it, whatever characters it has."""
     return "`" + name.replace("`", "``") + "`"

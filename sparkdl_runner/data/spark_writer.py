@@ -20,10 +20,17 @@ from sparkdl_runner.data.spark_types import (
     list_depth,
     null_inside,
     prepare,
+    quoted,
 )
 from sparkdl_runner.filesystem import join_url
 
 OBSERVATION_TIMEOUT_SECONDS = 60.0
+
+_POSITION = "__sparkdl_runner_position"
+"""Partition and place in it of each row, while it is written."""
+
+_WITHOUT_STATISTICS = (t.StringType, t.BinaryType, t.TimestampType)
+"""Of which Parquet's footers may say nothing: where values are long, and of int96 timestamps."""
 
 _log = logging.getLogger(__name__)
 
@@ -44,12 +51,14 @@ class Written:
     Attributes:
         url: The directory of the Parquet files.
         rows: As counted by the job, or ``None`` if Spark lost the counts.
+        content_digest: 16 hex digits that follow from all values and their order, likewise.
         null_counts: By column; columns that are not there are to be looked up in the footers.
         list_lengths: By column, from the outside in; ``None`` where lengths differ.
     """
 
     url: str
     rows: int | None
+    content_digest: str | None
     null_counts: dict[str, int]
     list_lengths: dict[str, tuple[int | None, ...]]
 
@@ -73,7 +82,11 @@ def write_parquet(
     """
     prepared = prepare(df, settings.dtype)
     observation = Observation(f"sparkdl_runner-{uuid.uuid4()}")
-    observed = prepared.observe(observation, *_measures(prepared.schema))
+    observed = (
+        prepared.withColumn(_POSITION, F.monotonically_increasing_id())
+        .observe(observation, *_measures(prepared.schema))
+        .drop(_POSITION)
+    )
     if materialize is None:
         name = f"{time.strftime('%Y%m%d%H%M%S')}-appid-{application_id}-{uuid.uuid4()}"
         url = join_url(parent_url, name)
@@ -88,11 +101,11 @@ def write_parquet(
 def _measures(schema: t.StructType) -> list[Column]:
     """Aggregates over all rows, named so that :func:`_read_measures` finds them again.
 
-    Nulls of plain columns are left out: the Parquet footers of the same job count them.
+    Nulls of most plain columns are left out: the Parquet footers of the same job count them.
     """
-    measures = [F.count(F.lit(1)).alias("rows")]
+    measures = [F.count(F.lit(1)).alias("rows"), _digest(schema).alias("digest")]
     for index, field in enumerate(schema.fields):
-        column = F.col("`" + field.name.replace("`", "``") + "`")
+        column = F.col(quoted(field.name))
         if isinstance(field.dataType, t.ArrayType):
             inside = null_inside(column, field.dataType)
             is_null = column.isNull() if inside is None else column.isNull() | inside
@@ -107,7 +120,20 @@ def _measures(schema: t.StructType) -> list[Column]:
             for depth, part in enumerate(("height", "width", "nChannels")):
                 measures.append(F.min(column[part]).alias(f"low-{index}-{depth}"))
                 measures.append(F.max(column[part]).alias(f"high-{index}-{depth}"))
+        elif field.nullable and isinstance(field.dataType, _WITHOUT_STATISTICS):
+            measures.append(_count_where(column.isNull()).alias(f"nulls-{index}"))
     return measures
+
+
+def _digest(schema: t.StructType) -> Column:
+    """A checksum of all rows: each row's hash knows its position, and so the sum their order.
+
+    The hash passes over nulls, so that the number of the column stands before each value.
+    """
+    parts = [_POSITION]
+    for index, name in enumerate(schema.names):
+        parts += [str(index), quoted(name)]
+    return F.expr(f"bit_xor(xxhash64({', '.join(parts)}))")
 
 
 def _count_where(condition: Column) -> Column:
@@ -121,12 +147,19 @@ def _read_measures(url: str, schema: t.StructType, seen: dict[str, Any]) -> Writ
         if f"nulls-{index}" not in seen:
             continue
         null_counts[field.name] = seen[f"nulls-{index}"]
+        if isinstance(field.dataType, _WITHOUT_STATISTICS):
+            continue
         depths = 3 if is_image(field.dataType) else list_depth(field.dataType)
         pairs = [(seen[f"low-{index}-{d}"], seen[f"high-{index}-{d}"]) for d in range(depths)]
         # No list at all at some depth has no lengths: 0, as for an empty data set.
         list_lengths[field.name] = tuple((low or 0) if low == high else None for low, high in pairs)
+    digest = f"{(seen['digest'] or 0) & (1 << 64) - 1:016x}" if "digest" in seen else None
     return Written(
-        url=url, rows=seen.get("rows"), null_counts=null_counts, list_lengths=list_lengths
+        url=url,
+        rows=seen.get("rows"),
+        content_digest=digest,
+        null_counts=null_counts,
+        list_lengths=list_lengths,
     )
 
 

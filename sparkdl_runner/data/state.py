@@ -88,7 +88,8 @@ class LoaderState:
         if self.fingerprint != fingerprint:
             raise StateError(
                 f"the loader state is of another data set (fingerprint {self.fingerprint}, and "
-                f"this one has {fingerprint}). Open the data set that it was saved for."
+                f"this one has {fingerprint}), or of the same rows in another order. Open the data "
+                "set that it was saved for, or convert the same rows again in the same order."
             )
         for name, found, expected in (
             ("seed", self.seed, order.seed),

@@ -27,6 +27,7 @@ from sparkdl_runner.data import (
     SparkDatasetConverter,
     make_spark_converter,
 )
+from sparkdl_runner.data.errors import StateError
 from sparkdl_runner.data.leftovers import MARKER_NAME
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("cache_dir")]
@@ -176,6 +177,33 @@ def test_a_deleted_conversion_is_made_again(spark):
     again = make_spark_converter(numbers(spark))
     assert again.cache_dir_url != first.cache_dir_url
     assert len(read(again)["id"]) == 20
+
+
+def test_a_training_resumes_on_rows_that_were_converted_again(spark):
+    def table(pick: str):
+        # Uncompressed, only the content tells one order of these rows from another.
+        df = spark.range(0, 40, 1, 2).selectExpr(pick, f"cast({pick} as string) as t")
+        return make_spark_converter(df.toDF("a", "t"))
+
+    def loader(converter):
+        return converter.make_torch_dataloader(batch_size=4, num_epochs=1, columns=["a"])
+
+    first = table("id % 20")
+    with loader(first) as whole:
+        rows = [batch["a"].tolist() for batch in whole]
+    with loader(first) as begun:
+        taken = iter(begun)
+        done = [next(taken)["a"].tolist() for _ in range(3)]
+        taken.close()
+        state = begun.state_dict()
+    first.delete()
+    again = table("id % 20")
+    assert again.file_urls != first.file_urls
+    with loader(again) as resumed:
+        resumed.load_state_dict(state)
+        assert done + [batch["a"].tolist() for batch in resumed] == rows
+    with loader(table("19 - id % 20")) as other, pytest.raises(StateError, match="another order"):
+        other.load_state_dict(state)
 
 
 def test_with_deletes_at_the_end(spark, cache_dir):

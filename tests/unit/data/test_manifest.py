@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,28 @@ def test_another_content_has_another_fingerprint(tmp_path: Path) -> None:
     assert one(tmp_path / "b", numbered(30)).fingerprint == first.fingerprint
     assert one(tmp_path / "c", numbered(31)).fingerprint != first.fingerprint
     assert one(tmp_path / "d", numbered(30), 10).fingerprint != first.fingerprint
+
+
+def test_equal_content_has_one_fingerprint_whatever_its_files_are_called(tmp_path: Path) -> None:
+    first = write_groups(tmp_path / "a", numbered(30), [[20, 10]])
+    (again,) = (replace(file, path="b.parquet", footer_crc32=1) for file in first.files)
+    digest = "0123456789abcdef"
+    known = replace(first, content_digest=digest)
+    assert replace(known, files=(again,)).fingerprint == known.fingerprint
+    assert replace(known, content_digest="f" * 16).fingerprint != known.fingerprint
+    other_groups = write_groups(tmp_path / "b", numbered(30), [[10, 20]])
+    assert replace(other_groups, content_digest=digest).fingerprint != known.fingerprint
+    known.write(LOCAL, str(tmp_path / "a"))
+    assert Manifest.read(LOCAL, str(tmp_path / "a")).fingerprint == known.fingerprint
+
+
+def test_a_manifest_of_before_reads_as_it_did(tmp_path: Path) -> None:
+    manifest = one(tmp_path, numbered(30))
+    fields = replace(manifest, content_digest="f" * 16).to_json()
+    assert fields["format_version"] == 1
+    del fields["content_digest"]  # As it was written before there was one.
+    read = Manifest.from_json(fields)
+    assert read.fingerprint == manifest.fingerprint == fields["fingerprint"]
 
 
 def test_nulls_and_lengths_are_counted_where_nobody_says(tmp_path: Path) -> None:
