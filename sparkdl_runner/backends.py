@@ -9,7 +9,7 @@ import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from sparkdl_runner import torch_store, wrong_backend
+from sparkdl_runner import horovod_refusals, torch_store, wrong_backend
 from sparkdl_runner.config import RunConfig
 from sparkdl_runner.control import Line
 from sparkdl_runner.errors import LaunchError
@@ -169,11 +169,11 @@ class HorovodBackend(Backend):
 
     def is_communication_error(self, error: BaseException) -> bool:
         """See ``Backend.is_communication_error``."""
-        return type(error).__name__ == "HorovodInternalError"
+        return type(error).__name__ == "HorovodInternalError" and not horovod_refusals.is_one(error)
 
     def advice(self, error: BaseException) -> str:
         """See ``Backend.advice``."""
-        return wrong_backend.advice_on_torch(error)
+        return horovod_refusals.advice(error) or wrong_backend.advice_on_torch(error)
 
     def serve(self, listener: socket.socket, peers: frozenset[str]) -> Release:
         """See ``Backend.serve``."""

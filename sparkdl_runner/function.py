@@ -7,6 +7,7 @@ import inspect
 import pickle
 import types
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
@@ -40,6 +41,23 @@ def check_call(main: object, kwargs: Mapping[str, Any]) -> None:
             f"{_name(main)}{signature} cannot be called with the arguments given to run() "
             f"({', '.join(kwargs) or 'none'}): {error}."
         ) from None
+
+
+@dataclass(frozen=True)
+class EachRanksValue:
+    """What a function returned in a rank, where every rank's value is wanted."""
+
+    value: Any
+
+
+def on_each_rank(main: Callable[..., Any]) -> Callable[..., EachRanksValue]:
+    """Makes of ``main`` a function that gives every rank's value to the driver."""
+
+    @functools.wraps(main)
+    def call(*args: Any, **kwargs: Any) -> EachRanksValue:
+        return EachRanksValue(main(*args, **kwargs))
+
+    return call
 
 
 def pack(main: Callable[..., Any], kwargs: Mapping[str, Any]) -> bytes:
@@ -78,7 +96,7 @@ def call(packed: bytes) -> Any:
 
 
 def pack_result(value: Any, world: World, most_bytes: int | None = None) -> bytes:
-    """Pickles rank 0's value; other ranks' values go nowhere and are not pickled.
+    """Pickles rank 0's value; other ranks' are pickled where they are wanted, and else go nowhere.
 
     Args:
         value: What the function returned.
@@ -89,13 +107,13 @@ def pack_result(value: Any, world: World, most_bytes: int | None = None) -> byte
         NotPicklableError: The value cannot travel.
         ResultTooLargeError: It is larger than ``most_bytes``.
     """
-    if world.rank != 0:
+    if world.rank != 0 and not isinstance(value, EachRanksValue):
         return b""
     try:
         packed = bytes(cloudpickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL))
     except Exception as error:
         raise NotPicklableError(
-            f"The value that rank 0 returned, a {type(value).__name__}, cannot be pickled "
+            f"The value that rank {world.rank} returned, a {_type_name(value)}, cannot be pickled "
             f"({type(error).__name__}: {_first_line(error)}). Return plain values or tensors, for "
             "example model.state_dict() in place of an object that holds open files or processes."
         ) from error
@@ -108,7 +126,7 @@ def pack_result(value: Any, world: World, most_bytes: int | None = None) -> byte
 
 
 def unpack_result(packed: bytes) -> Any:
-    """Unpickles rank 0's value, on the driver.
+    """Unpickles a rank's value, on the driver.
 
     Raises:
         NotPicklableError: The driver lacks what the value is made of.
@@ -117,7 +135,7 @@ def unpack_result(packed: bytes) -> Any:
         return cloudpickle.loads(packed)
     except Exception as error:
         raise NotPicklableError(
-            "The value that rank 0 returned cannot be unpickled on the driver "
+            "The value that a rank returned cannot be unpickled on the driver "
             f"({type(error).__name__}: {_first_line(error)}). Return plain values, or tensors "
             "moved to the CPU, or install on the driver what the value needs."
         ) from error
@@ -159,6 +177,10 @@ def _name(main: object) -> str:
     while isinstance(main, functools.partial):
         main = main.func
     return getattr(main, "__name__", type(main).__name__)
+
+
+def _type_name(value: Any) -> str:
+    return type(value.value if isinstance(value, EachRanksValue) else value).__name__
 
 
 def _first_line(error: BaseException) -> str:

@@ -118,6 +118,24 @@ class DistributedRunner:
             if tracked is not None:
                 tracked.close(ended_by)
 
+    def gather(self, main: Callable[..., Any], **kwargs: Any) -> list[Any]:
+        """Runs ``main(**kwargs)`` as ``run`` does, and returns what it returned in every rank.
+
+        Args:
+            main: The function.
+            **kwargs: Its arguments.
+
+        Returns:
+            The values of all ranks, in the order of ranks. They travel as rank 0's does: keep
+            them small.
+
+        Raises:
+            Exception: What ``run`` raises.
+        """
+        function.check_call(main, kwargs)
+        values: list[Any] = self.run(function.on_each_rank(main), **kwargs)
+        return values
+
     def _open_run(self) -> TrackedRun | None:
         """Opens the MLflow run, where one is wanted."""
         wanted = self.config.tracking
@@ -255,12 +273,18 @@ def _check_on_driver() -> None:
 
 
 def _value(outcomes: list[Outcome]) -> Any:
-    """What rank 0 returned; raises what ended the ranks if something did."""
+    """What rank 0 returned, or each rank if that is wanted; raises what ended the ranks, if any."""
     cause = root_cause(outcomes)
     if cause is not None:
         raise to_error(cause, outcomes)
-    for outcome in outcomes:
-        if outcome.world.rank == 0 and outcome.status == RETURNED:
-            show_notes(outcomes)
-            return function.unpack_result(outcome.payload)
-    raise RunnerError("The ranks were stopped before rank 0 had returned its value.")
+    returned = {one.world.rank: one for one in outcomes if one.status == RETURNED}
+    if 0 not in returned:
+        raise RunnerError("The ranks were stopped before rank 0 had returned its value.")
+    show_notes(outcomes)
+    value = function.unpack_result(returned[0].payload)
+    if not isinstance(value, function.EachRanksValue):
+        return value
+    if len(returned) < returned[0].world.size:
+        raise RunnerError("The ranks were stopped before all had returned their values.")
+    packed = (returned[rank].payload for rank in range(1, len(returned)))
+    return [value.value, *(function.unpack_result(one).value for one in packed)]

@@ -78,9 +78,10 @@ def test_rank_0s_value_is_returned_and_the_driver_stays_without_spark_and_java(t
     [("horovod", rank_functions.train_with_horovod), ("torch", rank_functions.train_with_ddp)],
 )
 def test_unmodified_training_code_ends_with_equal_weights(backend, train):
-    weights = DistributedRunner(num_proc=-2, backend=backend).run(train)
+    weights, of_rank_1 = DistributedRunner(num_proc=-2, backend=backend).gather(train)
     assert len(weights) == 2
     assert weights[0] == weights[1]
+    assert weights == of_rank_1
 
 
 def test_each_rank_knows_its_world():

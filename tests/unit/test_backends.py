@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+from pathlib import Path
 
 import pytest
 
@@ -76,13 +78,10 @@ def test_all_ranks_of_a_host_have_its_number(name):
 
 
 def test_nothing_of_what_torchrun_sets_is_missing():
-    import inspect
-    import re
-
-    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
-
-    source = inspect.getsource(LocalElasticAgent._start_workers)
-    set_by_torchrun = {*re.findall(r'"([A-Z_]+)": ', source), "LOCAL_RANK"}
+    torch = Path(importlib.util.find_spec("torch").origin).parent
+    agent = torch / "distributed/elastic/agent/server/local_elastic_agent.py"
+    function = agent.read_text().partition("def _start_workers")[2].partition("    def ")[0]
+    set_by_torchrun = {*re.findall(r'"([A-Z_]+)": ', function), "LOCAL_RANK"}
     assert len(set_by_torchrun) > 12
     assert set_by_torchrun <= set(environment_of("torch", 1))
 
@@ -115,6 +114,10 @@ class DistBackendError(RuntimeError):
     pass
 
 
+def lost(text):
+    return HorovodInternalError(RuntimeError(text))
+
+
 GLOO = RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:1] Connection closed")
 
 
@@ -122,6 +125,10 @@ GLOO = RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:1] Co
     ("backend", "error", "expected"),
     [
         ("horovod", HorovodInternalError("x"), True),
+        ("horovod", lost("Horovod has been shut down. This was caused by an exception"), True),
+        ("horovod", lost("Mismatched ALLREDUCE tensor shapes: One rank sent"), False),
+        ("horovod", lost("No Adasum operation enabled"), False),
+        ("horovod", lost("Allgather is not supported with Join at this time. "), False),
         ("horovod", ValueError("x"), False),
         ("torch", DistBackendError("x"), True),
         ("torch", GLOO, True),
@@ -131,3 +138,9 @@ GLOO = RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:1] Co
 )
 def test_a_lost_peer_is_told_from_a_cause(backend, error, expected):
     assert get_backend(backend).is_communication_error(error) is expected
+
+
+def test_adasum_which_is_not_there_is_answered_with_what_is():
+    backend = get_backend("horovod")
+    assert "Take op=hvd.Average" in backend.advice(lost("No Adasum operation enabled"))
+    assert backend.advice(lost("Mismatched data types: One rank had type")) == ""

@@ -102,6 +102,24 @@ def test_values_of_other_ranks_are_not_pickled():
     assert function.pack_result(LOCK, replace(RANK_0, rank=1)) == b""
 
 
+def test_values_of_all_ranks_travel_where_they_are_wanted():
+    main = function.on_each_rank(functools.partial(pow, 3))
+    value = function.call(function.pack(main, {"exp": 2}))
+    for rank in range(2):
+        packed = function.pack_result(value, replace(RANK_0, rank=rank))
+        assert function.unpack_result(packed).value == 9
+    with pytest.raises(NotPicklableError, match="rank 1 returned, a lock, cannot be pickled"):
+        function.pack_result(function.EachRanksValue(LOCK), replace(RANK_0, rank=1))
+
+
+def test_a_function_whose_values_are_all_wanted_is_seen_through():
+    main = function.on_each_rank(make_function_over_lock())
+    with pytest.raises(NotPicklableError, match=r"train cannot be sent.*variable 'guard'"):
+        function.pack(main, {})
+    with pytest.raises(TypeError, match="train"):
+        function.check_call(main, {"epochs": 3})
+
+
 def test_a_result_that_the_driver_cannot_unpickle_is_explained():
     with pytest.raises(NotPicklableError, match="cannot be unpickled on the driver"):
         function.unpack_result(b"cnosuchmodule\nthing\n.")

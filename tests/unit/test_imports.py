@@ -19,7 +19,8 @@ HEAVY = {"torch", "horovod", "pyspark", "mlflow", "petastorm"}
 LAYERS = [
     {"errors", "config", "network", "filesystem", "resumable", "facts", "preemption"}
     | {"redaction", "host_metrics", "nearest", "build_horovod", "unwrapping"},
-    {"world", "spark_context", "command_line", "wrong_backend", "gpu_memory"},
+    {"world", "spark_context", "command_line", "wrong_backend", "gpu_memory"}
+    | {"horovod_refusals"},
     {
         "loader_plans",
         "reports",

@@ -35,9 +35,10 @@ pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("spark")]
     [("horovod", rank_functions.train_with_horovod), ("torch", rank_functions.train_with_ddp)],
 )
 def test_unmodified_training_code_ends_with_equal_weights(backend, train):
-    weights = DistributedRunner(num_proc=2, backend=backend).run(train)
+    weights, of_rank_1 = DistributedRunner(num_proc=2, backend=backend).gather(train)
     assert len(weights) == 2
     assert weights[0] == weights[1]
+    assert weights == of_rank_1
 
 
 def test_ranks_are_processes_below_sparks_and_know_no_secret_of_its():
