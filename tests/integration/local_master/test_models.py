@@ -41,12 +41,13 @@ def log_both(can_be_exported: bool) -> dict[str, Any]:
         def __init__(self) -> None:
             super().__init__()
             self.scale = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
+            self.module = torch.nn.Identity()  # Called as what wrappers hold, and only a part.
 
         def forward(self, rows: torch.Tensor) -> torch.Tensor:
             total = rows.sum(dim=1, keepdim=True)
             if not can_be_exported and float(total[0]) > 1e9:
                 total = -total  # What depends on the data cannot be a graph.
-            return total * self.scale
+            return self.module(total * self.scale)
 
     info = log_model(
         Sums(),
