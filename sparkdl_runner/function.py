@@ -119,8 +119,9 @@ def pack_result(value: Any, world: World, most_bytes: int | None = None) -> byte
         ) from error
     if most_bytes is not None and len(packed) > most_bytes:
         raise ResultTooLargeError(
-            f"The value that rank {world.rank} returned takes {len(packed):,} bytes, and Spark carries at "
-            f"most {most_bytes:,}. Write large things to shared storage and return their path."
+            f"The value that rank {world.rank} returned takes {len(packed):,} bytes, and Spark "
+            f"carries at most {most_bytes:,}. Write large things to shared storage and return "
+            "their path."
         )
     return packed
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,10 @@ def converted(data_type: t.DataType) -> pa.DataType | None:
         return None
     if spark_types.is_vector(data_type):
         data_type = t.ArrayType(t.DoubleType())  # What vector_to_array makes.
-    return to_arrow_type(spark_types._with_dtype(data_type, "float32"))
+    written = spark_types._with_dtype(data_type, "float32")
+    if "timezone" in inspect.signature(to_arrow_type).parameters:  # From Spark 4.2 on.
+        return to_arrow_type(written, timezone="UTC")
+    return to_arrow_type(written)
 
 
 def batch_of(directory: Path, arrow: pa.DataType, values: list[Any], **options: Any) -> str:
