@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from sparkdl_runner.checkpoint import attempts, shards
 from sparkdl_runner.checkpoint.errors import CheckpointError, CheckpointStorageError
-from sparkdl_runner.checkpoint.files import DamageError, read_bytes, write_bytes, write_object
+from sparkdl_runner.checkpoint.files import DamageError, read_bytes, write_bytes
 from sparkdl_runner.checkpoint.manifest import (
     MANIFEST,
     FileEntry,
@@ -26,6 +26,7 @@ from sparkdl_runner.checkpoint.manifest import (
 from sparkdl_runner.checkpoint.patience import patiently
 from sparkdl_runner.checkpoint.sealed import BrokenSealError, seal, unseal
 from sparkdl_runner.checkpoint.storage import Storage
+from sparkdl_runner.checkpoint.tensor_files import files_of, state_in
 
 # How long rank 0 waits, once it is done itself, for the others to be.
 RANKS_TIMEOUT_SECONDS = 120.0
@@ -44,7 +45,7 @@ class Job:
     rank: int
     host: str
     objects: Mapping[str, Any]
-    """What to write with ``torch.save``, by path."""
+    """States to write, by the path of the first file of each; see ``tensor_files``."""
     shards: Mapping[str, Any] = field(default_factory=dict)
     """Which parts of which tensors this rank's objects hold, as JSON."""
     hosts: Mapping[int, str] = field(default_factory=dict)
@@ -78,8 +79,9 @@ def write_and_commit(storage: Storage, job: Job, hurry: threading.Event) -> Mani
         raise CheckpointError(f"{storage.shown}/{job.directory} was committed before.")
     try:
         own = [
-            _write(write_object, storage, job, path, value, hurry)
-            for path, value in job.objects.items()
+            _write(storage, job, name, content, hurry)
+            for path, state in job.objects.items()
+            for name, content in files_of(path, state)
         ]
         listing = {
             "rank": job.rank,
@@ -87,7 +89,7 @@ def write_and_commit(storage: Storage, job: Job, hurry: threading.Event) -> Mani
             "files": [dict(vars(entry)) for entry in own],
             "shards": job.shards,
         }
-        entry = _write(write_bytes, storage, job, rank_file(job.rank), seal(listing), hurry)
+        entry = _write(storage, job, rank_file(job.rank), seal(listing), hurry)
         if job.rank:
             return None
         return _commit(storage, job, [*own, entry], hurry)
@@ -148,10 +150,10 @@ def _commit(storage: Storage, job: Job, files: list[FileEntry], hurry: threading
             time.sleep(storage.poll_seconds)
     if job.manifest.sharded:
         content = seal(shards.merge(parts))
-        files.append(_write(write_bytes, storage, job, shards.METADATA, content, hurry))
+        files.append(_write(storage, job, shards.METADATA, content, hurry))
     _require_latest(storage, job, hurry)
     manifest = replace(job.manifest, files=tuple(sorted(files, key=lambda entry: entry.path)))
-    _write(write_bytes, storage, job, MANIFEST, manifest.to_bytes(), hurry)
+    _write(storage, job, MANIFEST, manifest.to_bytes(), hurry)
     return manifest
 
 
@@ -167,12 +169,7 @@ def _require_latest(storage: Storage, job: Job, hurry: threading.Event) -> None:
 
 
 def _write(
-    write: Callable[[Storage, str, str, Any], FileEntry],
-    storage: Storage,
-    job: Job,
-    path: str,
-    content: Any,
-    hurry: threading.Event,
+    storage: Storage, job: Job, path: str, content: bytes, hurry: threading.Event
 ) -> FileEntry:
     """Writes a file of the checkpoint, anew where the storage failed half-way."""
     tries = 0
@@ -182,7 +179,7 @@ def _write(
         tries += 1
         if tries > 1:
             storage.delete(f"{job.directory}/{path}")
-        return write(storage, job.directory, path, content)
+        return write_bytes(storage, job.directory, path, content)
 
     return patiently(storage, once, hurry)
 
@@ -214,8 +211,9 @@ def _remove_partial(storage: Storage, job: Job) -> None:
     try:
         names = storage.names(job.directory)
         if job.rank:
-            own = {f"{job.directory}/{path}" for path in (*job.objects, rank_file(job.rank))}
-            names = [name for name in names if name in own]
+            own = {state_in(f"{job.directory}/{path}") for path in job.objects}
+            own.add(f"{job.directory}/{rank_file(job.rank)}")
+            names = [name for name in names if state_in(name) in own]
         # A manifest may be there in part, if the disk became full with it.
         for name in sorted(names, key=lambda name: not name.endswith(f"/{MANIFEST}")):
             storage.delete(name)

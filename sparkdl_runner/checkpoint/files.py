@@ -8,10 +8,12 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, BinaryIO, TypeVar
 
+from sparkdl_runner.checkpoint import tensor_files
 from sparkdl_runner.checkpoint.manifest import FileEntry
-from sparkdl_runner.checkpoint.storage import NewFile, Storage
+from sparkdl_runner.checkpoint.storage import Storage
 
 # Large enough that hashing and writing, which run beside the training, seldom ask for the GIL.
 _PIECE_BYTES = 4 << 20
@@ -39,73 +41,22 @@ class UnreadableError(DamageError):
     """A file may be as it was; the storage that holds it does not let it be read."""
 
 
-class _HashedFile:
-    """A new file that counts and hashes what passes through; what ``torch.save`` writes to.
-
-    An error of the storage is kept for ``close`` to raise, since the native code that calls
-    ``write`` does not let exceptions through.
-    """
-
-    def __init__(self, file: NewFile) -> None:
-        self._file = file
-        self._sha256 = hashlib.sha256()
-        self._size_bytes = 0
-        self._error: BaseException | None = None
-
-    def write(self, data: Any) -> int:
-        whole = memoryview(data).cast("B")
-        if self._error is None:
-            try:
-                for start in range(0, len(whole), _PIECE_BYTES):
-                    piece = whole[start : start + _PIECE_BYTES]
-                    self._sha256.update(piece)
-                    self._file.write(piece)
-            except BaseException as error:
-                self._error = error
-        self._size_bytes += len(whole)
-        return len(whole)
-
-    def flush(self) -> None:
-        """Part of what ``torch.save`` expects; ``close`` flushes."""
-
-    def fail(self, error: BaseException) -> None:
-        """Gives the file up."""
-        self._error = self._error or error
-
-    def close(self) -> None:
-        try:
-            self._file.close()
-        except BaseException as error:
-            self._error = self._error or error
-        if self._error is not None:
-            raise self._error
-
-    def entry(self, path: str) -> FileEntry:
-        return FileEntry(path=path, size_bytes=self._size_bytes, sha256=self._sha256.hexdigest())
-
-
-def write_object(storage: Storage, directory: str, path: str, value: Any) -> FileEntry:
-    """Writes ``value`` with ``torch.save`` as a new file, and flushes it."""
-    import torch
-
-    return _write(storage, directory, path, lambda file: torch.save(value, file))
-
-
 def write_bytes(storage: Storage, directory: str, path: str, content: bytes) -> FileEntry:
     """Writes ``content`` as a new file, and flushes it."""
-    return _write(storage, directory, path, lambda file: file.write(content))
-
-
-def _write(
-    storage: Storage, directory: str, path: str, fill: Callable[[_HashedFile], Any]
-) -> FileEntry:
-    file = _HashedFile(storage.create(f"{directory}/{path}"))
+    digest = hashlib.sha256()
+    whole = memoryview(content)
+    file = storage.create(f"{directory}/{path}")
     try:
-        fill(file)
-    except BaseException as error:
-        file.fail(error)
+        for start in range(0, len(whole), _PIECE_BYTES):
+            piece = whole[start : start + _PIECE_BYTES]
+            digest.update(piece)
+            file.write(piece)
+    except BaseException:
+        with suppress(Exception):  # What went wrong before is the one to tell.
+            file.close()
+        raise
     file.close()
-    return file.entry(path)
+    return FileEntry(path=path, size_bytes=len(whole), sha256=digest.hexdigest())
 
 
 def read_bytes(storage: Storage, name: str, *, limit_bytes: int = 1 << 30) -> bytes:
@@ -229,7 +180,10 @@ class Fetched:
         return self._paths[path]
 
     def load(self, path: str) -> Any:
-        """What ``write_object`` was given, with all tensors in host memory.
+        """What ``tensor_files.files_of`` was given, with all tensors in host memory.
+
+        All of its files must have been found good. Those of an older format are pickled, and
+        loaded with ``weights_only``.
 
         Raises:
             DamageError: It was written by something that is not of this package.
@@ -237,10 +191,16 @@ class Fetched:
         import torch
 
         try:
+            if path.endswith(tensor_files.SUFFIX):
+                return tensor_files.value_of(path, self._read)
             return torch.load(self.path(path), weights_only=True, map_location="cpu")
         except Exception as error:  # Its bytes are as they were written, but what wrote them?
             reason = f"{type(error).__name__}: {error}"
             raise DamageError(f"{path} cannot be loaded ({reason})") from error
+
+    def _read(self, path: str) -> bytes:
+        with open(self.path(path), "rb") as file:
+            return file.read()
 
     def close(self) -> None:
         """Removes the copies."""

@@ -1,8 +1,9 @@
 """The manifest: what a checkpoint holds, written last, as its commit.
 
-``step-N/attempt-A`` holds ``model.pt``, ``optimizer.pt`` and ``extra.pt``, or ``sharded/``;
-``rng-R.pt`` and ``rank-R.json`` of each rank; and ``manifest.json``. Readers trust only what the
-manifest lists; a directory without one is not a checkpoint.
+``step-N/attempt-A`` holds the states ``model``, ``optimizer`` and ``extra``, or ``sharded/``;
+``rng-R`` and ``rank-R.json`` of each rank; and ``manifest.json``. Readers trust only what the
+manifest lists; a directory without one is not a checkpoint. How a state is written is in
+``tensor_files``; in format version 1 it was what ``torch.save`` writes.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkdl_runner.checkpoint.sealed import BrokenSealError, seal, unseal
+from sparkdl_runner.checkpoint.tensor_files import state_in
 
 MANIFEST = "manifest.json"
-MODEL, OPTIMIZER, EXTRA = "model.pt", "optimizer.pt", "extra.pt"
-FORMAT_VERSION = 1
+MODEL, OPTIMIZER, EXTRA = "model", "optimizer", "extra"
+FORMAT_VERSION = 2
+_READABLE_VERSIONS = (1, FORMAT_VERSION)
 
 _NAME = re.compile(r"step-(0|[1-9][0-9]{0,17})/attempt-(0|[1-9][0-9]{0,17})")
 
@@ -76,9 +79,10 @@ class Manifest:
         """Where it belongs."""
         return Name(step=self.step, attempt=self.attempt)
 
-    def holds(self, path: str) -> bool:
-        """Whether there is a file of that name."""
-        return any(entry.path == path for entry in self.files)
+    def entries(self, state: str) -> list[FileEntry]:
+        """The files of a state, the first one first; none if the checkpoint does not hold it."""
+        found = [entry for entry in self.files if state_in(entry.path) == state]
+        return sorted(found, key=lambda entry: "~" in entry.path)
 
     def to_bytes(self) -> bytes:
         """The content of ``manifest.json``."""
@@ -94,10 +98,10 @@ class Manifest:
         """
         fields = unseal(text)
         version = fields.get("format_version")
-        if version != FORMAT_VERSION:
+        if version not in _READABLE_VERSIONS:
             raise BrokenSealError(
                 f"it has format version {version!r}, and this version of sparkdl_runner reads "
-                f"version {FORMAT_VERSION}"
+                f"versions up to {FORMAT_VERSION}"
             )
         try:
             return cls(**{**fields, "files": read_entries(fields["files"])})
@@ -110,9 +114,9 @@ def rank_file(rank: int) -> str:
     return f"rank-{rank}.json"
 
 
-def generators_file(rank: int) -> str:
-    """Where a rank keeps the states of its random number generators."""
-    return f"rng-{rank}.pt"
+def generators_state(rank: int) -> str:
+    """What the states of a rank's random number generators are called."""
+    return f"rng-{rank}"
 
 
 def read_entries(entries: list[Mapping[str, Any]]) -> tuple[FileEntry, ...]:

@@ -17,12 +17,13 @@ from sparkdl_runner.checkpoint.manifest import (
     OPTIMIZER,
     Manifest,
     Name,
-    generators_file,
+    generators_state,
 )
 from sparkdl_runner.checkpoint.patience import patiently
 from sparkdl_runner.checkpoint.peers import Peers, any_rank
 from sparkdl_runner.checkpoint.sealed import BrokenSealError, unseal
 from sparkdl_runner.checkpoint.storage import Storage
+from sparkdl_runner.checkpoint.tensor_files import state_in
 from sparkdl_runner.checkpoint.verify import read_manifest
 from sparkdl_runner.unwrapping import is_sharded
 
@@ -201,8 +202,8 @@ class _Candidate:
             # Together the ranks look at all of them; each reads what it needs once more.
             order = [entry.path for entry in self._manifest.files].index(path)
             return order % self._peers.size == self._peers.rank
-        own = {MODEL, OPTIMIZER, EXTRA, generators_file(self._peers.rank)}
-        return self._peers.rank == 0 or path in own
+        own = {MODEL, OPTIMIZER, EXTRA, generators_state(self._peers.rank)}
+        return self._peers.rank == 0 or state_in(path) in own
 
     def _mismatch(self) -> str | None:
         manifest, target = self._manifest, self._target
@@ -224,21 +225,18 @@ class _Candidate:
 
     def _load(self) -> _Loaded:
         loaded = _Loaded()
-        manifest, target, fetched = self._manifest, self._target, self._fetched
+        manifest, target = self._manifest, self._target
         problem = None
         try:
-            if manifest.holds(EXTRA):
-                loaded.extra = fetched.load(EXTRA)
-            own = generators_file(self._peers.rank)
-            if manifest.holds(own):
-                loaded.generators = fetched.load(own)
+            loaded.extra = self._load_state(EXTRA)
+            loaded.generators = self._load_state(generators_state(self._peers.rank))
             if manifest.sharded:
                 problem = self._load_shards(loaded)
             else:
                 if target.model is not None:
-                    loaded.model = fetched.load(MODEL)
+                    loaded.model = self._load_state(MODEL)
                 if target.optimizer is not None:
-                    loaded.optimizer = fetched.load(OPTIMIZER)
+                    loaded.optimizer = self._load_state(OPTIMIZER)
                     here = target.optimizer.state_dict()
                     problem = mismatch.groups_problem(loaded.optimizer, here)
         except (DamageError, BrokenSealError, OSError) as damage:
@@ -246,6 +244,11 @@ class _Candidate:
         self._agree_whole()
         self._agree_match(problem)
         return loaded
+
+    def _load_state(self, state: str) -> Any:
+        """A state of which all files are whole; None if the checkpoint does not hold it."""
+        entries = self._manifest.entries(state)
+        return self._fetched.load(entries[0].path) if entries else None
 
     def _load_shards(self, loaded: _Loaded) -> str | None:
         target = self._target
@@ -263,9 +266,9 @@ class _Candidate:
             if problem:
                 return problem
         reading = sharded.Reading(metadata, sharded.joined(state))
-        entries = {entry.path: entry for entry in self._manifest.files}
         for path in sorted(reading.files()):
-            self._fetched.check(entries[path])
+            for entry in self._manifest.entries(state_in(path)):
+                self._fetched.check(entry)
             loaded.contents[path] = self._fetched.load(path)
         loaded.sharded = (reading, state)
         return None

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sparkdl_runner.checkpoint.shards import shards_file
+from sparkdl_runner.checkpoint.shards import shards_state
+from sparkdl_runner.checkpoint.tensor_files import SUFFIX
 
 
 def state_of(model: Any, optimizer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -61,7 +62,7 @@ def own_part(state: Mapping[str, Any], rank: int) -> tuple[dict[str, Any], dict[
         rank: This rank. Rank 0 writes what is not sharded.
 
     Returns:
-        The content of ``shards_file(rank)``, and its description for ``shards.merge``.
+        The content of ``shards_state(rank)``, and its description for ``shards.merge``.
     """
     import torch
     from torch.distributed.checkpoint import DefaultSavePlanner
@@ -76,7 +77,7 @@ def own_part(state: Mapping[str, Any], rank: int) -> tuple[dict[str, Any], dict[
     values = {name: value for name, value in state.items() if not isinstance(value, torch.Tensor)}
     planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     planner.set_up_planner(tensors, None, rank == 0)
-    path = shards_file(rank)
+    path = f"{shards_state(rank)}{SUFFIX}"
     content: dict[str, Any] = {"tensors": {}, "values": values if rank == 0 else {}}
     about: dict[str, Any] = {
         "tensors": {},

@@ -15,9 +15,9 @@ from sparkdl_runner.checkpoint.errors import CheckpointError
 METADATA = "sharded/metadata.json"
 
 
-def shards_file(rank: int) -> str:
-    """Where a rank keeps its shards."""
-    return f"sharded/rank-{rank}.pt"
+def shards_state(rank: int) -> str:
+    """What a rank's shards are called; see ``tensor_files``."""
+    return f"sharded/rank-{rank}"
 
 
 def merge(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

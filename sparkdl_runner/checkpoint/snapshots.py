@@ -20,11 +20,12 @@ from sparkdl_runner.checkpoint.manifest import (
     MODEL,
     OPTIMIZER,
     Manifest,
-    generators_file,
+    generators_state,
 )
 from sparkdl_runner.checkpoint.peers import Peers, TorchPeers
-from sparkdl_runner.checkpoint.shards import shards_file
+from sparkdl_runner.checkpoint.shards import shards_state
 from sparkdl_runner.checkpoint.storage import Storage
+from sparkdl_runner.checkpoint.tensor_files import SUFFIX, require_savable
 from sparkdl_runner.unwrapping import is_sharded
 
 # What a save needs beside the tensors: names, lists, the states of generators.
@@ -73,13 +74,13 @@ class Snapshots:
         manifest = _manifest(given, attempt, part, in_shards)
         self._require_room(given.step, part.objects, attempt)
         self._copies.begin()
-        copies = {path: self._copies.take(value) for path, value in part.objects.items()}
+        copies = {state: self._copies.take(value) for state, value in part.objects.items()}
         self._copies.end()
         return Job(
             manifest=manifest,
             rank=rank,
             host=attempt.host,
-            objects=copies,
+            objects={f"{state}{SUFFIX}": value for state, value in copies.items()},
             shards=part.shards,
             hosts=dict(enumerate(attempt.hosts)),
         )
@@ -105,7 +106,7 @@ class _Part:
     """What this rank is to write, not copied yet."""
 
     objects: dict[str, Any] = field(default_factory=dict)
-    """By path."""
+    """By the name of the state."""
     shards: dict[str, Any] = field(default_factory=dict)
     """See ``Job``."""
     model: Mapping[str, Any] = field(default_factory=dict)
@@ -120,20 +121,20 @@ def _part_of(given: Given, peers: Peers, in_shards: bool) -> _Part:
         state = sharded.state_of(given.model, given.optimizer)
         part.model = state[0]
         content, part.shards = sharded.own_part(sharded.joined(state), peers.rank)
-        plain.require_loadable("the model's or optimizer's state", content["values"])
-        objects[shards_file(peers.rank)] = content
+        require_savable("the model's or optimizer's state", content["values"])
+        objects[shards_state(peers.rank)] = content
     elif peers.rank == 0:
         if given.model is not None:
             part.model = objects[MODEL] = given.model.state_dict()
-            plain.require_loadable("model.state_dict()", part.model)
+            require_savable("model.state_dict()", part.model)
         if given.optimizer is not None:
             objects[OPTIMIZER] = given.optimizer.state_dict()
-            plain.require_loadable("optimizer.state_dict()", objects[OPTIMIZER])
+            require_savable("optimizer.state_dict()", objects[OPTIMIZER])
     if given.extra is not None:
-        plain.require_loadable("extra", given.extra)
+        require_savable("extra", given.extra)
         if peers.rank == 0:
             objects[EXTRA] = given.extra
-    objects[generators_file(peers.rank)] = generators.capture()
+    objects[generators_state(peers.rank)] = generators.capture()
     return part
 
 

@@ -44,8 +44,7 @@ def judge_torch(facts: dict[str, Any], where: str) -> Finding:
         return problem(
             check,
             f"{found}, is too old.",
-            expected=f"torch {in_words(limits)} (earlier ones have a known security hole in "
-            "loading checkpoints: CVE-2026-24747)",
+            expected=f"torch {in_words(limits)}",
             advice=f"{install}.",
             where=where,
         )

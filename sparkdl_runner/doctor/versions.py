@@ -7,7 +7,7 @@ import re
 # As in setup.cfg, which a test compares: the least version, and the first that is too new.
 SUPPORTED = {
     "pyspark": ("3.5", "5"),
-    "torch": ("2.10", "3"),
+    "torch": ("2.3", "3"),
     "horovod": ("0.28.1", "0.29"),
     "petastorm": ("0.12.1", "0.13"),
     "mlflow": ("2.13", "4"),

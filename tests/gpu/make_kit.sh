@@ -37,7 +37,7 @@ platforms=()
 for name in _2_28 _2_17 _2_12 2014 2010; do platforms+=(--platform "manylinux${name}_x86_64"); done
 "$python" -m pip download --quiet --no-deps --only-binary :all: --python-version "$version" \
     --implementation cp "${platforms[@]}" --constraint conf/constraints-modern.txt \
-    --dest "$kit/wheels" cloudpickle nvidia-ml-py==13.615.71 psutil pyarrow \
+    --dest "$kit/wheels" cloudpickle nvidia-ml-py==13.615.71 psutil pyarrow safetensors \
     pytest iniconfig packaging pluggy pygments pytest-timeout >&2 ||
     fail "pip could not get the wheels (see above)."
 

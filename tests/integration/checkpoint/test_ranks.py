@@ -69,11 +69,11 @@ def test_damage_that_one_rank_sees_makes_all_take_the_one_before(tmp_path):
     backend = "torch"
     arguments = {"backend": backend, "directory": str(tmp_path)}
     run(backend, 2, functions.train, **arguments, steps=8)
-    (tmp_path / "step-8/attempt-0/rng-1.pt").write_bytes(b"?")
+    (tmp_path / "step-8/attempt-0/rng-1.safetensors").write_bytes(b"?")
     again = run(backend, 2, functions.train, **arguments, steps=4)
     assert [rank["restored"] for rank in again] == [4, 4]
     for rank in again:
-        assert any("rng-1.pt has 1 bytes" in message for message in rank["warnings"])
+        assert any("rng-1.safetensors has 1 bytes" in message for message in rank["warnings"])
 
 
 def test_a_directory_that_is_not_shared_is_said_at_once(tmp_path):
@@ -149,7 +149,9 @@ def test_a_sharded_model_goes_on_to_the_same_bits(sharded, tmp_path):
 
 def test_damage_of_any_shard_is_seen(sharded, tmp_path):
     damaged = {}
-    for number, file in enumerate(("sharded/rank-1.pt", "sharded/metadata.json", "rank-1.json")):
+    for number, file in enumerate(
+        ("sharded/rank-1.safetensors", "sharded/metadata.json", "rank-1.json")
+    ):
         directory = tmp_path / str(number)
         shutil.copytree(sharded[0], directory)
         path = directory / "step-4/attempt-0" / file
@@ -215,11 +217,13 @@ def test_checkpoints_on_s3(s3, caplog, capfd):
     left = filesystem.get_file_info(fs.FileSelector("checkpoints/a/b", recursive=True))
     # Nothing is left of what was removed, neither files nor names of directories.
     assert not [info.path for info in left if "step-1" in info.path or "step-2" in info.path]
-    with filesystem.open_output_stream("checkpoints/a/b/step-4/attempt-0/model.pt") as stream:
+    with filesystem.open_output_stream(
+        "checkpoints/a/b/step-4/attempt-0/model.safetensors"
+    ) as stream:
         stream.write(b"cut")
     other = torch.nn.Linear(300, 300)
     with CheckpointManager(url, storage_options=s3) as checkpoints:
-        with pytest.warns(UserWarning, match=r"model\.pt has 3 bytes") as warned:
+        with pytest.warns(UserWarning, match=r"model\.safetensors has 3 bytes") as warned:
             restored = checkpoints.restore(other)
         assert restored.step == 3
         assert restored.path == f"{url}/step-3/attempt-0"

@@ -20,10 +20,10 @@ OLD, NEW = "step-1/attempt-0", "step-2/attempt-0"
 FILES = [
     "manifest.json",
     "rank-0.json",
-    "model.pt",
-    "optimizer.pt",
-    "extra.pt",
-    "rng-0.pt",
+    "model.safetensors",
+    "optimizer.safetensors",
+    "extra.safetensors",
+    "rng-0.safetensors",
 ]
 
 
@@ -132,10 +132,12 @@ def test_a_restore_takes_the_one_before(copied, file, harm):
 
 def test_what_is_passed_over_is_said(copied):
     directory, _ = copied
-    (directory / NEW / "model.pt").unlink()
+    (directory / NEW / "model.safetensors").unlink()
     with (
         CheckpointManager(directory) as checkpoints,
-        pytest.warns(UserWarning, match=r"step-2/attempt-0 is passed over .*model\.pt is gone"),
+        pytest.warns(
+            UserWarning, match=r"step-2/attempt-0 is passed over .*model\.safetensors is gone"
+        ),
     ):
         assert checkpoints.restore().step == 1
 
@@ -143,7 +145,7 @@ def test_what_is_passed_over_is_said(copied):
 def test_if_nothing_is_whole_training_begins_from_the_start(copied):
     directory, _ = copied
     for name in (OLD, NEW):
-        (directory / name / "rng-0.pt").write_bytes(b"")
+        (directory / name / "rng-0.safetensors").write_bytes(b"")
     with (
         CheckpointManager(directory) as checkpoints,
         pytest.warns(UserWarning, match="None of the 2 checkpoints"),
@@ -168,10 +170,14 @@ def test_whole_files_of_something_else_are_damage(copied):
     directory, weights = copied
     storage = open_storage(directory_url(directory))
     manifest = Manifest.from_bytes((directory / NEW / MANIFEST).read_bytes())
-    (directory / NEW / "model.pt").unlink()
+    (directory / NEW / "model.safetensors").unlink()
     (directory / NEW / MANIFEST).unlink()
-    forged = write_bytes(storage, NEW, "model.pt", b"cos\nsystem\n(S'touch /tmp/owned'\ntR.")
-    files = tuple(forged if entry.path == "model.pt" else entry for entry in manifest.files)
+    forged = write_bytes(
+        storage, NEW, "model.safetensors", b"cos\nsystem\n(S'touch /tmp/owned'\ntR."
+    )
+    files = tuple(
+        forged if entry.path == "model.safetensors" else entry for entry in manifest.files
+    )
     write_bytes(storage, NEW, MANIFEST, replace(manifest, files=files).to_bytes())
     assert restored_step(directory, weights) == 1
 
@@ -180,7 +186,7 @@ def test_a_manifest_of_a_later_format_is_passed_over(copied):
     directory, weights = copied
     path = directory / NEW / "manifest.json"
     fields = unseal(path.read_bytes())
-    path.write_bytes(seal({**fields, "format_version": 2}))
+    path.write_bytes(seal({**fields, "format_version": 3}))
     assert restored_step(directory, weights) == 1
     path.write_bytes(seal({"format_version": 1, "step": 2}))
     assert restored_step(directory, weights) == 1

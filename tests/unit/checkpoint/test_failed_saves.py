@@ -60,7 +60,9 @@ def fail_writes(
     monkeypatch.setattr(_NewLocalFile, "write", write)
 
 
-@pytest.mark.parametrize("file", ["model.pt", "rng-0.pt", "rank-0.json", "manifest.json"])
+@pytest.mark.parametrize(
+    "file", ["model.safetensors", "rng-0.safetensors", "rank-0.json", "manifest.json"]
+)
 @pytest.mark.parametrize("after_bytes", [0, 100])
 @pytest.mark.parametrize("told_by", ["save", "wait", "close"])
 def test_a_disk_that_becomes_full(tmp_path, monkeypatch, file, after_bytes, told_by):
@@ -105,7 +107,7 @@ def test_what_will_not_pass_is_not_tried_again(tmp_path, monkeypatch):
 
 
 def test_the_first_save_has_nothing_to_fall_back_to(tmp_path, monkeypatch):
-    fail_writes(monkeypatch, "rng-0.pt", errno.EIO)
+    fail_writes(monkeypatch, "rng-0.safetensors", errno.EIO)
     checkpoints = CheckpointManager(tmp_path, asynchronous=False)
     with pytest.raises(CheckpointError, match=r"Input/output error\. There is no earlier"):
         checkpoints.save(1)
@@ -260,7 +262,7 @@ def test_metrics_and_steps_of_another_type_are_refused(tmp_path):
 
 
 def test_an_error_of_the_training_is_not_covered_by_one_of_the_save(tmp_path, monkeypatch):
-    fail_writes(monkeypatch, "rng-0.pt")
+    fail_writes(monkeypatch, "rng-0.safetensors")
 
     def train():
         with CheckpointManager(tmp_path) as checkpoints:
@@ -312,7 +314,13 @@ def test_flushed_before_it_counts(tmp_path, monkeypatch):
     save_steps(tmp_path, 1)
     place = "step-1/attempt-0"
     begun = events.index(("create", f"{place}/manifest.json"))
-    for file in ("model.pt", "optimizer.pt", "extra.pt", "rng-0.pt", "rank-0.json"):
+    for file in (
+        "model.safetensors",
+        "optimizer.safetensors",
+        "extra.safetensors",
+        "rng-0.safetensors",
+        "rank-0.json",
+    ):
         flushed = events.index(("fsync", f"{tmp_path}/{place}/{file}"))
         assert events.index(("fsync", f"{tmp_path}/{place}"), flushed) < begun
     assert events.index(("fsync", f"{tmp_path}/{place}/manifest.json")) > begun
@@ -345,7 +353,11 @@ def test_rank_0_names_who_is_missing_and_hurries_when_training_failed(tmp_path, 
 
     def job(rank):
         return commit.Job(
-            manifest=manifest, rank=rank, host="h", objects={f"x-{rank}.pt": rank}, hosts=hosts
+            manifest=manifest,
+            rank=rank,
+            host="h",
+            objects={f"x-{rank}.safetensors": rank},
+            hosts=hosts,
         )
 
     assert commit.write_and_commit(storage, job(2), threading.Event()) is None

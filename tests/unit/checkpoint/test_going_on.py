@@ -67,8 +67,8 @@ def test_tied_weights_stay_tied_and_views_are_saved_without_the_rest(tmp_path):
     assert first.data_ptr() == second.data_ptr()
     assert restored.extra["channels_last"].is_contiguous(memory_format=torch.channels_last)
     place = tmp_path / "step-1" / "attempt-0"
-    assert (place / "extra.pt").stat().st_size < 40_000
-    assert (place / "model.pt").stat().st_size < 1.2 * 300 * 300 * 4
+    assert (place / "extra.safetensors").stat().st_size < 40_000
+    assert (place / "model.safetensors").stat().st_size < 1.2 * 300 * 300 * 4
 
 
 def test_a_changing_model_leaves_no_buffers_behind():
@@ -216,7 +216,7 @@ def test_a_rank_that_is_new_is_seeded_by_step_and_rank(tmp_path):
     assert len({value for draw in draws for value in draw}) == 9
     save_steps(tmp_path, 4)
     (checkpoint,) = (tmp_path / "step-4").iterdir()
-    assert (checkpoint / "rng-0.pt").exists()
+    assert (checkpoint / "rng-0.safetensors").exists()
 
 
 def test_generators_saved_without_a_gpu_go_on_with_one(monkeypatch):

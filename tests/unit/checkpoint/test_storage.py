@@ -121,14 +121,16 @@ def test_checkpoints_on_any_fsspec_filesystem(url):
 def test_damage_on_any_fsspec_filesystem(url):
     weights = save_steps(url, 1, 2)
     memory = fsspec.filesystem("memory")
-    (path,) = (path for path in memory.find("/") if path.endswith("step-2/attempt-0/model.pt"))
+    (path,) = (
+        path for path in memory.find("/") if path.endswith("step-2/attempt-0/model.safetensors")
+    )
     content = bytearray(memory.cat(path))
     content[len(content) // 2] ^= 1
     memory.pipe(path, bytes(content))
     training = Training()
     with (
         CheckpointManager(url) as checkpoints,
-        pytest.warns(UserWarning, match=r"model\.pt was changed"),
+        pytest.warns(UserWarning, match=r"model\.safetensors was changed"),
     ):
         assert checkpoints.restore(training.model, training.optimizer).step == 1
     assert equal(training.weights(), weights[1])
