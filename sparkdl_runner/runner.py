@@ -19,7 +19,8 @@ from sparkdl_runner.reports import Reports
 from sparkdl_runner.restarts import Restarts
 from sparkdl_runner.tracking.datasets import converters_in
 from sparkdl_runner.tracking.opening import is_set_up
-from sparkdl_runner.tracking.progress_bar import ProgressBar
+from sparkdl_runner.tracking.progress_bar import ProgressBar, is_watched
+from sparkdl_runner.tracking.progress_lines import ProgressLines
 from sparkdl_runner.tracking.rank_run import RunTicket
 from sparkdl_runner.tracking.settings import Tracking
 
@@ -92,7 +93,7 @@ class DistributedRunner:
         function.check_call(main, kwargs)
         _check_on_driver()
         packed = function.pack(main, kwargs)
-        bar = ProgressBar()
+        bar = ProgressBar() if is_watched() else ProgressLines()
         self.mlflow_run_id = None
         tracked: TrackedRun | None = None
         ended_by: BaseException | None = None

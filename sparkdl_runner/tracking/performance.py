@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,6 +52,13 @@ class Counts:
             running_seconds=self.running_seconds + other.running_seconds,
             seconds={part: self.seconds[part] + other.seconds[part] for part in PARTS},
         )
+
+
+def samples_per_second(ranks: Iterable[Counts]) -> float:
+    """The rate of all ranks since they began, which is the one that is shown; 0 if unknown."""
+    counted = list(ranks)
+    running = max((one.running_seconds for one in counted), default=0.0)
+    return sum(one.samples for one in counted) / running if running > 0 else 0.0
 
 
 class Performance:

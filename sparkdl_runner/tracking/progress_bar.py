@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 import time
 import warnings
@@ -24,8 +25,8 @@ class ProgressBar(Reports):
         self._bar: Any = None
         self._shown: tuple[Any, ...] = ()
         self._seconds = 0.0
-        self._in_notebook = bool({"ipykernel", "dbruntime"} & sys.modules.keys())
-        self._is_wanted = self._in_notebook or _is_terminal(sys.stderr)
+        self._in_notebook = _in_notebook()
+        self._is_wanted = is_watched()
 
     def progress(self, world: World, report: dict[str, Any]) -> None:
         """See ``Reports.progress``."""
@@ -87,5 +88,12 @@ class ProgressBar(Reports):
         self._bar.start_t = self._bar.last_print_t - self._seconds
 
 
-def _is_terminal(stream: Any) -> bool:
-    return stream is not None and hasattr(stream, "isatty") and bool(stream.isatty())
+def is_watched() -> bool:
+    """Whether there is somebody to see a bar: in a notebook, or at a terminal."""
+    stream = sys.stderr
+    is_terminal = stream is not None and hasattr(stream, "isatty") and bool(stream.isatty())
+    return (_in_notebook() or is_terminal) and importlib.util.find_spec("tqdm") is not None
+
+
+def _in_notebook() -> bool:
+    return bool({"ipykernel", "dbruntime"} & sys.modules.keys())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from sparkdl_runner import facts
@@ -36,6 +37,8 @@ def begin(rank: int, run: Mapping[str, Any] | None, send: Send, *, trace_steps: 
         recorder.start()
         prepare(RankRun(**run), recorder)
     metrics.use(recorder)
+    with suppress(OSError):  # The agent is gone, and this process will be.
+        recorder.flush()  # The driver says so when all ranks have come so far.
     return recorder
 
 

@@ -23,7 +23,7 @@ from sparkdl_runner.tracking.note import NOTE_TAG, may_replace, note
 from sparkdl_runner.tracking.opening import ATTEMPT_TAG, Opened, open_run
 from sparkdl_runner.tracking.past import Past
 from sparkdl_runner.tracking.performance import SYSTEM_PREFIX
-from sparkdl_runner.tracking.rank_run import RunTicket
+from sparkdl_runner.tracking.rank_run import NAME_TAG, RunTicket
 from sparkdl_runner.tracking.ranks_heard import RanksHeard
 from sparkdl_runner.tracking.recorder import Entry
 from sparkdl_runner.tracking.run_folder import RunFolder
@@ -62,6 +62,7 @@ class TrackedRun(Reports):
         self._opened = opened
         self._lease = lease
         self.run_id: str = opened.run.info.run_id
+        self._run_name: str = opened.run.info.run_name or self.run_id
         self._credentials = credentials(opened.uri)
         self._redact = Redactor(secrets_of() + secrets_of(self._credentials))
         self._spool = Spool(default_folder() / f"{self.run_id}.jsonl")
@@ -126,7 +127,7 @@ class TrackedRun(Reports):
             place = f"{host.rstrip('/')}/ml/experiments/{info.experiment_id}/runs/{info.run_id}"
         else:
             place = f"{info.run_id} in {uri} (mlflow ui --backend-store-uri {uri})"
-        return f"run {info.run_name}: {place}"
+        return f"run {self._run_name}: {place}"
 
     def describe(
         self,
@@ -160,7 +161,7 @@ class TrackedRun(Reports):
         reaches = single_host or is_remote(self._opened.uri)
         return RunTicket(
             run_id=self.run_id,
-            run_name=info.run_name or "",
+            run_name=self._run_name,
             experiment_id=info.experiment_id,
             artifact_uri=info.artifact_uri,
             tracking_uri=self._opened.uri,
@@ -201,6 +202,8 @@ class TrackedRun(Reports):
             self._say(placement)
         if report["entries"]:
             self._say(report["entries"])
+            names = [entry[2] for entry in report["entries"] if entry[:2] == ["tag", NAME_TAG]]
+            self._run_name = names[-1] if names else self._run_name
 
     def host_metrics(self, world: World, values: dict[str, float]) -> None:
         """See ``Reports.host_metrics``."""
@@ -244,6 +247,8 @@ class TrackedRun(Reports):
             self._delivery.close(0)
             for told in [*self._problems, *self._journal.problems, *self._delivery.refused]:
                 _show(f"MLflow: {self._redact(told)}.")
+            # Once more, below all that ranks have said.
+            _show(f"MLflow {self.where}")
 
     def _close(self, error: BaseException | None) -> None:
         seconds, folder = self._settings.delivery_timeout_seconds, str(self._folder.path)

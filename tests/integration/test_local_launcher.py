@@ -69,7 +69,10 @@ def test_rank_0s_value_is_returned_and_the_driver_stays_without_spark_and_java(t
         PATH="/nonexistent",
         JAVA_HOME="/nonexistent",
     )
-    assert done.stderr == ""
+    assert done.stderr.splitlines() == [
+        "sparkdl_runner: 2 ranks on 1 host started",
+        *["sparkdl_runner: 1 rank on 1 host started"] * 2,
+    ]
     assert done.stdout.splitlines() == ["123", "113", "100", "[]"]
 
 
