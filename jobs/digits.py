@@ -133,11 +133,24 @@ def convert_and_train(
         phases.end("launch, train and log")
     return {
         **result,
+        "samples_per_second": logged_rate(runner.mlflow_run_id, arguments.tracking_uri),
         "backend": arguments.backend,
         "world_size": arguments.np,
         "run_id": runner.mlflow_run_id,
         "tracking_uri": Redactor()(arguments.tracking_uri),
     }
+
+
+def logged_rate(run_id: str | None, tracking_uri: str) -> float:
+    """Samples per second as the run's page has them, where the checkpoints' folder is forgotten."""
+    import mlflow
+
+    client = mlflow.MlflowClient(tracking_uri=tracking_uri)
+    run = client.get_run(run_id)
+    for name in ("sparkdl_runner.checkpoint", "sparkdl_runner.checkpoint_step"):
+        if name in run.data.tags:
+            client.delete_tag(run_id, name)
+    return float(run.data.metrics.get("samples_per_second", 0.0))
 
 
 @contextmanager
@@ -177,7 +190,8 @@ def show(summary: dict[str, Any], phases: Phases) -> None:
     if not uri.startswith(("http://", "https://")):
         command = shlex.join([sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri])
         print(f"Open the MLflow UI with\n  {command}")
-        print(f"and this run at\n  http://127.0.0.1:5000/#/runs/{summary['run_id']}\n")
+        print(f"and this run at\n  http://127.0.0.1:5000/#/runs/{summary['run_id']}")
+    print("MLflow's list of runs is behind 'Model training', where it opens with 'GenAI'.\n")
     print(json.dumps(summary))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -71,8 +70,7 @@ def fit(
         chaos: Whether the last rank kills itself half-way, the first time that it comes there.
 
     Returns:
-        ``accuracy`` on the test rows, ``samples_per_second`` of training over all ranks, and
-        ``attempts``, how often the ranks were started.
+        ``accuracy`` on the test rows, and ``attempts``, how often the ranks were started.
     """
     world = current_world()
     if world.rank == 0:
@@ -91,10 +89,8 @@ def fit(
             log_to_driver(f"attempt {world.attempt} goes on after step {step}")
         # The same on all ranks: none is left waiting for the others in its allreduce.
         total_steps = epochs * len(train_loader)
-        training_seconds = 0.0
         accuracy = 0.0
         for epoch in range(train_loader.epoch, epochs):
-            started = time.perf_counter()
             model.train()
             train_loader.set_epoch(epoch)
             for batch in train_loader:
@@ -110,7 +106,6 @@ def fit(
                     checkpoints.save(step, model, optimizer, train_loader, epoch=epoch)
                 if chaos and step == total_steps // 2 and world.attempt == 0:
                     die_if_last(world.rank, world.size)
-            training_seconds += time.perf_counter() - started
             accuracy = evaluate(model, test_loader, sum_over_ranks)
             log_metrics(step, accuracy=accuracy)
             if world.rank == 0:
@@ -123,10 +118,8 @@ def fit(
         # A few digits, of which MLflow learns what the network takes.
         example = next(iter(test_loader))["features"][:4].clone()
     log_model(model, input_example=example, columns="features", step=step)
-    samples = (step - first_step) * batch_size * world.size
     return {
         "accuracy": accuracy,
-        "samples_per_second": samples / training_seconds if samples else 0.0,
         "attempts": world.attempt + 1,
     }
 

@@ -23,10 +23,12 @@ PREFIX = "sparkdl_runner."
 
 
 def parameters(*, num_proc: int, backend: str, config: RunConfig) -> list[Entry]:
-    """What was asked for: every setting of the run, as it was given or by default."""
+    """What was asked for: of the settings, those that are not what they are by default."""
     asked = {"num_proc": num_proc, "backend": backend}
-    asked |= {one.name: getattr(config, one.name) for one in fields(config)}
-    del asked["tracking"]
+    for setting in fields(config):
+        value = getattr(config, setting.name)
+        if setting.name != "tracking" and value != setting.default:
+            asked[setting.name] = value
     if config.environment is not None:
         asked["environment"] = ", ".join(config.environment)  # Names alone: values may be secrets.
     return [["param", name, str(value)] for name, value in asked.items()]

@@ -12,8 +12,9 @@ import psutil
 
 from sparkdl_runner.tracking.recorder import Entry
 
-HOLDER_TAG = "sparkdl_runner.driver"
-ALIVE_TAG = "sparkdl_runner.driver_alive_at"
+# MLflow's pages show no tags that begin so.
+HOLDER_TAG = "mlflow.sparkdl_runner.driver"
+ALIVE_TAG = "mlflow.sparkdl_runner.driver_alive_at"
 RENEW_SECONDS = 20.0
 EXPIRE_SECONDS = 90.0
 

@@ -7,18 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparkdl_runner.tracking.performance import Counts
-from sparkdl_runner.tracking.time_use import CHECKPOINT, COMMUNICATION, COMPUTE, DATA
+from sparkdl_runner.tracking.time_use import CHECKPOINT, COMMUNICATION, COMPUTE, DATA, LABELS
 
 Curve = Sequence[tuple[int, float]]
 """Points ``(step, value)``, by step."""
 
 _COLORS = {DATA: "#e8a33d", COMPUTE: "#3a7d7c", COMMUNICATION: "#8e5ea2", CHECKPOINT: "#b0b7bf"}
-_LABELS = {
-    DATA: "waiting for data",
-    COMPUTE: "computing",
-    COMMUNICATION: "talking to other ranks",
-    CHECKPOINT: "checkpointing",
-}
 _LINES = ("#3a7d7c", "#8e5ea2", "#e8a33d", "#c0504d", "#4f81bd", "#7f7f7f")
 # A screen has no more columns to show them in.
 MAX_POINTS = 1500
@@ -55,7 +49,7 @@ def breakdown(totals: Mapping[int, Counts]) -> Any:
     figure, axes = _figure("Where the time went")
     ranks = sorted(totals)[:MAX_BARS]
     left = [0.0] * len(ranks)
-    for part, label in _LABELS.items():
+    for part, label in LABELS.items():
         seconds = [totals[rank].seconds[part] for rank in ranks]
         axes.barh(range(len(ranks)), seconds, left=left, color=_COLORS[part], label=label)
         left = [before + more for before, more in zip(left, seconds, strict=True)]

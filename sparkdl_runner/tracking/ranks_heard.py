@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkdl_runner.tracking import description
-from sparkdl_runner.tracking.performance import Counts, Performance
+from sparkdl_runner.tracking.performance import Counts, Performance, samples_per_second
 from sparkdl_runner.tracking.recorder import Entry
 from sparkdl_runner.world import World
 
@@ -63,6 +63,14 @@ class RanksHeard:
                 return entries
             self._told_facts = dict(self._facts)
             return [*entries, *description.known_facts(self._told_facts)]
+
+    def last_entries(self) -> list[Entry]:
+        """The rate of the whole training: what a page shows as the last is what all others say."""
+        with self._lock:
+            rate = samples_per_second(self._performance.totals().values())
+            at_ms = int(time.time() * 1000)
+            last = ["metric", "samples_per_second", rate, at_ms, self.step, {}]
+            return [last] if rate else []
 
     def totals(self) -> Mapping[int, Counts]:
         """What each rank has done in this driver's attempts, by rank."""

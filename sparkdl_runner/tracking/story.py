@@ -11,9 +11,9 @@ from string import Template
 from typing import Any
 
 from sparkdl_runner.tracking import plots
-from sparkdl_runner.tracking.performance import SYSTEM_PREFIX, Counts
+from sparkdl_runner.tracking.performance import SYSTEM_PREFIX, Counts, samples_per_second
 from sparkdl_runner.tracking.plots import Curve
-from sparkdl_runner.tracking.time_use import COMMUNICATION, COMPUTE, DATA
+from sparkdl_runner.tracking.time_use import LABELS, PARTS
 
 THROUGHPUT = "samples_per_second"
 # Of other metrics there may be hundreds.
@@ -167,14 +167,11 @@ class Story:
         told = f"{ranks} ranks on {hosts} host{'s' * (hosts != '1')}{tried}."
         whole = sum(sum(one.seconds.values()) for one in self.totals.values())
         if whole > 0:
-            shares = {
-                part: sum(one.seconds[part] for one in self.totals.values()) / whole
-                for part in (DATA, COMPUTE, COMMUNICATION)
+            seconds = {
+                part: sum(one.seconds[part] for one in self.totals.values()) for part in PARTS
             }
-            told += (
-                f" Of their time, {shares[COMPUTE]:.0%} went into computing, {shares[DATA]:.0%} "
-                f"into waiting for data, {shares[COMMUNICATION]:.0%} into waiting for one another."
-            )
+            shares = [f"{LABELS[part]} {seconds[part] / whole:.0%}" for part in PARTS]
+            told += f" Of their time: {', '.join(shares)}."
         return told
 
     def headline(self) -> list[tuple[str, str]]:
@@ -183,10 +180,8 @@ class Story:
         cards = [("time", f"{seconds / 60:.1f} min" if seconds > 120 else f"{seconds:.0f} s")]
         if self.attempts:
             cards.append(("last step", f"{max(one.step for one in self.attempts):,}"))
-        samples = sum(one.samples for one in self.totals.values())
-        running = max((one.running_seconds for one in self.totals.values()), default=0.0)
-        if samples and running:
-            cards.append(("samples/s", f"{samples / running:,.0f}"))
+        if rate := samples_per_second(self.totals.values()):
+            cards.append(("samples/s", f"{rate:,.0f}"))
         for name, value in self.metrics.items():
             if len(cards) < 6 and name != THROUGHPUT and not name.startswith(SYSTEM_PREFIX):
                 cards.append((name, _number(value)))

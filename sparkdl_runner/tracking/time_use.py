@@ -1,4 +1,4 @@
-"""Where a rank's time goes: waiting for data, computing, talking to its peers, checkpointing.
+"""Where a rank's time goes: data_wait, compute, communication, checkpoint.
 
 The main thread's place in the code is looked at twenty times a second. That costs a step nothing
 that could be measured, needs no change to anybody's code, and adds up to all of the time.
@@ -14,6 +14,8 @@ import time
 LOOK_SECONDS = 0.05
 DATA, COMPUTE, COMMUNICATION, CHECKPOINT = "data_wait", "compute", "communication", "checkpoint"
 PARTS = (DATA, COMPUTE, COMMUNICATION, CHECKPOINT)
+LABELS = {part: part.replace("_", " ") for part in PARTS}
+"""As people read them, wherever they are shown."""
 
 # Parts of files' paths by what a thread does there; the innermost frame that is known decides.
 _PLACES = (

@@ -256,7 +256,7 @@ class TrackedRun(Reports):
         self._closed.set()
         if self._teller.is_alive():
             self._teller.join()
-        self._say(self._ranks.entries())
+        self._say([*self._ranks.entries(), *self._ranks.last_entries()])
         wrong = wait_for_server(self._opened.uri, seconds)
         left = self._delivery.close(max(1.0, deadline - time.monotonic()) if wrong is None else 0)
         if self._spool.problem:

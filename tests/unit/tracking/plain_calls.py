@@ -100,7 +100,27 @@ def choose(ours: str, other: str) -> dict[str, Any]:
     return {**found, "name": name}
 
 
-def as_rank(rank: int, other_ranks: str, then: Callable[[], Any]) -> tuple[Any, list[Any]]:
+def apart() -> list[str]:
+    """What a rank does on a host that the store, a file, is not on."""
+    mlflow.log_param("apart", "yes")
+    told = []
+    calls = (
+        lambda: mlflow.log_text("text", "apart.txt"),
+        lambda: mlflow.MlflowClient().search_runs(["0"]),
+        lambda: mlflow.MlflowClient().get_registered_model("known"),
+    )
+    for call in calls:
+        try:
+            call()
+            told.append("")
+        except mlflow.MlflowException as error:
+            told.append(str(error))
+    return told
+
+
+def as_rank(
+    rank: int, other_ranks: str, then: Callable[[], Any], *, is_apart: bool = False
+) -> tuple[Any, list[Any]]:
     """Does something in a process of its own that MLflow takes for a rank's."""
     ours = (FOLDER / "ours").read_text()
     result, told = os.pipe()
@@ -113,7 +133,7 @@ def as_rank(rank: int, other_ranks: str, then: Callable[[], Any]) -> tuple[Any, 
             artifact_uri=mlflow.get_run(ours).info.artifact_uri,
             tracking_uri=STORE,
             is_named=False,
-            store_is_elsewhere=False,
+            store_is_elsewhere=is_apart,
             other_ranks=other_ranks,
             rank=rank,
             host="h",
@@ -164,6 +184,7 @@ def main() -> None:
         told[f"rank {rank}"], told[f"entries {rank}"] = as_rank(
             rank, "ignore", lambda rank=rank: plain(rank)
         )
+        told[f"apart {rank}"] = as_rank(rank, "ignore", apart, is_apart=True)
     told["refused"], _ = as_rank(1, "error", lambda: read(ours, other) and write(1, other))
     run, there = client.get_run(ours), mlflow.MlflowClient(tracking_uri=ELSEWHERE)
     told["ours"] = {**run.data.metrics, **run.data.params, "status": run.info.status}

@@ -72,3 +72,13 @@ def test_rank_0_may_choose_another_run(told: dict[str, Any]) -> None:
 
 def test_ranks_that_must_not_write_still_read(told: dict[str, Any]) -> None:
     assert "Rank 1 on host h called MLflow to write to the training's run" in told["refused"]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_store_on_another_host_takes_what_goes_by_way_of_the_driver(
+    told: dict[str, Any], rank: int
+) -> None:
+    (written, *read), entries = told[f"apart {rank}"]
+    assert all("MLflow's store is a file on the driver's" in one for one in read)
+    assert bool(written) == (rank == 0), "a rank that must not write need not reach it"
+    assert entries == ([["param", "apart", "yes"]] if rank == 0 else [])

@@ -74,3 +74,13 @@ def test_the_last_step_is_rank_0s_and_never_goes_back() -> None:
     heard.hear(zero, report(step=3))
     heard.hear(zero, report())
     assert heard.step == 7
+
+
+def test_the_last_rate_is_that_of_the_whole_training() -> None:
+    heard = RanksHeard()
+    zero, one = worlds("a", "a")
+    assert heard.last_entries() == []
+    for world, samples in ((zero, 100), (one, 140)):
+        heard.hear(world, {**report(step=10), "samples": samples, "running_seconds": 2.0})
+    ((kind, name, rate, _, step, _),) = heard.last_entries()
+    assert (kind, name, rate, step) == ("metric", "samples_per_second", 120.0, 10)

@@ -45,7 +45,7 @@ def test_the_page_tells_the_story(tmp_path: Path) -> None:
     story().write(tmp_path)
     page = (tmp_path / "summary.html").read_text()
     assert "2 ranks on 1 host, in 2 attempts." in page
-    assert "60% went into computing, 10% into waiting for data, 30%" in page
+    assert "Of their time: data wait 10%, compute 60%, communication 30%, checkpoint 0%." in page
     assert "Rank 1 was &lt;killed&gt;" in page
     assert "all ranks returned" in page
     assert "<script" not in page
@@ -67,7 +67,7 @@ def test_a_run_that_told_nothing_has_a_page_as_well(tmp_path: Path) -> None:
 def test_the_description_is_the_story_in_short_and_no_markup_of_others() -> None:
     text = note(story())
     assert text.startswith(
-        "2 ranks on 1 host, in 2 attempts. Of their time, 60% went into computing"
+        "2 ranks on 1 host, in 2 attempts. Of their time: data wait 10%, compute 60%"
     )
     assert "\n\ntime **60 s** · last step **100** · samples/s **640** · loss **0.25**" in text
     assert "\n- attempt 0, 20 s, to step 50: Rank 1 was \\<killed\\>\n" in text
