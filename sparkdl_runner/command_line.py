@@ -41,18 +41,36 @@ class Terminated(KeyboardInterrupt):
 class Parser(argparse.ArgumentParser):
     """Reads flags; what is wrong with them is one sentence with what was probably meant."""
 
+    pairs_flag = ""
+    """The flag by which arguments of a person's own function are given, if there is one."""
+
+    def __init__(self, **settings: Any) -> None:
+        # The beginning of a flag may be that of another one in the next release.
+        super().__init__(**{**settings, "allow_abbrev": False})
+
     def error(self, message: str) -> NoReturn:
         """Raises instead of ending the process."""
         ends = message.endswith((".", "?"))
         raise ConfigError(message if ends else f"{message}; --help lists the flags.")
 
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's, and says which flag an unknown one was probably meant to be."""
-        found, unknown = self.parse_known_args(args, namespace)
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's, and says which flag an unknown one was probably meant to be.
+
+        Of a command that has others below it, each reads its own.
+        """
+        found, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            near = nearest(unknown[0].partition("=")[0], self._flags())
-            self.error(f"there is no {unknown[0]}{near}")
-        return found
+            self.error(f"there is no {unknown[0]}{self._meant(unknown[0].partition('=')[0])}")
+        return found, unknown
+
+    def _meant(self, given: str) -> str:
+        flags = self._flags()
+        longer = [flag for flag in flags if len(given) > len("--") and flag.startswith(given)]
+        near = f"; did you mean {longer[0]!r}?" if longer else nearest(given, flags)
+        if near == "." and self.pairs_flag and given.startswith("--"):
+            name = given.removeprefix("--").replace("-", "_")
+            return f"; an argument of the function is given by {self.pairs_flag} {name}=…"
+        return near
 
     def _flags(self) -> list[str]:
         """All flags, also those of sub-commands."""

@@ -9,10 +9,11 @@ from typing import Any
 
 import pydantic
 
+from sparkdl_runner.command_line import Parser
 from sparkdl_runner.jobs.settings import Settings, parse_value
 
 
-def add_flags(parser: argparse.ArgumentParser, kind: type[Settings]) -> None:
+def add_flags(parser: Parser, kind: type[Settings]) -> None:
     """Adds ``--config`` and a flag for each setting; none has a default of its own.
 
     Args:
@@ -25,6 +26,8 @@ def add_flags(parser: argparse.ArgumentParser, kind: type[Settings]) -> None:
         text = (field.description or "").replace("%", "%%")
         if _is_mapping(field):
             as_pairs(parser, flag, text, default=argparse.SUPPRESS)
+            if name == kind.arguments_of_function:
+                parser.pairs_flag = flag
         else:
             parser.add_argument(
                 flag,
@@ -36,7 +39,7 @@ def add_flags(parser: argparse.ArgumentParser, kind: type[Settings]) -> None:
             )
 
 
-def as_pairs(parser: argparse.ArgumentParser, flag: str, text: str, default: Any = ()) -> None:
+def as_pairs(parser: Parser, flag: str, text: str, default: Any = ()) -> None:
     """Adds a flag whose values are ``key=value``, each as YAML would read it."""
     parser.add_argument(
         flag,

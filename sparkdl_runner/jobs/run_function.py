@@ -39,6 +39,7 @@ def add_parser(subparsers: Any) -> None:
         "default), or hvd.init() (horovod)",
     )
     as_pairs(parser, "--arguments", "the function's arguments")
+    parser.pairs_flag = "--arguments"
     as_pairs(parser, "--runner", "settings of RunConfig, such as max_restarts=2")
     parser.set_defaults(run=_run)
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+# Each imports torch before it starts, which takes a core for seconds.
+RANKS_PER_CORE = 4
 # In the project's folder; where only the package is installed, Spark's own settings hold.
 LOG4J = Path(__file__).resolve().parents[2] / "conf" / "log4j2.properties"
 
@@ -32,8 +34,11 @@ def start_spark(app_name: str, *, slots: int, jvm_options: str = "") -> SparkSes
         jvm_options: For the JVM, in the same case.
 
     Raises:
-        LaunchError: Spark is reached by Spark Connect, is not installed, or does not start.
+        LaunchError: Spark is reached by Spark Connect, is not installed, or does not start; or this
+            machine is too small for so many slots.
     """
+    if not is_chosen() and not _has_session():
+        check_cores(slots)
     if importlib.util.find_spec("pyspark") is None:
         raise LaunchError(
             "This needs Spark, and pyspark is not installed here: run pip install "
@@ -75,6 +80,29 @@ def start_spark(app_name: str, *, slots: int, jvm_options: str = "") -> SparkSes
     if not _is_registered(spark.sparkContext):
         raise _not_started("")
     return spark
+
+
+def check_cores(num_proc: int) -> None:
+    """Refuses so many ranks on this machine that they would not even start in time.
+
+    Raises:
+        LaunchError: They are too many.
+    """
+    cores = len(os.sched_getaffinity(0))
+    most = RANKS_PER_CORE * cores
+    if num_proc > most:
+        raise LaunchError(
+            f"{num_proc} ranks are too many for the {cores} {'core' if cores == 1 else 'cores'} of "
+            f"this machine, on which they would run since no cluster was chosen: ask for at most "
+            f"{most} to try it here, or run it by spark-submit --master, which says where."
+        )
+
+
+def _has_session() -> bool:
+    # Not the active session, of which each thread has its own.
+    context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
+    active = None if context is None else context._active_spark_context
+    return active is not None and not is_stopped(active)
 
 
 def _is_registered(context: SparkContext) -> bool:
@@ -120,10 +148,7 @@ def _cause(error: Exception) -> str:
 @contextmanager
 def spark_session(app_name: str, *, slots: int) -> Iterator[SparkSession]:
     """The same for as long as the context lasts; one that was there before stays."""
-    # Not the active session, of which each thread has its own.
-    context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
-    active = None if context is None else context._active_spark_context
-    was_there = is_databricks() or (active is not None and not is_stopped(active))
+    was_there = is_databricks() or _has_session()
     spark = start_spark(app_name, slots=slots)
     try:
         yield spark

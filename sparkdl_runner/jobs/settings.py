@@ -28,6 +28,8 @@ class Settings(pydantic.BaseModel):
 
     has_short_form: ClassVar[bool] = False
     """Whether a text may stand for the whole."""
+    arguments_of_function: ClassVar[str] = ""
+    """Which key, if any, holds arguments of a person's own function."""
 
     @pydantic.model_validator(mode="before")
     @classmethod

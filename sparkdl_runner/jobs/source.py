@@ -10,6 +10,7 @@ import pydantic
 from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.filesystem import redact
 from sparkdl_runner.jobs import storage
+from sparkdl_runner.jobs.csv_columns import spoilt_column
 from sparkdl_runner.jobs.java_cause import java_cause
 from sparkdl_runner.jobs.settings import Settings
 from sparkdl_runner.nearest import did_you_mean, nearest
@@ -91,6 +92,7 @@ class Source(Settings):
         except Exception as error:
             raise ConfigError(self._unreadable(java_cause(error))) from None
         self._check_header(frame)
+        self._check_types(frame)
         unknown = [one for one in self.columns or [] if one not in frame.columns]
         if unknown:
             near = did_you_mean(unknown[0], frame.columns)
@@ -140,6 +142,23 @@ class Source(Settings):
                 f"the first line of {self.place} holds {numbers[0]}, and should be the names of "
                 "the columns: say by options {header: false} that it is a row like the others "
                 "(columns are _c0, _c1, … then), or by {header: true} that it is the header."
+            )
+
+    def _check_types(self, frame: DataFrame) -> None:
+        """Refuses a CSV column that Spark takes for texts because of a few values."""
+        given = {name.lower() for name in self.options}
+        if (self.format or self._ending()) != "csv" or "inferschema" in given:
+            return
+        kept = [one for one in frame.columns if self.columns is None or one in self.columns]
+        spoilt = spoilt_column(frame.select(*[f"`{one}`" for one in kept]))
+        if spoilt is not None:
+            example = repr(spoilt.example[:40])
+            raise ConfigError(
+                f"the column {spoilt.name!r} of {self.place} holds numbers, and {spoilt.texts} "
+                f"other {'value' if spoilt.texts == 1 else 'values'} such as {example}, so that it "
+                f"would be read as texts: say by options {{nullValue: {example}}} what stands for "
+                f"a missing number, and by where: {spoilt.name} is not null that its rows are left "
+                "out; or by options {inferSchema: true} that texts are meant."
             )
 
     def _why_not(self, spark: SparkSession, error: Exception) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pydantic
 
@@ -32,6 +32,8 @@ class MlflowSettings(settings_like(Tracking)):  # type: ignore[misc]
 
 class TrainSettings(Settings):
     """What the train job may be told."""
+
+    arguments_of_function: ClassVar[str] = "hyperparameters"
 
     function: str | None = pydantic.Field(
         None, description="what each rank runs: package.module:function or path/to/file.py:function"

@@ -16,6 +16,7 @@ from sparkdl_runner.filesystem import join_url, redact
 from sparkdl_runner.gpu_scheduling import rank_profile
 from sparkdl_runner.jobs import mlflow_run, storage
 from sparkdl_runner.jobs.entry_point import find_function
+from sparkdl_runner.jobs.hyperparameters import check_kinds
 from sparkdl_runner.jobs.session import spark_session
 from sparkdl_runner.jobs.train_settings import TrainSettings
 from sparkdl_runner.nearest import did_you_mean
@@ -100,6 +101,7 @@ def prepared(settings: TrainSettings, also: Iterable[str] = ()) -> Iterator[Trai
             run then.
     """
     main, of_example = _function(settings)
+    check_kinds(main, settings.hyperparameters, _place(settings))
     resumed_url = None
     if settings.tracking:
         mlflow_run.use(settings.tracking)
@@ -147,6 +149,11 @@ def _function(settings: TrainSettings) -> tuple[Callable[..., Any], Callable[...
     return train[settings.backend], digits.frames
 
 
+def _place(settings: TrainSettings) -> str:
+    """What a person calls the function."""
+    return settings.function or f"the example {settings.example}"
+
+
 def _resumed_url(
     settings: TrainSettings, tracking: Tracking, main: Callable[..., Any]
 ) -> str | None:
@@ -184,8 +191,9 @@ def _check_arguments(
     known = _parameters(main)
     for name in names:
         if known and name not in known:
-            place = settings.function or f"the example {settings.example}"
-            raise ConfigError(f"{place} has no argument {name!r}{did_you_mean(name, known)}")
+            raise ConfigError(
+                f"{_place(settings)} has no argument {name!r}{did_you_mean(name, known)}"
+            )
     try:
         function.check_call(main, dict.fromkeys(names))
     except TypeError as error:

@@ -60,6 +60,18 @@ def test_a_csv_file_is_read_with_its_header_and_its_types(
     assert trained(small) == 0
     assert "returned 8.0" in capfd.readouterr().out
 
+    # One value makes a text of each number, and no loader takes those.
+    odd = tmp_path / "odd.csv"
+    odd.write_text("amount,day\n" + "1.5,1\n" * 20 + "n/a,2\n")
+    assert trained(odd) == 2
+    told = capfd.readouterr().err
+    assert "the column 'amount' of " in told
+    assert "holds numbers, and 1 other value such as 'n/a'" in told
+    assert "by options {nullValue: 'n/a'} what stands for a missing" in told
+    said = f"{{path: {odd}, options: {{nullValue: n/a}}, where: amount is not null}}"
+    assert call(convert.JOB, "--source", said, "--output", tmp_path / "odd") == 0
+    assert converted_types(spark, tmp_path / "odd") == [("amount", "float"), ("day", "int")]
+
     # What the user says of a file wins, in Spark's own spelling and in any other.
     as_text = f"{{path: {small}, options: {{inferschema: false}}}}"
     assert call(convert.JOB, "--source", as_text, "--output", tmp_path / "text") == 0

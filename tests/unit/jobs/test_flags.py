@@ -54,6 +54,12 @@ def test_no_run_is_wanted_where_a_flag_says_so(tmp_path):
     ("argv", "sentence"),
     [
         (["--nmu-proc", "2"], "there is no --nmu-proc; did you mean '--num-proc'?"),
+        (["--num", "2"], "there is no --num; did you mean '--num-proc'?"),
+        (["--hyper", "a=1"], "there is no --hyper; did you mean '--hyperparameters'?"),
+        (
+            ["--weight-decay=3"],
+            "an argument of the function is given by --hyperparameters weight_decay=…; --help",
+        ),
         (["--hyperparameters", "lr"], "'lr' is not KEY=VALUE"),
         (["--num-proc"], "expected one argument"),
         ([], "give either a function or an example."),
@@ -140,6 +146,10 @@ def test_the_command_of_all_commands(capsys):
     assert cli([]) == 2
     assert cli(["run", "a:b"]) == 2
     assert "--np" in capsys.readouterr().err
+    assert cli(["run", "a:b", "--np", "-1", "--epochs", "3"]) == 2
+    assert "there is no --epochs; an argument of the function is given by --arguments epochs=…" in (
+        capsys.readouterr().err
+    )
     with pytest.raises(SystemExit):
         cli(["--help"])
     text = capsys.readouterr().out

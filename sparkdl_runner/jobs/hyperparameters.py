@@ -1,0 +1,65 @@
+"""Whether the arguments that a person gives to a training are of the kind that it takes."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sparkdl_runner.errors import ConfigError
+
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
+
+
+def check_kinds(main: Callable[..., Any], given: Mapping[str, Any], place: str) -> None:
+    """Refuses a text for a number, before anything is started for it.
+
+    What a function takes is what its annotations say, or the defaults of arguments without one.
+
+    Args:
+        main: The function.
+        given: Its arguments, by name.
+        place: What a person calls the function.
+
+    Raises:
+        ConfigError: A value is of another kind.
+    """
+    try:
+        parameters = inspect.signature(main).parameters
+    except (TypeError, ValueError):
+        return  # Some built-in callables have no signature.
+    try:
+        hints = typing.get_type_hints(main)
+    except Exception:  # They may name what is imported for type checkers only.
+        hints = {}
+    for name, value in given.items():
+        if name not in parameters or value is None:
+            continue
+        kind = _kind(hints.get(name), parameters[name].default)
+        if kind is not None and not _is_of(value, kind):
+            raise ConfigError(
+                f"hyperparameters.{name} is {value!r}; {place} takes {_WORDS[kind]} there "
+                f"({parameters[name]})."
+            )
+
+
+def _kind(hint: Any, default: Any) -> type | None:
+    """What an argument takes, where that is certain."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        options = [one for one in typing.get_args(hint) if one is not type(None)]
+        hint = options[0] if len(options) == 1 else object
+    if hint is None and type(default) in (int, float):
+        return float  # A default of 1 may stand for any number.
+    if hint is None and type(default) is bool:
+        return bool
+    return hint if hint in _WORDS else None
+
+
+def _is_of(value: Any, kind: type) -> bool:
+    if kind is bool:
+        return not isinstance(value, str)
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, int) or (kind is float and isinstance(value, float))
