@@ -121,7 +121,7 @@ class Line:
         """Waits for one message.
 
         Raises:
-            EOFError: The other end is gone.
+            EOFError: The other end is gone, or this one was closed.
         """
         text_size, payload_size = _HEADER.unpack(self._receive_exactly(_HEADER.size))
         message = json.loads(self._receive_exactly(text_size))
@@ -144,15 +144,15 @@ class Line:
         while filled < size:
             try:
                 count = self._socket.recv_into(view[filled:])
-            except ConnectionError:
+            except OSError:  # A reset; or this end was closed between two messages.
                 count = 0
             if count == 0:
-                raise EOFError("the other end of the control line is gone")
+                raise EOFError("the control line is closed")
             filled += count
         return data
 
     def close(self) -> None:
-        """Closes this end; a thread that waits in ``receive`` gets EOFError."""
+        """Closes this end; a thread that waits in ``receive``, or comes to it, gets EOFError."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:

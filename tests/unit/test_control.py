@@ -56,6 +56,24 @@ def test_the_other_end_gone_is_eof(lines):
         two.receive()
 
 
+def test_this_end_closed_is_eof_for_who_waits_and_for_who_comes_later(lines):
+    _, two = lines
+    ended = []
+
+    def receive():
+        with pytest.raises(EOFError):
+            two.receive()
+        with pytest.raises(EOFError):
+            two.receive()
+        ended.append(True)
+
+    thread = threading.Thread(target=receive)
+    thread.start()
+    two.close()
+    thread.join(10)
+    assert ended
+
+
 def test_an_envelope_arrives_whole(lines):
     one, two = lines
     peer = Peer(partition=0, host="h", host_key="k", address="::1", interface="lo")
