@@ -99,7 +99,7 @@ def test_a_write_that_fails_is_tried_again(tmp_path, monkeypatch, file):
 
 
 def test_what_will_not_pass_is_not_tried_again(tmp_path, monkeypatch):
-    fail_writes(monkeypatch, "model.pt", errno.EROFS, pauses=(60,))
+    fail_writes(monkeypatch, "model.safetensors", errno.EROFS, pauses=(60,))
     with CheckpointManager(tmp_path) as checkpoints:
         checkpoints.save(1, Training().model)
         with pytest.raises(CheckpointStorageError, match="Read-only file system"):
