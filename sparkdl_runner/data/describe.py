@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -18,8 +18,12 @@ from sparkdl_runner.data.checksum import crc32_from_sidecar, crc32_of
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.manifest import ColumnInfo, FileInfo, Manifest, RowGroups
 from sparkdl_runner.data.observe import Observation, depth_of, hint_of, observe
+from sparkdl_runner.data.scan import scan
 
 _TAIL_BYTES = 64 * 1024
+_SCANS = 4
+"""Files whose columns are read together: with a few batches each, some 100 MiB."""
+
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
@@ -98,7 +102,9 @@ def describe_parquet(
     seen: dict[str, Observation] = {name: Observation() for name in unknown}
     if unknown:
         for observations in _in_threads(
-            lambda path: _observe_file(filesystem, f"{directory}/{path}", unknown), files, threads
+            lambda path: _observe_file(filesystem, f"{directory}/{path}", unknown),
+            files,
+            min(threads, _SCANS),
         ):
             for name, observation in observations.items():
                 seen[name].merge(observation)
@@ -310,16 +316,10 @@ def _observe_file(
     filesystem: pa.fs.FileSystem, path: str, names: Iterable[str]
 ) -> dict[str, Observation]:
     seen = {name: Observation() for name in names}
-    with filesystem.open_input_file(path) as stream:
-        parquet = pq.ParquetFile(stream, coerce_int96_timestamp_unit="us")
-        for table in _batches(parquet, list(seen)):
-            for name, observation in seen.items():
-                observe(table.column(name), observation)
+    for batch in scan(filesystem, path, list(seen)):
+        for name, observation in seen.items():
+            observe(batch.column(name), observation)
     return seen
-
-
-def _batches(parquet: pq.ParquetFile, names: list[str]) -> Iterator[pa.RecordBatch]:
-    yield from parquet.iter_batches(batch_size=16_384, columns=names, use_threads=False)
 
 
 def _in_threads(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Mapping
 from typing import Any
 
 from pyarrow import fs
@@ -39,7 +41,7 @@ def describe_directory(
             f"{redact(url)} is a file, and no directory of Parquet files: pass its directory, or "
             "spark.read.parquet(…)."
         )
-    embedded = None
+    embedded, is_new = None, True
     try:
         manifest = Manifest.read(filesystem, directory)
         found = check_files(filesystem, directory, manifest)
@@ -50,14 +52,56 @@ def describe_directory(
         # The marker of the process that converted lies two directories up.
         if is_there(f"{directory.rsplit('/', 2)[0]}/{MARKER_NAME}"):
             raise
-        names = find_parquet(filesystem, directory, url)
-        embedded = manifest = describe_parquet(filesystem, directory, names)
+        manifest, is_new = _described.describe(filesystem, directory, url)
+        embedded = manifest
     unischema = has_unischema(filesystem, directory)
     if not unischema:  # Only petastorm knows what its codecs make of a null.
         check_nulls(filesystem, directory, manifest, allow_nulls)
-        warn_of_ragged(filesystem, directory, manifest)
+        if is_new:
+            warn_of_ragged(filesystem, directory, manifest)
     files = [join_url(url, file.path) for file in manifest.files]
     return SparkDatasetConverter(url, files, manifest.rows, manifest=embedded, unischema=unischema)
+
+
+class _DescribedFolders:
+    """What folders hold, looked at once for as long as their files stay as they are.
+
+    Nulls and lengths of lists may not be known before the files were read.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._manifests: dict[str, Manifest] = {}
+        self._lock = threading.Lock()
+
+    def describe(
+        self, filesystem: fs.FileSystem, directory: str, url: str
+    ) -> tuple[Manifest, bool]:
+        """The manifest of a folder, and whether it had to be made."""
+        files = find_parquet(filesystem, directory, url)
+        with self._lock:
+            manifest = self._manifests.pop(url, None)
+        is_new = manifest is None or not _is_of(manifest, files)
+        if manifest is None or is_new:
+            manifest = describe_parquet(filesystem, directory, list(files))
+        with self._lock:
+            self._manifests[url] = manifest
+            if len(self._manifests) > self._most:
+                del self._manifests[next(iter(self._manifests))]
+        return manifest, is_new
+
+
+_described = _DescribedFolders(most=32)
+
+
+def _is_of(manifest: Manifest, files: Mapping[str, fs.FileInfo]) -> bool:
+    """Whether a manifest was made of these very files."""
+    known = {file.path: (file.size_bytes, file.modified_ns) for file in manifest.files}
+    # A time of None is one that could stay as it is while the file is changed.
+    return known == {
+        name: (info.size, -1 if info.mtime_ns is None else info.mtime_ns)
+        for name, info in files.items()
+    }
 
 
 def is_petastorm_converter(df: Any) -> bool:

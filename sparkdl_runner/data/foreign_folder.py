@@ -7,7 +7,7 @@ streams and unfinished writes hold further files, of other versions or of no ver
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import NamedTuple
@@ -44,13 +44,16 @@ _UNFINISHED = ("_temporary", "__magic")
 """Folders of Hadoop's and S3A's committers, which go when a write ends well."""
 
 
-def find_parquet(filesystem: fs.FileSystem, directory: str, url: str) -> list[str]:
-    """The names of a folder's Parquet files, sorted, which together are its rows.
+def find_parquet(filesystem: fs.FileSystem, directory: str, url: str) -> dict[str, fs.FileInfo]:
+    """A folder's Parquet files, sorted by name, which together are its rows.
 
     Args:
         filesystem: Where the folder is.
         directory: The folder.
         url: The same, for messages.
+
+    Returns:
+        What the filesystem says of each, by its name relative to the folder.
 
     Raises:
         DatasetError: Not all of its files are its rows, or not all of its rows are in them.
@@ -66,7 +69,7 @@ def find_parquet(filesystem: fs.FileSystem, directory: str, url: str) -> list[st
             )
     prefix = len(directory.rstrip("/")) + 1
     found = filesystem.get_file_info(fs.FileSelector(directory, recursive=True))
-    files = {info.path[prefix:]: info.size for info in found if info.type == fs.FileType.File}
+    files = {info.path[prefix:]: info for info in found if info.type == fs.FileType.File}
     folders = {info.path[prefix:] for info in found if info.type == fs.FileType.Directory}
     folders.update(parent for name in files for parent in _above(name))
     _refuse_unfinished(shown, files, folders)
@@ -77,9 +80,12 @@ def find_parquet(filesystem: fs.FileSystem, directory: str, url: str) -> list[st
     _refuse_partitions(shown, names)
     _refuse_sub_folders(shown, names, files)
     _refuse_unnamed(
-        filesystem, directory, shown, [one for one in visible if one not in names and files[one]]
+        filesystem,
+        directory,
+        shown,
+        [one for one in visible if one not in names and files[one].size],
     )
-    return names
+    return {name: files[name] for name in names}
 
 
 def _above(path: str) -> Iterator[str]:
@@ -104,7 +110,7 @@ def _kind_of(filesystem: fs.FileSystem, folder: str) -> _Kind | None:
     return None
 
 
-def _refuse_unfinished(shown: str, files: dict[str, int], folders: set[str]) -> None:
+def _refuse_unfinished(shown: str, files: Collection[str], folders: set[str]) -> None:
     for folder in sorted(folders):
         if folder.rpartition("/")[2].startswith(_UNFINISHED):
             raise DatasetError(

@@ -5,34 +5,23 @@ Only errors and warnings come here, so that reading a column again is no matter.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pyarrow.parquet as pq
 from pyarrow import fs
 
 from sparkdl_runner.data.manifest import Manifest
 from sparkdl_runner.data.observe import Observation, observe
-
-
-def _observed_files(
-    filesystem: fs.FileSystem, directory: str, manifest: Manifest, column: str
-) -> Iterator[tuple[str, Observation]]:
-    for file in manifest.files:
-        seen = Observation()
-        with filesystem.open_input_file(f"{directory}/{file.path}") as stream:
-            parquet = pq.ParquetFile(stream, coerce_int96_timestamp_unit="us")
-            for batch in parquet.iter_batches(columns=[column], use_threads=False):
-                observe(batch.column(0), seen)
-        yield file.path, seen
+from sparkdl_runner.data.scan import scan
 
 
 def first_file_with_nulls(
     filesystem: fs.FileSystem, directory: str, manifest: Manifest, column: str
 ) -> str | None:
     """The first file with a null in ``column``, also with one inside of a list."""
-    for path, seen in _observed_files(filesystem, directory, manifest, column):
-        if seen.null_count:
-            return path
+    for file in manifest.files:
+        seen = Observation()
+        for batch in scan(filesystem, f"{directory}/{file.path}", [column]):
+            observe(batch.column(0), seen)
+            if seen.null_count:
+                return file.path
     return None
 
 
@@ -42,17 +31,21 @@ def first_file_with_other_lengths(
     """The first file whose lists in ``column`` are not as long as those before.
 
     Returns:
-        Its path, and its lengths by depth in words, such as ``"3 to 4"``.
+        Its path, and its lengths by depth in words, as far as it was read, such as ``"3 to 4"``.
     """
     before: list[tuple[int, int] | None] | None = None
-    for path, seen in _observed_files(filesystem, directory, manifest, column):
-        if not any(seen.extremes):
-            continue
-        ragged = any(pair is not None and pair[0] != pair[1] for pair in seen.extremes)
-        if ragged or (before is not None and seen.extremes != before):
-            words = [_in_words(pair) for pair in seen.extremes if pair is not None]
-            return path, " of ".join(words)
-        before = seen.extremes
+    for file in manifest.files:
+        seen = Observation()
+        for batch in scan(filesystem, f"{directory}/{file.path}", [column]):
+            observe(batch.column(0), seen)
+            if not any(seen.extremes):
+                continue
+            ragged = any(pair is not None and pair[0] != pair[1] for pair in seen.extremes)
+            if ragged or (before is not None and seen.extremes != before):
+                words = [_in_words(pair) for pair in seen.extremes if pair is not None]
+                return file.path, " of ".join(words)
+        if any(seen.extremes):
+            before = seen.extremes
     return None
 
 

@@ -120,7 +120,7 @@ def _measures(schema: t.StructType) -> list[Column]:
             for depth, part in enumerate(("height", "width", "nChannels")):
                 measures.append(F.min(column[part]).alias(f"low-{index}-{depth}"))
                 measures.append(F.max(column[part]).alias(f"high-{index}-{depth}"))
-        elif field.nullable and isinstance(field.dataType, _WITHOUT_STATISTICS):
+        elif isinstance(field.dataType, _WITHOUT_STATISTICS):
             measures.append(_count_where(column.isNull()).alias(f"nulls-{index}"))
     return measures
 

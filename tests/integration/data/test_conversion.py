@@ -25,6 +25,7 @@ from sparkdl_runner.data import (
     DatasetError,
     NoManifestError,
     SparkDatasetConverter,
+    describe,
     make_spark_converter,
 )
 from sparkdl_runner.data.errors import StateError
@@ -362,6 +363,22 @@ def test_nulls_are_an_error_that_names_column_and_count(spark, cache_dir, schema
     assert not list(cache_dir.rglob("*.parquet")), "a refused conversion leaves no files"
     column = make_spark_converter(df, allow_nulls=True).open()[0].column("a")
     assert column.null_count == count
+
+
+def test_the_driver_reads_no_values_to_count_nulls(spark, monkeypatch):
+    def fail(*args):
+        raise AssertionError("the driver reads a column")
+
+    monkeypatch.setattr(describe, "_observe_file", fail)
+    # Of such values, Parquet's footers say nothing.
+    df = spark.range(0, 4, 1, 1).selectExpr(
+        "repeat(cast(id as string), 5000) as text",
+        "if(id = 2, null, encode(repeat('x', 5000), 'utf-8')) as raw",
+        "timestamp_seconds(nullif(id, 1)) as at",
+        "array(id, 1) as pair",
+    )
+    manifest = make_spark_converter(df, allow_nulls=True).open()[0]
+    assert [column.null_count for column in manifest.columns] == [0, 1, 1, 0]
 
 
 def test_no_null_is_seen_where_there_is_none(spark):

@@ -1,0 +1,53 @@
+"""Reads columns of a Parquet file in batches of so many bytes, however long their values are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+import pyarrow as pa
+import pyarrow.fs
+import pyarrow.parquet as pq
+
+BATCH_BYTES = 8 << 20
+"""About as much as a batch takes; one row may take more."""
+
+_MOST_ROWS = 65_536
+_PROBE_ROWS = 16
+_READ_BYTES = 1 << 20
+
+
+def scan(filesystem: pa.fs.FileSystem, path: str, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yields all rows of some columns, in batches of about ``BATCH_BYTES``.
+
+    Args:
+        filesystem: Where the file is.
+        path: The file.
+        names: The columns.
+    """
+    with filesystem.open_input_file(path) as stream:
+        # Without a buffer, Arrow reads a row group's whole column before its first value.
+        parquet = pq.ParquetFile(stream, coerce_int96_timestamp_unit="us", buffer_size=_READ_BYTES)
+        for group in range(parquet.num_row_groups):
+            yield from parquet.iter_batches(
+                batch_size=_rows_of_batch(parquet, group, names),
+                row_groups=[group],
+                columns=list(names),
+                use_threads=False,
+            )
+
+
+def _rows_of_batch(parquet: pq.ParquetFile, group: int, names: Sequence[str]) -> int:
+    """How many rows take ``BATCH_BYTES``, by the first few; a dictionary hides it in the footer."""
+    probe = parquet.iter_batches(
+        batch_size=_PROBE_ROWS, row_groups=[group], columns=list(names), use_threads=False
+    )
+    seen = [(batch.nbytes, batch.num_rows) for batch in islice(probe, 1)]
+    metadata = parquet.metadata.row_group(group)
+    whole = sum(
+        metadata.column(leaf).total_uncompressed_size
+        for leaf in range(metadata.num_columns)
+        if metadata.column(leaf).path_in_schema.startswith(tuple(names))
+    )
+    row_bytes = max(whole / max(1, metadata.num_rows), *(size / rows for size, rows in seen), 1)
+    return max(1, min(_MOST_ROWS, int(BATCH_BYTES / row_bytes)))
