@@ -12,6 +12,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -61,15 +62,15 @@ def tell(data: str, place: str, *, order: Mapping[str, Any], arguments: Mapping[
     if _send is None or os.getpid() != _worker_pid:
         return
     _turns[data, place] += 1
-    _send(
-        {
-            "data": data,
-            "place": place,
-            "turn": _turns[data, place],
-            "order": dict(order),
-            "arguments": dict(arguments),
-        }
-    )
+    plan = {
+        "data": data,
+        "place": place,
+        "turn": _turns[data, place],
+        "order": dict(order),
+        "arguments": dict(arguments),
+    }
+    with suppress(OSError):  # The agent is gone, and this process will be.
+        _send(plan)
 
 
 class LoaderPlans:

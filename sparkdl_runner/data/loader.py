@@ -176,7 +176,7 @@ class ArrowLoader:
             lanes=lanes,
             block_rows=self._budget.block_rows,
             seed=seed,
-            shuffle=shuffle,
+            shuffle=bool(shuffle),
             wrap=tail == "wrap",
         )
         expectations.warn(
@@ -202,7 +202,7 @@ class ArrowLoader:
             "global_batch_size": global_batch_size,
             "num_epochs": num_epochs,
             "seed": seed,
-            "shuffle": shuffle,
+            "shuffle": bool(shuffle),
             "tail": tail,
             "lanes": given_lanes,
             "memory_budget_bytes": memory_budget_bytes,

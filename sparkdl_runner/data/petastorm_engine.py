@@ -254,8 +254,8 @@ class PetastormLoader:
             # Which rows a rank reads does not follow from a seed.
             plan = {
                 "batch_size": self._batch_size,
-                "num_epochs": self._num_epochs,
-                "steps_per_epoch": self._steps,
+                "num_epochs": None if self._num_epochs is None else int(self._num_epochs),
+                "steps_per_epoch": None if self._steps is None else int(self._steps),
             }
             order = {**plan, "fingerprint": self._fingerprint}
             loader_plans.tell(self._url, self._made_at, order=order, arguments=plan)
