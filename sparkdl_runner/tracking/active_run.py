@@ -94,8 +94,8 @@ def make_active(run: RankRun, take_name: Callable[[str], None]) -> None:
         if is_beside:
             stack.pop()
         try:
-            # The id in the environment is the training's.
-            with _without("MLFLOW_RUN_ID"):
+            # The ids in the environment are the training's.
+            with _without("MLFLOW_RUN_ID", *([] if is_training_store(run) else [_EXPERIMENT])):
                 return real["start_run"](*args, **options)
         finally:
             if is_beside:
@@ -135,6 +135,7 @@ def make_active(run: RankRun, take_name: Callable[[str], None]) -> None:
     settle()
 
 
+_EXPERIMENT = "MLFLOW_EXPERIMENT_ID"
 _REPLACED = ("start_run", "end_run", "set_experiment", "active_run", "_get_or_start_run")
 
 
@@ -145,11 +146,10 @@ def _stack(fluent: Any) -> Any:
 
 
 @contextmanager
-def _without(name: str) -> Iterator[None]:
-    """Takes a variable out of the environment for a while."""
-    value = os.environ.pop(name, None)
+def _without(*names: str) -> Iterator[None]:
+    """Takes variables out of the environment for a while."""
+    values = {name: os.environ.pop(name) for name in names if name in os.environ}
     try:
         yield
     finally:
-        if value is not None:
-            os.environ[name] = value
+        os.environ.update(values)

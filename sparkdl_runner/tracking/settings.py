@@ -34,7 +34,7 @@ class Tracking:
 
     other_ranks: str = "ignore"
     """What becomes of what ranks other than 0 write to the run: ``"ignore"``, or ``"error"``. They
-    read as rank 0 does, and never make a run in its store."""
+    read as rank 0 does, and ``mlflow.start_run()`` makes no run of theirs."""
 
     system_metrics: bool = True
     """Whether each host's CPU, memory, disk, network and GPUs are logged, once for each host."""

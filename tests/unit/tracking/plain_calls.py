@@ -83,6 +83,12 @@ def choose(ours: str, other: str) -> dict[str, Any]:
     found["then"] = mlflow.active_run().info.run_id == ours
     with mlflow.start_run(nested=True) as child:
         found["child"] = child.data.tags["mlflow.parentRunId"] == ours
+    mlflow.set_tracking_uri(ELSEWHERE)
+    mlflow.log_metric("elsewhere", 1.0)
+    found["elsewhere"] = mlflow.active_run().info.run_id != ours
+    mlflow.end_run()
+    mlflow.set_tracking_uri(STORE)
+    found["home"] = mlflow.active_run().info.run_id == ours
     mlflow.set_experiment("chosen")
     mlflow.log_metric("chosen", 1.0)
     chosen = mlflow.active_run().info
@@ -91,12 +97,6 @@ def choose(ours: str, other: str) -> dict[str, Any]:
     name = mlflow.get_experiment(chosen.experiment_id).name
     mlflow.set_experiment("training")
     found["back"] = mlflow.active_run().info.run_id == ours
-    mlflow.set_tracking_uri(ELSEWHERE)
-    mlflow.set_experiment("Default")
-    mlflow.log_metric("elsewhere", 1.0)
-    found["elsewhere"] = mlflow.active_run().info.run_id != ours
-    mlflow.end_run()
-    mlflow.set_tracking_uri(STORE)
     return {**found, "name": name}
 
 
