@@ -28,7 +28,7 @@ side_by_side := --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 
 .NOTPARALLEL:
 .PHONY: help setup setup-classic setup-modern run-classic run-modern demo quick test \
-    test-classic test-modern system compat docs lint mutants bench clean gpu
+    test-classic test-modern system compat docs lint mutants foreign bench clean gpu
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -76,6 +76,11 @@ lint: setup-classic  ## ruff and mypy, and pins that have moved
 mutants: setup-classic  ## break the code in N small ways, what BASE lacks first: do tests see it? SEED=2
 	@PYTHONPATH=tests $(call in_lane,classic) -m mutants --count $(N) --seed $(SEED) \
 	    --base "$(BASE)" --jobs $(JOBS) $(ARGS)
+
+foreign: setup-classic  ## other people's tests, as ranks and under their own launcher; HOROVOD_SOURCE=…
+	@.venv/bin/python -m pip install --quiet --upgrade --target build/foreign --no-deps \
+	    --requirement tests/foreign/requirements.txt
+	@PYTHONPATH=tests:build/foreign $(call in_lane,classic) -m foreign $(ARGS)
 
 bench: run-classic  ## time from call to result, beside horovod.spark.run and TorchDistributor
 	@$(call in_lane,classic) jobs/benchmark.py launch

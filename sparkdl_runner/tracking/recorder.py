@@ -222,8 +222,8 @@ class Recorder:
                 self._entries.append(["metric", name, number, int(at * 1000), step, {}])
 
     def _see(self, name: str, value: float, step: int) -> None:
-        # MLflow repeats a run's metrics for the model that it logs, also those of the system.
-        is_shown = not name.startswith("system/")
+        # MLflow repeats a run's metrics for the model that it logs, also those of the driver.
+        is_shown = not name.startswith(("system/", "samples_per_second"))
         if is_shown and (name in self._latest or len(self._latest) < MAX_LATEST):
             self._latest[name] = value
         if not math.isfinite(value) and name not in self._not_finite:
