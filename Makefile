@@ -89,4 +89,4 @@ gpu: setup-classic  ## build/gpu-kit, to be carried to a machine with a GPU; GPU
 	@PYTHON=.venv/bin/python tests/gpu/make_kit.sh $(GPU_PYTHON) build/gpu-kit
 
 clean:  ## remove the lanes and what tools left; wheels in the wheelhouse stay
-	rm -rf .venv .venv-modern *.egg-info build dist .mypy_cache .pytest_cache .ruff_cache .coverage*
+	rm -rf .venv .venv-modern .venv-compat *.egg-info build dist .mypy_cache .pytest_cache .ruff_cache .coverage*
