@@ -7,6 +7,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 from sparkdl_runner.redaction import is_secret_name
 
@@ -87,13 +88,17 @@ def extra_search_path(paths: Iterable[str]) -> list[str]:
     """Of the places of modules, those beyond the interpreter's own: py-files, archives.
 
     The interpreter's own folders stay out: the variable reaches whatever the function starts,
-    which may be another Python. So does what comes behind them, as from ``.pth`` files: ahead of
-    them it would hide the interpreter's own packages, of which it may hold other versions.
+    which may be another Python. So does what comes behind them: ahead of them it would hide the
+    interpreter's own packages, of which it may hold other versions. The worker finds what ``.pth``
+    files name, and is told the rest; but this package it needs before it can be told.
     """
     own = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     full = [os.path.abspath(path) if path else os.getcwd() for path in paths]
     packages = sysconfig.get_path("purelib")
     ahead = full[: full.index(packages)] if packages in full else full
+    home = str(Path(__file__).parents[1])
+    if home in full and home not in ahead and home not in _named_by_pth_files(packages):
+        ahead.append(home)
     return [
         path
         for path in ahead
@@ -101,3 +106,13 @@ def extra_search_path(paths: Iterable[str]) -> list[str]:
         and not os.path.basename(path).startswith("python3")
         and os.path.exists(path)
     ]
+
+
+def _named_by_pth_files(packages: str) -> set[str]:
+    """The folders that any interpreter adds to its search path when it starts."""
+    lines = [
+        line.strip()
+        for file in Path(packages).glob("*.pth")
+        for line in file.read_text(errors="replace").splitlines()
+    ]
+    return {os.path.join(packages, line) for line in lines if not line.startswith(("import", "#"))}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sysconfig
+from pathlib import Path
 
 import pytest
 
+import sparkdl_runner
 from sparkdl_runner import RunConfig
 from sparkdl_runner.tracking import description
 from sparkdl_runner.worker_environment import (
@@ -41,6 +43,14 @@ def test_only_what_comes_before_the_interpreters_packages_comes_before_them(monk
         os.mkdir(folder)
     assert extra_search_path([ahead, packages, behind]) == [ahead]
     assert extra_search_path([ahead, behind]) == [ahead, behind]
+
+
+def test_this_package_is_found_where_the_search_path_was_only_appended_to(monkeypatch, tmp_path):
+    home = str(Path(sparkdl_runner.__file__).parents[1])
+    monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path))
+    assert extra_search_path([str(tmp_path), "/behind", home]) == [home]
+    (tmp_path / "project.pth").write_text(f"import sys\n{home}\n")
+    assert extra_search_path([str(tmp_path), "/behind", home]) == []
 
 
 @pytest.fixture
