@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from sparkdl_runner import torch_store
 from sparkdl_runner.backends import get_backend
 from sparkdl_runner.config import RunConfig
 from sparkdl_runner.outcome import HUNG, LOST
@@ -112,6 +113,16 @@ def test_who_waits_inside_of_backward_is_not_the_cause():
         gang.look(rank, idle=61)
     failures = gang.watch.check().failures
     assert [one.is_communication_error for one in failures] == [True, False, True]
+
+
+def test_a_rank_0_that_stays_for_the_others_is_not_the_cause():
+    stays = f'File "{torch_store.__file__}", line 1 in stay'
+    gang = Gang(stacks={0: stays, 1: SLEEPS, 2: SLEEPS}, backend="torch")
+    gang.begin()
+    for rank in range(3):
+        gang.look(rank, idle=61)
+    failures = gang.watch.check().failures
+    assert [one.world.rank for one in failures if not one.is_communication_error] == [1, 2]
 
 
 def test_one_that_works_while_the_others_wait_is_no_hang():
