@@ -173,7 +173,9 @@ class SparkDatasetConverter:
             storage_options: Credentials and such for this process, as for
                 :func:`~sparkdl_runner.filesystem.open_filesystem`.
             **reader_kwargs: Arguments of ``ArrowLoader``, or of petastorm's reader; for the
-                petastorm engine also ``steps_per_epoch`` and ``trust_unischema``.
+                petastorm engine also ``steps_per_epoch`` and ``trust_unischema``. Without
+                ``tail``, ranks drop rows that fill no global batch, and data that are not sharded,
+                or fill not one, are given whole, without an end round and round.
 
         Returns:
             A context manager for the loader, which is closed when the block ends.

@@ -186,7 +186,7 @@ class PetastormLoader:
         self._queue_capacity = shuffling_queue_capacity
         self._reader_arguments = dict(reader_arguments)
         self._epoch = 0
-        self._reader: Any = None
+        self._readers: list[Any] = []
         self._steps = steps_per_epoch
         if steps_per_epoch is None and not (filtering and shard_count == 1):
             if filtering:
@@ -286,16 +286,17 @@ class PetastormLoader:
         with _quiet():
             from petastorm.pytorch import DataLoader
 
-        self._reader = self._open_reader(epoch, turn)
+        reader = self._open_reader(epoch, turn)
+        self._readers.append(reader)
         make_loader = self._data_loader_fn or DataLoader
         try:
             yield from make_loader(
-                reader=self._reader,
+                reader=reader,
                 batch_size=self._batch_size,
                 shuffling_queue_capacity=self._queue_capacity,
             )
         finally:
-            self.close()
+            self._stop(reader)  # Its own: who counts batches begins again before the end.
 
     def _open_reader(self, epoch: int, turn: int) -> Any:
         with _quiet():
@@ -317,7 +318,11 @@ class PetastormLoader:
 
     def close(self) -> None:
         """Stops petastorm's threads."""
-        reader, self._reader = self._reader, None
-        if reader is not None:
+        for reader in tuple(self._readers):
+            self._stop(reader)
+
+    def _stop(self, reader: Any) -> None:
+        if reader in self._readers:
+            self._readers.remove(reader)
             reader.stop()
             reader.join()

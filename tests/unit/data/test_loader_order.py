@@ -236,7 +236,9 @@ def test_a_break_leaves_the_loader_where_it_is(directory: Path) -> None:
 def test_who_counts_batches_need_not_ask_for_the_end(directory: Path) -> None:
     """Lightning makes the next iterator while it still holds the last one."""
     manifest = one(directory, numbered(40))
-    with load(directory, manifest, batch_size=4) as loader:
+    # A small budget, so that the endless one does not read hundreds of epochs ahead.
+    arguments = {"batch_size": 4, "memory_budget_bytes": 30_000}
+    with load(directory, manifest, **arguments) as loader:
         first = iter(loader)
         rows = [int(i) for _ in range(len(loader)) for i in next(first)["id"]]
         loader.set_epoch(1)
@@ -244,7 +246,7 @@ def test_who_counts_batches_need_not_ask_for_the_end(directory: Path) -> None:
         assert len(list(second)) == 10
         assert next(first, None) is None
     assert sorted(rows) == list(range(40))
-    with load(directory, manifest, batch_size=4, num_epochs=None) as loader:
+    with load(directory, manifest, **arguments, num_epochs=None) as loader:
         for epoch in range(3):
             taken = iter(loader)
             rows = [int(i) for _ in range(loader.steps_per_epoch) for i in next(taken)["id"]]

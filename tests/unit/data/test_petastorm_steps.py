@@ -209,7 +209,14 @@ def test_every_reader_is_stopped_however_the_reading_ends(monkeypatch):
     next(left)
     assert not readers[-1].calls
     left.close()
+    # Lightning makes the next iterator while it still holds the last one.
+    loader = Dealt([3], batch_size=1, data_loader_fn=whole_loader)
+    first, second = iter(loader), iter(loader)
+    assert next(first) == next(second) == [0]
+    first.close()
+    assert [reader.calls for reader in readers[-2:]] == [["stop", "join"], []]
+    loader.close()
     # Of four shards' rows, each epoch takes as many as the smallest has.
     shard = Dealt([3, 1], batch_size=1, shard_count=2, data_loader_fn=whole_loader)
     assert len(list(shard)) == 1
-    assert [reader.calls for reader in readers] == [["stop", "join"]] * 5
+    assert [reader.calls for reader in readers] == [["stop", "join"]] * 7

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import inspect
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import torch
 from parquet_sets import load, one
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import types as t
-from pyspark.sql.pandas.types import to_arrow_type
 from test_types import IMAGE
 
 from sparkdl_runner.data import spark_types
@@ -27,6 +25,21 @@ DAY = datetime.date(1970, 1, 3)
 TIME = datetime.datetime(1970, 1, 1, 0, 0, 1)
 PICTURE = {"origin": "", "height": 4, "width": 2, "nChannels": 3, "mode": 16, "data": bytes(24)}
 PAIR = t.StructType([t.StructField("a", t.IntegerType())])
+
+ARROW = {
+    t.BooleanType: pa.bool_(),
+    t.ByteType: pa.int8(),
+    t.ShortType: pa.int16(),
+    t.IntegerType: pa.int32(),
+    t.LongType: pa.int64(),
+    t.FloatType: pa.float32(),
+    t.DateType: pa.date32(),
+    t.TimestampType: pa.timestamp("us", "UTC"),
+    t.TimestampNTZType: pa.timestamp("us"),
+    t.StringType: pa.string(),
+    t.BinaryType: pa.binary(),
+}
+"""As Spark writes them."""
 
 ROWS: list[tuple[t.DataType | pa.DataType, list[Any], str, dict[str, Any], str]] = [
     (t.BooleanType(), [True, False], "", {}, ""),
@@ -82,10 +95,15 @@ def converted(data_type: t.DataType) -> pa.DataType | None:
         return None
     if spark_types.is_vector(data_type):
         data_type = t.ArrayType(t.DoubleType())  # What vector_to_array makes.
-    written = spark_types._with_dtype(data_type, "float32")
-    if "timezone" in inspect.signature(to_arrow_type).parameters:  # From Spark 4.2 on.
-        return to_arrow_type(written, timezone="UTC")
-    return to_arrow_type(written)
+    return in_files(spark_types._with_dtype(data_type, "float32"))
+
+
+def in_files(data_type: t.DataType) -> pa.DataType:
+    if isinstance(data_type, t.ArrayType):
+        return pa.list_(in_files(data_type.elementType))
+    if isinstance(data_type, t.DecimalType):
+        return pa.decimal128(data_type.precision, data_type.scale)
+    return ARROW[type(data_type)]
 
 
 def batch_of(directory: Path, arrow: pa.DataType, values: list[Any], **options: Any) -> str:
