@@ -110,6 +110,11 @@ def _one_tensor(frame: DataFrame, names: list[str], tensor: Any) -> Column:
     """
     from pyspark.sql.functions import array, col
 
+    if -1 in tensor.shape[1:]:
+        raise ConfigError(
+            f"the model takes rows of sizes that may vary ({list(tensor.shape)}), and MLflow makes "
+            "no tensor of such columns: log it once more with log_model(…, columns=…)."
+        )
     number = _number(tensor)
     if len(names) == 1 and _is_array(frame, names[0]):
         flat = _flat(frame, names[0])

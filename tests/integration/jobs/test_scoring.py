@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs import command, score
 from sparkdl_runner.jobs.score_features import features
 
@@ -258,6 +259,22 @@ def test_a_tensor_with_a_name_is_given_its_own_numbers(spark: Any) -> None:
     (given,) = features(frame, "rows", None, ModelSignature(inputs=names))
     assert frame.select(given.alias("given")).schema["given"].dataType.simpleString() == (
         "struct<x:array<float>,y:bigint>"
+    )
+
+
+def test_rows_of_sizes_that_vary_need_a_models_columns(spark: Any) -> None:
+    import numpy as np
+    from mlflow.models import ModelSignature
+    from mlflow.types.schema import Array, ColSpec, DataType, Schema, TensorSpec
+
+    frame = spark.createDataFrame([([1, 2], 3)], "t array<int>, n int")
+    tensor = ModelSignature(inputs=Schema([TensorSpec(np.dtype("int64"), (-1, -1))]))
+    with pytest.raises(ConfigError, match="rows of sizes that may vary"):
+        features(frame, "rows", ["t"], tensor)
+    named = [ColSpec(Array(DataType.long), "t"), ColSpec(DataType.double, "n")]
+    (given,) = features(frame, "rows", None, ModelSignature(inputs=Schema(named)))
+    assert frame.select(given.alias("given")).schema["given"].dataType.simpleString() == (
+        "struct<t:array<bigint>,n:double>"
     )
 
 
