@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable
 from contextlib import suppress
 
-from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.errors import RunnerError
 from sparkdl_runner.serving import ServerThread
 
 CONNECT_SECONDS = 10.0
@@ -72,12 +72,12 @@ def attend(address: str, port: int, partition: int) -> socket.socket:
     """Connects an agent to that of rank 0; to close the connection is to say that its rank ended.
 
     Raises:
-        LaunchError: It cannot be reached.
+        RunnerError: It cannot be reached, which another attempt may mend: its host may be gone.
     """
     try:
         connection = socket.create_connection((address, port), CONNECT_SECONDS)
     except OSError as error:
-        raise LaunchError(
+        raise RunnerError(
             f"Host {socket.gethostname()} cannot reach rank 0 at {address}:{port} ({error}). All "
             "ports between the executors of one application must be open."
         ) from error

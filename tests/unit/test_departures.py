@@ -9,7 +9,7 @@ import pytest
 
 from sparkdl_runner import network
 from sparkdl_runner.departures import Departures, attend
-from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.errors import LaunchError, RunnerError
 
 
 @contextlib.contextmanager
@@ -58,5 +58,6 @@ def test_strangers_do_not_count():
 def test_a_rank_0_that_cannot_be_reached_is_named():
     with network.listen("127.0.0.1") as listener:
         address, port = listener.getsockname()
-    with pytest.raises(LaunchError, match=rf"cannot reach rank 0 at 127\.0\.0\.1:{port}"):
+    with pytest.raises(RunnerError, match=rf"cannot reach rank 0 at 127\.0\.0\.1:{port}") as caught:
         attend(address, port, 1)
+    assert not isinstance(caught.value, LaunchError)  # That would never be tried again.
