@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sparkdl_runner.data.leftovers import make_marked_directory, sweep_leftovers
+from sparkdl_runner.data.place import default_filesystem, directory_url
 from sparkdl_runner.data.sources import Sources, rewritten_since, sources_of
 from sparkdl_runner.filesystem import StorageOptions, normalize_url, redact
 
@@ -41,7 +42,7 @@ def parent_cache_dir_url(spark: SparkSession) -> str:
     configured = spark.conf.get(PARENT_CACHE_DIR_URL_CONF, None)
     if configured:
         try:
-            return normalize_url(configured)
+            return directory_url(configured, spark)
         except ValueError as error:
             raise ValueError(f"{PARENT_CACHE_DIR_URL_CONF}: {error}") from None
     name = f"sparkdl_runner-cache-{_user()}"
@@ -51,7 +52,7 @@ def parent_cache_dir_url(spark: SparkSession) -> str:
     is_here = getattr(spark, "_jsc", None) is not None
     if is_here and master.startswith("local") and not on_databricks:
         return normalize_url(f"file://{tempfile.gettempdir()}/{name}")
-    default = _default_filesystem(spark)
+    default = default_filesystem(spark)
     if default and not default.startswith("file:") and not on_databricks:
         return normalize_url(f"{default.rstrip('/')}/tmp/{name}")  # noqa: S108
     raise ValueError(
@@ -67,14 +68,6 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return str(os.getuid())
-
-
-def _default_filesystem(spark: SparkSession) -> str | None:
-    jsc = getattr(spark, "_jsc", None)
-    if jsc is None:
-        return None
-    value: str | None = jsc.hadoopConfiguration().get("fs.defaultFS")
-    return value
 
 
 _process_directories: dict[tuple[str, int], str] = {}

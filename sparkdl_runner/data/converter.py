@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner.data import petastorm_engine
@@ -23,6 +24,7 @@ from sparkdl_runner.data.existing import (
     is_petastorm_converter,
 )
 from sparkdl_runner.data.leftovers import delete_directory
+from sparkdl_runner.data.place import directory_url, running_session
 from sparkdl_runner.filesystem import StorageOptions, join_url, redact
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ class CodecError(ValueError, RuntimeError):
 
 
 def make_spark_converter(
-    df: DataFrame | str | Any,
+    df: DataFrame | str | os.PathLike[str] | Any,
     parquet_row_group_size_bytes: int = DEFAULT_ROW_GROUP_SIZE_BYTES,
     compression_codec: str | None = None,
     dtype: str | None = "float32",
@@ -64,7 +66,8 @@ def make_spark_converter(
 
     Args:
         df: A DataFrame; or the URL of a directory of Parquet files, which is read as it is and
-            where it is, so that the next three arguments do not apply; or what
+            where it is, so that the next three arguments do not apply (an absolute path will do
+            where all of Spark is on this host); or what
             ``petastorm.spark.make_spark_converter`` returned.
         parquet_row_group_size_bytes: The size of a row group in memory.
         compression_codec: ``"uncompressed"`` (the default), ``"snappy"``, ``"gzip"``, ``"lz4"``
@@ -83,8 +86,9 @@ def make_spark_converter(
         ConversionError: Spark could not write the files.
         DatasetError: There are nulls, or the files in a given directory are no data set.
     """
-    if isinstance(df, str):
-        return describe_directory(df, allow_nulls, storage_options)
+    if isinstance(df, (str, os.PathLike)):
+        url = directory_url(df, running_session())
+        return describe_directory(url, allow_nulls, storage_options)
     if is_petastorm_converter(df):
         return adopt_petastorm(df, allow_nulls, storage_options)
     settings = check_settings(df, parquet_row_group_size_bytes, compression_codec, dtype)

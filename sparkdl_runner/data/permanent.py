@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from pyarrow import fs
 
@@ -15,6 +16,7 @@ from sparkdl_runner.data.converter import (
 )
 from sparkdl_runner.data.dataset import SparkDatasetConverter
 from sparkdl_runner.data.manifest import MANIFEST_NAME, Manifest
+from sparkdl_runner.data.place import directory_url
 from sparkdl_runner.data.replacing import SUBFOLDER_PREFIX, replace
 from sparkdl_runner.filesystem import (
     StorageOptions,
@@ -72,7 +74,7 @@ def write_conversion(
 
     Args:
         df: The rows.
-        url: The folder's URL; it is made.
+        url: The folder's URL, or its path where all of Spark is on this host; it is made.
         parquet_row_group_size_bytes: The size of a row group in memory.
         compression_codec: How the files are compressed.
         dtype: What floating point numbers become.
@@ -91,7 +93,7 @@ def write_conversion(
     from sparkdl_runner.data.spark_writer import write_parquet
 
     settings = check_settings(df, parquet_row_group_size_bytes, compression_codec, dtype)
-    url = normalize_url(url)
+    url = directory_url(url, df.sparkSession)
     filesystem, folder = open_filesystem(url, storage_options)
     check_apart(df, url)
     check_replaceable(filesystem, folder, overwrite)
@@ -141,7 +143,7 @@ def check_replaceable(filesystem: fs.FileSystem, folder: str, overwrite: bool) -
 def check_apart(df: DataFrame, url: str) -> None:
     """Raises an OccupiedError if the rows are read from where they are to be written to."""
     try:
-        files = [normalize_url(file) for file in df.inputFiles()]
+        files = [normalize_url(unquote(file)) for file in df.inputFiles()]
     except Exception:
         return  # What comes from no files, or through Spark Connect.
     for file in files:

@@ -103,7 +103,7 @@ def test_a_cache_directory_that_cannot_be_written(spark, tmp_path):
     try:
         with pytest.raises(ConversionError, match=f"Cannot write to the cache directory.*{conf}"):
             make_spark_converter(numbers(spark))
-        spark.conf.set(conf, "/no/scheme")
+        spark.conf.set(conf, "no/scheme")
         with pytest.raises(ValueError, match=f"{conf}: .* has no scheme"):
             make_spark_converter(numbers(spark))
     finally:

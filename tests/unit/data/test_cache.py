@@ -8,14 +8,16 @@ import os
 import threading
 
 import pytest
+from parquet_sets import numbered, one
 
-from sparkdl_runner.data import cache, leftovers
+from sparkdl_runner.data import cache, leftovers, make_spark_converter
 from sparkdl_runner.data.cache import (
     PARENT_CACHE_DIR_URL_CONF,
     ConversionCache,
     parent_cache_dir_url,
     process_directory,
 )
+from sparkdl_runner.data.place import directory_url
 from sparkdl_runner.data.sources import SourceFile, Sources, _parse
 
 
@@ -39,6 +41,27 @@ def test_the_setting_wins():
     assert parent_cache_dir_url(configured("/Volumes/c/s/v/")) == "dbfs:/Volumes/c/s/v"
     with pytest.raises(ValueError, match=f"{PARENT_CACHE_DIR_URL_CONF}: .*no scheme"):
         parent_cache_dir_url(configured("/tmp/cache"))
+
+
+def test_a_plain_path_is_a_file_url_where_there_is_one_host(monkeypatch, tmp_path):
+    one(tmp_path / "a table", numbered(6))
+    assert len(make_spark_converter(str(tmp_path / "a table"))) == 6
+    converter = make_spark_converter(tmp_path / "a table" / ".")
+    assert converter.cache_dir_url == f"file://{tmp_path}/a table"
+
+    local = FakeSpark(spark__master="local[2]")
+    assert directory_url("/data//set/", local) == "file:///data/set"
+    local.conf[PARENT_CACHE_DIR_URL_CONF] = "/data/cache"
+    assert parent_cache_dir_url(local) == "file:///data/cache"
+    others = [FakeSpark(spark__master="yarn"), FakeSpark("hdfs://n/", spark__master="local[2]")]
+    for spark in others:
+        with pytest.raises(ValueError, match="no scheme"):
+            directory_url("/data/set", spark)
+    with pytest.raises(ValueError, match="no scheme"):
+        directory_url("data/set", local)
+    monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "17.0")
+    with pytest.raises(ValueError, match="no scheme"):
+        directory_url("/data/set", None)
 
 
 def test_on_one_machine_it_is_the_temporary_directory(monkeypatch, tmp_path):
