@@ -71,8 +71,11 @@ def main() -> None:
     except EOFError:
         return  # The agent gave up before the run began.
     os.environ.update(envelope.environment)
-    sys.path += [path for path in envelope.search_path if _is_new(path)]
-    os.environ["PYTHONPATH"] = os.pathsep.join(extra_search_path(sys.path))
+    added = [path for path in envelope.search_path if _is_new(path)]
+    # What the function starts finds them as well.
+    found = dict.fromkeys([*extra_search_path(sys.path), *extra_search_path(added)])
+    os.environ["PYTHONPATH"] = os.pathsep.join(found)
+    sys.path += added
     world.enter_world(envelope.world)
     driver_log.connect(line)
     loader_plans.connect(lambda plan: line.send({"kind": "loader_plan", "plan": plan}))

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from sparkdl_runner.tracking.active_run import described, make_active
+from sparkdl_runner.tracking.performance import OF_THE_RUN
 from sparkdl_runner.tracking.rank_run import NAME_TAG, RankRun
 from sparkdl_runner.tracking.recorder import Entry, Recorder
 from sparkdl_runner.tracking.training_store import replace_store
@@ -73,7 +74,7 @@ def _telling(
             if run_id != ours:
                 super().log_batch(run_id, metrics=metrics, params=params, tags=tags)
                 return
-            entries: list[Entry] = [_metric(metric) for metric in metrics]
+            entries: list[Entry] = [_metric(one) for one in metrics if not _is_of_a_run(one)]
             entries += [["param", str(param.key), str(param.value)] for param in params]
             entries += [["tag", str(tag.key), str(tag.value)] for tag in tags]
             recorder.add(entries)
@@ -101,6 +102,12 @@ def _telling(
             return RunOperations(operation_futures=[])
 
     return TellingStore
+
+
+def _is_of_a_run(metric: Any) -> bool:
+    """Whether MLflow repeats for a model what says how fast its training was."""
+    has_model = getattr(metric, "model_id", None) is not None
+    return has_model and bool(metric.key.startswith(OF_THE_RUN))
 
 
 def _metric(metric: Any) -> Entry:

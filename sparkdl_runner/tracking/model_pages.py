@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sparkdl_runner.tracking.performance import SYSTEM_PREFIX
+from sparkdl_runner.tracking.performance import OF_THE_RUN
 
 DATA_PREFIX = "sparkdl_runner.data."
-# How fast a training was says nothing of its model.
-_OF_THE_RUN = (SYSTEM_PREFIX, "samples_per_second")
 # Of a parameter, in MLflow's databases.
 _MOST_CHARACTERS = 5000
 
@@ -44,7 +42,7 @@ def complete_models(client: Any, run_id: str) -> None:
         names = [
             name
             for name in run.data.metrics
-            if name not in known and not name.startswith(_OF_THE_RUN)
+            if name not in known and not name.startswith(OF_THE_RUN)
         ]
         metrics = list(_metrics(client, run_id, names, output, data))
         if metrics:

@@ -12,6 +12,8 @@ from sparkdl_runner.tracking.time_use import PARTS
 # MLflow shows what begins so on a page of its own: the training's own curves stay in sight, however
 # many ranks there are.
 SYSTEM_PREFIX = "system/"
+# How fast a training was: of the run, and not of the models that it logs.
+OF_THE_RUN = (SYSTEM_PREFIX, "samples_per_second")
 # Beyond so many ranks, a page of metrics for each is no help; the totals stay.
 MAX_SHOWN_RANKS = 32
 
