@@ -73,7 +73,7 @@ def find_parquet(filesystem: fs.FileSystem, directory: str, url: str) -> dict[st
     folders = {info.path[prefix:] for info in found if info.type == fs.FileType.Directory}
     folders.update(parent for name in files for parent in _above(name))
     _refuse_unfinished(shown, files, folders)
-    visible = [name for name in files if not any(part[0] in "_." for part in name.split("/"))]
+    visible = [name for name in files if not _is_hidden(name)]
     names = sorted(name for name in visible if name.endswith(PARQUET_ENDINGS))
     commits = [name for name in files if name.rpartition("/")[2].startswith("_committed_")]
     _refuse_removed(filesystem, directory, shown, commits)
@@ -86,6 +86,10 @@ def find_parquet(filesystem: fs.FileSystem, directory: str, url: str) -> dict[st
         [one for one in visible if one not in names and files[one].size],
     )
     return {name: files[name] for name in names}
+
+
+def _is_hidden(path: str) -> bool:
+    return any(part.startswith(("_", ".")) for part in path.split("/"))
 
 
 def _above(path: str) -> Iterator[str]:
@@ -112,7 +116,9 @@ def _kind_of(filesystem: fs.FileSystem, folder: str) -> _Kind | None:
 
 def _refuse_unfinished(shown: str, files: Collection[str], folders: set[str]) -> None:
     for folder in sorted(folders):
-        if folder.rpartition("/")[2].startswith(_UNFINISHED):
+        above, _, name = folder.rpartition("/")
+        # In a hidden folder nothing is read: what is unfinished there is nobody's rows.
+        if name.startswith(_UNFINISHED) and not _is_hidden(above):
             raise DatasetError(
                 f"{shown} holds the folder {folder}: something is being written there, or was "
                 "ended before it was done, so rows may be missing. Let it end, or write the "
