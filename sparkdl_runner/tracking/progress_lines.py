@@ -30,7 +30,7 @@ class ProgressLines(Reports):
         self._counts: dict[int, Counts] = {}
         self._latest: dict[str, Any] | None = None
         self._said_at = 0.0
-        self._said_step: int | None = None
+        self._said: tuple[Any, dict[str, float]] = (None, {})
 
     def progress(self, world: World, report: dict[str, Any]) -> None:
         """See ``Reports.progress``."""
@@ -47,16 +47,16 @@ class ProgressLines(Reports):
         if world.rank != 0 or report["step"] is None:
             return
         self._latest = report
-        if report["step"] != self._said_step and self._now() - self._said_at >= LINE_SECONDS:
+        if report["step"] != self._said[0] and self._now() - self._said_at >= LINE_SECONDS:
             self._say_step(report)
 
     def close(self) -> None:
-        """Says what the last metrics are."""
-        if self._latest is not None:
+        """Says what the last metrics are, unless that was the last line."""
+        if self._latest is not None and _told_by(self._latest) != self._said:
             self._say_step(self._latest)
 
     def _say_step(self, report: dict[str, Any]) -> None:
-        self._said_step = report["step"]
+        self._said = _told_by(report)
         of_all = f" of {report['total_steps']:,}" if report["total_steps"] else ""
         parts = [f"step {report['step']:,}{of_all}"]
         if report["epoch"] is not None:
@@ -71,6 +71,10 @@ class ProgressLines(Reports):
         self._said_at = self._now()
         with suppress(OSError, ValueError):  # Whether anybody hears it must not matter.
             print(f"sparkdl_runner: {text}", file=sys.stderr, flush=True)
+
+
+def _told_by(report: dict[str, Any]) -> tuple[Any, dict[str, float]]:
+    return report["step"], dict(report["latest"])
 
 
 def _count(number: int, what: str) -> str:

@@ -65,6 +65,8 @@ def test_ranks_that_have_started_then_a_line_in_half_a_minute_and_the_last_metri
     assert said()[-1].endswith(
         "step 1,201 of 2,000, epoch 3, loss 0.12, test_accuracy 0.75, 1,999 samples/s"
     )
+    lines.close()
+    assert said() == [], "that was the last line"
     for rank in (0, 1):
         lines.progress(replace(WORLDS[rank], attempt=1), report(None))
     assert said() == ["sparkdl_runner: 2 ranks on 1 host started again, attempt 1"]
