@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -73,7 +73,8 @@ class ModelFiles:
             }
             (self.data / model_columns.COLUMNS_FILE).write_text(json.dumps(about))
             copy = self.data.with_name(f"{_LOADER}.py")
-            shutil.copyfile(model_columns.__file__, copy)
+            # No file to copy where this package is a zip, as spark-submit's --py-files has it.
+            copy.write_text(inspect.getsource(model_columns))
             code_paths.append(str(copy))
         # So that mlflow.pytorch.load_model finds the network.
         where = {"model_data": f"data/{self.data.name}", "code": "code" if code_paths else None}
