@@ -96,4 +96,8 @@ def is_watched() -> bool:
 
 
 def _in_notebook() -> bool:
-    return bool({"ipykernel", "dbruntime"} & sys.modules.keys())
+    if "dbruntime" in sys.modules:
+        return True
+    # Spark 4 imports ipykernel by itself; only in a kernel is there a shell that has one.
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")

@@ -26,6 +26,12 @@ class HasModule(nn.Module):
         self._orig_mod = nn.Linear(3, 1)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _the_compiler_has_set_itself_up() -> None:
+    """What it imports when it wraps a network first sets an environment variable."""
+    torch.compile(nn.Linear(1, 1), backend="eager")(torch.ones(1, 1))
+
+
 @pytest.fixture
 def alone_in_a_group(tmp_path: Path) -> Iterator[None]:
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
