@@ -94,7 +94,7 @@ def with_lost_executors(failures: Sequence[Outcome], error: Exception) -> list[O
 
 
 def _text(error: Exception) -> str:
-    """What the error says. Py4J asks the JVM for that, which may be gone."""
+    """The error's text. Py4J asks the JVM for it, and the JVM may be gone."""
     try:
         return str(error)
     except Exception as problem:

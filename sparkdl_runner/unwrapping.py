@@ -18,7 +18,7 @@ def unwrapped(model: Any) -> Any:
         return None
     from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-    # What was never imported wraps nothing, and importing it takes a second.
+    # Looked up, not imported: an import takes a second, and a class not imported wraps nothing.
     fsdp = getattr(sys.modules.get("torch.distributed.fsdp"), "FullyShardedDataParallel", ())
     compiled = getattr(sys.modules.get("torch._dynamo.eval_frame"), "OptimizedModule", ())
     while True:

@@ -22,7 +22,7 @@ SPARK_SECRETS = (
     "_SPARK_AUTH_SECRET",
 )
 
-# What ranks get of the driver's environment without being asked: how to talk, and how to compute.
+# The driver's variables that ranks get by default: settings of communication and of computing.
 COPIED = (
     "CUBLAS_WORKSPACE_CONFIG",
     "CUDA_LAUNCH_BLOCKING",

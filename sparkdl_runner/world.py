@@ -24,7 +24,7 @@ class World:
     cross_rank: int
     cross_size: int
     host_rank: int = 0
-    """Which of the run's hosts this is, from 0."""
+    """The number of this host among the run's hosts, from 0."""
     num_hosts: int = 1
     host: str
     """The host's name, for people."""
@@ -65,7 +65,7 @@ class Peer:
     rendezvous_port: int = 0
     """Where partition 0 serves the rendezvous; 0 on all other partitions."""
     departures_port: int = 0
-    """Where partition 0 waits for the others' ends, if it does."""
+    """The port on which partition 0 waits until the other ranks have ended; 0 if it does not."""
     version: str = ""
 
     def to_json(self) -> dict[str, Any]:

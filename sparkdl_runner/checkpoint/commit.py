@@ -60,7 +60,7 @@ class Job:
 def write_and_commit(storage: Storage, job: Job, hurry: threading.Event) -> Manifest | None:
     """Writes this rank's files, and on rank 0 commits the checkpoint when all ranks have.
 
-    Where the storage fails, it is asked again for a while.
+    A call that the storage fails is repeated for a while.
 
     Args:
         storage: The directory of checkpoints.

@@ -40,7 +40,7 @@ class SourceFile(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """What the rows of a DataFrame follow from, besides its plan."""
+    """Everything besides its plan that decides which rows a DataFrame has."""
 
     files: frozenset[SourceFile] = frozenset()
     """As Spark listed them when the DataFrame was read."""

@@ -23,7 +23,7 @@ class NotExportableError(Exception):
 
 
 def answer(network: Any, rows: torch.Tensor) -> torch.Tensor:
-    """What the network says to some rows; the same each time, also where it draws numbers."""
+    """The network's output for these rows, with the random generator seeded alike each time."""
     import torch
 
     with torch.no_grad(), torch.random.fork_rng(devices=[]):

@@ -39,7 +39,7 @@ class ModelFiles:
     example: torch.Tensor
     """Rows that the network was not exported with."""
     expected: torch.Tensor
-    """What it says to them."""
+    """The network's output for ``example``."""
 
     def as_given(self, rows: torch.Tensor) -> Any:
         """Rows as whoever uses the model has them: an array, or a DataFrame of the columns."""

@@ -1,4 +1,4 @@
-"""What a training takes is known before it is started."""
+"""Hyperparameters that a training function cannot take are refused before it starts."""
 
 from __future__ import annotations
 
