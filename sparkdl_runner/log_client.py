@@ -83,6 +83,7 @@ class LogClient(Sink):
         self._stop_heard = threading.Event()
         self._heard_at = 0.0
         self._is_closing = False
+        self._was_connected = False
         self._is_fenced = False
         self._unconfirmed = Unconfirmed()
         self._sent_up_to = 0
@@ -116,8 +117,7 @@ class LogClient(Sink):
         while not self._put(report):
             # What failed matters more than what was printed.
             with suppress(queue.Empty):
-                dropped = self._queue.get_nowait() or {}
-                self.dropped_lines += len(dropped.get("lines", [])) + ("text" in dropped)
+                self._drop(self._queue.get_nowait())
 
     def vital_signs(self, world: World, signs: VitalSigns) -> None:
         """See ``Sink.vital_signs``."""
@@ -166,25 +166,24 @@ class LogClient(Sink):
         return self.is_connected and self._stop_heard.wait(ANSWER_SECONDS)
 
     def notes(self) -> tuple[str, ...]:
-        """What the driver should say about this connection after the run."""
+        """Closes, and returns what the driver should say about this connection after the run."""
+        self.close()
         notes = []
         if self._is_fenced:
             notes.append(
                 f"rank {self._world.rank} on host {self._world.host} was ended, since it had not "
                 f"heard the driver for {self._fence_seconds:g} s"
             )
-        elif not self.is_connected:
+        elif not self._was_connected:
             notes.append(
                 f"rank {self._world.rank} on host {self._world.host} could not reach the driver at "
                 f"{self._channel.host}:{self._channel.port}, so its output was not shown"
             )
-        if self.dropped_lines:
+        elif self.dropped_lines:
             notes.append(
                 f"{self.dropped_lines} lines of rank {self._world.rank} were not shown, since the "
                 "driver could not keep up"
             )
-        if self._connected.is_set():  # Words of confirmation are on their way.
-            self._unconfirmed.wait_until_empty(FLUSH_SECONDS)
         lost = self.dropped_reports + len(self._unconfirmed)
         if lost:
             notes.append(
@@ -194,7 +193,12 @@ class LogClient(Sink):
         return tuple(notes)
 
     def close(self) -> None:
-        """Sends what is queued, as far as the driver takes it in time."""
+        """Sends what is queued, as far as the driver takes it in time; the rest is dropped."""
+        if self._is_closing:
+            return
+        self._was_connected = self.is_connected
+        if self._was_connected:  # Words of confirmation are on their way.
+            self._unconfirmed.wait_until_empty(FLUSH_SECONDS)
         self._is_closing = True
         for last in ({"kind": "ended"}, None):
             try:
@@ -202,8 +206,17 @@ class LogClient(Sink):
             except queue.Full:
                 pass
         self._sender.join(FLUSH_SECONDS)
+        with suppress(queue.Empty):
+            while True:
+                self._drop(self._queue.get_nowait())
+        self._put(None)  # The sender may still be busy with a frame, and then looks for its end.
 
-    def _put(self, message: dict[str, Any]) -> bool:
+    def _drop(self, message: dict[str, Any] | None) -> None:
+        """Counts the lines of a message that will not arrive."""
+        if message is not None:
+            self.dropped_lines += len(message.get("lines", [])) + ("text" in message)
+
+    def _put(self, message: dict[str, Any] | None) -> bool:
         try:
             self._queue.put_nowait(message)
         except queue.Full:
@@ -314,7 +327,11 @@ class LogClient(Sink):
             if message is None:
                 return
             if message is not _NUDGE:
-                connection.sendall(codec.seal(message))
+                try:
+                    connection.sendall(codec.seal(message))
+                except OSError:
+                    self._drop(message)
+                    raise
 
     def _listen(self, connection: socket.socket, codec: FrameCodec) -> None:
         try:

@@ -102,12 +102,17 @@ def _output_cost() -> dict[str, float]:
 
 
 class _Counter(io.StringIO):
-    """A terminal that takes all lines and keeps none."""
+    """A terminal that takes all lines and keeps none. Ranks' lines come from several threads."""
 
-    lines = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines = 0
+        self._lock = threading.Lock()
 
     def write(self, text: str) -> int:
-        self.lines += text.count("\n")
+        lines = text.count("\n")
+        with self._lock:
+            self.lines += lines
         return len(text)
 
 

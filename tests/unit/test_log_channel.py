@@ -270,9 +270,11 @@ def test_a_driver_that_does_not_read_costs_lines_not_time(monkeypatch):
         client.output(WORLDS[0], ["x" * 60_000])
     assert time.monotonic() - started < 5
     assert client.dropped_lines > 1000
-    assert f"{client.dropped_lines} lines of rank 0 were not shown" in client.notes()[0]
+    notes = client.notes()
+    # What waited in the queue is not shown either: only a few frames are in the kernel's hands.
+    assert client.dropped_lines > 2000 - log_client.MAX_QUEUED_FRAMES
+    assert f"{client.dropped_lines} lines of rank 0 were not shown" in notes[0]
     accepted.close()
-    client.close()
     listener.close()
     client._sender.join()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from test_log_channel import WORLDS, Recorder, client_of, watch_of
@@ -70,9 +71,11 @@ def test_what_a_broken_connection_carried_is_sent_again_until_it_is_confirmed(dr
     again = [receive_next(second, incoming, "sure") for _ in range(2)]
     assert again == sent[1:]
     second.sendall(outgoing.seal({"kind": "confirmed", "number": again[-1]["number"]}))
-    assert client.notes() == ()
-    second.close()
-    client.close()
+    with ThreadPoolExecutor(1) as threads:
+        notes = threads.submit(client.notes)
+        receive_next(second, incoming, "ended")
+        second.close()
+    assert notes.result() == ()
 
 
 def test_what_arrives_again_is_confirmed_again_and_counts_once():
