@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from sparkdl_runner.tracking.recorder import Entry
 from sparkdl_runner.tracking.time_use import PARTS
+from sparkdl_runner.world import World
 
 # MLflow shows what begins so on a page of its own: the training's own curves stay in sight, however
 # many ranks there are.
@@ -123,6 +124,23 @@ class Performance:
             for rank, counts in sorted(self._now.items())
         }
         return {rank: one for rank, one in added.items() if one.steps and one.running_seconds > 0}
+
+
+def host_entries(
+    world: World, values: Mapping[str, float], *, began_at: float, now: float
+) -> list[Entry]:
+    """Metrics of what was measured on a host, under its name where there are several.
+
+    Args:
+        world: A rank of that host.
+        values: By name.
+        began_at: When the run began, in seconds since the epoch; steps are seconds since then.
+        now: The time, in seconds since the epoch.
+    """
+    several = world.local_size < world.size
+    prefix = f"{SYSTEM_PREFIX}{world.host}-{world.host_id}/" if several else SYSTEM_PREFIX
+    at_ms, step = int(now * 1000), int(now - began_at)
+    return [["metric", f"{prefix}{name}", value, at_ms, step, {}] for name, value in values.items()]
 
 
 def _figures(counts: Counts, prefix: str) -> dict[str, float]:

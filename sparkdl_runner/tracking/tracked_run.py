@@ -22,7 +22,7 @@ from sparkdl_runner.tracking.model_pages import complete_models
 from sparkdl_runner.tracking.note import NOTE_TAG, may_replace, note
 from sparkdl_runner.tracking.opening import ATTEMPT_TAG, Opened, open_run
 from sparkdl_runner.tracking.past import Past
-from sparkdl_runner.tracking.performance import SYSTEM_PREFIX
+from sparkdl_runner.tracking.performance import host_entries
 from sparkdl_runner.tracking.rank_run import NAME_TAG, RunTicket
 from sparkdl_runner.tracking.ranks_heard import RanksHeard
 from sparkdl_runner.tracking.recorder import Entry
@@ -207,17 +207,8 @@ class TrackedRun(Reports):
 
     def host_metrics(self, world: World, values: dict[str, float]) -> None:
         """See ``Reports.host_metrics``."""
-        now = time.time()
-        step = int(now - self._opened.run.info.start_time / 1000)
-        # By host where there are several.
-        several = world.local_size < world.size
-        prefix = f"{SYSTEM_PREFIX}{world.host}-{world.host_id}/" if several else SYSTEM_PREFIX
-        self._spool.put(
-            [
-                ["metric", f"{prefix}{name}", value, int(now * 1000), step, {}]
-                for name, value in values.items()
-            ]
-        )
+        began_at = self._opened.run.info.start_time / 1000
+        self._spool.put(host_entries(world, values, began_at=began_at, now=time.time()))
 
     def file_part(self, world: World, name: str, data: bytes, *, is_first: bool) -> None:
         """See ``Reports.file_part``."""

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from sparkdl_runner.tracking import ranks_heard
+from sparkdl_runner.tracking.performance import host_entries
 from sparkdl_runner.tracking.ranks_heard import RanksHeard
 from sparkdl_runner.world import Peer, World, assign_ranks
 
@@ -76,11 +80,24 @@ def test_the_last_step_is_rank_0s_and_never_goes_back() -> None:
     assert heard.step == 7
 
 
-def test_the_last_rate_is_that_of_the_whole_training() -> None:
+def test_the_last_rate_is_that_of_the_whole_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks_heard.time, "time", lambda: 1_700_000_000.5)
     heard = RanksHeard()
     zero, one = worlds("a", "a")
     assert heard.last_entries() == []
+    told = {**report(step=10), "steps": 10, "running_seconds": 2.0}
     for world, samples in ((zero, 100), (one, 140)):
-        heard.hear(world, {**report(step=10), "samples": samples, "running_seconds": 2.0})
-    ((kind, name, rate, _, step, _),) = heard.last_entries()
-    assert (kind, name, rate, step) == ("metric", "samples_per_second", 120.0, 10)
+        heard.hear(world, {**told, "samples": samples})
+    assert {entry[3] for entry in heard.entries()} == {1_700_000_000_500}
+    assert heard.last_entries() == [
+        ["metric", "samples_per_second", 120.0, 1_700_000_000_500, 10, {}]
+    ]
+
+
+def test_what_hosts_measure_is_told_by_host_where_there_are_several() -> None:
+    told = {}
+    for keys in (("a", "a"), ("a", "b")):
+        entries = host_entries(worlds(*keys)[-1], {"cpu": 0.5}, began_at=100.25, now=103.5)
+        told[keys] = entries
+    assert told["a", "a"] == [["metric", "system/cpu", 0.5, 103_500, 3, {}]]
+    assert told["a", "b"] == [["metric", "system/node-host1/cpu", 0.5, 103_500, 3, {}]]
