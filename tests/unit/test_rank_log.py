@@ -53,6 +53,7 @@ def test_the_log_of_a_rank_that_did_well_goes_unless_it_was_asked_for(tmp_path):
 
 def test_another_users_folder_is_not_written_into(tmp_path):
     base = default_base()
+    assert default_base() == base
     base.chmod(0o777)  # as if somebody had made it for all
     assert default_base() != base
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
+import os
+
+from sparkdl_runner import stacks
 from sparkdl_runner.stacks import _of_the_function
 
 TEXT = """\
@@ -39,3 +43,15 @@ def test_threads_that_watch_are_left_out_and_those_that_work_are_not():
     for place in ("prefetch", "feed.py", "log_model", "in train"):
         assert place in shown
     assert "worker.py" not in shown, "what is below the function tells nobody anything"
+
+
+def test_a_process_that_is_asked_shows_where_it_is():
+    reading, writing = os.pipe()
+    try:
+        stacks.offer(writing)
+        shown = stacks.ask(os.getpid(), reading, "R")
+    finally:
+        faulthandler.unregister(stacks.STACKS_SIGNAL)
+        os.close(reading)
+        os.close(writing)
+    assert "in test_a_process_that_is_asked_shows_where_it_is" in shown

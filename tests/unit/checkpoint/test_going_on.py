@@ -87,6 +87,7 @@ def test_a_changing_model_leaves_no_buffers_behind():
     assert places[2] < places[1]
     assert copies.size_bytes == 400
     assert sum(map(len, copies._buffers.values())) == 1
+    assert not copies._taken, "what was saved is not kept until the next save"
 
 
 def test_what_wraps_the_model_is_left_out(tmp_path):

@@ -104,6 +104,8 @@ class SetUp:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            # What a script starts by "make test &" ignores Ctrl-C, and so would all below it.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     def run(self, level: str = "running", **environment: str) -> tuple[int, str]:
@@ -169,6 +171,7 @@ def test_a_torn_environment_is_made_anew(set_up):
     assert not left.exists()
 
 
+@pytest.mark.deadline
 def test_where_the_build_fails_pip_is_ended(set_up):
     begun = time.monotonic()
     status, output = set_up.run("running", STOPS_AT="petastorm", BUILD_FAILS="1")

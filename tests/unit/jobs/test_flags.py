@@ -123,6 +123,33 @@ def test_sigterm_is_an_end_as_ctrl_c_is_and_its_handler_goes_with_the_job(capsys
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_a_driver_whose_spark_submit_is_gone_ends(monkeypatch):
+    import os
+    import threading
+    import time
+
+    is_watched, is_gone = threading.Event(), threading.Event()
+    watchers = []
+
+    def parent():
+        is_watched.set()
+        return 1 if is_gone.is_set() else 7
+
+    def run(settings):
+        assert is_watched.wait(30)
+        watchers.extend(one for one in threading.enumerate() if one.name == "sparkdl-parent")
+        is_gone.set()
+        while True:
+            time.sleep(0.01)
+
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "4711")
+    monkeypatch.setattr(os, "getppid", parent)
+    assert command.main(job_that(run), ["--example", "digits", "--num-proc", "1"]) == 143
+    (watcher,) = watchers
+    watcher.join()
+    assert watcher.daemon, "else it would keep a driver that is done from ending"
+
+
 @pytest.mark.parametrize(
     "job", [convert.JOB, train.JOB, score.JOB, tune.JOB], ids=lambda job: job.name
 )

@@ -24,6 +24,8 @@ def optional(epochs: int | None = None, quiet=False, sizes: list[int] | None = N
     [
         (train, {"epochs": "abc"}, "'abc'; m:f takes a whole number there (epochs: 'int')."),
         (train, {"epochs": 1.5}, "is 1.5; m:f takes a whole number"),
+        (train, {"epochs": True}, "is True; m:f takes a whole number"),
+        (train, {"rate": False}, "is False; m:f takes a number"),
         (train, {"rate": [1]}, "takes a number there (rate: 'float' = 0.1)."),
         (train, {"momentum": "o.9"}, "takes a number there (momentum=1)."),
         (train, {"deep": "maybe"}, "takes true or false there (deep: 'bool' = True)."),
