@@ -125,3 +125,8 @@ def test_what_the_driver_saw_of_a_rank_counts_only_where_the_rank_was_stopped_fo
     found = with_failures([stopped, raised, returned], [*hung, ended(2, DIED)])
     assert found[0] == replace(hung[0], output_tail=("last words",), log_path="/log")
     assert found[1:3] == [raised, returned]
+
+
+def test_an_end_that_nobody_saw_is_told_as_that():
+    lost = Outcome(world=WORLDS[0], status=DIED, ended_at=1.0)
+    assert str(to_error(lost, [lost])) == "Rank 0 of 3 on host h0 ended without a result."

@@ -50,10 +50,12 @@ def agent(tmp_path: Path) -> Iterator[tuple[subprocess.Popen, Path]]:
 
 
 def test_it_is_removed_at_the_end(tmp_path: Path) -> None:
+    before = set(os.listdir("/proc/self/fd"))
     folder = RankFolder(new_folder(tmp_path))
     folder.remove()
     folder.remove()
     assert not list(tmp_path.iterdir())
+    assert set(os.listdir("/proc/self/fd")) == before, "nor is what held it kept open"
 
 
 def test_what_an_agent_holds_is_left_alone_until_it_is_killed(

@@ -12,7 +12,12 @@ import torch
 
 from small_training import Training, equal, open_loader, save_steps, write_rows
 from sparkdl_runner import facts, resumable
-from sparkdl_runner.checkpoint import CheckpointError, CheckpointManager, CheckpointMismatchError
+from sparkdl_runner.checkpoint import (
+    CheckpointError,
+    CheckpointManager,
+    CheckpointMismatchError,
+    mismatch,
+)
 
 STEPS = 8
 
@@ -150,6 +155,14 @@ def test_another_optimizer_is_a_mismatch(tmp_path):
             with pytest.raises(CheckpointMismatchError, match=message):
                 checkpoints.restore(model, optimizer)
             assert torch.equal(model[0].weight, before)
+
+
+def test_the_names_of_a_sharded_optimizers_state_are_compared():
+    assert mismatch.names_problem(["a", "b"], ["b", "a"]) is None
+    assert mismatch.names_problem(["a", "b"], ["b", "c"]) == (
+        "its optimizer has another state: 1 missing in the checkpoint: c; 1 unexpected in the "
+        "checkpoint: a."
+    )
 
 
 def test_what_was_not_saved_cannot_be_restored(tmp_path, data):

@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from parquet_sets import LOCAL
+from parquet_sets import LOCAL, write_groups
 
 from sparkdl_runner.data import describe, make_spark_converter
+from sparkdl_runner.data.locate import first_file_with_nulls, first_file_with_other_lengths
 from sparkdl_runner.data.scan import BATCH_BYTES, scan
 
 VALUE_BYTES = 20_000
@@ -63,3 +64,13 @@ def test_a_folder_is_read_once_for_as_long_as_it_stays(tmp_path: Path, monkeypat
     assert lengths([[1], [2]], 20.5) == (1,)
     assert lengths([[3], [4]], 30.5) == (1,)
     assert len(read) == 3
+
+
+def test_the_file_that_differs_is_found(tmp_path: Path) -> None:
+    lists = [[1, 2], [3, 4], [5, None], [6, 7, 8]]
+    manifest = write_groups(tmp_path, pa.table({"x": lists, "y": [1, 2, 3, 4]}), [[1]] * 4)
+    third, last = (file.path for file in manifest.files[2:])
+    folder = str(tmp_path)
+    assert first_file_with_nulls(LOCAL, folder, manifest, "x") == third
+    assert first_file_with_nulls(LOCAL, folder, manifest, "y") is None
+    assert first_file_with_other_lengths(LOCAL, folder, manifest, "x") == (last, "3")

@@ -136,6 +136,11 @@ def test_no_executors_where_gpus_are_asked_for():
     assert "discovery script lists GPUs" in found.advice
 
 
+def test_as_many_slots_as_ranks_are_enough():
+    statuses = [session_findings.judge_slots(session(slots=4), ranks).status for ranks in (4, 5)]
+    assert statuses == [OK, PROBLEM]
+
+
 def test_encryption_on_one_host_is_no_matter():
     asked = session(encryption=["spark.ssl.enabled"], single_host=True)
     found = session_findings.judge_settings(asked, num_proc=2, backends=("torch",))

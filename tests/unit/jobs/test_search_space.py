@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from sparkdl_runner.errors import ConfigError
+from sparkdl_runner.jobs import tune
 from sparkdl_runner.jobs.settings import load
 from sparkdl_runner.jobs.tune_settings import Choice, TuneSettings
+from sparkdl_runner.tracking import Tracking
 
 optuna = pytest.importorskip("optuna")
 
@@ -64,3 +68,19 @@ def test_a_search_needs_mlflow_and_leaves_what_is_fixed_alone():
         with pytest.raises(ConfigError) as raised:
             load(TuneSettings, None, {**good, **change})
         assert sentence in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("num_proc", "parallel", "at_once"),
+    [(2, "auto", 3), (2, 2, 2), (4, 2, 1), (8, "auto", 1), (-2, "auto", 1), (0, 4, 1)],
+)
+def test_as_many_trials_at_once_as_have_slots(monkeypatch, num_proc, parallel, at_once):
+    monkeypatch.setattr(tune.slots, "count_slots", lambda context: 7)
+    settings = SimpleNamespace(
+        num_proc=num_proc, tracking=None, tune=SimpleNamespace(parallel=parallel)
+    )
+    spark = SimpleNamespace(sparkContext=None)
+    for found, expected in ((spark, at_once), (None, 1)):
+        search = tune._Search(settings, SimpleNamespace(spark=found), study=None)
+        assert search._parallel() == expected
+    assert search._tracking == Tracking()

@@ -203,6 +203,10 @@ def test_a_file_that_holds_no_settings(tmp_path, text, sentence):
     assert sentence in str(raised.value)
 
 
+def test_an_empty_file_says_nothing(tmp_path):
+    assert read_yaml(written(tmp_path, "# nothing yet\n")) == {}
+
+
 def test_a_file_that_is_not_there_is_named_with_its_neighbour(tmp_path):
     path = written(tmp_path, "")
     with pytest.raises(ConfigError, match=r"No such file .*; did you mean '.*train.yaml'"):

@@ -18,6 +18,7 @@ os.environ["MLFLOW_ENABLE_ASYNC_LOGGING"] = "false"
 import mlflow
 import mlflow.sklearn
 import numpy as np
+from mlflow.entities import Metric
 from sklearn.linear_model import LinearRegression
 
 from sparkdl_runner.tracking.flavor_arguments import taken_by
@@ -56,6 +57,7 @@ def write(rank: int, other: str) -> None:
     mlflow.set_tag("said_by", f"rank {rank}")
     client.log_metric(mlflow.active_run().info.run_id, "by_client", rank)
     client.log_metric(other, f"from_{rank}", 1.0)
+    client.log_batch(other, metrics=[Metric(f"batch_from_{rank}", 1.0, 0, 0)])
     there = mlflow.MlflowClient(tracking_uri=ELSEWHERE)
     there.set_tag(there.create_run("0").info.run_id, "rank", str(rank))
 

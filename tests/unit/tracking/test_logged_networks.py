@@ -131,6 +131,12 @@ def test_what_answers_otherwise_than_the_network_is_no_graph(tmp_path: Path) -> 
         exported_graph.export(Remembers(), torch.ones(2, 3), {}, tmp_path / "model.pt2")
 
 
+def test_a_network_is_asked_for_a_row_more_than_its_example_has() -> None:
+    rows = torch.tensor([[1.0, 2.0]])
+    assert exported_graph.fresh_rows(nn.Identity(), rows).tolist() == [[1.0, 2.0]] * 2
+    assert exported_graph.fresh_rows(nn.Unflatten(0, (1, 1)), rows) is rows
+
+
 def test_arguments_that_do_not_fit_are_refused() -> None:
     def log(example: Any, **options: Any) -> None:
         models.log_model(nn.Identity(), input_example=example, **options)

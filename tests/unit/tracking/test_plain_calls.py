@@ -50,7 +50,7 @@ def test_rank_0_alone_writes_the_run_and_any_rank_another(told: dict[str, Any]) 
     assert told["text"] == "by rank 0"
     assert told["ours"]["status"] == "RUNNING"
     assert "plain" not in told["ours"], "by way of the driver alone"
-    assert {"from_0", "from_1"} <= told["other"].keys()
+    assert {"from_0", "from_1", "batch_from_0", "batch_from_1"} <= told["other"].keys()
 
 
 def test_another_store_is_left_alone(told: dict[str, Any]) -> None:
