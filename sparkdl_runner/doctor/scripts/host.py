@@ -99,7 +99,7 @@ def needed_by_spark() -> dict[str, str]:
     found = {}
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         for line in importlib.metadata.requires("pyspark") or ():
-            match = re.match(r"(pyarrow|pandas|numpy)\s*>=\s*([\d.]+)", line)
+            match = re.match(r"(pyarrow|pandas|numpy)\b[^;]*>=\s*([\d.]+)", line)
             if match:
                 found[match[1]] = match[2]
     return found

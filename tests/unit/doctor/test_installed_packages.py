@@ -9,6 +9,7 @@ from host_facts import HERE, facts, one, with_packages
 
 from sparkdl_runner.doctor import native_findings, package_findings
 from sparkdl_runner.doctor.finding import OK, PROBLEM, WARNING, Finding
+from sparkdl_runner.doctor.scripts import host
 
 
 def test_all_packages_fit():
@@ -163,3 +164,7 @@ def test_a_driver_that_is_too_old_for_torch():
     assert found.status == PROBLEM
     assert reason in found.found
     assert "driver 470.42 is probably older than CUDA 12.8 needs" in found.advice
+
+
+def test_what_the_installed_spark_needs_is_known():
+    assert host.needed_by_spark().keys() == {"numpy", "pandas", "pyarrow"}
