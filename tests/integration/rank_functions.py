@@ -28,7 +28,15 @@ def describe() -> dict[str, Any]:
         "modules": sorted(name for name in ("pyspark", "horovod", "torch") if name in sys.modules),
         "secrets": [name for name in os.environ if "SECRET" in name],
         "argv": sys.argv,
+        "inheritable": [fd for fd in range(3, 256) if _is_inheritable(fd)],
     }
+
+
+def _is_inheritable(fd: int) -> bool:
+    try:
+        return os.get_inheritable(fd)
+    except OSError:
+        return False
 
 
 def train_with_horovod() -> list[list[float]]:

@@ -119,3 +119,25 @@ def test_no_chunk_needs_more_pages_than_there_are() -> None:
         )
     short = [reading for reading in readings if reading.spare_pages() < 0]
     assert not short
+
+
+def test_pages_and_what_decodes_and_batches_ahead_stay_within_the_budget() -> None:
+    row_bytes, memory_bytes = 1000, 512 << 20
+    budget = Budget(
+        memory_budget_bytes=memory_bytes, row_bytes=row_bytes, largest_group_rows=100_000
+    )
+    order = Order(
+        group_rows=np.full(20, 100_000),
+        global_batch_size=64,
+        lanes=1,
+        block_rows=budget.block_rows,
+    )
+    # More threads than lanes would read further ahead than there is memory for.
+    threads = budget.threads(16)
+    sizes = Sizes.of(
+        budget, order, lanes=1, row_bytes=row_bytes, threads=threads, prefetch_batches=None
+    )
+    pages = sizes.page_limit * sizes.page_rows * row_bytes
+    ahead = 4 * sizes.chunk_steps * order.global_batch_size * row_bytes
+    assert threads == 8
+    assert 0.95 * memory_bytes < pages + ahead + threads * (16 << 20) <= memory_bytes

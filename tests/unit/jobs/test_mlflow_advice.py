@@ -36,3 +36,15 @@ def test_what_a_run_is_told_of_its_settings_holds_no_secret(monkeypatch):
         "token": HIDDEN,
         "data": {"x": {"path": f"s3://b/{HIDDEN}", "columns": ["a", HIDDEN]}},
     }
+
+
+def test_a_scheme_that_mlflow_does_not_know_is_named_with_its_neighbour():
+    with pytest.raises(ConfigError, match=r"begins with 'htpps'; known are .*Did you mean https\?"):
+        mlflow_run.use(Tracking(tracking_uri="htpps://tracking.example"))
+    with pytest.raises(ConfigError, match=r"'zzz'; known are [a-z0-9, +-]+\.( |$)(?!Did)"):
+        mlflow_run.use(Tracking(tracking_uri="zzz://tracking.example"))
+
+
+def test_an_error_of_mlflow_is_told_by_its_first_line_or_its_kind():
+    assert mlflow_run._told(OSError("no such model.\n  and a traceback")) == "no such model"
+    assert mlflow_run._told(OSError()) == "OSError"
