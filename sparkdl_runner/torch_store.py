@@ -24,6 +24,7 @@ _store: object | None = None
 
 def serve(listener_fd: int) -> None:
     """Serves the store, in rank 0, on the socket that its agent bound and published."""
+    import torch
     from torch.distributed import TCPStore
 
     global _store
@@ -33,6 +34,8 @@ def serve(listener_fd: int) -> None:
         is_master=True,
         wait_for_workers=False,
         master_listen_fd=listener_fd,
+        # Before 2.8 the store of libuv, which 2.4 made the default, refuses a socket that listens.
+        use_libuv=torch.__version__ >= (2, 8),
     )
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from sparkdl_runner import torch_store
 
+torch = pytest.importorskip("torch")
 distributed_c10d = pytest.importorskip("torch.distributed.distributed_c10d")
 
 
@@ -36,3 +37,20 @@ def test_torch_gives_up_no_sooner_than_the_run(monkeypatch, promised, expected):
     torch_store.wait_as_long_as_promised()
     limits = [getattr(distributed_c10d, name) for name in names]
     assert limits == [timedelta(minutes=minutes) for minutes in expected]
+
+
+@pytest.mark.parametrize(
+    ("version", "by_libuv"), [("2.3.1", False), ("2.7.0+cu126", False), ("2.8.0", True)]
+)
+def test_the_store_is_one_that_takes_over_a_listening_socket(monkeypatch, version, by_libuv):
+    given = {}
+    monkeypatch.setattr(torch, "__version__", type(torch.__version__)(version))
+    monkeypatch.setattr(
+        torch.distributed, "TCPStore", lambda *address, **arguments: given.update(arguments)
+    )
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "1")
+    monkeypatch.setattr(torch_store, "_store", None)
+    torch_store.serve(7)
+    assert given["master_listen_fd"] == 7
+    assert given["use_libuv"] == by_libuv
