@@ -94,7 +94,9 @@ def choose_engine(engine: str | None, arguments: Iterable[str], *, unischema: bo
     for name in sorted(given - known):
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else "."
-        raise TypeError(f"make_torch_dataloader() has no argument {name!r}{hint}")
+        raise TypeError(
+            f"make_torch_dataloader() got an unexpected keyword argument {name!r}{hint}"
+        )
     needs_petastorm = sorted(given & PETASTORM_ONLY)
     if engine == "arrow":
         if needs_petastorm:

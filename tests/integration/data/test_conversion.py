@@ -481,7 +481,7 @@ def test_bad_arguments_before_any_job(spark):
 
 def test_bad_loader_arguments(spark):
     converter = make_spark_converter(numbers(spark))
-    with pytest.raises(TypeError, match="no argument 'shufle'; did you mean 'shuffle'"):
+    with pytest.raises(TypeError, match="argument 'shufle'; did you mean 'shuffle'"):
         converter.make_torch_dataloader(shufle=True)
     with (
         pytest.raises(ValueError, match="Did you mean 'half'"),

@@ -42,9 +42,9 @@ def test_arrow_unless_only_petastorm_can():
 @pytest.mark.parametrize(
     ("engine", "arguments", "unischema", "error", "message"),
     [
-        (None, ["shufle"], False, TypeError, "no argument 'shufle'; did you mean 'shuffle'?"),
-        (None, ["zzz"], False, TypeError, "no argument 'zzz'."),
-        (None, ["manifest"], False, TypeError, "no argument 'manifest'"),
+        (None, ["shufle"], False, TypeError, "argument 'shufle'; did you mean 'shuffle'?"),
+        (None, ["zzz"], False, TypeError, "unexpected keyword argument 'zzz'."),
+        (None, ["manifest"], False, TypeError, "unexpected keyword argument 'manifest'"),
         ("spark", [], False, ValueError, "engine must be 'arrow' or 'petastorm', not 'spark'"),
         ("arrow", ["predicate"], False, TypeError, "predicate is petastorm's own"),
         ("arrow", [], True, ValueError, "only engine='petastorm' can decode"),
