@@ -1,4 +1,4 @@
-"""Runs each suite as ranks of this package and under its own launcher, and says where they differ.
+"""Runs each suite here and under its own launcher, and says where the two differ.
 
 Exit codes: 0 nothing is worse here, 1 something is, 2 there is no such suite.
 """
@@ -7,58 +7,43 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
-import subprocess
 import sys
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 
-from foreign import ranks, results
-from foreign.suites import NUM_PROC, Suite, suites
-from sparkdl_runner import DistributedRunner, RunConfig, RunnerError
-
-SECONDS = 900
-
-
-def run_here(suite: Suite, folder: Path) -> None:
-    """Runs a suite as ranks of this package."""
-    config = RunConfig(tracking=False, hang_timeout_seconds=180)
-    runner = DistributedRunner(num_proc=-NUM_PROC, backend=suite.backend, config=config)
-    try:
-        runner.run(ranks.run_tests, file=str(suite.file), folder=str(folder))
-    except RunnerError as error:
-        print(f"{suite.name}: {error}", file=sys.stderr)
-
-
-def run_there(suite: Suite, folder: Path) -> None:
-    """Runs a suite under its own launcher."""
-    command = [*suite.launcher, "-m", "foreign.ranks", str(suite.file), str(folder)]
-    with subprocess.Popen(command, start_new_session=True) as process:
-        try:
-            process.wait(SECONDS)
-        except BaseException as error:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            if not isinstance(error, subprocess.TimeoutExpired):
-                raise
-            print(f"{suite.name}: ended after {SECONDS} s", file=sys.stderr)
+from foreign import results
+from foreign.launches import Launch
+from foreign.suites import Suite, suites
 
 
 def compare(suite: Suite) -> list[str]:
-    """Runs a suite twice, prints how it went, and returns what is worse here."""
-    with tempfile.TemporaryDirectory() as name:
-        found = []
-        for run in (run_here, run_there):
-            folder = Path(name, run.__name__)
-            folder.mkdir()
-            run(suite, folder)
-            found.append(results.read(folder, NUM_PROC))
-    ours, theirs = found
-    print(f"\n{suite.name}: as ranks {results.summary(ours)}")
+    """Runs a suite twice, prints how it went, and returns what differs without a known reason."""
+    ours, theirs = (_outcomes(suite, launch) for launch in (suite.here, suite.there))
+    print(f"\n{suite.name}: here {results.summary(ours)}")
     print(f"{suite.name}: under its own launcher {results.summary(theirs)}", flush=True)
+    for name, how in theirs.items():
+        if how not in ("passed", "skipped"):
+            print(f"{suite.name}: {name} {how} under its own launcher, {ours.get(name)} here")
+    worse = results.worse(ours, theirs)
+    for name in worse.keys() & suite.known.keys():
+        print(f"{suite.name}: {name} {worse[name]}, as known: {suite.known[name]}")
     # With its own launcher broken there would be nothing to be worse than.
-    return results.worse(ours, theirs) or ([] if ours else ["no test was run"])
+    return [
+        *([] if ours else ["no test was run"]),
+        *(
+            f"{name}: passes under its own launcher, {how} here"
+            for name, how in worse.items()
+            if name not in suite.known
+        ),
+        *(f"{name}: known to differ, and does not" for name in suite.known.keys() - worse.keys()),
+    ]
+
+
+def _outcomes(suite: Suite, launch: Launch) -> dict[str, str]:
+    with tempfile.TemporaryDirectory() as folder:
+        for arguments in suite.starts:
+            launch(Path(folder), suite.num_proc, arguments)
+        return results.read(Path(folder), suite.num_proc)
 
 
 def main() -> int:

@@ -2,56 +2,131 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from foreign.launches import Launch, as_ranks, by_command
 
 HERE = Path(__file__).parent
 NUM_PROC = 2
 
+PETASTORM_DIFFERENCES = {
+    f"test_spark_dataset_converter.py::test_{name}": reason
+    for name, reason in {
+        "df_delete_caching_meta": "it looks into petastorm's own list of conversions.",
+        "torch_primitive": "booleans come as torch.bool, not as torch.uint8.",
+        "torch_data_loader_fn": "the loader it makes is inside of ours, which counts the steps.",
+        "torch_dataloader_advanced_params": "it looks at how petastorm's reader is called.",
+    }.items()
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Suite:
-    """One file of tests.
+    """Files of tests, or scripts that end well or not.
 
     Attributes:
         name: What it is called on the command line.
-        backend: The backend whose ranks run it.
-        file: The file, for pytest.
-        launcher: The command of its own launcher, up to Python's arguments.
+        here: How it is started here.
+        there: How its own launcher starts it.
+        starts: The arguments of ``foreign.ranks`` from the kind on, each for a start of its own.
+        num_proc: How many processes run it.
+        known: The tests that do not pass here, and why that is right.
     """
 
     name: str
-    backend: str
-    file: Path
-    launcher: tuple[str, ...]
+    here: Launch
+    there: Launch
+    starts: tuple[tuple[str, ...], ...]
+    num_proc: int = NUM_PROC
+    known: Mapping[str, str] = field(default_factory=dict)
 
 
 def suites() -> list[Suite]:
-    """All suites that can be run here.
+    """All suites that can be run here."""
+    return [_torch(), _accelerate(), _petastorm(), *_horovod()]
 
-    Those of Horovod are in no wheel: ``HOROVOD_SOURCE`` names an unpacked source of 0.28.1.
+
+def _package(name: str) -> Path:
+    found = importlib.util.find_spec(name)
+    if found is None or found.origin is None:
+        raise SystemExit(f"{name} is not installed: start this by make foreign.")
+    return Path(found.origin).parent
+
+
+def _torchrun() -> Launch:
+    run = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+    return by_command(*run, f"--nproc-per-node={NUM_PROC}")
+
+
+def _torch() -> Suite:
+    return Suite(
+        name="torch",
+        here=as_ranks("torch"),
+        there=_torchrun(),
+        starts=(("tests", str(HERE / "torch_distributed.py")),),
+    )
+
+
+def _accelerate() -> Suite:
+    scripts = _package("accelerate") / "test_utils" / "scripts"
+    names = ("script", "sync", "ops", "distributed_data_loop", "merge_weights", "ddp_comm_hook")
+    return Suite(
+        name="accelerate",
+        here=as_ranks("torch"),
+        there=_torchrun(),
+        starts=tuple(("script", str(scripts / f"test_{name}.py")) for name in names),
+    )
+
+
+def _petastorm() -> Suite:
+    """One process, with petastorm's ``make_spark_converter`` and with this package's."""
+    file = _package("petastorm") / "tests" / "test_spark_dataset_converter.py"
+    python = {"PYSPARK_PYTHON": sys.executable}
+    return Suite(
+        name="petastorm",
+        here=by_command(sys.executable, **python, FOREIGN_CONVERTER="sparkdl_runner"),
+        there=by_command(sys.executable, **python),
+        starts=(("tests", str(file), "-p", "foreign.petastorm_names"),),
+        num_proc=1,
+        known=PETASTORM_DIFFERENCES,
+    )
+
+
+def _horovod() -> list[Suite]:
+    """Those of Horovod are in no wheel: HOROVOD_SOURCE names an unpacked source of 0.28.1.
+
+    ``horovodrun`` does not come to the end of a file of tests that call ``hvd.shutdown()`` and
+    ``hvd.init()``: when one scope is done its server forgets which ranks have finished with the
+    others (``finished_list.clear()`` in ``http_server.py``), whose addresses therefore stay.
     """
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone")
-    found = [
-        Suite(
-            name="torch",
-            backend="torch",
-            file=HERE / "torch_distributed.py",
-            launcher=(*torchrun, f"--nproc-per-node={NUM_PROC}"),
-        )
-    ]
-    horovodrun = (sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", str(NUM_PROC))
-    source = os.environ.get("HOROVOD_SOURCE", "")
-    found += [
-        Suite(
-            name=f"horovod-{name}",
-            backend="horovod",
-            file=Path(source, "test", "parallel", f"test_{name}.py").absolute(),
-            launcher=(*horovodrun, sys.executable),
-        )
+    source = os.environ.get("HOROVOD_SOURCE")
+    if not source:
+        return []
+    run = (sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", str(NUM_PROC))
+    horovodrun = by_command(*run, "--gloo-timeout-seconds", "600", sys.executable)
+    ours = as_ranks("horovod")
+    files = {
+        f"horovod-{name}": Path(source, "test", "parallel", f"test_{name}.py").absolute()
         for name in ("torch", "process_sets_static", "timeline")
-        if source
+    }
+    tests = [
+        Suite(name=name, here=ours, there=horovodrun, starts=(("tests", str(file)),))
+        for name, file in files.items()
     ]
-    return found
+    few = ("--num-warmup-batches", "1", "--num-batches-per-iter", "2", "--num-iters", "2")
+    examples = {
+        "pytorch/pytorch_mnist.py": ("--epochs", "1"),
+        "pytorch/pytorch_synthetic_benchmark.py": (*few, "--batch-size", "4"),
+        "elastic/pytorch/pytorch_mnist_elastic.py": ("--epochs", "1"),
+        "elastic/pytorch/pytorch_synthetic_benchmark_elastic.py": (*few, "--batch-size", "4"),
+    }
+    starts = tuple(
+        ("script", str(Path(source, "examples", file).absolute()), *arguments)
+        for file, arguments in examples.items()
+    )
+    return [*tests, Suite(name="horovod-examples", here=ours, there=horovodrun, starts=starts)]
