@@ -17,10 +17,18 @@ else
 fi
 [ -z "$interrupted" ] || exit 130
 
-# pip does not say that it got no answer for a package, unless it is asked for every detail.
-lacking=$(grep -m 1 -oE 'No matching distribution found for [^ ;]+' "$log" | sed 's/.* //') || true
-[ -z "$lacking" ] || "$python" -m pip install --dry-run --no-deps --retries 0 -vv "$lacking" 2>&1 |
-    grep 'Could not fetch URL' >>"$log" || true
+# pip says that it got no answer for a package only if asked for every detail; and where another
+# version than the pinned one is installed, it calls no answer a conflict.
+lacking=$(grep -m 1 -oE '(No matching distribution found for|\(constraint\)) [^ ;]+' "$log") || true
+lacking=${lacking##* }
+if [ -n "$lacking" ]; then
+    if asked=$("$python" -m pip install -vv --dry-run --no-deps --ignore-installed --retries 0 \
+        "$lacking" 2>&1); then
+        lacking=
+    else
+        grep 'Could not fetch URL' <<<"$asked" >>"$log" || true
+    fi
+fi
 
 said() { grep -qE "$1" "$log"; }
 first() { grep -m 1 -oE "$1" "$log"; }
@@ -51,13 +59,13 @@ why() {
         echo "a pinned version is not for $("$python" -V)" \
             "($(first '[^ ]+ Requires-Python [^;]*' || first 'Package .* requires a different Python.*')):" \
             "name another Python 3.11 or 3.12 with PYTHON=, or correct the pin"
+    elif [ -n "$lacking" ]; then
+        echo "the package registry has no $lacking for $("$python" -V) on $(uname -sm); name another index" \
+            "(PIP_INDEX_URL) or another Python with PYTHON="
     elif said 'ResolutionImpossible|conflicting dependencies'; then
         echo "the versions that are asked for exclude one another ($(first 'Cannot install .*' ||
             echo 'see the file')); correct conf/constraints-*.txt or setup.cfg, or a constraint of" \
             "pip's own configuration (pip config list)"
-    elif [ -n "$lacking" ]; then
-        echo "the package registry has no $lacking for $("$python" -V) on $(uname -sm); name another index" \
-            "(PIP_INDEX_URL) or another Python with PYTHON="
     elif said "command '[^']*(gcc|g\+\+|cc|clang)[^']*' failed|Python\.h: No such file|error: linker"; then
         echo "a package had to be compiled and the compiler or Python's headers are missing; install" \
             "them (Debian: apt-get install g++ python3-dev; RHEL: dnf install gcc-c++ python3-devel)"

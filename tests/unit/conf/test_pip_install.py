@@ -86,6 +86,15 @@ def test_a_registry_that_answers_with_errors(tmp_path):
     assert "No matching distribution" in kept
 
 
+def test_no_answer_for_a_pin_of_a_package_that_is_there_in_another_version(tmp_path):
+    with registry(404) as address:
+        pins = tmp_path / "constraints.txt"
+        pins.write_text("pip==0.1\n")
+        _, shown, kept = install(tmp_path, "--constraint", str(pins), "pip", PIP_INDEX_URL=address)
+    assert "the package registry cannot be reached or answers with errors (404 Client" in shown
+    assert "conflicting dependencies" in kept
+
+
 def test_a_registry_that_lacks_a_version(tmp_path):
     make_wheel(tmp_path / "wheels", "fits")
     _, shown, _ = install(tmp_path, "fits==2.0")
