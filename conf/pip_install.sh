@@ -22,8 +22,8 @@ fi
 lacking=$(grep -m 1 -oE '(No matching distribution found for|\(constraint\)) [^ ;]+' "$log") || true
 lacking=${lacking##* }
 if [ -n "$lacking" ]; then
-    if asked=$("$python" -m pip install -vv --dry-run --no-deps --ignore-installed --retries 0 \
-        "$lacking" 2>&1); then
+    if asked=$("$python" -m pip install --no-input -vv --dry-run --no-deps \
+        --ignore-installed --retries 0 "$lacking" 2>&1); then
         lacking=
     else
         grep 'Could not fetch URL' <<<"$asked" >>"$log" || true
@@ -50,9 +50,9 @@ why() {
     if [ -n "$full" ] || said 'No space left on device|Disk quota exceeded'; then
         echo "the disk is full${full:+: $full}; make room (a lane takes 3 GB), or name roomier" \
             "folders with TMPDIR and PIP_CACHE_DIR"
-    elif said 'Retrying \(|Could not fetch URL|HTTP error|Connection(Reset)?Error|timed out|SSLError'; then
+    elif said 'Retrying \(|Could not fetch URL|not a trusted or secure host|HTTP error|Connection(Reset)?Error|timed out|SSLError'; then
         echo "the package registry cannot be reached or answers with errors" \
-            "($(first 'HTTP error [0-9]+|[0-9]{3} (Client|Server) Error[^:]*|too many [0-9]{3} error|Name or service not known|Temporary failure in name resolution|Connection refused|CERTIFICATE_VERIFY_FAILED|timed out' ||
+            "($(first 'HTTP error [0-9]+|[0-9]{3} (Client|Server) Error[^:]*|too many [0-9]{3} error|Name or service not known|Temporary failure in name resolution|Connection refused|CERTIFICATE_VERIFY_FAILED|timed out|not a trusted or secure host' ||
                 echo 'no answer')); see to the network, a proxy (HTTPS_PROXY) or pip's index" \
             "(PIP_INDEX_URL)"
     elif said 'require a different python version|requires a different Python'; then

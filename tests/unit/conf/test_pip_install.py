@@ -87,11 +87,11 @@ def test_a_registry_that_answers_with_errors(tmp_path):
 
 
 def test_no_answer_for_a_pin_of_a_package_that_is_there_in_another_version(tmp_path):
-    with registry(404) as address:
+    with registry(401) as address:
         pins = tmp_path / "constraints.txt"
         pins.write_text("pip==0.1\n")
         _, shown, kept = install(tmp_path, "--constraint", str(pins), "pip", PIP_INDEX_URL=address)
-    assert "the package registry cannot be reached or answers with errors (404 Client" in shown
+    assert "the package registry cannot be reached or answers with errors (401 Client" in shown
     assert "conflicting dependencies" in kept
 
 
