@@ -66,6 +66,8 @@ class Backend(ABC):
     ) -> dict[str, str]:
         """The variables that make user code find its peers.
 
+        See ``worker_environment.beside_own`` for those that a user's own come before.
+
         Args:
             world: The rank's place.
             address: Where rank 0 serves the rendezvous.
@@ -210,9 +212,7 @@ class TorchBackend(Backend):
             torch_store.JOIN_SECONDS: str(_join_seconds(config)),
             # The store is already there, and stays; env:// must connect, not serve.
             "TORCHELASTIC_USE_AGENT_STORE": "True",
-            "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get(
-                "TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"
-            ),
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         }
 
     def is_communication_error(self, error: BaseException) -> bool:

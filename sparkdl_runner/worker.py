@@ -40,7 +40,7 @@ from sparkdl_runner.outcome import (
     RETURNED,
 )
 from sparkdl_runner.tracking import rank as tracking
-from sparkdl_runner.worker_environment import extra_search_path
+from sparkdl_runner.worker_environment import beside_own, extra_search_path
 
 
 def main() -> None:
@@ -70,7 +70,7 @@ def main() -> None:
         envelope = Envelope.receive(line)
     except EOFError:
         return  # The agent gave up before the run began.
-    os.environ.update(envelope.environment)
+    os.environ.update(beside_own(envelope.environment, os.environ))
     added = [path for path in envelope.search_path if _is_new(path)]
     # What the function starts finds them as well.
     found = dict.fromkeys([*extra_search_path(sys.path), *extra_search_path(added)])

@@ -12,6 +12,7 @@ import sparkdl_runner
 from sparkdl_runner import RunConfig
 from sparkdl_runner.tracking import description
 from sparkdl_runner.worker_environment import (
+    beside_own,
     driver_search_path,
     driver_variables,
     extra_search_path,
@@ -107,3 +108,18 @@ def test_values_are_in_no_parameter_and_no_repr():
 def test_what_is_no_environment_is_refused(value, words):
     with pytest.raises((TypeError, ValueError), match=words):
         RunConfig(environment=value)
+
+
+def test_a_users_own_choice_stands_beside_a_backends_variables():
+    needed = {
+        "RANK": "1",
+        "NCCL_SOCKET_IFNAME": "=eth1",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": "180",
+    }
+    assert beside_own(needed, {"RANK": "7", "HOME": "/"}) == needed
+    own = {"NCCL_SOCKET_IFNAME": "ib0", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
+    patient = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "900"}
+    assert beside_own(needed, {**own, **patient}) == {"RANK": "1", **own, **patient}
+    for seconds in ("30", "", "soon"):
+        assert beside_own(needed, {"HOROVOD_GLOO_TIMEOUT_SECONDS": seconds}) == needed
