@@ -33,7 +33,8 @@ class RunConfig:
     exist and are busy are waited for without limit, as Databricks documents."""
 
     start_timeout_seconds: float = 120.0
-    """How long the ranks may take to find one another, from the start of the first."""
+    """How long the ranks may take to find one another, from the start of the first; and then each
+    to import the backend, before any other deadline counts for it."""
 
     rendezvous_timeout_seconds: float = 120.0
     """How long a rank may wait in ``hvd.init()`` or ``init_process_group()``."""

@@ -13,6 +13,7 @@ from sparkdl_runner.backends import get_backend
 from sparkdl_runner.config import RunConfig
 from sparkdl_runner.console import Console
 from sparkdl_runner.control import Envelope
+from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.gang import Gang
 from sparkdl_runner.outcome import Outcome, with_failures
 from sparkdl_runner.rank_log import rank_log
@@ -26,6 +27,25 @@ from sparkdl_runner.worker_environment import (
 )
 from sparkdl_runner.worker_process import WorkerProcess
 from sparkdl_runner.world import Peer, World, assign_ranks
+
+# With more, ranks take minutes to import torch, and most of the memory.
+RANKS_PER_CORE = 8
+
+
+def check_cores(num_proc: int) -> None:
+    """Refuses so many ranks on this host that they would hardly start.
+
+    Raises:
+        LaunchError: They are too many.
+    """
+    cores = len(os.sched_getaffinity(0))
+    most = RANKS_PER_CORE * cores
+    if num_proc > most:
+        raise LaunchError(
+            f"{num_proc} ranks are too many for this host, where a negative number runs them: it "
+            f"has {cores} {'core' if cores == 1 else 'cores'}. Ask for at most {most} ranks here "
+            f"({-most}), or for {num_proc}, without the minus, on a Spark cluster."
+        )
 
 
 def launch(

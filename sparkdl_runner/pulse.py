@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 import types
 from itertools import pairwise
 
@@ -21,6 +22,8 @@ _WAITING_FOR_THREADS = ("/threading.py", "/queue.py", "/concurrent/futures/_base
 def start(line: Line, backend: Backend) -> None:
     """Begins to send pulses down ``line``, from a thread that ends with the process.
 
+    The first comes at once, and says that the imports are done.
+
     A pulse holds a number that stands for a place in the code: it stays the same exactly as long
     as the function waits at one spot. That is the main thread's place, or that of all threads if
     the main one waits for them. It also says which threads those are, and whether the main one is
@@ -32,11 +35,10 @@ def start(line: Line, backend: Backend) -> None:
         backend: Knows its own places.
     """
     main = threading.main_thread()
-    stopped = threading.Event()
 
     def beat() -> None:
         own = threading.current_thread()
-        while not stopped.wait(PULSE_SECONDS):
+        while True:
             frames = sys._current_frames()
             stack = _stack(frames.get(main.ident or 0))
             threads, places = [main], [_place(stack)]
@@ -57,6 +59,7 @@ def start(line: Line, backend: Backend) -> None:
                 line.send(pulse)
             except OSError:
                 return  # The agent is gone, and this process will be.
+            time.sleep(PULSE_SECONDS)
 
     threading.Thread(target=beat, name="sparkdl-pulse", daemon=True).start()
 

@@ -34,7 +34,8 @@ class DistributedRunner:
     Args:
         num_proc: How many ranks. Positive: that many barrier tasks of the running Spark
             application, one slot each. Negative: ``-num_proc`` processes on this host, with
-            neither Spark nor Java. 0: as many as the cluster has slots.
+            neither Spark nor Java, and at most 8 for each of its cores. 0: as many as the
+            cluster has slots.
         backend: ``"torch"`` (the function calls ``torch.distributed.init_process_group()``) or
             ``"horovod"`` (the function calls ``hvd.init()``).
         driver_log_verbosity: As in ``RunConfig``, whose value is taken if this is None.
@@ -172,6 +173,7 @@ class DistributedRunner:
         """Checks all that can be checked before ranks start. Returns what runs one attempt."""
         run = time.strftime("%Y%m%d-%H%M%S-") + uuid.uuid4().hex[:8]
         if self.num_proc < 0:
+            local_launcher.check_cores(-self.num_proc)
             self.backend.check_installed()
 
             def attempt_here(attempt: int, is_restart: bool, ticket: RunTicket | None) -> Any:

@@ -30,6 +30,8 @@ class VitalSigns:
     """For how long it has been in the backend's rendezvous; 0 if it is not."""
     state: str
     """As in proc(5): R, S, D, T, Z; empty where that cannot be had."""
+    has_begun: bool
+    """Whether it is past its imports, and with the function: the other fields count from then."""
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as plain values."""
@@ -47,6 +49,7 @@ class VitalSigns:
             idle_seconds=float(fields["idle_seconds"]),
             joining_seconds=float(fields["joining_seconds"]),
             state=str(fields["state"])[:1],
+            has_begun=bool(fields["has_begun"]),
         )
 
 
@@ -115,6 +118,7 @@ class Observer:
                 idle_seconds=now - self._moved_at,
                 joining_seconds=0.0 if since is None else self._pulse_at - since,
                 state=state,
+                has_begun=self._place is not None,
             )
 
 

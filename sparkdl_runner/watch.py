@@ -3,7 +3,8 @@
 Its judgement needs all ranks: where one is stuck, all others wait for it in the next allreduce and
 make no progress either. Three deadlines, each a setting:
 
-- ``start_timeout_seconds``: all agents must find one another.
+- ``start_timeout_seconds``: all agents must find one another; and then each rank must be done with
+  its imports, during which it is judged by nothing else.
 - ``rendezvous_timeout_seconds``: no rank may wait so long in the backend's rendezvous.
 - ``hang_timeout_seconds``: not for so long may all ranks together make no progress, or a single
   process show no sign of life.
@@ -40,8 +41,10 @@ class _Rank:
     host: str
     heard_at: float
     world: World | None = None
+    placed_at: float = 0.0
     signs: VitalSigns | None = None
     looked_at: float = 0.0
+    starting_at: float = 0.0
     gone_at: float | None = None
     has_ended: bool = False
 
@@ -109,7 +112,7 @@ class Watch:
         """An agent has learnt of all the others, and begins its rank."""
         with self._lock:
             rank = self._ranks.setdefault(partition, _Rank(host=world.host, heard_at=self.now()))
-            rank.world = world
+            rank.world, rank.placed_at = world, self.now()
 
     def heard(self, partition: int) -> None:
         """An agent has said something."""
@@ -129,8 +132,11 @@ class Watch:
         with self._lock:
             for rank in self._ranks.values():
                 if rank.world == world:
-                    rank.signs, rank.looked_at = signs, self.now()
-                    rank.heard_at = rank.looked_at
+                    now = self.now()
+                    if not signs.has_begun:
+                        rank.starting_at = now
+                    rank.signs = signs
+                    rank.heard_at = rank.looked_at = now
 
     def ended(self, world: World) -> None:
         """A rank has ended, in whatever way; nothing is expected of it any more."""
@@ -197,6 +203,7 @@ class Watch:
             for rank in self._ranks.values():
                 rank.heard_at += seconds
                 rank.looked_at += seconds
+                rank.placed_at += seconds
                 rank.gone_at = None if rank.gone_at is None else rank.gone_at + seconds
 
     def _start_problem(self) -> str | None:
@@ -233,6 +240,11 @@ class Watch:
 
     def _stuck(self, ranks: Sequence[_Rank]) -> list[tuple[_Rank, str]]:
         """Which ranks are stuck, with a sentence on each."""
+        starting = [rank for rank in ranks if rank.signs and not rank.signs.has_begun]
+        late = self._late(starting)
+        if late:
+            return late
+        ranks = [rank for rank in ranks if rank not in starting]
         seen = [(rank, rank.signs, self.now() - rank.looked_at) for rank in ranks]
         limit = self.config.hang_timeout_seconds
         if limit is not None:
@@ -258,8 +270,10 @@ class Watch:
                 halted = [one for one in found if one[2]]  # The others wait for it.
                 return [(rank, sentence + state + ".") for rank, sentence, state in halted or found]
         limit = self.config.rendezvous_timeout_seconds
-        joining = [signs.joining_seconds for _, signs, _ in seen if signs is not None]
-        if joining and max(joining) > limit:
+        # That a rank was importing is no fault of its function's.
+        since_all_began = self.now() - max((rank.starting_at for rank in ranks), default=0.0)
+        joining = [min(signs.joining_seconds, since_all_began) for _, signs, _ in seen if signs]
+        if joining and not starting and max(joining) > limit:
             absent = [rank for rank, signs, _ in seen if signs and signs.joining_seconds == 0]
             reason = (
                 "has not joined its peers, who have waited for it"
@@ -274,6 +288,20 @@ class Watch:
                 for rank in absent or ranks
             ]
         return []
+
+    def _late(self, starting: Sequence[_Rank]) -> list[tuple[_Rank, str]]:
+        """Which ranks are not done with their imports in time, with a sentence on each."""
+        limit = self.config.start_timeout_seconds
+        return [
+            (
+                rank,
+                _LATE.format(
+                    ", ".join(self.backend.imports), limit, _STATES.get(rank.signs.state, "")
+                ),
+            )
+            for rank in starting
+            if rank.signs is not None and self.now() - rank.placed_at > limit
+        ]
 
     def _running(self) -> list[_Rank]:
         return [rank for rank in self._ranks.values() if not rank.has_ended]
@@ -307,6 +335,11 @@ def _lost(world: World, message: str) -> Outcome:
 _GONE = (
     "is lost: its Spark task ended without a word. Its executor was killed, or died, for example "
     "of a memory limit."
+)
+_LATE = (
+    "has not begun the function, for which it first imports {}, within "
+    "start_timeout_seconds={:g}{}. Its host is short of processor time, or its packages lie on a "
+    "slow disk: give it more, or raise RunConfig.start_timeout_seconds."
 )
 _SILENT = "has shown no sign of life for {:.0f} s (hang_timeout_seconds={:g}){}."
 _IDLE = (

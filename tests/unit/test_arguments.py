@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sparkdl_runner import DistributedRunner, HorovodRunner, RunConfig
+from sparkdl_runner import DistributedRunner, HorovodRunner, RunConfig, local_launcher
 from sparkdl_runner.driver_log import log_to_driver
+from sparkdl_runner.errors import LaunchError
 
 
 @pytest.mark.parametrize("np", [True, "2", 2.5, None])
@@ -19,6 +20,15 @@ def test_np_must_be_an_int(np):
 def test_np_is_keyword_only_as_databricks_documents():
     with pytest.raises(TypeError):
         HorovodRunner(2)
+
+
+def test_more_ranks_than_this_host_could_start_are_refused_at_once(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
+    local_launcher.check_cores(16)
+    sentence = r"64 ranks .* it has 2 cores\. Ask for at most 16 ranks here \(-16\), or for 64"
+    for runner in (HorovodRunner(np=-64), DistributedRunner(num_proc=-64)):
+        with pytest.raises(LaunchError, match=sentence):
+            runner.run(print)
 
 
 def test_np_zero_is_deprecated():

@@ -290,7 +290,9 @@ def test_the_driver_asks_for_stacks(server):
 
 def test_the_watch_is_told_of_signs_and_of_the_end(server):
     client = client_of(server)
-    signs = VitalSigns(silent_seconds=1.0, idle_seconds=2.0, joining_seconds=0.0, state="S")
+    signs = VitalSigns(
+        silent_seconds=1.0, idle_seconds=2.0, joining_seconds=0.0, state="S", has_begun=True
+    )
     client.vital_signs(WORLDS[0], signs)
     client.close()
     server.flush()

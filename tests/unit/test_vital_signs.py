@@ -48,11 +48,12 @@ class Clock:
 def test_waiting_at_one_place_is_life_without_progress(process):
     clock = Clock()
     observer = Observer(process.pid, clock)
-    observer.look()
+    assert not observer.look().has_begun
     for _ in range(5):
         clock.seconds += 10
         observer.pulse(7, [process.pid], joining=True, communicating=False)
         signs = observer.look()
+    assert signs.has_begun
     assert (signs.silent_seconds, signs.idle_seconds, signs.joining_seconds) == (0, 40, 40)
     observer.pulse(8, [process.pid], joining=False, communicating=False)
     signs = observer.look()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -54,9 +55,13 @@ class Gang:
             if placed:
                 self.watch.placed(rank, WORLDS[rank])
 
-    def look(self, rank, *, silent=0.0, idle=0.0, joining=0.0, state="S"):
+    def look(self, rank, *, silent=0.0, idle=0.0, joining=0.0, state="S", has_begun=True):
         signs = VitalSigns(
-            silent_seconds=silent, idle_seconds=idle, joining_seconds=joining, state=state
+            silent_seconds=silent,
+            idle_seconds=idle,
+            joining_seconds=joining,
+            state=state,
+            has_begun=has_begun,
         )
         self.watch.vital_signs(WORLDS[rank], signs)
 
@@ -214,6 +219,37 @@ def verdicts_after(gang, *pauses):
     gang.watch.start()
     gang.watch.close()
     return found
+
+
+def test_a_rank_that_still_imports_is_judged_by_the_start_deadline_alone():
+    gang = Gang(replace(CONFIG, start_timeout_seconds=200))
+    gang.begin()
+
+    def look(seconds, *, begun):
+        gang.seconds = 1000.0 + seconds
+        gang.look(0, joining=seconds - 5.0)
+        gang.look(1, joining=seconds - 5.0)
+        gang.look(2, silent=seconds, idle=seconds, has_begun=begun)
+        return gang.ranks()
+
+    # On a starved machine it hardly computes, for longer than peers may wait, or a rank may hang.
+    assert look(100, begun=False) is None
+    assert look(199, begun=False) is None
+    assert look(201, begun=False) == [2]
+    sentence = gang.watch.check().failures[0].message
+    assert sentence.startswith(
+        "has not begun the function, for which it first imports torch, horovod.torch, within "
+        "start_timeout_seconds=200. Its host is short of processor time"
+    )
+
+    gang = Gang(replace(CONFIG, start_timeout_seconds=200, hang_timeout_seconds=None))
+    gang.begin()
+    assert look(150, begun=False) is None
+    # Once it has begun, its peers wait for it as they would have from there.
+    assert look(151, begun=True) is None
+    assert look(180, begun=True) is None
+    assert look(181, begun=True) == [2]
+    assert "who have waited for it for 31 s" in gang.watch.check().failures[0].message
 
 
 def test_a_driver_that_was_paused_has_heard_nobody_and_blames_nobody():
