@@ -16,6 +16,8 @@ import urllib.request
 from pathlib import Path
 
 START_SECONDS = 150
+# Nobody asks for its background jobs, whose processes take seven times as long to start as it does.
+DEFAULTS = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
 
 
 class TrackingServer:
@@ -53,7 +55,7 @@ class TrackingServer:
         with (self._folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
                 command,
-                env={**environment, "MLFLOW_DISABLE_TELEMETRY": "true", **self._environment},
+                env={**environment, **DEFAULTS, **self._environment},
                 stdout=log,
                 stderr=log,
                 start_new_session=True,

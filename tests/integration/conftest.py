@@ -25,6 +25,29 @@ def _leaves_no_process() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def no_torch(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder which, on the search path, makes torch a module that cannot be imported."""
+    folder = tmp_path_factory.mktemp("no-torch")
+    (folder / "torch.py").write_text("raise ImportError('these ranks are to do without torch')\n")
+    return str(folder)
+
+
+@pytest.fixture
+def light_ranks(no_torch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Local ranks do without torch: to import it takes most of the time of a rank that ends soon.
+
+    Horovod is the backend for them; the other one is torch's.
+    """
+    monkeypatch.syspath_prepend(no_torch)
+
+
+@pytest.fixture
+def light_spark_ranks(no_torch: str, spark, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same for Spark's: its Python processes, and so their ranks, get another search path."""
+    monkeypatch.setitem(spark.sparkContext.environment, "PYTHONPATH", no_torch)
+
+
+@pytest.fixture(scope="session")
 def sessions() -> Iterator[dict]:
     """The running session by its master; at most one."""
     running: dict = {}

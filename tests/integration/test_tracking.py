@@ -63,10 +63,24 @@ def _same_environment() -> Iterator[None]:
     os.environ.update(environment)
 
 
-def runner(server: TrackingServer, *, config: dict[str, Any] | None = None, **options: Any) -> Any:
+LIGHT = pytest.mark.usefixtures("light_ranks")
+
+
+def runner(
+    server: TrackingServer,
+    *,
+    backend: str = "torch",
+    config: dict[str, Any] | None = None,
+    **options: Any,
+) -> Any:
     tracking = Tracking(**{"tracking_uri": server.url, "experiment": "tests", **options})
     settings = RunConfig(tracking=tracking, restart_backoff_seconds=0, **(config or {}))
-    return DistributedRunner(num_proc=-2, backend="torch", config=settings)
+    return DistributedRunner(num_proc=-2, backend=backend, config=settings)
+
+
+def light(server: TrackingServer, **options: Any) -> Any:
+    """For what does without torch, in tests that are ``LIGHT``."""
+    return runner(server, backend="horovod", **options)
 
 
 def history(client: Any, run_id: str, name: str) -> list[tuple[int, float]]:
@@ -89,6 +103,7 @@ def text_of(client: Any, run_id: str, path: str, folder: Path) -> str:
     return Path(client.download_artifacts(run_id, path, str(folder))).read_text()
 
 
+@LIGHT
 def test_horovod_runner_says_which_run_it_was(
     server: TrackingServer, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,9 +155,10 @@ def test_plain_mlflow_calls_on_every_rank_make_one_run(
     assert "open-sesame-1001" not in json.dumps([params, tags])
 
 
+@LIGHT
 def test_a_nested_run_on_rank_0_is_a_run_of_its_own(server: TrackingServer, client: Any) -> None:
     before = all_runs(client)
-    parent_id, child_id = runner(server).run(tracked_functions.nested)
+    parent_id, child_id = light(server).run(tracked_functions.nested)
     assert all_runs(client) - before == {parent_id, child_id}
     child, parent = client.get_run(child_id), client.get_run(parent_id)
     assert child.data.tags["mlflow.parentRunId"] == parent_id
@@ -152,9 +168,10 @@ def test_a_nested_run_on_rank_0_is_a_run_of_its_own(server: TrackingServer, clie
     assert (child.info.status, parent.info.status) == ("FINISHED", "FINISHED")
 
 
+@LIGHT
 def test_autologging_lands_in_the_run_once(server: TrackingServer, client: Any) -> None:
     before = all_runs(client)
-    trainer = runner(server)
+    trainer = light(server)
     trainer.run(tracked_functions.autologged)
     assert all_runs(client) - before == {trainer.mlflow_run_id}
     run = client.get_run(trainer.mlflow_run_id)
@@ -164,14 +181,16 @@ def test_autologging_lands_in_the_run_once(server: TrackingServer, client: Any) 
     assert len(run.outputs.model_outputs) == 1, "one model, not one of each rank"
 
 
+@LIGHT
 def test_other_ranks_may_be_told_that_mlflow_is_not_theirs(server: TrackingServer) -> None:
     sentence = r"Rank 1 on host .* called MLflow to write to the training's run; only rank 0 may"
     with pytest.raises(WorkerFailedError, match=sentence):
-        runner(server, other_ranks="error").run(tracked_functions.plain_mlflow)
+        light(server, other_ranks="error").run(tracked_functions.log_parameter)
 
 
+@LIGHT
 def test_a_failed_training_says_why(server: TrackingServer, client: Any, tmp_path: Path) -> None:
-    trainer = runner(server)
+    trainer = light(server)
     with pytest.raises(WorkerFailedError, match="the data are bad"):
         trainer.run(tracked_functions.fail_late)
     run = client.get_run(trainer.mlflow_run_id)
@@ -183,8 +202,9 @@ def test_a_failed_training_says_why(server: TrackingServer, client: Any, tmp_pat
     assert "the data are bad" in page
 
 
+@LIGHT
 def test_an_interrupted_training_is_killed_in_mlflow(server: TrackingServer, client: Any) -> None:
-    trainer = runner(server)
+    trainer = light(server)
 
     def interrupt() -> None:
         while len(workers()) < 2 or trainer.mlflow_run_id is None:
@@ -203,67 +223,46 @@ def test_an_interrupted_training_is_killed_in_mlflow(server: TrackingServer, cli
     assert client.get_run(trainer.mlflow_run_id).info.status == "KILLED"
 
 
-def test_no_metric_is_lost_while_the_server_is_down(tmp_path: Path) -> None:
-    import mlflow
-
-    own = TrackingServer(tmp_path)
-    own.start()
-    try:
-        trainer = runner(own)
-
-        def outage() -> None:
-            while trainer.mlflow_run_id is None:
-                time.sleep(0.1)
-            time.sleep(4)
-            own.stop()
-            time.sleep(5)
-            own.start()
-
-        accident = threading.Thread(target=outage, name="outage")
-        accident.start()
-        trainer.run(tracked_functions.only_log, steps=1500, pause_seconds=0.01)
-        accident.join()
-        client = mlflow.MlflowClient(tracking_uri=own.url)
-        assert [step for step, _ in history(client, trainer.mlflow_run_id, "loss")] == list(
-            range(1, 1501)
-        )
-        assert client.get_run(trainer.mlflow_run_id).info.status == "FINISHED"
-    finally:
-        own.stop()
-
-
-def test_what_a_server_that_stays_down_has_missed_is_said_and_sent_on_resuming(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+@LIGHT
+def test_no_metric_is_lost_while_the_server_is_down_or_stays_down(
+    server: TrackingServer, client: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    import mlflow
+    """What it has missed to the end of a training is said, and sent when that is resumed."""
+    steps = 1000
 
-    own = TrackingServer(tmp_path)
-    own.start()
+    def end(trainer: Any) -> None:
+        while trainer.mlflow_run_id is None:
+            time.sleep(0.1)
+        time.sleep(4)
+        server.stop()
+
+    def interrupt(trainer: Any) -> None:
+        end(trainer)
+        time.sleep(5)
+        server.start()
+
+    def train(trainer: Any, accident: Any) -> None:
+        beside = threading.Thread(target=accident, args=(trainer,), name="outage")
+        beside.start()
+        trainer.run(tracked_functions.only_log, steps=steps, pause_seconds=0.01)
+        beside.join()
+
     try:
-        trainer = runner(own, delivery_timeout_seconds=2)
-
-        def end() -> None:
-            while trainer.mlflow_run_id is None:
-                time.sleep(0.1)
-            time.sleep(5)
-            own.stop()
-
-        accident = threading.Thread(target=end, name="outage")
-        accident.start()
-        trainer.run(tracked_functions.only_log, steps=1000, pause_seconds=0.01)
-        accident.join()
+        waiting = light(server)
+        train(waiting, interrupt)
+        giving_up = light(server, delivery_timeout_seconds=2)
+        train(giving_up, end)
         told = capfd.readouterr().out
         assert "were not delivered in 2 s" in told
         assert "Connection refused" in told
-        own.start()
-        again = runner(own, run_id=trainer.mlflow_run_id)
-        again.run(tracked_functions.only_log, steps=3)
-        client = mlflow.MlflowClient(tracking_uri=own.url)
-        steps = [step for step, _ in history(client, trainer.mlflow_run_id, "loss")]
-        assert steps == list(range(1, 1001))
-        assert client.get_run(trainer.mlflow_run_id).info.status == "FINISHED"
     finally:
-        own.stop()
+        server.stop()
+        server.start()
+    light(server, run_id=giving_up.mlflow_run_id).run(tracked_functions.only_log, steps=3)
+    for run_id in (waiting.mlflow_run_id, giving_up.mlflow_run_id):
+        found = [step for step, _ in history(client, run_id, "loss")]
+        assert found == list(range(1, steps + 1))
+        assert client.get_run(run_id).info.status == "FINISHED"
 
 
 def test_a_rank_that_is_killed_costs_nothing_that_is_seen(
@@ -274,23 +273,25 @@ def test_a_rank_that_is_killed_costs_nothing_that_is_seen(
     undisturbed = runner(server).run(
         tracked_functions.train_with_checkpoints, url=str(tmp_path / "quiet"), **task
     )
-    for die_at in (5, 8, 9, 23):
-        trainer = runner(server, config={"max_restarts": 1})
-        found = trainer.run(
-            tracked_functions.train_with_checkpoints,
-            url=str(tmp_path / f"die-{die_at}"),
-            die_at=die_at,
-            **task,
-        )
-        assert found["weights"] == undisturbed["weights"]
-        assert found["attempt"] == 1
-        assert die_at - found["first_step"] <= task["every"]
-        steps = [step for step, _ in history(client, trainer.mlflow_run_id, "loss")]
-        assert steps == list(range(1, 41))
-        tags = client.get_run(trainer.mlflow_run_id).data.tags
-        assert "SIGKILL" in tags["sparkdl_runner.attempt.0.ended_by"]
-        assert tags["sparkdl_runner.attempt.1.ended_by"] == "all ranks returned"
-        assert tags["sparkdl_runner.checkpoint_step"] == "40"
+    # Before the first checkpoint, at one, after it and before the next: an attempt each.
+    deaths = [5, 8, 9, 23]
+    trainer = runner(server, config={"max_restarts": len(deaths)})
+    found = trainer.run(
+        tracked_functions.train_with_checkpoints,
+        url=str(tmp_path / "deaths"),
+        die_at=deaths,
+        **task,
+    )
+    assert found["weights"] == undisturbed["weights"]
+    assert found["attempt"] == len(deaths)
+    assert deaths[-1] - found["first_step"] <= task["every"]
+    steps = [step for step, _ in history(client, trainer.mlflow_run_id, "loss")]
+    assert steps == list(range(1, 41))
+    tags = client.get_run(trainer.mlflow_run_id).data.tags
+    for attempt in range(len(deaths)):
+        assert "SIGKILL" in tags[f"sparkdl_runner.attempt.{attempt}.ended_by"]
+    assert tags[f"sparkdl_runner.attempt.{len(deaths)}.ended_by"] == "all ranks returned"
+    assert tags["sparkdl_runner.checkpoint_step"] == "40"
 
 
 def test_a_driver_that_died_is_followed_by_another(
@@ -308,7 +309,7 @@ def test_a_driver_that_died_is_followed_by_another(
                 num_proc=-2, backend="torch", config=RunConfig(tracking=tracking)
             )
             runner.run(
-                tracked_functions.train_with_checkpoints, url=sys.argv[2], steps=4000, every=50
+                tracked_functions.train_with_checkpoints, url=sys.argv[2], steps=4000, every=20
             )
     """
     script = tmp_path / "driver.py"
@@ -319,7 +320,7 @@ def test_a_driver_that_died_is_followed_by_another(
         [sys.executable, str(script), server.url, str(tmp_path / "checkpoints")], env=environment
     )
     run_id = ""
-    while not run_id or len(history(client, run_id, "loss")) < 150:
+    while not run_id or len(history(client, run_id, "loss")) < 60:
         run_id = next(iter(all_runs(client) - before), "")
         assert driver.poll() is None
         time.sleep(0.2)
@@ -334,12 +335,12 @@ def test_a_driver_that_died_is_followed_by_another(
     found = resumed.run(
         tracked_functions.train_with_checkpoints,
         url=str(tmp_path / "checkpoints"),
-        steps=500,
-        every=50,
+        steps=200,
+        every=20,
     )
     assert found["attempt"] == 1
-    assert found["first_step"] >= 100
-    assert [step for step, _ in history(client, run_id, "loss")] == list(range(1, 501))
+    assert found["first_step"] >= 40
+    assert [step for step, _ in history(client, run_id, "loss")] == list(range(1, 201))
     assert client.get_run(run_id).info.status == "FINISHED"
 
 
@@ -356,16 +357,17 @@ def test_ranks_whose_host_goes_save_and_are_started_again(
     assert "was asked to stop" in ended_by
 
 
+@LIGHT
 def test_odd_metrics_and_parameters(
     server: TrackingServer, client: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    trainer = runner(server)
+    trainer = light(server)
     trainer.run(tracked_functions.odd_metrics)
     run_id = trainer.mlflow_run_id
     assert history(client, run_id, "loss")[1] == (2, 0.5)
     assert len(history(client, run_id, "norm")) == 2
     assert len(client.get_run(run_id).data.params["long"]) == 6000
-    runner(server, run_id=run_id).run(tracked_functions.odd_metrics)
+    light(server, run_id=run_id).run(tracked_functions.odd_metrics)
     params = client.get_run(run_id).data.params
     assert params["attempt_dependent"] == "0"
     assert params["attempt_1/attempt_dependent"] == "1"
@@ -375,6 +377,7 @@ def test_odd_metrics_and_parameters(
     assert "'attempt_dependent' was 0 and is now 1" in told.out
 
 
+@LIGHT
 def test_a_run_under_an_active_one_is_its_child(server: TrackingServer, client: Any) -> None:
     import mlflow
 
@@ -382,9 +385,9 @@ def test_a_run_under_an_active_one_is_its_child(server: TrackingServer, client: 
     mlflow.set_tracking_uri(server.url)
     with mlflow.start_run(experiment_id=experiment) as parent:
         # Nothing is asked for: MLflow is set up, so there is a run.
-        trainer = DistributedRunner(num_proc=-2, backend="torch")
+        trainer = HorovodRunner(np=-2)
         trainer.run(tracked_functions.only_log, steps=3)
-        joined = runner(server, run_id=parent.info.run_id)
+        joined = light(server, run_id=parent.info.run_id)
         joined.run(tracked_functions.only_log, steps=3)
         assert client.get_run(parent.info.run_id).info.status == "RUNNING"
     child = client.get_run(trainer.mlflow_run_id)
@@ -394,8 +397,9 @@ def test_a_run_under_an_active_one_is_its_child(server: TrackingServer, client: 
     assert len(history(client, parent.info.run_id, "loss")) == 3
 
 
+@LIGHT
 def test_where_mlflow_is_not_set_up_there_is_no_run() -> None:
-    trainer = DistributedRunner(num_proc=-2, backend="torch")
+    trainer = HorovodRunner(np=-2)
     trainer.run(tracked_functions.only_log, steps=3)
     assert trainer.mlflow_run_id is None
 
@@ -448,7 +452,9 @@ def test_credentials_that_may_do_nothing_are_told_as_that() -> None:
     assert not workers()
 
 
-def test_a_progress_bar_is_shown_on_a_terminal_with_lines_above_it(tmp_path: Path) -> None:
+def test_a_progress_bar_is_shown_on_a_terminal_with_lines_above_it(
+    tmp_path: Path, no_torch: str
+) -> None:
     script = tmp_path / "bar.py"
     script.write_text(
         textwrap.dedent(
@@ -457,7 +463,7 @@ def test_a_progress_bar_is_shown_on_a_terminal_with_lines_above_it(tmp_path: Pat
             from sparkdl_runner import DistributedRunner, RunConfig
 
             runner = DistributedRunner(
-                num_proc=-2, backend="torch", config=RunConfig(tracking=False)
+                num_proc=-2, backend="horovod", config=RunConfig(tracking=False)
             )
             runner.run(tracked_functions.only_log, steps=200, pause_seconds=0.01)
             """
@@ -467,7 +473,7 @@ def test_a_progress_bar_is_shown_on_a_terminal_with_lines_above_it(tmp_path: Pat
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
     driver = subprocess.Popen(
         [sys.executable, str(script)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([no_torch, *sys.path])},
         stdout=theirs,
         stderr=theirs,
     )

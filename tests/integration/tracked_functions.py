@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from sparkdl_runner import current_world
@@ -41,69 +42,67 @@ def plain_mlflow(secret: str | None = None) -> str:
     return mlflow.active_run().info.run_id
 
 
+def log_parameter() -> None:
+    """The same, in short."""
+    import mlflow
+
+    mlflow.log_param("learning_rate", 0.1)
+
+
 def nested() -> list[str]:
     """A child on rank 0, which is asked for, is a run of its own."""
-    dist = join()
     import mlflow
 
     outer = mlflow.active_run().info.run_id
     with mlflow.start_run(nested=True, run_name="child") as child:
         mlflow.log_param("of_the_child", "yes")
     mlflow.log_param("of_the_parent", "yes")
-    dist.barrier()
     return [outer, child.info.run_id]
 
 
 def autologged() -> None:
     """MLflow logs by itself, on every rank."""
-    dist = join()
     import mlflow
     from sklearn.datasets import load_digits
     from sklearn.linear_model import LogisticRegression
 
     mlflow.autolog()
-    mlflow.pytorch.autolog()
     pixels, labels = load_digits(return_X_y=True)
     LogisticRegression(max_iter=5).fit(pixels / 16, labels)
-    dist.barrier()
 
 
 def only_log(steps: int, pause_seconds: float = 0.0) -> int:
-    dist = join()
     for step in range(1, steps + 1):
         time.sleep(pause_seconds)
         log_metrics(step, loss=1 / step, samples=4, total_steps=steps)
-    dist.barrier()
     return current_world().attempt
 
 
 def fail_late() -> None:
-    dist = join()
     log_metrics(1, loss=1.0)
-    dist.barrier()
     if current_world().rank == 1:
         raise ValueError("the data are bad: token=sesame-open-you")
     time.sleep(60)
 
 
 def wait_for_ever() -> None:
-    join()
     time.sleep(600)
 
 
 def odd_metrics() -> None:
-    dist = join()
     log_metrics(1, loss=float("nan"), norm=float("inf"))
     log_metrics(2, loss=0.5, norm=1.0)
     import mlflow
 
     mlflow.log_param("long", "x" * 9000)
     mlflow.log_param("attempt_dependent", current_world().attempt)
-    dist.barrier()
 
 
-def train_with_checkpoints(url: str, steps: int, every: int, die_at: int | None = None) -> Any:
-    """A training whose weights tell whether it was disturbed; returns them, and its attempt."""
+def train_with_checkpoints(url: str, steps: int, every: int, die_at: Sequence[int] = ()) -> Any:
+    """A training whose weights tell whether it was disturbed; returns them, and its attempt.
+
+    Each attempt dies at its own step of ``die_at``; one that has none there ends.
+    """
     import torch
 
     from sparkdl_runner.checkpoint import CheckpointManager
@@ -127,7 +126,7 @@ def train_with_checkpoints(url: str, steps: int, every: int, die_at: int | None 
             log_metrics(step, loss=loss, samples=16)
             if checkpoints.due(step):
                 checkpoints.save(step, model, optimizer)
-            if step == die_at and world.attempt == 0 and world.rank == 1:
+            if world.rank == 1 and (step,) == tuple(die_at[world.attempt : world.attempt + 1]):
                 # On a busy machine the checkpoint before may still be on its way.
                 before = (step - 1) // every * every
                 while before and before not in {name.step for name in checkpoints.list()}:

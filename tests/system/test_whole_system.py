@@ -37,10 +37,6 @@ REGISTERED = "digits\nv1"
 METRICS = ("loss", "accuracy", "samples_per_second")
 
 
-# Its background jobs are of no use here, and leave a folder behind.
-WITHOUT_JOBS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Forms:
     """The project as it comes to a cluster."""
@@ -77,7 +73,7 @@ def cluster(place) -> Iterator[StandaloneCluster]:
 def server(place) -> Iterator[TrackingServer]:
     folder = place / "sqlite"
     folder.mkdir()
-    yield from served(TrackingServer(folder, environment=WITHOUT_JOBS))
+    yield from served(TrackingServer(folder))
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +84,7 @@ def postgres_server(place) -> Iterator[TrackingServer]:
     store = ("--backend-store-uri", database.url)
     try:
         database.start()
-        yield from served(TrackingServer(folder, *store, environment=WITHOUT_JOBS))
+        yield from served(TrackingServer(folder, *store))
     finally:
         database.close()
 
