@@ -147,6 +147,11 @@ def gather(backend: str, mine: Any) -> list[Any]:
     return found
 
 
+def meet(backend: str) -> list[int]:
+    """All ranks, gathered from each."""
+    return gather(backend, init(backend))
+
+
 def allreduce_and_mark(backend: str, path: str) -> None:
     """Reduces in a loop, and makes a file once it is well under way."""
     import torch
@@ -180,13 +185,12 @@ def fail_in_rank(backend: str, rank: int, how: str) -> None:
 
 def start_a_sleeper_and_fail() -> None:
     """Leaves a process behind, as data loading does when its rank fails."""
-    import horovod.torch as hvd
+    from sparkdl_runner import current_world
 
-    hvd.init()
     subprocess.Popen(["sleep", "4711"])
-    if hvd.rank() == 1:
+    if current_world().rank == 1:
         raise ValueError("with a child")
-    allreduce_until_stopped("horovod")
+    time.sleep(60)
 
 
 def speak() -> None:
@@ -206,6 +210,13 @@ def return_unpicklable() -> Any:
     import threading
 
     return threading.Lock()
+
+
+def world_size() -> int:
+    """How many ranks there are, as this package says."""
+    from sparkdl_runner import current_world
+
+    return current_world().size
 
 
 def sleep_in_ranks(seconds: float) -> None:

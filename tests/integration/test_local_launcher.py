@@ -30,6 +30,7 @@ from sparkdl_runner.data import SparkDatasetConverter
 from sparkdl_runner.data.describe import describe_parquet
 
 pytestmark = [pytest.mark.integration, pytest.mark.one_lane]
+LIGHT = pytest.mark.usefixtures("light_ranks")
 
 
 def run_script(tmp_path, code, **environment):
@@ -99,6 +100,7 @@ def test_each_rank_knows_its_world():
     assert told["threads"] == str(max(1, len(os.sched_getaffinity(0)) // 2))
 
 
+@LIGHT
 def test_all_that_ranks_print_is_shown_whatever_the_verbosity(capfd):
     HorovodRunner(np=-2).run(rank_functions.speak)
     lines = capfd.readouterr().out.splitlines()
@@ -110,8 +112,7 @@ def test_all_that_ranks_print_is_shown_whatever_the_verbosity(capfd):
         assert f"[rank {rank}] message of {rank} " + "x" * 3987 in lines
 
 
-@pytest.mark.parametrize("backend", ["horovod", "torch"])
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(("backend", "rank"), [("horovod", 1), ("torch", 0)])
 def test_an_exception_in_any_rank_is_raised_with_its_traceback(backend, rank):
     with pytest.raises(WorkerFailedError) as caught:
         DistributedRunner(num_proc=-2, backend=backend).run(
@@ -125,8 +126,10 @@ def test_an_exception_in_any_rank_is_raised_with_its_traceback(backend, rank):
     assert "about to raise" in error.output_tail
 
 
-@pytest.mark.parametrize("backend", ["horovod", "torch"])
-@pytest.mark.parametrize(("how", "words"), [("kill", "SIGKILL"), ("exit", "exited with code 7")])
+@pytest.mark.parametrize(
+    ("backend", "how", "words"),
+    [("horovod", "kill", "SIGKILL"), ("torch", "exit", "exited with code 7")],
+)
 def test_a_death_in_any_rank_is_told_apart_from_what_it_does_to_the_others(backend, how, words):
     with pytest.raises(WorkerDiedError, match=words) as caught:
         DistributedRunner(num_proc=-2, backend=backend).run(
@@ -135,12 +138,14 @@ def test_a_death_in_any_rank_is_told_apart_from_what_it_does_to_the_others(backe
     assert caught.value.rank == 1
 
 
+@LIGHT
 def test_what_a_failed_rank_has_started_ends_with_it():
     with pytest.raises(WorkerFailedError, match="with a child"):
         HorovodRunner(np=-2).run(rank_functions.start_a_sleeper_and_fail)
     assert wait_until_gone("4711")
 
 
+@LIGHT
 @pytest.mark.parametrize("start_new_session", [False, True])
 def test_what_a_rank_that_returned_has_started_ends_with_it_too(start_new_session):
     def main():
@@ -152,6 +157,7 @@ def test_what_a_rank_that_returned_has_started_ends_with_it_too(start_new_sessio
     assert wait_until_gone("4714", timeout_seconds=1)
 
 
+@LIGHT
 def test_the_value_of_a_rank_that_lingers_counts(capfd):
     def main():
         import atexit
@@ -167,7 +173,7 @@ def test_the_value_of_a_rank_that_lingers_counts(capfd):
             atexit.register(upload)
         return "value"
 
-    assert DistributedRunner(num_proc=-2, backend="torch").run(main) == "value"
+    assert HorovodRunner(np=-2).run(main) == "value"
     notes = capfd.readouterr().err
     for rank, culprit in ((0, "the thread 'uploader'"), (1, "upload, which is registered with")):
         assert f"rank {rank} returned its value, but its process then was ended" in notes
@@ -196,7 +202,7 @@ def test_a_rank_that_reads_in_an_order_of_its_own_ends_the_run(tmp_path):
         DistributedRunner(num_proc=-2, backend="torch").run(read)
 
 
-def test_an_exception_of_a_class_from_main_is_the_same_class_on_the_driver(tmp_path):
+def test_an_exception_of_a_class_from_main_is_the_same_class_on_the_driver(tmp_path, no_torch):
     done = run_script(
         tmp_path,
         """
@@ -213,15 +219,18 @@ def test_an_exception_of_a_class_from_main_is_the_same_class_on_the_driver(tmp_p
         except WorkerFailedError as error:
             print(type(error.__cause__) is DataError, error.__cause__)
         """,
+        PYTHONPATH=no_torch,
     )
     assert done.stdout == "True mine\n"
 
 
+@LIGHT
 def test_a_value_that_cannot_be_pickled_is_one_sentence():
     with pytest.raises(NotPicklableError, match="rank 0 returned, a lock, cannot be pickled"):
         HorovodRunner(np=-2).run(rank_functions.return_unpicklable)
 
 
+@LIGHT
 def test_an_exception_without_a_text_is_still_the_functions():
     class Wordless(Exception):  # noqa: N818
         def __str__(self):
@@ -234,6 +243,7 @@ def test_an_exception_without_a_text_is_still_the_functions():
         HorovodRunner(np=-1).run(main)
 
 
+@LIGHT
 @pytest.mark.parametrize("child_raises", [False, True])
 def test_only_the_rank_speaks_for_the_rank(child_raises, capfd):
     def main():
@@ -251,12 +261,14 @@ def test_only_the_rank_speaks_for_the_rank(child_raises, capfd):
     assert ("ValueError: in the child" in capfd.readouterr().out) == child_raises
 
 
+@LIGHT
 def test_sys_exit_with_0_is_a_return_and_with_another_code_a_failure():
     assert HorovodRunner(np=-1).run(sys.exit) is None
     with pytest.raises(WorkerFailedError, match="SystemExit: 3"):
         HorovodRunner(np=-1).run(lambda: sys.exit(3))
 
 
+@LIGHT
 def test_running_inside_a_rank_is_refused():
     def nested():
         HorovodRunner(np=-1).run(log_to_driver, message="never")
@@ -292,7 +304,7 @@ def test_without_horovod_the_command_that_provides_it_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_an_interrupted_or_killed_driver_leaves_no_process(tmp_path, number):
+def test_an_interrupted_or_killed_driver_leaves_no_process(tmp_path, number, no_torch):
     script = tmp_path / "script.py"
     script.write_text(
         "import rank_functions\nfrom sparkdl_runner import HorovodRunner\n"
@@ -303,7 +315,7 @@ def test_an_interrupted_or_killed_driver_leaves_no_process(tmp_path, number):
         "    rank_functions.sleep_in_ranks(60)\n"
         "HorovodRunner(np=-2).run(main)\n"
     )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([no_torch, *sys.path])}
     driver = subprocess.Popen(
         [sys.executable, str(script)],
         env=environment,
@@ -323,6 +335,7 @@ def test_an_interrupted_or_killed_driver_leaves_no_process(tmp_path, number):
     assert wait_until_gone("4712")
 
 
+@LIGHT
 def test_lambda_travels_from_a_thread_of_its_own():
     from concurrent.futures import ThreadPoolExecutor
 

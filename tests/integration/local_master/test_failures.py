@@ -27,24 +27,30 @@ from sparkdl_runner import (
 )
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("spark")]
+LIGHT = pytest.mark.usefixtures("light_spark_ranks")
 BACKENDS = pytest.mark.parametrize("backend", ["horovod", "torch"])
 QUIET = {"driver_log_verbosity": "log_callback_only"}
 
 
-def runner(backend="torch", **settings) -> DistributedRunner:
+def runner(backend, **settings) -> DistributedRunner:
     return DistributedRunner(num_proc=2, backend=backend, config=RunConfig(**{**QUIET, **settings}))
 
 
+def light(**settings) -> DistributedRunner:
+    """For what does without torch, in tests that are ``LIGHT``."""
+    return runner("horovod", **settings)
+
+
+@LIGHT
 @pytest.mark.one_lane
-@BACKENDS
-def test_a_stopped_rank_is_named_with_its_state_and_its_stack(backend):
+def test_a_stopped_rank_is_named_with_its_state_and_its_stack():
     def stop():
-        if rank_functions.init(backend) == 1:
+        if current_world().rank == 1:
             os.kill(os.getpid(), signal.SIGSTOP)
-        rank_functions.allreduce_until_stopped(backend, 120)
+        time.sleep(120)
 
     with pytest.raises(WorkerHungError) as caught:
-        runner(backend, hang_timeout_seconds=3).run(stop)
+        light(hang_timeout_seconds=3).run(stop)
     assert caught.value.rank == 1
     assert "its process is stopped (SIGSTOP)" in str(caught.value)
     assert "in stop" in caught.value.stacks
@@ -86,16 +92,16 @@ def test_a_rank_that_computes_for_long_in_silence_is_left_alone():
     def compute():
         rank_functions.init("torch")
         if current_world().rank == 0:
-            end = time.monotonic() + 12
+            end = time.monotonic() + 6
             while time.monotonic() < end:
                 sum(range(100_000))
         rank_functions.gather("torch", None)
         return "done"
 
-    assert runner(hang_timeout_seconds=4).run(compute) == "done"
+    assert runner("torch", hang_timeout_seconds=2).run(compute) == "done"
 
 
-@BACKENDS
+@pytest.mark.parametrize("backend", [pytest.param("horovod", marks=pytest.mark.one_lane), "torch"])
 def test_a_rank_that_died_is_followed_by_a_new_attempt_that_knows_its_number(backend, capfd):
     def die_once():
         rank = rank_functions.init(backend)
@@ -110,6 +116,7 @@ def test_a_rank_that_died_is_followed_by_a_new_attempt_that_knows_its_number(bac
     assert "Restarting all ranks in 0.1 s: restart 1 of 2." in capfd.readouterr().err
 
 
+@LIGHT
 @pytest.mark.one_lane
 def test_an_error_of_the_function_is_not_tried_again_unless_asked(tmp_path):
     def fail(path):
@@ -120,15 +127,16 @@ def test_an_error_of_the_function_is_not_tried_again_unless_asked(tmp_path):
 
     path = tmp_path / "attempts"
     with pytest.raises(WorkerFailedError, match="always"):
-        runner(max_restarts=3, restart_backoff_seconds=0).run(fail, path=str(path))
+        light(max_restarts=3, restart_backoff_seconds=0).run(fail, path=str(path))
     assert path.read_text() == "x"
     asked = {"max_restarts": 1, "restart_backoff_seconds": 0, "restart_user_errors": True}
     with pytest.raises(WorkerFailedError, match="always") as caught:
-        runner(**asked).run(fail, path=str(path))
+        light(**asked).run(fail, path=str(path))
     assert path.read_text() == "xxx"
     assert caught.value.attempt == 1
 
 
+@LIGHT
 @pytest.mark.one_lane
 def test_the_full_log_of_a_rank_that_failed_is_on_its_host(tmp_path):
     def talk_and_fail():
@@ -138,7 +146,7 @@ def test_the_full_log_of_a_rank_that_failed_is_on_its_host(tmp_path):
             raise ValueError("enough")
 
     with pytest.raises(WorkerFailedError) as caught:
-        runner(log_directory=str(tmp_path)).run(talk_and_fail)
+        light(log_directory=str(tmp_path)).run(talk_and_fail)
     assert caught.value.output_tail[-1] == "line 4999"
     assert len(caught.value.output_tail) < 100
     assert f"All that it printed is in {caught.value.log_path} on host" in str(caught.value)
@@ -147,6 +155,7 @@ def test_the_full_log_of_a_rank_that_failed_is_on_its_host(tmp_path):
     assert log.read_text().splitlines() == [f"line {number}" for number in range(5_000)]
 
 
+@LIGHT
 def test_a_stopped_session_is_told_and_nothing_is_left(sessions):
     def in_a_moment():
         deadline = time.monotonic() + 30
@@ -159,7 +168,7 @@ def test_a_stopped_session_is_told_and_nothing_is_left(sessions):
     stopper = threading.Thread(target=in_a_moment)
     stopper.start()
     with pytest.raises(RunCancelledError, match=r"application ended|cancelled"):
-        runner().run(rank_functions.sleep_in_ranks, seconds=60)
+        light().run(rank_functions.sleep_in_ranks, seconds=60)
     stopper.join()
 
 
@@ -169,16 +178,15 @@ def rank_functions_running() -> bool:
     return len(workers()) >= 2
 
 
+@LIGHT
 def test_two_runs_that_compete_for_the_same_slots_both_end():
     values: dict[int, object] = {}
 
     def work(number: int) -> int:
-        rank_functions.init("torch")
-        rank_functions.gather("torch", None)  # rank 0 serves the store that all still need
         return number
 
     def compete(number: int) -> None:
-        values[number] = runner().run(work, number=number)
+        values[number] = light().run(work, number=number)
 
     threads = [threading.Thread(target=compete, args=(number,)) for number in range(3)]
     for thread in threads:
@@ -188,20 +196,19 @@ def test_two_runs_that_compete_for_the_same_slots_both_end():
     assert values == {0: 0, 1: 1, 2: 2}
 
 
+@LIGHT
 @pytest.mark.one_lane
 def test_much_output_is_dropped_and_counted_and_blocks_nobody(capfd):
     def shout():
         import sys
 
-        rank_functions.init("torch")
         line = "x" * 1000 + "\n"
         for _ in range(10_000):  # 10 MB from every rank
             sys.stdout.write(line)
-        rank_functions.gather("torch", None)
         return "done"
 
     config = RunConfig(driver_log_verbosity="all")
-    assert DistributedRunner(num_proc=2, backend="torch", config=config).run(shout) == "done"
+    assert DistributedRunner(num_proc=2, config=config).run(shout) == "done"
     shown = capfd.readouterr()
     for rank in range(2):
         seen = shown.out.count(f"[rank {rank}] xxx")
@@ -223,13 +230,14 @@ def test_settings_that_make_no_sense_are_refused():
         DistributedRunner(num_proc=0, config=RunConfig(min_num_proc=3)).run(print)
 
 
+@LIGHT
 @pytest.mark.one_lane
 @pytest.mark.timeout(400)
 def test_runs_in_a_row_do_not_add_up():
     """A tenth of the hundred runs that ``jobs/benchmark.py faults --runs 100`` looks at."""
 
     def one_run() -> None:
-        assert runner().run(lambda: 7) == 7
+        assert light().run(lambda: 7) == 7
 
     def belongings() -> tuple[int, int]:
         gc.collect()
