@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -10,20 +11,28 @@ from pathlib import Path
 
 import pytest
 
+from docs_blocks import lines_of, of_kind
+
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, flags=re.DOTALL)
 
-# The first would run this very test again, the second takes minutes (test_benchmark runs the job).
+# Run in short, where another test, or `make test` itself, does the work in full.
 SHORTENED = {
-    "make test": "make test LANE=classic ARGS='tests/unit/test_world.py -q'",
+    # test_digits runs the job.
+    "make demo": "make demo BACKEND='horovod --help'",
+    # It has linted before it came here, and would run this very test again.
+    "make test": "make --old-file=lint test LANE=classic ARGS=--version",
+    # test_benchmark runs the job.
     "make bench": "make --dry-run bench",
+    # The tests are run by `make test`, too.
     "make system": "make --dry-run system",
+    # One rank: each of 11 engines and tables is another process for each rank.
     ".venv/bin/python jobs/benchmark.py loader --tables array scalar": (
         ".venv/bin/python jobs/benchmark.py loader --tables array scalar --rows 20000 --rounds 1"
-        " --row-loader-rows 2000"
+        " --row-loader-rows 2000 --ranks 1"
     ),
     # test_benchmark runs these.
     ".venv/bin/python jobs/benchmark.py checkpoint": (
@@ -36,6 +45,9 @@ SHORTENED = {
         ".venv/bin/python jobs/benchmark.py tracking --help"
     ),
 }
+# test_docs runs these.
+IN_THE_DOCS = {line for block in of_kind("bash") for line in lines_of(block)}
+SEPARATOR = "---- end of block"
 
 
 def blocks(kind: str) -> list[str]:
@@ -52,29 +64,37 @@ def test_there_is_no_other_kind_of_block():
     assert {kind for kind, _ in BLOCKS} == {"bash", "python", "text"}
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        # What reads and writes tables is for both lanes to show.
-        pytest.param(code, marks=() if "converter" in code else pytest.mark.one_lane)
-        for code in blocks("python")
-    ],
-)
-def test_python_blocks_run(tmp_path, code):
-    script = tmp_path / "block.py"
-    script.write_text(code)
+def test_python_blocks_run(tmp_path):
+    """Each by itself, as nothing that one has imported or defined is there for the next.
+
+    They share a Spark session, as notebooks do on a cluster.
+    """
+    codes = blocks("python")
+    if importlib.util.find_spec("petastorm") is None:
+        # The modern lane: what reads and writes tables is for both to show.
+        codes = [code for code in codes if "converter" in code]
+    assert codes
+    script = tmp_path / "blocks.py"
+    script.write_text(
+        f"for code in {codes!r}:\n"
+        "    exec(compile(code, 'README.md', 'exec'), {'__name__': '__main__'})\n"
+        f"    print({SEPARATOR!r}, flush=True)\n"
+    )
     done = subprocess.run(
         [sys.executable, str(script)],
         cwd=tmp_path,
         env={**os.environ, "PYSPARK_PYTHON": sys.executable},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=170,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    for rank in (0, 1):
-        assert f"[rank {rank}] rank {rank} o" in done.stdout
+    *printed, _ = done.stdout.split(f"{SEPARATOR}\n")
+    assert len(printed) == len(codes)
+    for output in printed:
+        for rank in (0, 1):
+            assert f"[rank {rank}] rank {rank} o" in output
 
 
 def test_the_example_is_as_short_as_promised():
@@ -85,9 +105,12 @@ def test_the_example_is_as_short_as_promised():
 @pytest.mark.one_lane
 @pytest.mark.parametrize("command", [line for text in blocks("bash") for line in text.splitlines()])
 def test_commands_run(command):
+    short = SHORTENED.get(command, command)
+    if command.removeprefix(".venv/bin/") in IN_THE_DOCS:
+        short = f"{command} --help"
     environment = {name: value for name, value in os.environ.items() if name != "MAKEFLAGS"}
     done = subprocess.run(
-        ["/bin/sh", "-c", SHORTENED.get(command, command)],
+        ["/bin/sh", "-c", short],
         cwd=ROOT,
         env=environment,
         capture_output=True,
