@@ -27,8 +27,8 @@ COMMAND = (
     'sys.exit(main())" "$@"; }\n'
 )
 
-# What reads and writes tables, and what is tried first.
-IN_BOTH_LANES = {"data", "quickstart"}
+# What reads and writes tables.
+IN_BOTH_LANES = {"data"}
 
 # What several pages show runs once.
 COMMANDS = list({block.text: block for block in of_kind("bash", "bash exit 2")}.values())
@@ -131,6 +131,7 @@ def own_calls() -> list[tuple[str, tuple[str, ...], list[str]]]:
     return found
 
 
+@pytest.mark.one_lane
 def test_options_of_own_commands_exist():
     calls = own_calls()
     assert len(calls) > 15
