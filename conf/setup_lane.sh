@@ -79,6 +79,8 @@ python=$(find_python)
 # ---- processes that end together ---------------------------------------------------------------
 
 running=()
+# The first of several that fails has said why: it ends the others.
+or_end_all() { "$@" || { kill -USR1 $$ && return 1; }; }
 # Starts a command in a process group of its own, so that all that it starts can be ended.
 start() {
     set -m
@@ -145,22 +147,35 @@ conf/horovod/build.sh --check --python "$venv/bin/python"
 
 say "installing packages for $level, some minutes the first time"
 touch "$half_done"
-start install pip setuptools wheel torch
+start install pip setuptools wheel
 wait "${running[0]}" || exit 1
 running=()
 
+# pip uses one core. The two that take longest need none of the same packages, and so come side by
+# side; what pyspark needs comes with the rest.
+install_pyspark() {
+    log=$venv/pip-pyspark.log
+    install --no-build-isolation --no-deps --requirement conf/pyspark.txt
+}
+start or_end_all install_pyspark
+start or_end_all install torch
+wait "${running[1]}" || exit 1
+
 # Horovod's build needs nothing but torch, and so runs beside the rest of pip's work.
 build_horovod() {
-    conf/horovod/build.sh --wheel-only --python "$venv/bin/python" >"$venv/horovod-wheel" ||
-        { kill -USR1 $$ && return 1; }
+    conf/horovod/build.sh --wheel-only --python "$venv/bin/python" >"$venv/horovod-wheel"
 }
+# Python compiles what it imports first: torch now, and not in all ranks of the first training.
+import_torch() { "$venv/bin/python" -c 'import torch._dynamo' >/dev/null 2>&1 || true; }
+start or_end_all build_horovod
+start import_torch
+wait "${running[0]}" || exit 1
 # By name what the wheel asks for, since the wheel itself comes later.
 start install --no-build-isolation --requirement conf/pyspark.txt "${packages[@]}" cffi packaging pyyaml
-start build_horovod
-wait "${running[0]}" || exit 1
+wait "${running[-1]}" || exit 1
 rm "$half_done"
 echo "$level" >"$stamp"
-wait "${running[1]}" || exit 1
+for process in "${running[@]}"; do wait "$process" || exit 1; done
 running=()
 
 # Forced: a Horovod of the same version, built for another torch, may be there.

@@ -36,7 +36,7 @@ case "$*" in
             *"${FAILS_AT:-never}"*) echo "$SAYS" && exit 1 ;;
         esac
         ;;
-    "-c import horovod.torch" | "-m pip check") ;;
+    "-c import torch._dynamo" | "-c import horovod.torch" | "-m pip check") ;;
     *) echo "the fake Python knows nothing of: $*" >&2 && exit 9 ;;
 esac
 """
@@ -181,18 +181,22 @@ def test_where_the_build_fails_pip_is_ended(set_up):
     assert set_up.run("running")[0] == 0
 
 
-def test_where_pip_fails_the_build_is_ended(set_up):
+@pytest.mark.parametrize(
+    ("works", "fails", "log"),
+    [("compiling", "petastorm", "pip.log"), ("txt torch", "--no-deps", "pip-pyspark.log")],
+)
+def test_where_pip_fails_what_runs_beside_it_is_ended(set_up, works, fails, log):
     says = "OSError: [Errno 28] No space left on device"
-    status, output = set_up.run("running", STOPS_AT="compiling", FAILS_AT="petastorm", SAYS=says)
+    status, output = set_up.run("running", STOPS_AT=works, FAILS_AT=fails, SAYS=says)
     assert status == 1
     (sentence,) = output.splitlines()[1:]
     assert "the disk is full" in sentence
-    assert sentence.endswith(f"pip's output is in {set_up.venv}/pip.log.")
-    assert says in (set_up.venv / "pip.log").read_text()
+    assert sentence.endswith(f"pip's output is in {set_up.venv}/{log}.")
+    assert says in (set_up.venv / log).read_text()
     assert set_up.run("running")[0] == 0
 
 
-MOMENTS = ["venv", "setuptools", "petastorm", "compiling", "horovod.whl"]
+MOMENTS = ["venv", "txt torch", "petastorm", "compiling", "horovod.whl"]
 
 
 # Ctrl-C reaches the terminal's process group; a make that is ended tells the script alone.
