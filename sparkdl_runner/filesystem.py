@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
+
+from sparkdl_runner.redaction import is_secret_name
 
 if TYPE_CHECKING:
     from pyarrow import fs
 
-_SECRET_QUERY = re.compile(
-    r"(^|&)(sig|sas|[^&]*(key|secret|token|password|credential|signature))=", re.IGNORECASE
-)
 _S3 = ("s3", "s3a", "s3n")
 _AZURE = ("abfs", "abfss", "wasb", "wasbs")
 _GOOGLE = ("gs", "gcs")
@@ -146,9 +144,8 @@ def open_filesystem(
 def _refuse_credentials(parts: SplitResult) -> None:
     in_host = "@" in parts.netloc and not _is_container_and_account(parts)
     user_only = parts.scheme in _HADOOP and ":" not in parts.netloc.partition("@")[0]
-    if (in_host and not user_only) or any(
-        _SECRET_QUERY.search(text) for text in (parts.query, parts.fragment)
-    ):
+    fields = parse_qsl(f"{parts.query}&{parts.fragment}", keep_blank_values=True)
+    if (in_host and not user_only) or any(is_secret_name(name) for name, _ in fields):
         raise ValueError(
             f"The {parts.scheme}: URL holds credentials, which would end up in logs: give them to "
             "the processes by the environment, or as storage_options."

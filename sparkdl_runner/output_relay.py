@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 from sparkdl_runner.rank_log import RankLog
-from sparkdl_runner.redaction import Redactor
+from sparkdl_runner.redaction import LONGEST_SHAPE_BYTES, Redactor
 from sparkdl_runner.sink import Sink
 from sparkdl_runner.world import World
 
@@ -42,6 +42,8 @@ class OutputRelay:
         self._log = log
         self._redact = redact
         self._printed = printed
+        # Of a line that is shown in pieces: what a piece could end with the beginning of.
+        self._kept_bytes = max(redact.longest_bytes, LONGEST_SHAPE_BYTES)
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         """The last lines."""
 
@@ -68,9 +70,11 @@ class OutputRelay:
                 whole, newline, rest = (rest + chunk).rpartition(b"\n")
                 if newline:
                     self._show(whole + newline)
-                if len(rest) > MAX_LINE_CHARACTERS:
-                    self._show(rest)
-                    rest = b""
+                if len(rest) > max(MAX_LINE_CHARACTERS, 2 * self._kept_bytes):
+                    # A secret that has come in part is in what is kept, and whole the next time.
+                    rest = self._redact.raw(rest)
+                    self._show(rest[: -self._kept_bytes])
+                    rest = rest[-self._kept_bytes :]
             if rest:
                 self._show(rest)
 

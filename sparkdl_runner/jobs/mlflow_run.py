@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from sparkdl_runner.errors import ConfigError, LaunchError, RunnerError
-from sparkdl_runner.redaction import HIDDEN, Redactor, is_secret_name, secrets_of
+from sparkdl_runner.redaction import Redactor, secrets_of
 from sparkdl_runner.tracking.asking import no_answer
 from sparkdl_runner.tracking.deadline import TookTooLongError, problem_within, within
 from sparkdl_runner.tracking.opening import check_store
@@ -62,19 +62,19 @@ def describe(run_id: str, hyperparameters: Mapping[str, Any], written: Mapping[s
     import mlflow
 
     client = mlflow.MlflowClient()
+    redact = Redactor(secrets_of())
 
     def tell() -> None:
         known = client.get_run(run_id).data.params
-        for name, value in _without_secrets(hyperparameters).items():
+        for name, value in redact.value(hyperparameters).items():
             if name not in known:
                 with suppress(mlflow.MlflowException):  # longer than the store takes, say
                     client.log_param(run_id, name, value)
-        client.log_dict(run_id, _without_secrets(written), "config.yaml")
+        client.log_dict(run_id, redact.value(written), "config.yaml")
 
     problem = problem_within(tell, DESCRIBE_SECONDS)
     if problem is not None:
-        told = Redactor(secrets_of())(problem)
-        print(f"The run's configuration was not logged: {told}.", file=sys.stderr)
+        print(f"The run's configuration was not logged: {redact(problem)}.", file=sys.stderr)
 
 
 def register(run_id: str, name: str, alias: str | None) -> None:
@@ -117,16 +117,6 @@ def _newest_model(client: Any, run: Any) -> str | None:
     if not ready:
         return None
     return str(max(ready, key=lambda one: (one[0], one[1].creation_timestamp))[1].model_uri)
-
-
-def _without_secrets(value: Any, name: str = "") -> Any:
-    if isinstance(value, Mapping):
-        return {key: _without_secrets(one, str(key)) for key, one in value.items()}
-    if is_secret_name(name):
-        return HIDDEN
-    if isinstance(value, (list, tuple)):
-        return [_without_secrets(one) for one in value]
-    return Redactor(secrets_of())(value) if isinstance(value, str) else value
 
 
 def _told(error: Exception) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
-from sparkdl_runner.redaction import HIDDEN, Redactor, is_secret_name
+from sparkdl_runner.redaction import Redactor
 from sparkdl_runner.tracking.recorder import Entry
 
 MAX_PARAM_CHARACTERS = 6000
@@ -60,7 +60,8 @@ class Journal:
             if step > self._last_steps.get(key, -1):
                 self._last_steps[key] = step
             return entry
-        text = HIDDEN if is_secret_name(key) else self._redact(str(value))
+        text = str(self._redact.value(str(value), key))
+        key = self._redact(key)
         if kind == "tag":
             return [kind, key, self._cut(kind, key, text, MAX_TAG_CHARACTERS)]
         text = self._cut(kind, key, text, MAX_PARAM_CHARACTERS)

@@ -17,9 +17,9 @@ HEAVY = {"torch", "horovod", "pyspark", "mlflow", "petastorm"}
 
 # From the bottom up: a module imports only from rows above its own.
 LAYERS = [
-    {"errors", "config", "network", "filesystem", "resumable", "facts", "preemption"}
+    {"errors", "config", "network", "resumable", "facts", "preemption"}
     | {"redaction", "host_metrics", "nearest", "build_horovod", "unwrapping"},
-    {"world", "spark_context", "command_line", "wrong_backend", "gpu_memory"}
+    {"filesystem", "world", "spark_context", "command_line", "wrong_backend", "gpu_memory"}
     | {"horovod_refusals"},
     {
         "loader_plans",

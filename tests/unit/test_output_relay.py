@@ -11,7 +11,7 @@ import pytest
 from sparkdl_runner.outcome import Outcome
 from sparkdl_runner.output_relay import MAX_LINE_CHARACTERS, TAIL_LINES, OutputRelay
 from sparkdl_runner.rank_log import RankLog
-from sparkdl_runner.redaction import Redactor
+from sparkdl_runner.redaction import LONGEST_SHAPE_BYTES, Redactor
 from sparkdl_runner.sink import Sink
 from sparkdl_runner.world import Peer, World, assign_ranks
 
@@ -79,8 +79,30 @@ def test_of_a_bar_that_is_drawn_again_the_last_state_counts(log: RankLog) -> Non
 def test_a_line_without_end_is_shown_in_pieces_and_the_tail_is_short(log: RankLog) -> None:
     sink, relay = relayed(log, b"x" * (MAX_LINE_CHARACTERS + 1), b"y\n", b"z\n" * 100)
     log.close()
-    assert sink.shown[:2] == [["x" * MAX_LINE_CHARACTERS], ["y"]]
+    kept = LONGEST_SHAPE_BYTES
+    pieces = [["x" * (MAX_LINE_CHARACTERS + 1 - kept)], ["x" * kept + "y"]]
+    assert sink.shown[:2] == pieces
     assert list(relay.tail) == ["z"] * TAIL_LINES
+
+
+@pytest.mark.parametrize("before", range(MAX_LINE_CHARACTERS - 20, MAX_LINE_CHARACTERS + 3, 2))
+@pytest.mark.parametrize("secret", [b"hunter2-hunter2", b"://u:" + b"p" * 400 + b"@h"])
+def test_a_secret_where_a_long_line_is_cut_is_hidden(
+    log: RankLog, before: int, secret: bytes
+) -> None:
+    half = len(secret) // 2
+    line = b"x" * before + secret + b"x" * 10
+    sink, _ = relayed(log, line[: before + half], line[before + half :] + b"\n")
+    log.close()
+    assert log.path.read_bytes().count(b"[redacted]") == 1
+    shown = "".join(piece for (piece,) in sink.shown)
+    assert "hunter" not in shown
+    assert "p" not in shown
+
+
+def test_each_line_of_a_secret_of_several_lines_is_hidden() -> None:
+    redact = Redactor(["-----BEGIN KEY-----\nMIIEvAIBADANBg\nkqhkiG9w0BAQ\n"])
+    assert redact.raw(b"a kqhkiG9w0BAQ\n") == b"a [redacted]\n"
 
 
 def test_silence_ends_it_once_the_worker_is_gone_though_someone_holds_the_pipe(
