@@ -6,6 +6,7 @@ the environment, not the working folder, and it imports neither torch nor horovo
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import socket
@@ -116,6 +117,7 @@ class RankTask:
                 world,
                 peers[0].address,
                 peers[0].rendezvous_port,
+                secret=self.channel.secret_for("rendezvous"),
                 config=self.config,
                 run=self.run,
             )
@@ -123,14 +125,32 @@ class RankTask:
                 environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
             hosts = frozenset(address for peer in peers for address in peer.addresses)
             if listener is not None and not backend.listener_in_worker:
-                stack.callback(backend.serve(listener, hosts))
+                release = backend.serve(
+                    listener,
+                    hosts,
+                    num_proc=len(peers),
+                    secret=self.channel.secret_for("rendezvous"),
+                    tell=functools.partial(client.message, world),
+                )
+                stack.callback(release)
             if door is not None:
-                departures = Departures(door, hosts, len(peers) - 1, worker.release)
+                departures = Departures(
+                    door,
+                    hosts,
+                    len(peers) - 1,
+                    self.channel.secret_for("departures"),
+                    worker.release,
+                )
                 departures.start()
                 stack.callback(departures.close)
             elif backend.listener_in_worker:
                 stack.enter_context(
-                    attend(peers[0].address, peers[0].departures_port, me.partition)
+                    attend(
+                        peers[0].address,
+                        peers[0].departures_port,
+                        me.partition,
+                        self.channel.secret_for("departures"),
+                    )
                 )
             client.place(world)
             worker.begin(

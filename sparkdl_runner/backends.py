@@ -13,7 +13,7 @@ from sparkdl_runner import horovod_refusals, torch_store, wrong_backend
 from sparkdl_runner.config import RunConfig
 from sparkdl_runner.control import Line
 from sparkdl_runner.errors import LaunchError
-from sparkdl_runner.rendezvous import RendezvousStore
+from sparkdl_runner.rendezvous import RendezvousStore, address_for_ranks
 from sparkdl_runner.world import World
 
 Release = Callable[[], None]
@@ -62,7 +62,14 @@ class Backend(ABC):
 
     @abstractmethod
     def environment(
-        self, world: World, address: str, port: int, *, config: RunConfig, run: str
+        self,
+        world: World,
+        address: str,
+        port: int,
+        *,
+        secret: str,
+        config: RunConfig,
+        run: str,
     ) -> dict[str, str]:
         """The variables that make user code find its peers.
 
@@ -72,6 +79,7 @@ class Backend(ABC):
             world: The rank's place.
             address: Where rank 0 serves the rendezvous.
             port: Its port.
+            secret: What a rank must know there, where the library lets it say so.
             config: Says how long a rank may wait, and how often all may start again.
             run: The run's own name.
         """
@@ -84,8 +92,23 @@ class Backend(ABC):
         """What to do about an error of the function's, where its own words do not say; else ""."""
         return ""
 
-    def serve(self, listener: socket.socket, peers: frozenset[str]) -> Release:
+    def serve(
+        self,
+        listener: socket.socket,
+        peers: frozenset[str],
+        *,
+        num_proc: int,
+        secret: str,
+        tell: Callable[[str], None],
+    ) -> Release:
         """Serves the rendezvous from this process on ``listener``, to ``peers`` alone.
+
+        Args:
+            listener: The listening socket whose port was published.
+            peers: The IP addresses that may connect.
+            num_proc: How many ranks there are.
+            secret: See ``environment``.
+            tell: Takes a sentence on what somebody did there who is no rank.
 
         Returns:
             What to call at the end of the run.
@@ -147,7 +170,14 @@ class HorovodBackend(Backend):
     )
 
     def environment(
-        self, world: World, address: str, port: int, *, config: RunConfig, run: str
+        self,
+        world: World,
+        address: str,
+        port: int,
+        *,
+        secret: str,
+        config: RunConfig,
+        run: str,
     ) -> dict[str, str]:
         """See ``Backend.environment``."""
         return {
@@ -164,7 +194,7 @@ class HorovodBackend(Backend):
             "HOROVOD_CONTROLLER": "gloo",
             "HOROVOD_CPU_OPERATIONS": "gloo",
             "HOROVOD_GLOO_IFACE": world.interface,
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": address_for_ranks(address, port, secret),
             "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
             "HOROVOD_GLOO_TIMEOUT_SECONDS": str(_join_seconds(config)),
         }
@@ -177,9 +207,17 @@ class HorovodBackend(Backend):
         """See ``Backend.advice``."""
         return horovod_refusals.advice(error) or wrong_backend.advice_on_torch(error)
 
-    def serve(self, listener: socket.socket, peers: frozenset[str]) -> Release:
+    def serve(
+        self,
+        listener: socket.socket,
+        peers: frozenset[str],
+        *,
+        num_proc: int,
+        secret: str,
+        tell: Callable[[str], None],
+    ) -> Release:
         """See ``Backend.serve``."""
-        store = RendezvousStore(listener, peers)
+        store = RendezvousStore(listener, peers, num_proc=num_proc, secret=secret, tell=tell)
         store.start()
         return store.close
 
@@ -201,7 +239,14 @@ class TorchBackend(Backend):
     )
 
     def environment(
-        self, world: World, address: str, port: int, *, config: RunConfig, run: str
+        self,
+        world: World,
+        address: str,
+        port: int,
+        *,
+        secret: str,
+        config: RunConfig,
+        run: str,
     ) -> dict[str, str]:
         """See ``Backend.environment``."""
         return {

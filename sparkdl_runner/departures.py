@@ -1,13 +1,14 @@
 """How rank 0's agent learns that all other ranks have ended, so that what they use outlives them.
 
 torch's store lives in rank 0's worker, and any rank may return first. Each other agent holds a
-connection to rank 0's agent for as long as its worker runs. It says which partition it is, and
-nothing more; the kernel ends it, however the agent ends.
+connection to rank 0's agent for as long as its worker runs. It says the attempt's secret and which
+partition it is, and nothing more; the kernel ends it, however the agent ends.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import socket
 import struct
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from contextlib import suppress
 
 from sparkdl_runner.errors import RunnerError
 from sparkdl_runner.serving import ServerThread
+from sparkdl_runner.socket_owner import Address
 
 CONNECT_SECONDS = 10.0
 HELLO_SECONDS = 10.0
@@ -28,6 +30,7 @@ class Departures(ServerThread):
         listener: The listening socket whose port was published.
         peers: The IP addresses that may connect.
         num_others: How many ranks there are besides rank 0.
+        secret: What all agents of the attempt know.
         all_left: Called once they have come and gone, from the server's thread.
     """
 
@@ -36,11 +39,13 @@ class Departures(ServerThread):
         listener: socket.socket,
         peers: frozenset[str],
         num_others: int,
+        secret: str,
         all_left: Callable[[], None],
     ) -> None:
-        super().__init__(listener, name="sparkdl-departures", max_connections=2 * num_others + 16)
+        super().__init__(listener, name="sparkdl-departures", expected=num_others)
         self._peers = peers
         self._num_others = num_others
+        self._secret = secret.encode()
         self._all_left = all_left
         self._left: set[int] = set()
 
@@ -50,16 +55,20 @@ class Departures(ServerThread):
         if not self._num_others:
             self._all_left()
 
-    def admits(self, peer_address: str) -> bool:
+    def admits(self, here: Address, peer: Address) -> bool:
         """Only hosts of this run."""
-        return peer_address in self._peers
+        return peer[0] in self._peers
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Waits for the end of one connection."""
         async with asyncio.timeout(HELLO_SECONDS):
+            said = await reader.readexactly(len(self._secret))
             (partition,) = _PARTITION.unpack(await reader.readexactly(_PARTITION.size))
+        if not hmac.compare_digest(said, self._secret):
+            raise ValueError("the caller does not know the secret")
         if not 1 <= partition <= self._num_others:
             raise ValueError("there is no such partition")
+        self.recognize()
         with suppress(OSError):  # A connection that breaks has ended as well.
             await reader.read(1)
         if partition not in self._left:
@@ -68,7 +77,7 @@ class Departures(ServerThread):
                 self._all_left()
 
 
-def attend(address: str, port: int, partition: int) -> socket.socket:
+def attend(address: str, port: int, partition: int, secret: str) -> socket.socket:
     """Connects an agent to that of rank 0; to close the connection is to say that its rank ended.
 
     Raises:
@@ -81,5 +90,5 @@ def attend(address: str, port: int, partition: int) -> socket.socket:
             f"Host {socket.gethostname()} cannot reach rank 0 at {address}:{port} ({error}). All "
             "ports between the executors of one application must be open."
         ) from error
-    connection.sendall(_PARTITION.pack(partition))
+    connection.sendall(secret.encode() + _PARTITION.pack(partition))
     return connection

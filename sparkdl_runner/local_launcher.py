@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import secrets
 import socket
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -99,8 +101,16 @@ def launch(
         listener = network.listen(network.LOOPBACK)
         stack.callback(listener.close)
         address, port = listener.getsockname()
+        secret = secrets.token_hex(16)
         if not chosen.listener_in_worker:
-            stack.callback(chosen.serve(listener, frozenset({address})))
+            release = chosen.serve(
+                listener,
+                frozenset({address}),
+                num_proc=num_proc,
+                secret=secret,
+                tell=functools.partial(console.message, worlds[0]),
+            )
+            stack.callback(release)
         workers = []
         for rank in range(num_proc):
             worker = WorkerProcess(
@@ -141,7 +151,9 @@ def launch(
             for world, worker in ranks:
                 envelope = Envelope.of(
                     world,
-                    environment=chosen.environment(world, address, port, config=config, run=run),
+                    environment=chosen.environment(
+                        world, address, port, secret=secret, config=config, run=run
+                    ),
                     search_path=driver_search_path(),
                     function=function,
                     ticket=ticket,

@@ -244,6 +244,7 @@ class LogClient(Sink):
             self._sent_up_to = number
 
     def _send(self) -> None:
+        began = time.monotonic()
         try:
             for turn in itertools.count():
                 if turn > 1:  # The first time again at once: a connection was reset, say.
@@ -255,7 +256,11 @@ class LogClient(Sink):
                     return
                 except (OSError, EOFError, ValueError) as error:
                     self._connected.clear()
-                    if not self._settled.is_set():
+                    if self._settled.is_set():
+                        pass
+                    elif time.monotonic() - began < CONNECT_SECONDS and not self._is_closing:
+                        continue  # Many at once may be more than the driver can take.
+                    else:
                         self._say_once(error)
                         return
                 if self._is_closing or self._is_cut_off():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hmac
 import secrets
 import socket
 from dataclasses import dataclass, field
@@ -37,6 +38,10 @@ class ChannelAddress:
     port: int
     key: bytes = field(repr=False)
 
+    def secret_for(self, purpose: str) -> str:
+        """A word that all agents of the attempt can say and nobody else, in letters and digits."""
+        return hmac.digest(self.key, purpose.encode(), "sha256").hex()
+
 
 class LogServer(ServerThread):
     """The driver's end.
@@ -51,7 +56,7 @@ class LogServer(ServerThread):
     watch: Watch
 
     def __init__(self, listener: socket.socket, *, host: str, num_proc: int, sink: Sink) -> None:
-        super().__init__(listener, name="sparkdl-log-channel", max_connections=4 * num_proc + 64)
+        super().__init__(listener, name="sparkdl-log-channel", expected=num_proc)
         self._sink = sink
         self._num_proc = num_proc
         self._delivering: set[int] = set()
@@ -67,10 +72,6 @@ class LogServer(ServerThread):
     def channel(self) -> ChannelAddress:
         """What agents need to connect."""
         return ChannelAddress(host=self._host, port=self.address[1], key=self._key)
-
-    def admits(self, peer_address: str) -> bool:
-        """Any address may try; without the key it is not heard."""
-        return True
 
     def stop_ranks(self) -> None:
         """Tells every agent to end its worker, also one that connects later."""
@@ -97,6 +98,7 @@ class LogServer(ServerThread):
         partition = int(hello["partition"])
         if hello["kind"] != "hello" or not 0 <= partition < self._num_proc:
             raise ValueError("not the hello of one of the run's agents")
+        self.recognize()
         if partition in self._writers:
             self._writers[partition][0].transport.abort()  # It comes again: the link had broken.
         self._writers[partition] = writer, outgoing

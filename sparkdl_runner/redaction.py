@@ -24,7 +24,7 @@ _NAME = re.compile(
     r"password|passwd|passphrase|secret|credential"
     r"|(access|account|aes|api|app|cipher|deploy|encryption|gpg|hmac|master|private|rsa|session"
     r"|shared|signing|ssh|storage)_?key"
-    r"|connection_?string"
+    r"|connection_?string|gloo_rendezvous_addr$"
     r"|(amqp|broker|database|db|mongo|mongodb|mysql|postgres|postgresql|redis)_?(uri|url)$"
     r"|(?<!forward)(?<!backward)_(pass|pwd)$"
     r"|(^|_)(auth|authorization|bearer|cookies?|dsn|jwt|sas|sig|signature|token)$",

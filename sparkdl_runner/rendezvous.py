@@ -5,6 +5,10 @@ Horovod's C++ side (``http_store.cc`` of 0.28.1) speaks HTTP: ``PUT /scope/key``
 ``/scope/rank`` when a rank has finished with a scope. One request a connection. The values are
 opaque here: nothing is ever unpickled, unlike in Horovod's own servers (CVE-2024-10190).
 
+Who may speak: processes of the run's hosts, of this host those of our own user alone, that know the
+run's secret. It stands before each path, which Horovod's client allows: it makes its URLs of
+``HOROVOD_GLOO_RENDEZVOUS_ADDR``, a colon, the port, and the path.
+
 A scope holds ``rank_K`` and ``K`` of each of its ranks. ``hvd.shutdown(); hvd.init()`` meets in the
 same scopes again, so what one meeting left must be gone before the next: else a rank would connect
 to sockets that are closed.
@@ -13,9 +17,12 @@ to sockets that are closed.
 from __future__ import annotations
 
 import asyncio
+import hmac
 import socket
+from collections.abc import Callable
 
 from sparkdl_runner.serving import ServerThread
+from sparkdl_runner.socket_owner import Address
 
 MAX_HEADER_BYTES = 8 * 1024
 MAX_VALUE_BYTES = 1024 * 1024
@@ -32,24 +39,42 @@ class RendezvousStore(ServerThread):
     Args:
         listener: The listening socket whose port was published.
         peers: The IP addresses that may connect.
+        num_proc: How many ranks there are.
+        secret: What a caller must know, in letters and digits.
+        tell: Takes a sentence on what somebody did who is no rank.
     """
 
-    def __init__(self, listener: socket.socket, peers: frozenset[str]) -> None:
-        super().__init__(listener, name="sparkdl-rendezvous", max_connections=4096)
+    def __init__(
+        self,
+        listener: socket.socket,
+        peers: frozenset[str],
+        *,
+        num_proc: int,
+        secret: str,
+        tell: Callable[[str], None],
+    ) -> None:
+        super().__init__(listener, name="sparkdl-rendezvous", expected=num_proc)
         self._peers = peers
+        self._prefix = f"/{secret}:{self.address[1]}"
+        self._tell = tell
         self._scopes: dict[str, dict[str, bytes | None]] = {}
         """None stands for a rank that has yet to finish with the meeting before."""
         self._num_keys = 0
         self._size_bytes = 0
 
-    def admits(self, peer_address: str) -> bool:
-        """Only hosts of this run."""
-        return peer_address in self._peers
+    def admits(self, here: Address, peer: Address) -> bool:
+        """Only hosts of this run, and no other user of this one."""
+        return peer[0] in self._peers and not self.is_of_another_user(here, peer)
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answers one request."""
         async with asyncio.timeout(REQUEST_SECONDS):
             method, path, length = parse_request(await reader.readuntil(b"\r\n\r\n"))
+            own = path[: len(self._prefix)].encode(errors="replace")
+            if not hmac.compare_digest(own, self._prefix.encode()):
+                raise ValueError("the caller does not know the secret")
+            self.recognize()
+            path = path[len(self._prefix) :]
             if length > MAX_VALUE_BYTES:
                 status, body = "413 Content Too Large", b""
             else:
@@ -67,6 +92,13 @@ class RendezvousStore(ServerThread):
             value = self._scopes.get(scope, {}).get(key)
             return ("404 Not Found", b"") if value is None else ("200 OK", value)
         if method == "PUT":
+            if self._scopes.get(scope, {}).get(key, body) not in (None, body):
+                self._tell(
+                    f"sparkdl_runner: Somebody wrote {path} of the rendezvous a second time, with "
+                    "another value. No rank does that, so it was tampered with: do not trust this "
+                    "run, and look for who else runs processes of this user on its hosts."
+                )
+                return "409 Conflict", b""
             stored = self._put(scope, key, body)
             return ("200 OK" if stored else "507 Insufficient Storage"), b""
         if method == "DELETE":
@@ -104,6 +136,11 @@ class RendezvousStore(ServerThread):
         self._scopes[scope] = left
         if not left:
             del self._scopes[scope]
+
+
+def address_for_ranks(address: str, port: int, secret: str) -> str:
+    """What Horovod's client takes for the host's address, so that all its paths hold the secret."""
+    return f"{address}:{port}/{secret}"
 
 
 def parse_request(head: bytes) -> tuple[str, str, int]:

@@ -3,25 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
 import socket
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from typing import Any
 
+from sparkdl_runner.network import addresses_of_host
+from sparkdl_runner.socket_owner import Address, owner
+
+# asyncio's own is 100: of a thousand agents that connect at once, some would be turned away.
+BACKLOG = 512
+
 
 class ServerThread(ABC):
     """Accepts connections until closed, each handled by ``handle`` and closed after it.
 
+    Where there are too many, the oldest goes that has not shown yet whose it is, so that strangers
+    cannot keep those out who belong here.
+
     Args:
         listener: A listening socket; the server owns it from ``start`` on.
         name: The thread's name.
-        max_connections: How many may be open at once; more are closed at once.
+        expected: How many connections the run's own processes need at once. Others may be open
+            besides, as far as this process's limit of open files allows.
     """
 
-    def __init__(self, listener: socket.socket, *, name: str, max_connections: int) -> None:
+    def __init__(self, listener: socket.socket, *, name: str, expected: int) -> None:
         self._listener = listener
-        self._max_connections = max_connections
+        open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._most = expected + min(max(64, 4 * expected), open_files // 8)
+        self._strangers: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._own_addresses = frozenset(addresses_of_host())
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._helpers: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
@@ -38,9 +53,22 @@ class ServerThread(ABC):
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serves one connection. What it raises ends that connection and nothing else."""
 
-    @abstractmethod
-    def admits(self, peer_address: str) -> bool:
-        """Whether a connection from ``peer_address`` may be served at all."""
+    def admits(self, here: Address, peer: Address) -> bool:
+        """Whether a connection between two addresses, this end's first, may be served at all."""
+        return True
+
+    def is_of_another_user(self, here: Address, peer: Address) -> bool:
+        """Whether another user of this host holds the other end of a connection."""
+        user = owner(here, peer)
+        if user is None:  # It comes from another host, or was closed.
+            return peer[0] in self._own_addresses
+        return user != os.geteuid()
+
+    def recognize(self) -> None:
+        """Says that the connection that is being handled has shown whose it is."""
+        task = asyncio.current_task()
+        if task is not None:
+            self._strangers.pop(task, None)
 
     def start(self) -> None:
         """Begins to serve."""
@@ -81,7 +109,7 @@ class ServerThread(ABC):
         return task
 
     async def _serve(self) -> None:
-        server = await asyncio.start_server(self._accept, sock=self._listener)
+        server = await asyncio.start_server(self._accept, sock=self._listener, backlog=BACKLOG)
         await self._stopped.wait()
         # A connection that asyncio is just accepting would be lost, open, if the server closed now:
         # accept no more, and let those become ours before all are ended.
@@ -98,13 +126,21 @@ class ServerThread(ABC):
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = self._loop.create_task(self._converse(reader, writer))
-        self._connections[task] = writer
-        task.add_done_callback(self._connections.pop)
+        self._connections[task] = self._strangers[task] = writer
+        task.add_done_callback(self._forget)
+        if len(self._connections) > self._most:
+            oldest = next(iter(self._strangers))
+            self._strangers.pop(oldest).transport.abort()
+            oldest.cancel()
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        del self._connections[task]
+        self._strangers.pop(task, None)
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            peer = writer.get_extra_info("peername")
-            if peer and len(self._connections) <= self._max_connections and self.admits(peer[0]):
+            here, peer = map(writer.get_extra_info, ("sockname", "peername"))
+            if here and peer and self.admits(here[:2], peer[:2]):
                 await self.handle(reader, writer)
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError):
             pass  # That connection broke, took too long, or spoke nonsense.

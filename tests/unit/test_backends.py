@@ -21,7 +21,7 @@ WORLDS = assign_ranks(PEERS, backend="any", attempt=1)
 
 def environment_of(backend, partition, **config):
     return get_backend(backend).environment(
-        WORLDS[partition], "10.0.0.9", 4711, config=RunConfig(**config), run="a run"
+        WORLDS[partition], "10.0.0.9", 4711, secret="s3", config=RunConfig(**config), run="a run"
     )
 
 
@@ -33,7 +33,7 @@ def test_horovod_learns_its_place():
     assert environment["HOROVOD_LOCAL_SIZE"] == "1"
     assert environment["HOROVOD_CROSS_RANK"] == "1"
     assert environment["HOROVOD_CROSS_SIZE"] == "2"
-    assert environment["HOROVOD_GLOO_RENDEZVOUS_ADDR"] == "10.0.0.9"
+    assert environment["HOROVOD_GLOO_RENDEZVOUS_ADDR"] == "10.0.0.9:4711/s3"
     assert environment["HOROVOD_GLOO_RENDEZVOUS_PORT"] == "4711"
     assert environment["HOROVOD_GLOO_IFACE"] == "eth1"
 

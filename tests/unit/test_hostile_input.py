@@ -122,20 +122,27 @@ def test_a_store_outlives_strangers_and_keeps_its_bounds(monkeypatch):
     from sparkdl_runner import rendezvous
 
     monkeypatch.setattr(rendezvous, "MAX_STORE_BYTES", 10_000)
-    store = RendezvousStore(network.listen("127.0.0.1"), frozenset({"127.0.0.1"}))
+    store = RendezvousStore(
+        network.listen("127.0.0.1"),
+        frozenset({"127.0.0.1"}),
+        num_proc=2,
+        secret="s3cret",
+        tell=lambda _: None,
+    )
     store.start()
     dice = random.Random(3)
-    good = b"PUT /scope/key HTTP/1.1\r\nContent-Length: 4\r\n\r\nabcd"
+    own = f"/s3cret:{store.address[1]}"
+    good = f"PUT {own}/scope/key HTTP/1.1\r\nContent-Length: 4\r\n\r\nabcd".encode()
     for _ in range(300):
         with socket.create_connection(store.address, timeout=PATIENCE_SECONDS) as stranger:
             stranger.sendall(mutate(dice, good))
     for number in range(50):
         with socket.create_connection(store.address, timeout=PATIENCE_SECONDS) as peer:
-            head = f"PUT /big/{number} HTTP/1.1\r\nContent-Length: 1000\r\n\r\n"
+            head = f"PUT {own}/big/{number} HTTP/1.1\r\nContent-Length: 1000\r\n\r\n"
             peer.sendall(head.encode() + bytes(1000))
             peer.recv(100)
     assert store._size_bytes <= 10_000
     with socket.create_connection(store.address, timeout=PATIENCE_SECONDS) as peer:
-        peer.sendall(b"GET /big/0 HTTP/1.1\r\n\r\n")
+        peer.sendall(f"GET {own}/big/0 HTTP/1.1\r\n\r\n".encode())
         assert peer.recv(100).startswith(b"HTTP/1.1 200 OK")
     store.close()

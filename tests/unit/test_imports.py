@@ -17,7 +17,7 @@ HEAVY = {"torch", "horovod", "pyspark", "mlflow", "petastorm"}
 
 # From the bottom up: a module imports only from rows above its own.
 LAYERS = [
-    {"errors", "config", "network", "resumable", "facts", "preemption"}
+    {"errors", "config", "network", "socket_owner", "resumable", "facts", "preemption"}
     | {"redaction", "host_metrics", "nearest", "build_horovod", "unwrapping"},
     {"filesystem", "world", "spark_context", "command_line", "wrong_backend", "gpu_memory"}
     | {"horovod_refusals"},

@@ -205,7 +205,8 @@ def test_an_oversized_frame_ends_the_connection(server):
         assert connection.recv(1) == b""
 
 
-def test_an_unreachable_driver_is_said_once_and_the_run_goes_on(server, capsys):
+def test_an_unreachable_driver_is_said_once_and_the_run_goes_on(server, capsys, monkeypatch):
+    monkeypatch.setattr(log_client, "CONNECT_SECONDS", 0.2)
     closed = network.listen("127.0.0.1")
     channel = replace(server.channel, port=closed.getsockname()[1])
     closed.close()
@@ -347,7 +348,21 @@ def test_a_server_closes_while_agents_are_connected(server):
     client.close()
 
 
-def test_an_agent_that_was_never_heard_goes_on(server):
+def test_an_agent_that_was_turned_away_at_first_tries_again(recorder):
+    listener = network.listen("127.0.0.1")
+    server = LogServer(listener, host="127.0.0.1", num_proc=1, sink=recorder)
+    server.watch = watch_of(1)
+    client = client_of(server)
+    listener.accept()[0].close()  # as a server does that has too many
+    server.start()
+    client.message(WORLDS[0], "here")
+    client.close()
+    server.close()
+    assert [text for _, _, text in recorder.heard] == ["here"]
+
+
+def test_an_agent_that_was_never_heard_goes_on(server, monkeypatch):
+    monkeypatch.setattr(log_client, "CONNECT_SECONDS", 0.2)
     closed = network.listen("127.0.0.1")
     channel = replace(server.channel, port=closed.getsockname()[1])
     closed.close()

@@ -10,21 +10,37 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_runner import network, rendezvous
-from sparkdl_runner.rendezvous import RendezvousStore, parse_request
+from sparkdl_runner.rendezvous import RendezvousStore, address_for_ranks, parse_request
+
+SECRET = "s3cret"
+
+
+def store_for(peers, told):
+    return RendezvousStore(
+        network.listen("127.0.0.1"), frozenset(peers), num_proc=2, secret=SECRET, tell=told.append
+    )
 
 
 @pytest.fixture
-def store():
-    server = RendezvousStore(network.listen("127.0.0.1"), frozenset({"127.0.0.1"}))
+def told():
+    return []
+
+
+@pytest.fixture
+def store(told):
+    server = store_for({"127.0.0.1"}, told)
     server.start()
     yield server
     server.close()
 
 
-def ask(store, method, path, body=b""):
+def ask(store, method, path, body=b"", secret=SECRET):
+    """Asks as Horovod's client does, which puts its URL together without looking at the parts."""
+    host, port = store.address
+    url = f"http://{address_for_ranks(host, port, secret)}:{port}{path}"
     connection = http.client.HTTPConnection(*store.address, timeout=5)
     try:
-        connection.request(method, path, body=body)
+        connection.request(method, url.removeprefix(f"http://{host}:{port}"), body=body)
         answer = connection.getresponse()
         return answer.status, answer.read()
     finally:
@@ -99,14 +115,32 @@ def test_it_listens_on_its_own_address_only(store):
     assert store.address[0] == "127.0.0.1"
 
 
-def test_strangers_are_not_served():
-    server = RendezvousStore(network.listen("127.0.0.1"), frozenset({"192.0.2.7"}))
+def test_strangers_are_not_served(told):
+    server = store_for({"192.0.2.7"}, told)
     server.start()
     with (
         contextlib.closing(server),
         pytest.raises((http.client.HTTPException, ConnectionError)),
     ):
         ask(server, "GET", "/global/0")
+
+
+@pytest.mark.parametrize("method", ["PUT", "GET", "DELETE"])
+@pytest.mark.parametrize("secret", ["", "wrong", SECRET[:-1], SECRET + "x"])
+def test_who_does_not_know_the_secret_is_not_served(store, method, secret):
+    ask(store, "PUT", "/global/0", b"mine")
+    with pytest.raises((http.client.HTTPException, ConnectionError)):
+        ask(store, method, "/global/0", b"theirs", secret=secret)
+    assert ask(store, "GET", "/global/0") == (200, b"mine")
+
+
+def test_a_key_is_written_once(store, told):
+    assert ask(store, "PUT", "/global/0", b"mine")[0] == 200
+    assert ask(store, "PUT", "/global/0", b"mine")[0] == 200  # The answer was lost, perhaps.
+    assert told == []
+    assert ask(store, "PUT", "/global/0", b"theirs")[0] == 409
+    assert ask(store, "GET", "/global/0") == (200, b"mine")
+    assert "tampered with" in told[0]
 
 
 def test_a_value_that_is_too_large_is_refused(store, monkeypatch):
@@ -119,15 +153,14 @@ def test_a_full_store_refuses_new_values_and_serves_old_ones(store, monkeypatch)
     monkeypatch.setattr(rendezvous, "MAX_STORE_BYTES", 10)
     assert ask(store, "PUT", "/a/1", b"x" * 10)[0] == 200
     assert ask(store, "PUT", "/a/2", b"x")[0] == 507
-    assert ask(store, "PUT", "/a/1", b"y" * 10)[0] == 200  # replacing takes no more room
-    assert ask(store, "GET", "/a/1") == (200, b"y" * 10)
+    assert ask(store, "GET", "/a/1") == (200, b"x" * 10)
 
 
 def test_the_number_of_keys_is_bounded(store, monkeypatch):
     monkeypatch.setattr(rendezvous, "MAX_KEYS", 1)
     assert ask(store, "PUT", "/a/1", b"x")[0] == 200
     assert ask(store, "PUT", "/a/2", b"x")[0] == 507
-    assert ask(store, "PUT", "/a/1", b"y")[0] == 200
+    assert ask(store, "PUT", "/a/1", b"x")[0] == 200
 
 
 @pytest.mark.parametrize(

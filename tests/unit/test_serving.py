@@ -1,8 +1,10 @@
-"""A server takes so many connections and no more, and goes on when some have ended."""
+"""A server takes so many connections and no more; strangers make room for those it knows."""
 
 from __future__ import annotations
 
+import resource
 import socket
+import time
 
 import pytest
 
@@ -11,19 +13,18 @@ from sparkdl_runner.serving import ServerThread
 
 
 class Echo(ServerThread):
-    """Says what it hears, line by line."""
-
-    def admits(self, peer_address):
-        return True
+    """Says what it hears, line by line; who says something is known."""
 
     async def handle(self, reader, writer):
         while line := await reader.readline():
+            self.recognize()
             writer.write(line)
 
 
 @pytest.fixture
-def server():
-    server = Echo(network.listen("127.0.0.1"), name="sparkdl-echo", max_connections=2)
+def server(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (80, 80))
+    server = Echo(network.listen("127.0.0.1"), name="sparkdl-echo", expected=2)
     server.start()
     yield server
     server.close()
@@ -38,15 +39,44 @@ def answers(connection):
     return connection.recv(2, socket.MSG_WAITALL) == b"a\n"
 
 
-def test_beyond_its_limit_connections_are_closed_and_the_others_go_on(server):
-    with visit(server) as first, visit(server) as second:
-        assert answers(first)
-        assert answers(second)
-        for _ in range(3):
-            with visit(server) as too_many:
-                assert too_many.recv(1) == b""
-        assert answers(first)
-        second.shutdown(socket.SHUT_WR)
-        assert second.recv(1) == b""  # It has ended, so there is room again.
-        with visit(server) as next_one:
-            assert answers(next_one)
+def was_closed(connection):
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_the_oldest_stranger_goes_when_there_are_too_many(server):
+    with visit(server) as known:
+        assert answers(known)
+        strangers = [visit(server) for _ in range(200)]
+        assert all(map(was_closed, strangers[:-12]))
+        deadline = time.monotonic() + 30
+        while len(server._connections) > 12:  # Each ends in the server's own time.
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        with visit(server) as late:
+            assert answers(late)
+        assert answers(known)
+        for stranger in strangers:
+            stranger.close()
+
+
+def test_those_that_are_known_are_not_closed_for_others(server):
+    known = [visit(server) for _ in range(12)]
+    assert all(map(answers, known))
+    with visit(server) as one_too_many:
+        assert was_closed(one_too_many)
+    assert all(map(answers, known))
+    for connection in known:
+        connection.close()
+
+
+def test_the_limit_leaves_the_process_files_and_its_own_ranks_a_place():
+    few = Echo(network.listen("127.0.0.1"), name="few", expected=2)
+    many = Echo(network.listen("127.0.0.1"), name="many", expected=5000)
+    open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    assert few._most - 2 <= max(64, open_files // 8)
+    assert many._most > 5000
+    few.close()
+    many.close()
