@@ -84,6 +84,15 @@ def test_innocent_texts(text: str) -> None:
     assert Redactor()(text) == text
 
 
+def test_a_configuration_is_hidden_at_any_depth_and_stays_what_it_was_otherwise() -> None:
+    redact = Redactor(["hunter2-hunter2"])
+    settings = {"rate": 0.1, "use_auth": True, "token": None, "x": {"path": "s3://b/x", "n": [1]}}
+    assert redact.value(settings) == settings
+    assert redact.value({"x": {"token": {"a": 1}, "y": ("b", "s3://b/hunter2-hunter2")}}) == {
+        "x": {"token": HIDDEN, "y": ["b", f"s3://b/{HIDDEN}"]}
+    }
+
+
 def test_a_secret_that_is_a_name_is_hidden_too() -> None:
     redact = Redactor(["hunter2-hunter2"])
     assert redact.value({"hunter2-hunter2": {"x": ["hunter2-hunter2"]}}) == {

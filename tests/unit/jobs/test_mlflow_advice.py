@@ -8,7 +8,6 @@ import pytest
 
 from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs import mlflow_run
-from sparkdl_runner.redaction import HIDDEN
 from sparkdl_runner.tracking import Tracking
 
 
@@ -22,20 +21,6 @@ def test_without_mlflow_is_said_for_python_and_for_yaml():
         " Start it, correct the tracking URI, or run without MLflow: RunConfig(tracking=False), or "
         "mlflow: false for the train job."
     )
-
-
-def test_what_a_run_is_told_of_its_settings_holds_no_secret(monkeypatch):
-    monkeypatch.setenv("STORE_PASSWORD", "s3cret-word")
-    settings = {
-        "rate": 0.1,
-        "token": "abc",
-        "data": {"x": {"path": "s3://b/s3cret-word", "columns": ["a", "s3cret-word"]}},
-    }
-    assert mlflow_run._without_secrets(settings) == {
-        "rate": 0.1,
-        "token": HIDDEN,
-        "data": {"x": {"path": f"s3://b/{HIDDEN}", "columns": ["a", HIDDEN]}},
-    }
 
 
 def test_a_scheme_that_mlflow_does_not_know_is_named_with_its_neighbour():
