@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.jobs import class_archive
 from sparkdl_runner.spark_context import is_stopped, refuse_spark_connect
 
 if TYPE_CHECKING:
@@ -65,10 +66,11 @@ def start_spark(app_name: str, *, slots: int, jvm_options: str = "") -> SparkSes
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
         )
+        options = [jvm_options, class_archive.java_options()]
         if LOG4J.exists():
-            jvm_options = f"{jvm_options} -Dlog4j2.configurationFile={LOG4J.as_uri()}".strip()
-        if jvm_options:
-            builder = builder.config("spark.driver.extraJavaOptions", jvm_options)
+            options.append(f"-Dlog4j2.configurationFile={LOG4J.as_uri()}")
+        if given := " ".join(filter(None, options)):
+            builder = builder.config("spark.driver.extraJavaOptions", given)
     try:
         spark = builder.getOrCreate()
         refuse_spark_connect()  # Spark 4 has more ways to choose it.
