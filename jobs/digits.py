@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from sparkdl_runner.data import SparkDatasetConverter
 
 # A JVM that lives for seconds gains nothing from its optimizing compiler, which takes more than a
-# third of the processor time.
-JVM_OPTIONS = "-XX:TieredStopAtLevel=1"
+# third of the processor time, nor from several threads that collect garbage.
+JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 class Phases:
@@ -74,13 +74,14 @@ def main() -> int:
     phases.end("start Python")
     say(f"Starting Spark for {arguments.np} ranks")
     # MLflow takes as long to import as Java to start.
-    importing = threading.Thread(target=import_mlflow, name="import-mlflow")
-    importing.start()
+    importing = start(lambda: importlib.import_module("mlflow"))
     spark = start_spark("digits", slots=arguments.np, jvm_options=JVM_OPTIONS)
     importing.join()
     phases.end("start Spark")
+    # Java converts, and meanwhile this process has time to import SQLAlchemy and to make tables.
+    opening = start(lambda: open_store(arguments.tracking_uri))
     try:
-        summary = convert_and_train(spark, arguments, phases)
+        summary = convert_and_train(spark, arguments, phases, opening)
     except RunnerError as error:
         print(f"digits: {error}", file=sys.stderr)
         return 1
@@ -91,14 +92,29 @@ def main() -> int:
     return 0
 
 
-def import_mlflow() -> None:
-    """Imports what the runner will; where that fails, the runner says why."""
-    with suppress(Exception):
-        importlib.import_module("mlflow")
+def start(action: Callable[[], object]) -> threading.Thread:
+    """Does beside the rest what the runner would do; where that fails, the runner says why."""
+
+    def attempt() -> None:
+        with suppress(Exception):
+            action()
+
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    return thread
+
+
+def open_store(tracking_uri: str) -> None:
+    """Has MLflow import what its store needs, and make the tables of a new database."""
+    if not tracking_uri.startswith("sqlite:///"):
+        return  # Another may keep one waiting; the runner knows for how long it may.
+    import mlflow
+
+    mlflow.MlflowClient(tracking_uri=tracking_uri).get_experiment_by_name("digits")
 
 
 def convert_and_train(
-    spark: SparkSession, arguments: argparse.Namespace, phases: Phases
+    spark: SparkSession, arguments: argparse.Namespace, phases: Phases, opening: threading.Thread
 ) -> dict[str, Any]:
     """Converts the digits, and trains on them in an MLflow run that the runner opens and ends."""
     say("Converting the digits")
@@ -119,6 +135,7 @@ def convert_and_train(
                 restart_backoff_seconds=1,
             ),
         )
+        opening.join()
         say(f"Training with {arguments.backend} on {arguments.np} ranks, {len(train_data)} rows")
         train = {"horovod": digits.train_with_horovod, "torch": digits.train_with_torch}
         result = runner.run(
