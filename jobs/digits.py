@@ -30,6 +30,7 @@ import psutil
 
 from sparkdl_runner import DistributedRunner, RunConfig, RunnerError
 from sparkdl_runner.examples import digits
+from sparkdl_runner.importing import without_collecting
 from sparkdl_runner.jobs.quiet import quieten_libraries
 from sparkdl_runner.jobs.session import start_spark
 from sparkdl_runner.redaction import Redactor
@@ -96,7 +97,7 @@ def start(action: Callable[[], object]) -> threading.Thread:
     """Does beside the rest what the runner would do; where that fails, the runner says why."""
 
     def attempt() -> None:
-        with suppress(Exception):
+        with suppress(Exception), without_collecting():
             action()
 
     thread = threading.Thread(target=attempt, daemon=True)

@@ -32,6 +32,7 @@ from sparkdl_runner import (
 )
 from sparkdl_runner.backends import Backend, get_backend
 from sparkdl_runner.control import Envelope, Line
+from sparkdl_runner.importing import without_collecting
 from sparkdl_runner.outcome import (
     FAILED,
     MAX_MESSAGE,
@@ -87,14 +88,12 @@ def main() -> None:
 
 def _import_early(modules: Iterable[str]) -> None:
     """Imports what the function will import anyway; what fails will fail there, with its reason."""
-    # Imports make hundreds of thousands of objects and no garbage: collecting costs a tenth.
-    gc.disable()
-    for module in modules:
-        try:
-            importlib.import_module(module)
-        except Exception:
-            break
-    gc.enable()
+    with without_collecting():
+        for module in modules:
+            try:
+                importlib.import_module(module)
+            except Exception:
+                break
     gc.freeze()
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.importing import without_collecting
 from sparkdl_runner.redaction import Redactor
 from sparkdl_runner.tracking.asking import WITHOUT, Asking
 from sparkdl_runner.tracking.lease import Lease
@@ -129,7 +130,8 @@ def _import_mlflow() -> Any:
             "MLflow is not installed on the driver: run pip install 'sparkdl-runner[mlflow]', or "
             f"{WITHOUT}"
         )
-    import mlflow
+    with without_collecting():
+        import mlflow
 
     if wrong := _too_old(mlflow.__version__):
         raise LaunchError(f"{wrong}: run pip install 'mlflow>=2.13,<4', or {WITHOUT}")

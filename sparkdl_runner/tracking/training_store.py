@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
+from sparkdl_runner.importing import without_collecting
 from sparkdl_runner.tracking.rank_run import RankRun
 
 
@@ -36,7 +37,8 @@ def replace_store(run: RankRun, derive: Callable[[type], type]) -> None:
     def get_store(store_uri: str | None = None, artifact_uri: str | None = None) -> Any:
         if not is_training_store(run, store_uri):
             return open_store(store_uri, artifact_uri)
-        store = nowhere or open_store(store_uri, artifact_uri)
+        with without_collecting():  # The first time, it imports a database's library.
+            store = nowhere or open_store(store_uri, artifact_uri)
         kind = type(store)
         with opening:
             # MLflow keeps its stores, and gives the same one again.

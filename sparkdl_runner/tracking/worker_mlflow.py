@@ -13,6 +13,7 @@ import sys
 import types
 from collections.abc import Callable, Sequence
 
+from sparkdl_runner.importing import without_collecting
 from sparkdl_runner.tracking import joining, staying_out
 from sparkdl_runner.tracking.rank_run import RankRun
 from sparkdl_runner.tracking.recorder import Recorder
@@ -56,7 +57,8 @@ class _OnImport(importlib.abc.MetaPathFinder):
         execute = spec.loader.exec_module
 
         def execute_then(module: types.ModuleType) -> None:
-            execute(module)
+            with without_collecting():
+                execute(module)
             self._then()
 
         spec.loader.exec_module = execute_then  # type: ignore[method-assign]

@@ -18,7 +18,7 @@ HEAVY = {"torch", "horovod", "pyspark", "mlflow", "petastorm"}
 # From the bottom up: a module imports only from rows above its own.
 LAYERS = [
     {"errors", "config", "network", "socket_owner", "resumable", "facts", "preemption"}
-    | {"redaction", "host_metrics", "nearest", "build_horovod", "unwrapping"},
+    | {"redaction", "host_metrics", "nearest", "build_horovod", "unwrapping", "importing"},
     {"filesystem", "world", "spark_context", "command_line", "wrong_backend", "gpu_memory"}
     | {"horovod_refusals"},
     {
@@ -161,7 +161,7 @@ def test_checkpoints_know_nothing_of_what_launches_nor_of_data():
 
 def test_tracking_knows_nothing_of_what_launches_nor_of_its_siblings():
     allowed = {"world", "errors", "config", "filesystem", "resumable", "facts", "redaction"}
-    allowed |= {"reports", "tracking", "unwrapping", "__version__"}
+    allowed |= {"reports", "tracking", "unwrapping", "importing", "__version__"}
     for path in PACKAGE.glob("tracking/*.py"):
         for name in imported_modules(path):
             package, _, imported = name.partition(".")
