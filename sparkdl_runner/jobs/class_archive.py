@@ -20,15 +20,19 @@ from pathlib import Path
 # Java writes an archive's first bytes last: where they are there, it is whole.
 MAGIC = 0xF00BABA8
 UNUSED_SECONDS = 30 * 24 * 3600
-# Where they add folders to Spark's class path, Java writes no archive.
-OTHER_CLASS_PATHS = ("SPARK_HOME", "SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
+# Java writes no archive of a class path with folders, and does not start where it is to write one
+# beside an agent or a patched module.
+FOREIGN_OPTIONS = (
+    *("SPARK_HOME", "SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR"),
+    *("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS"),
+)
 
 
 def java_options() -> str:
     """Options for a JVM of pip's pyspark on this machine: to use the archive, or else to write it.
 
-    The archive is in the user's cache folder. Empty where Java is older than 13, or Spark is not
-    pip's, or that folder cannot be written.
+    The archive is in the user's cache folder. Empty where Java is older than 13, Spark is not
+    pip's, that folder cannot be written, or the environment has options of its own for either.
     """
     installation = _installation()
     if installation is None:
@@ -57,7 +61,7 @@ def _installation() -> str | None:
     spark = importlib.util.find_spec("pyspark")
     if found is None or spark is None or spark.origin is None:
         return None
-    if any(os.environ.get(name) for name in OTHER_CLASS_PATHS):
+    if any(os.environ.get(name) for name in FOREIGN_OPTIONS):
         return None
     java, jars = Path(found).resolve(), Path(spark.origin).parent / "jars"
     try:

@@ -24,7 +24,7 @@ def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (home / "release").write_text('IMPLEMENTOR="Debian"\nJAVA_VERSION="17.0.13"\n')
     monkeypatch.setenv("JAVA_HOME", str(home))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
-    for name in class_archive.OTHER_CLASS_PATHS:
+    for name in class_archive.FOREIGN_OPTIONS:
         monkeypatch.delenv(name, raising=False)
     return home
 
@@ -67,8 +67,8 @@ def test_an_older_java_is_told_nothing(java: Path, release: str) -> None:
     assert class_archive.java_options() == ""
 
 
-@pytest.mark.parametrize("name", class_archive.OTHER_CLASS_PATHS)
-def test_another_class_path_has_none(
+@pytest.mark.parametrize("name", class_archive.FOREIGN_OPTIONS)
+def test_a_java_that_is_told_more_has_none(
     java: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(name, str(java))
