@@ -128,11 +128,28 @@ wheel=$(echo "$work"/sparkdl_runner-*.whl)
 
 # ---- everything else, once ---------------------------------------------------------------------
 
+# Compiles what every training imports. To compile the rest, which is seven of eight files, would take
+# a minute and a sixth of the archive; hosts compile what they need of it.
+compile_imported() {
+    "$1" -I -W ignore - <<'END' || say "not all packages could be imported here; hosts compile them."
+import contextlib
+import importlib
+
+for name in (
+    *("horovod.torch", "mlflow.pyfunc", "mlflow.store.tracking.rest_store", "pandas"),
+    *("pyarrow.dataset", "pyarrow.parquet", "torch._dynamo", "torch.utils.data"),
+):
+    # Such as Horovod for GPUs, where there is none.
+    with contextlib.suppress(Exception):
+        importlib.import_module(name)
+END
+}
+
 make_base() {
     local environment=$work/environment horovod
     say "installing packages for $lane with Python $version, some minutes, once"
     "$python" -m venv --without-pip "$environment"
-    local install=("$tools" -m pip --python "$environment/bin/python" install --quiet)
+    local install=("$tools" -m pip --python "$environment/bin/python" install --quiet --no-compile)
     "${install[@]}" --constraint "$constraints" "${wheel}[torch]" ||
         fail "pip could not install torch (see above)."
     horovod=$(conf/horovod/build.sh --wheel-only --python "$environment/bin/python")
@@ -143,6 +160,7 @@ make_base() {
     "$tools" -m pip --python "$environment/bin/python" check >&2 ||
         fail "the packages do not fit together (see above)."
     say "packing them"
+    compile_imported "$environment/bin/python"
     "$tools" -m venv_pack --quiet --prefix "$environment" --format tar --output "$work/base.tar" \
         ${python_prefix:+--python-prefix "$python_prefix"} "${left_out[@]}" >&2 ||
         fail "venv-pack could not pack the environment (see above)."
@@ -163,6 +181,7 @@ END
 left_out=(
     --exclude '*/site-packages/torch/test/*'
     --exclude '*/site-packages/torch/bin/protoc*'
+    --exclude '*/site-packages/torch/bin/test_*'
     --exclude '*/site-packages/pandas/tests/*'
     --exclude '*/site-packages/pyarrow/tests/*'
     --exclude '*/site-packages/sympy/*/tests/*'
