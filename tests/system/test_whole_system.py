@@ -30,7 +30,7 @@ from processes import workers
 
 pytestmark = [pytest.mark.integration, pytest.mark.one_lane, pytest.mark.timeout(900)]
 
-EPOCHS = 30
+EPOCHS = 20
 PARAMETERS = {"epochs": str(EPOCHS), "num_proc": "2", "world_size": "2", "max_restarts": "1"}
 # A model and its version are two links beside each other.
 REGISTERED = "digits\nv1"
