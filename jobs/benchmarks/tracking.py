@@ -27,6 +27,8 @@ from sparkdl_runner.tracking import Tracking
 
 # Pairs of them; each is longer than what is said takes to be sent.
 STRETCHES = 40
+# Of the training during which the server goes.
+STEP_SECONDS = 0.01
 
 
 def add_parser(benchmarks: Any) -> None:
@@ -38,6 +40,10 @@ def add_parser(benchmarks: Any) -> None:
     parser.add_argument("--step-seconds", type=float, default=0.003, help="computing in a step")
     parser.add_argument("--delay-seconds", type=float, default=0.2, help="the server's answer")
     parser.add_argument("--outage-seconds", type=float, default=60.0, help="without a server")
+    parser.add_argument(
+        "--beside-seconds", type=float, default=20.0, help="before the outage (a quarter) and after"
+    )
+    parser.add_argument("--calls", type=int, default=10_000, help="of log_metrics that are timed")
     parser.add_argument("--output", type=Path, default=Path("benchmark-tracking.json"))
     parser.set_defaults(run=run)
 
@@ -50,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         server.start()
         try:
             with slowly(server.url, arguments.delay_seconds) as slow_url:
-                calls = measure_calls(slow_url)
+                calls = measure_calls(slow_url, arguments.calls)
                 speed = measure_speed(slow_url, arguments)
             outage = measure_outage(server, arguments)
         finally:
@@ -74,11 +80,11 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def measure_calls(url: str) -> dict[str, float]:
-    """Microseconds of one call in rank 0, of ours and of MLflow's."""
-    ours = runner(url, num_proc=-1).run(time_our_calls, count=10_000)
+def measure_calls(url: str, count: int) -> dict[str, float]:
+    """Microseconds of one call in rank 0, of ours and, a thousandth as many, of MLflow's."""
+    ours = runner(url, num_proc=-1).run(time_our_calls, count=count)
     theirs = DistributedRunner(num_proc=-1, backend="torch", config=RunConfig(tracking=False)).run(
-        time_mlflow_calls, url=url, count=10
+        time_mlflow_calls, url=url, count=max(1, count // 1000)
     )
     return {**ours, **theirs}
 
@@ -104,20 +110,21 @@ def measure_speed(url: str, arguments: argparse.Namespace) -> dict[str, Any]:
 def measure_outage(server: TrackingServer, arguments: argparse.Namespace) -> dict[str, Any]:
     """A training that goes on while the server is killed, and started again later."""
     seconds = arguments.outage_seconds
-    steps = int(100 * (seconds + 20))
+    beside = arguments.beside_seconds
+    steps = int((seconds + beside) / STEP_SECONDS)
     trainer = runner(server.url, num_proc=-1)
 
     def fail_for_a_while() -> None:
         while trainer.mlflow_run_id is None:
             time.sleep(0.1)
-        time.sleep(5)
+        time.sleep(beside / 4)
         server.stop()
         time.sleep(seconds)
         server.start()
 
     accident = threading.Thread(target=fail_for_a_while)
     accident.start()
-    trainer.run(train, steps=steps, step_seconds=0.01)
+    trainer.run(train, steps=steps)
     accident.join()
     arrived = count_metrics(server.url, trainer.mlflow_run_id)
     return {"seconds": seconds, "said": steps, "arrived": arrived}
@@ -125,7 +132,10 @@ def measure_outage(server: TrackingServer, arguments: argparse.Namespace) -> dic
 
 def runner(url: str, *, num_proc: int) -> DistributedRunner:
     """A runner whose trainings are runs at ``url``."""
-    tracking = Tracking(tracking_uri=url, experiment="benchmark", report=False)
+    # However long a server takes to start where the machine is busy.
+    tracking = Tracking(
+        tracking_uri=url, experiment="benchmark", report=False, delivery_timeout_seconds=300
+    )
     config = RunConfig(tracking=tracking, driver_log_verbosity="log_callback_only")
     return DistributedRunner(num_proc=num_proc, backend="torch", config=config)
 
@@ -159,13 +169,13 @@ def train_in_stretches(steps: int, step_seconds: float) -> dict[str, list[float]
     return rates
 
 
-def train(steps: int, step_seconds: float) -> None:
-    """Computes for a while in each step, and logs it."""
+def train(steps: int) -> None:
+    """Waits for a while in each step, as for a GPU, and logs it."""
     from sparkdl_runner.tracking import log_metrics
 
-    compute = computing(step_seconds)
     for step in range(1, steps + 1):
-        log_metrics(step, loss=compute(), accuracy=0.5, samples=32)
+        time.sleep(STEP_SECONDS)
+        log_metrics(step, loss=1 / step, accuracy=0.5, samples=32)
 
 
 def computing(step_seconds: float) -> Any:

@@ -114,8 +114,8 @@ def test_checkpoint_measures_the_wait_and_the_speed(tmp_path: Path) -> None:
 
 
 def test_tracking_loses_no_metric(tmp_path: Path) -> None:
-    short = ["--steps", "400", "--outage-seconds", "1", "--output", "figures.json"]
-    done = run_benchmark(tmp_path, "tracking", *short)
+    short = ["--steps", "400", "--calls", "500", "--outage-seconds", "1", "--beside-seconds", "8"]
+    done = run_benchmark(tmp_path, "tracking", *short, "--output", "figures.json")
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((tmp_path / "figures.json").read_text())
     for part in ("speed", "outage"):
