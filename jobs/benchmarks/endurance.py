@@ -11,6 +11,7 @@ import json
 import re
 import statistics
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,7 @@ import psutil
 from benchmarks.faulty_ranks import RANKS, healthy_run
 from sparkdl_runner.jobs.session import start_spark
 
-_OUTPUT_ROUNDS = 3
-_OUTPUT_SECONDS = 6.0
+_SETTLING_SECONDS = 5.0
 _LINE = "x" * 999 + "\n"
 
 
@@ -30,6 +30,8 @@ def add_parser(benchmarks: Any) -> None:
     parser = benchmarks.add_parser("endurance", help="many runs in one session, and much output")
     parser.add_argument("--backends", nargs="+", default=["horovod", "torch"])
     parser.add_argument("--runs", type=int, default=100, help="runs in a row")
+    parser.add_argument("--rounds", type=int, default=3, help="of training in silence and loudly")
+    parser.add_argument("--seconds", type=float, default=6.0, help="of each training of a round")
     parser.add_argument(
         "--output", type=Path, default=Path("benchmark-endurance.json"), help="the JSON file"
     )
@@ -42,10 +44,10 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"After {arguments.runs} runs in a row in one session, and before:")
     for name, (before, after) in growth.items():
         print(f"{name:<28}{before:>12,}{after:>12,}  {after / before - 1:+.1%}")
-    cost = _output_cost()
+    cost = _output_cost(arguments.rounds, arguments.seconds)
     print(
         f"\nWhile each rank prints 5 MB/s it trains at {cost['speed']:.1%} of its speed in "
-        f"silence (median of {_OUTPUT_ROUNDS}); of {cost['lines']:,} lines "
+        f"silence (median of {arguments.rounds}); of {cost['lines']:,} lines "
         f"{cost['dropped_lines']:,} were not shown, and that was said"
     )
     arguments.output.write_text(json.dumps({"growth": growth, "output": cost}, indent=2) + "\n")
@@ -57,8 +59,12 @@ def _growth(arguments: argparse.Namespace) -> dict[str, tuple[int, int]]:
     """What the driver holds before and after many runs in one session, once it is warm."""
     spark = start_spark("sparkdl_runner endurance benchmark", slots=RANKS)
 
-    def held() -> dict[str, int]:
+    def held(threads: int = 0) -> dict[str, int]:
         gc.collect()
+        # A thread of Spark's may be about to end, and longer so where the machine is busy.
+        deadline = time.monotonic() + _SETTLING_SECONDS
+        while threading.active_count() > threads and time.monotonic() < deadline:
+            time.sleep(0.05)
         process = psutil.Process()
         return {
             "file descriptors": process.num_fds(),
@@ -72,12 +78,12 @@ def _growth(arguments: argparse.Namespace) -> dict[str, tuple[int, int]]:
     before = held()
     for _ in range(arguments.runs):
         healthy_run(next(backends))
-    after = held()
+    after = held(before["threads"])
     spark.stop()
     return {name: (before[name], after[name]) for name in before}
 
 
-def _output_cost() -> dict[str, float]:
+def _output_cost(rounds: int, seconds: float) -> dict[str, float]:
     """How much slower ranks train that print 5 MB/s each, and what became of the lines."""
     from sparkdl_runner import DistributedRunner, RunConfig
 
@@ -86,11 +92,11 @@ def _output_cost() -> dict[str, float]:
         num_proc=RANKS, backend="torch", config=RunConfig(driver_log_verbosity="all")
     )
     speeds, lines, seen, dropped = [], 0, 0, 0
-    for _ in range(_OUTPUT_ROUNDS):
-        silent, _ = runner.run(_trains(), lines_per_second=0)
+    for _ in range(rounds):
+        silent, _ = runner.run(_trains(seconds), lines_per_second=0)
         told, shown = io.StringIO(), _Counter()
         with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(told):
-            loud, printed = runner.run(_trains(), lines_per_second=5000)
+            loud, printed = runner.run(_trains(seconds), lines_per_second=5000)
         speeds.append(loud / silent)
         lines += printed
         dropped += sum(map(int, re.findall(r"(\d+) lines of rank \d", told.getvalue())))
@@ -116,8 +122,8 @@ class _Counter(io.StringIO):
         return len(text)
 
 
-def _trains() -> Callable[..., tuple[int, int]]:
-    seconds, line = _OUTPUT_SECONDS, _LINE
+def _trains(seconds: float) -> Callable[..., tuple[int, int]]:
+    line = _LINE
 
     def train(lines_per_second: int) -> tuple[int, int]:
         """Steps that were made in the time, and lines that all ranks printed."""

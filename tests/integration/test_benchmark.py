@@ -88,8 +88,8 @@ def test_faults_are_told_right_and_leave_nothing(tmp_path: Path) -> None:
 
 
 def test_many_runs_and_much_output_are_measured(tmp_path: Path) -> None:
-    short = ["--backends", "torch", "--runs", "2", "--output", "figures.json"]
-    done = run_benchmark(tmp_path, "endurance", *short)
+    short = ["--backends", "torch", "--runs", "2", "--rounds", "1", "--seconds", "1"]
+    done = run_benchmark(tmp_path, "endurance", *short, "--output", "figures.json")
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((tmp_path / "figures.json").read_text())
     assert report["growth"]["threads"][0] == report["growth"]["threads"][1]
