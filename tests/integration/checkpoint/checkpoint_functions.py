@@ -21,8 +21,14 @@ def join_ranks(backend: str) -> tuple[int, int]:
         return hvd.rank(), hvd.size()
     import torch.distributed as dist
 
-    dist.init_process_group("gloo")
+    if not dist.is_initialized():  # Several functions may run in turn.
+        dist.init_process_group("gloo")
     return dist.get_rank(), dist.get_world_size()
+
+
+def in_turn(calls: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Calls functions of this module in the same ranks, since to start them takes longest."""
+    return {name: globals()[name](**arguments) for name, arguments in calls.items()}
 
 
 def make(backend: str, size: int = 4) -> tuple[Any, Any, Any]:

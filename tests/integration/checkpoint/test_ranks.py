@@ -25,15 +25,15 @@ def run(over: str, ranks: int, function: Any, **arguments: Any) -> Any:
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
-def undisturbed(request, tmp_path_factory) -> tuple[str, Any]:
-    """The backend, and what a training that nothing happens to ends with."""
+def undisturbed(request, tmp_path_factory) -> tuple[str, Any, str]:
+    """The backend, what a training that nothing happens to ends with, and its checkpoints."""
     directory = str(tmp_path_factory.mktemp("undisturbed"))
     arguments = {"backend": request.param, "directory": directory, "steps": STEPS}
-    return request.param, run(request.param, 2, functions.train, **arguments)
+    return request.param, run(request.param, 2, functions.train, **arguments), directory
 
 
 def test_sigterm_on_one_rank_ends_all_at_one_step_and_they_go_on(undisturbed, tmp_path):
-    backend, expected = undisturbed
+    backend, expected, _ = undisturbed
     arguments = {"backend": backend, "directory": str(tmp_path), "steps": STEPS}
     ended = run(backend, 2, functions.train, **arguments, stop_signal_at=6)
     (step,) = {rank["step"] for rank in ended}
@@ -65,42 +65,55 @@ def test_a_world_of_another_size_goes_on(tmp_path):
     assert alone[0]["restored"] == 4
 
 
-def test_damage_that_one_rank_sees_makes_all_take_the_one_before(tmp_path):
-    backend = "torch"
-    arguments = {"backend": backend, "directory": str(tmp_path)}
-    run(backend, 2, functions.train, **arguments, steps=8)
+@pytest.mark.parametrize("undisturbed", ["torch"], indirect=True)
+def test_damage_that_one_rank_sees_makes_all_take_the_one_before(undisturbed, tmp_path):
+    backend, _, directory = undisturbed
+    shutil.copytree(directory, tmp_path, dirs_exist_ok=True)
     (tmp_path / "step-8/attempt-0/rng-1.safetensors").write_bytes(b"?")
-    again = run(backend, 2, functions.train, **arguments, steps=4)
+    again = run(backend, 2, functions.train, backend=backend, directory=str(tmp_path), steps=4)
     assert [rank["restored"] for rank in again] == [4, 4]
     for rank in again:
         assert any("rng-1.safetensors has 1 bytes" in message for message in rank["warnings"])
 
 
-def test_a_directory_that_is_not_shared_is_said_at_once(tmp_path):
-    backend = "torch"
-    arguments = {"backend": backend, "directory": str(tmp_path)}
-    for message in run(backend, 2, functions.save_where_only_rank_0_sees, **arguments):
+@pytest.fixture(scope="module")
+def told(tmp_path_factory) -> dict[str, Any]:
+    """What the ranks say of checkpoints of their own, and where those are."""
+    import torch
+
+    folder = tmp_path_factory.mktemp("told")
+    with CheckpointManager(folder / "mismatch") as checkpoints:
+        checkpoints.save(1, torch.nn.Linear(2, 1))
+    more: dict[str, dict[str, Any]] = {
+        "save_where_only_rank_0_sees": {},
+        "mismatch_on_rank_1": {},
+        "by_the_clock": {"seconds": 0.1},
+        "save_without_rank_1": {"seconds": 1.0},
+    }
+    places = dict(zip(more, ("not-shared", "mismatch", "clock", "without"), strict=True))
+    calls = {
+        name: {"backend": "torch", "directory": str(folder / places[name]), **arguments}
+        for name, arguments in more.items()
+    }
+    return {**run("torch", 2, functions.in_turn, calls=calls), "folder": folder}
+
+
+def test_a_directory_that_is_not_shared_is_said_at_once(told):
+    for message in told["save_where_only_rank_0_sees"]:
         assert "not seen by rank 1 (host " in message
         assert "storage that all hosts share" in message
 
 
-def test_a_rank_that_does_not_save_is_named(tmp_path):
-    backend = "torch"
-    arguments = {"backend": backend, "directory": str(tmp_path), "seconds": 1.0}
-    message, _ = run(backend, 2, functions.save_without_rank_1, **arguments)
+def test_a_rank_that_does_not_save_is_named(told):
+    message, _ = told["save_without_rank_1"]
     assert "saw nothing of rank 1 (host " in message
     assert "step 1 is still good" in message
-    assert not (tmp_path / "step-2").exists()
+    assert (told["folder"] / "without" / "step-1").exists()
+    assert not (told["folder"] / "without" / "step-2").exists()
 
 
-def test_a_mismatch_on_one_rank_changes_nothing_on_any(tmp_path):
-    import torch
-
-    backend = "torch"
-    with CheckpointManager(tmp_path) as checkpoints:
-        checkpoints.save(1, torch.nn.Linear(2, 1))
-    arguments = {"backend": backend, "directory": str(tmp_path)}
-    (first, same), (second, same_too) = run(backend, 2, functions.mismatch_on_rank_1, **arguments)
+def test_a_mismatch_on_one_rank_changes_nothing_on_any(told):
+    (first, same), (second, same_too) = told["mismatch_on_rank_1"]
     assert same
     assert same_too
     assert "Rank 0 cannot restore" in first
@@ -108,10 +121,8 @@ def test_a_mismatch_on_one_rank_changes_nothing_on_any(tmp_path):
     assert "2 of another shape" in second
 
 
-def test_rank_0s_clock_counts_on_all(tmp_path):
-    backend = "torch"
-    arguments = {"backend": backend, "directory": str(tmp_path), "seconds": 0.1}
-    first, second = run(backend, 2, functions.by_the_clock, **arguments)
+def test_rank_0s_clock_counts_on_all(told):
+    first, second = told["by_the_clock"]
     assert first == second
     assert 2 <= len(first) <= 10
 
@@ -139,15 +150,14 @@ def test_a_sharded_model_is_saved_by_two_and_restored_by_any(sharded):
 
 
 def test_a_sharded_model_goes_on_to_the_same_bits(sharded, tmp_path):
-    _, expected = sharded
-    parts = str(tmp_path)
-    run("torch", 2, functions.train_sharded, directory=parts, steps=2)
-    found, _ = run("torch", 2, functions.train_sharded, directory=parts, steps=4)
+    folder, expected = sharded
+    shutil.copytree(folder / "step-2", tmp_path / "step-2")
+    found, _ = run("torch", 2, functions.train_sharded, directory=str(tmp_path), steps=4)
     assert found["restored"] == 2
     assert found["weights"] == expected["weights"]
 
 
-def test_damage_of_any_shard_is_seen(sharded, tmp_path):
+def test_damage_of_any_shard_and_another_model_are_seen(sharded, tmp_path):
     damaged = {}
     for number, file in enumerate(
         ("sharded/rank-1.safetensors", "sharded/metadata.json", "rank-1.json")
@@ -160,13 +170,14 @@ def test_damage_of_any_shard_is_seen(sharded, tmp_path):
         path.write_bytes(content)
         assert CheckpointManager(directory).verify("step-4/attempt-0") != [], file
         damaged[str(directory)] = file
-    for rank in run("torch", 2, functions.restored_steps, directories=list(damaged)):
+    calls = {
+        "restored_steps": {"directories": list(damaged)},
+        "train_sharded": {"directory": str(sharded[0]), "steps": 2, "fail": "shape"},
+    }
+    found = run("torch", 2, functions.in_turn, calls=calls)
+    for rank in found["restored_steps"]:
         assert rank == [2, 2, 2], "the checkpoint before the damaged one"
-
-
-def test_another_sharded_model_is_a_mismatch(sharded):
-    arguments = {"directory": str(sharded[0]), "steps": 2, "fail": "shape"}
-    for message in run("torch", 2, functions.train_sharded, **arguments):
+    for message in found["train_sharded"]:
         assert "3 of another shape: 0.bias ([5] in the checkpoint, [6] here)" in message
 
 
