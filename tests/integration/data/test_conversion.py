@@ -342,27 +342,29 @@ def test_images_of_sparks_schema(spark):
 
 
 NULLS = [
-    ("a int", [(1,), (None,), (3,), (None,)], 2),
-    ("a timestamp", [(None,), (datetime.datetime(2024, 1, 1),)], 1),
-    ("a string", [("x",), (None,)], 1),
-    ("a array<float>", [([1.0, 2.0],), ([1.0, None],), (None,), ([3.0, 4.0],)], 2),
-    ("a array<int>", [([1, 2],), ([-(2**31) + 1, None],), ([-(2**31) + 1, 0],)], 1),
-    ("a array<bigint>", [([1, 2],), ([None, 2],)], 1),
-    ("a array<string>", [(["x"],), ([None],)], 1),
-    ("a array<boolean>", [([True],), ([None],)], 1),
-    ("a array<array<double>>", [([[1.0], [2.0]],), ([[1.0], [None]],), ([[1.0], None],)], 2),
+    ("int", [1, None, 3, None], 2),
+    ("timestamp", [None, *[datetime.datetime(2024, 1, 1)] * 3], 1),
+    ("string", ["x", None, "x", "x"], 1),
+    ("array<float>", [[1.0, 2.0], [1.0, None], None, [3.0, 4.0]], 2),
+    ("array<int>", [[1, 2], [-(2**31) + 1, None], [-(2**31) + 1, 0], [1, 2]], 1),
+    ("array<bigint>", [[1, 2], [None, 2], [1, 2], [1, 2]], 1),
+    ("array<string>", [["x"], [None], ["x"], ["x"]], 1),
+    ("array<boolean>", [[True], [None], [True], [True]], 1),
+    ("array<array<double>>", [[[1.0], [2.0]], [[1.0], [None]], [[1.0], None], [[1.0]] * 2], 2),
 ]
 
 
-@pytest.mark.parametrize(("schema", "rows", "count"), NULLS, ids=[case[0] for case in NULLS])
-def test_nulls_are_an_error_that_names_column_and_count(spark, cache_dir, schema, rows, count):
-    df = spark.createDataFrame(rows, f"good int, {schema}".replace("good int, ", ""))
-    df = df.withColumn("good", F.lit(1))
-    with pytest.raises(DatasetError, match=rf"nulls in column 'a' \({count}\), the first in part-"):
+def test_nulls_are_an_error_that_names_columns_and_counts(spark, cache_dir):
+    schema = ", ".join(f"c{place} {kind}" for place, (kind, *_) in enumerate(NULLS))
+    rows = list(zip(*(values for _, values, _ in NULLS), strict=True))
+    df = spark.createDataFrame(rows, schema).withColumn("good", F.lit(1))
+    listed = ", ".join(rf"'c{place}' \({count}\)" for place, (*_, count) in enumerate(NULLS))
+    with pytest.raises(DatasetError, match=rf"nulls in column {listed}, the first in part-"):
         make_spark_converter(df)
     assert not list(cache_dir.rglob("*.parquet")), "a refused conversion leaves no files"
-    column = make_spark_converter(df, allow_nulls=True).open()[0].column("a")
-    assert column.null_count == count
+    manifest = make_spark_converter(df, allow_nulls=True).open()[0]
+    counts = [*(count for *_, count in NULLS), 0]
+    assert [column.null_count for column in manifest.columns] == counts
 
 
 def test_the_driver_reads_no_values_to_count_nulls(spark, monkeypatch):

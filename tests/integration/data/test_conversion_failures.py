@@ -230,6 +230,7 @@ def run_child(parent: Path, end: str) -> subprocess.CompletedProcess:
     return subprocess.run(arguments, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.one_lane
 def test_exit_deletes_and_a_sweep_removes_what_a_crash_left(tmp_path):
     parent = tmp_path / "cache"
     child = run_child(parent, "exit")

@@ -97,7 +97,7 @@ write_conversion(rows, sys.argv[1], overwrite=True)
 """
 
 
-@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("there", [True, pytest.param(False, marks=pytest.mark.one_lane)])
 def test_a_writer_that_is_killed_leaves_what_was_there_and_the_next_one_mends_it(
     spark, tmp_path, there
 ):

@@ -103,11 +103,10 @@ def test_the_same_values_as_petastorms_reader(spark, petastorm):
     assert ours["decimal"].tolist() == [float(value) for value in theirs["decimal"]]
 
 
+@pytest.mark.one_lane
 def test_the_same_batches_as_petastorms_loader(spark):
     converter = uneven(spark)
     arguments = {"batch_size": 10, "num_epochs": 1, "shuffle_row_groups": False}
-    if refuses(converter, engine="petastorm", **arguments):
-        return
     with converter.make_torch_dataloader(**arguments, workers_count=1) as loader:
         ours = list(loader)
     with converter.make_torch_dataloader(
@@ -121,36 +120,34 @@ def test_the_same_batches_as_petastorms_loader(spark):
             np.testing.assert_array_equal(values, other[name])
 
 
-@pytest.mark.parametrize("shards", [2, 3, 5])
-def test_equal_steps_on_all_ranks(spark, shards):
+@pytest.mark.one_lane
+def test_equal_steps_on_all_ranks(spark):
     converter = uneven(spark)
-    if refuses(converter, engine="petastorm"):
-        return
-    seen = Counter()
-    steps = set()
-    for shard in range(shards):
-        with converter.make_torch_dataloader(
-            batch_size=4,
-            num_epochs=2,
-            engine="petastorm",
-            cur_shard=shard,
-            shard_count=shards,
-            seed=0,
-        ) as loader:
-            batches = list(loader)
-            steps.add((len(batches), len(loader)))
-        first_epoch = batches[: len(batches) // 2]
-        assert all(len(batch["id"]) == 4 for batch in batches)
-        seen.update(rows_of(first_epoch))
-    ((made, length),) = steps
-    assert made == 2 * length > 0
-    assert max(seen.values()) == 1, "no row twice in an epoch"
+    for shards in (2, 3, 5):
+        seen = Counter()
+        steps = set()
+        for shard in range(shards):
+            with converter.make_torch_dataloader(
+                batch_size=4,
+                num_epochs=2,
+                engine="petastorm",
+                cur_shard=shard,
+                shard_count=shards,
+                seed=0,
+            ) as loader:
+                batches = list(loader)
+                steps.add((len(batches), len(loader)))
+            first_epoch = batches[: len(batches) // 2]
+            assert all(len(batch["id"]) == 4 for batch in batches)
+            seen.update(rows_of(first_epoch))
+        ((made, length),) = steps
+        assert made == 2 * length > 0
+        assert max(seen.values()) == 1, "no row twice in an epoch"
 
 
+@pytest.mark.one_lane
 def test_a_new_order_each_epoch_and_the_same_again(spark):
     converter = uneven(spark)
-    if refuses(converter, engine="petastorm"):
-        return
 
     def orders(seed):
         with converter.make_torch_dataloader(
@@ -220,6 +217,7 @@ def test_what_petastorm_alone_can_do_chooses_it(spark, petastorm):
         next(iter(loader))
 
 
+@pytest.mark.one_lane
 def test_arguments_of_the_other_engine(spark):
     converter = uneven(spark)
     with pytest.raises(TypeError, match="predicate is petastorm's own"):
@@ -230,13 +228,12 @@ def test_arguments_of_the_other_engine(spark):
         converter.make_torch_dataloader(data_loader_fn=print, lanes=4)
 
 
+@pytest.mark.one_lane
 def test_more_ranks_than_row_groups(spark):
     converter = uneven(spark)
     shard = {"cur_shard": 0, "shard_count": 8}
     with converter.make_torch_dataloader(batch_size=4, num_epochs=1, **shard) as loader:
         assert len(list(loader)) == len(loader) == 3, "ours deals out rows, not row groups"
-    if refuses(converter, engine="petastorm"):
-        return
     with (
         pytest.raises(ValueError, match="7 row groups of 8 shards"),
         converter.make_torch_dataloader(engine="petastorm", batch_size=4, **shard),
