@@ -17,7 +17,14 @@ import rank_functions
 from spark_sessions import session_on
 
 from processes import running, workers
-from sparkdl_runner import DistributedRunner, HorovodRunner, LaunchError, RunConfig, WorkerDiedError
+from sparkdl_runner import (
+    DistributedRunner,
+    HorovodRunner,
+    LaunchError,
+    RunConfig,
+    WorkerDiedError,
+    current_world,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -58,36 +65,29 @@ def cluster(sessions, gpu_script, monkeypatch):
     )
 
 
-def see_gpus() -> tuple[str, list[int]]:
-    import horovod.torch as hvd
-    import torch
+@pytest.fixture
+def light_cluster(cluster, no_torch, monkeypatch):
+    """Whose ranks do without torch, see light_ranks."""
+    monkeypatch.setitem(cluster.sparkContext.environment, "PYTHONPATH", no_torch)
+    return cluster
 
-    hvd.init()
+
+def see_gpus() -> tuple[str, str]:
     visible = os.environ["CUDA_VISIBLE_DEVICES"]
-    own = int(visible.split(",")[hvd.local_rank()])
-    return visible, hvd.allgather(torch.tensor([own])).tolist()
+    return visible, visible.split(",")[current_world().local_rank]
 
 
-def test_ranks_wait_for_executors_and_each_finds_its_own_gpu_by_local_rank(cluster):
-    visible, own = DistributedRunner(
+def test_ranks_wait_for_executors_and_each_finds_its_own_gpu_by_local_rank(light_cluster):
+    (visible, first), (same, second) = DistributedRunner(
         num_proc=2, backend="horovod", config=RunConfig(slot_wait_seconds=60)
-    ).run(see_gpus)
+    ).gather(see_gpus)
+    assert same == visible
     assert sorted(visible.split(",")) == ["3", "5"]
-    assert own == [int(gpu) for gpu in visible.split(",")]
+    assert [first, second] == visible.split(",")
 
 
 @pytest.mark.one_lane
-@pytest.mark.parametrize(
-    ("backend", "train"),
-    [("horovod", rank_functions.train_with_horovod), ("torch", rank_functions.train_with_ddp)],
-)
-def test_unmodified_training_code_ends_with_equal_weights(cluster, backend, train):
-    weights = DistributedRunner(num_proc=2, backend=backend).run(train)
-    assert weights[0] == weights[1]
-
-
-@pytest.mark.one_lane
-def test_output_of_executors_reaches_the_driver(cluster, capfd):
+def test_output_of_executors_reaches_the_driver(light_cluster, capfd):
     HorovodRunner(np=2, driver_log_verbosity="all").run(rank_functions.speak)
     lines = capfd.readouterr().out.splitlines()
     assert {"[rank 0] printed by 0", "[rank 1] printed by 1"} <= set(lines)
@@ -104,33 +104,30 @@ def test_slots_that_never_come_are_told_after_the_wait(cluster):
 
 
 @pytest.mark.one_lane
-@pytest.mark.parametrize(
-    ("backend", "how"),
-    [("horovod", "raise"), ("torch", "kill"), ("torch", "exit"), ("horovod", "stop")],
-)
+# The other rows are on a cluster of two hosts.
+@pytest.mark.parametrize(("backend", "how"), [("torch", "kill"), ("horovod", "stop")])
 def test_a_failed_rank_in_an_executor_is_named_as_anywhere(cluster, backend, how):
     failure_rows.check(backend, how)
 
 
-@pytest.mark.parametrize("backend", [pytest.param("horovod", marks=pytest.mark.one_lane), "torch"])
-def test_a_lost_executor_is_the_cause_and_the_next_run_works(cluster, backend):
+def test_a_lost_executor_is_the_cause_and_the_next_run_works(cluster):
     def main():
-        if rank_functions.init(backend) == 1:
+        if rank_functions.init("torch") == 1:
             # The agent's parent is Spark's daemon, whose parent is the executor.
             agent = psutil.Process(os.getppid())
             executor = next(p for p in agent.parents() if "java" in p.name())
             executor.send_signal(signal.SIGKILL)
-        rank_functions.allreduce_until_stopped(backend)
+        rank_functions.allreduce_until_stopped("torch")
 
+    runner = DistributedRunner(num_proc=2, backend="torch")
     started = time.monotonic()
     with pytest.raises(WorkerDiedError) as caught:
-        DistributedRunner(num_proc=2, backend=backend).run(main)
+        runner.run(main)
     assert time.monotonic() - started < 30
     assert caught.value.rank == 1
     assert re.match(r"Rank 1 of 2 on host \S+ is lost: executor \d exited", str(caught.value))
     assert not workers()
-    weights = DistributedRunner(num_proc=2, backend="torch").run(rank_functions.train_with_ddp)
-    assert weights[0] == weights[1]
+    assert runner.run(rank_functions.meet, backend="torch") == [0, 1]
 
 
 def test_dynamic_allocation_is_refused_in_one_sentence(cluster, monkeypatch):
