@@ -117,17 +117,9 @@ def spark_submit(master: str) -> tuple[str, ...]:
     return (str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", master)
 
 
-@pytest.mark.parametrize("backend", ["horovod", pytest.param("torch", marks=pytest.mark.one_lane)])
-def test_trains_and_tracks(tmp_path: Path, backend: str) -> None:
-    done = run_job(tmp_path, "--backend", backend, "--epochs", str(EPOCHS))
-    assert done.returncode == 0, done.stderr
-    first, *others = [line for line in done.stderr.splitlines() if line != JVM_WARNING]
-    assert first == "sparkdl_runner: 2 ranks on 1 host started"
-    assert all(line.startswith("sparkdl_runner: step ") for line in others)
-    *lines, last = done.stdout.splitlines()
-    for epoch in range(1, EPOCHS + 1):
-        assert any(f"epoch {epoch:2} of {EPOCHS}" in line for line in lines)
-    summary = json.loads(last)
+def check_summary(folder: Path, line: str, backend: str) -> dict[str, Any]:
+    """Looks at the job's last line and, by it, at the run."""
+    summary: dict[str, Any] = json.loads(line)
     assert set(summary) == SUMMARY_KEYS
     assert summary["accuracy"] >= 0.95
     assert summary["backend"] == backend
@@ -135,40 +127,61 @@ def test_trains_and_tracks(tmp_path: Path, backend: str) -> None:
     assert summary["attempts"] == 1
     assert summary["samples_per_second"] > 0
     assert 0 < summary["seconds"] < 240
-    assert summary["tracking_uri"] == f"sqlite:///{tmp_path}/mlflow.db"
-    assert any(f"mlflow ui --backend-store-uri {summary['tracking_uri']}" in line for line in lines)
-    assert any(line.endswith(f"/runs/{summary['run_id']}") for line in lines)
+    assert summary["tracking_uri"] == f"sqlite:///{folder}/mlflow.db"
     check_run(summary, backend)
     for left in ("digits-*", "sparkdl_runner-run-*", "sparkdl_runner-rank-*", "*mlflow*/*"):
-        assert not list((tmp_path / "temporary").glob(left))
+        assert not list((folder / "temporary").glob(left))
+    return summary
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """The folder of a job that nothing happens to, and what it says."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    return folder, run_job(folder, "--epochs", str(EPOCHS))
+
+
+def test_trains_and_tracks(undisturbed: tuple[Path, Any]) -> None:
+    folder, done = undisturbed
+    assert done.returncode == 0, done.stderr
+    first, *others = [line for line in done.stderr.splitlines() if line != JVM_WARNING]
+    assert first == "sparkdl_runner: 2 ranks on 1 host started"
+    assert all(line.startswith("sparkdl_runner: step ") for line in others)
+    *lines, last = done.stdout.splitlines()
+    for epoch in range(1, EPOCHS + 1):
+        assert any(f"epoch {epoch:2} of {EPOCHS}" in line for line in lines)
+    summary = check_summary(folder, last, "horovod")
+    assert any(f"mlflow ui --backend-store-uri {summary['tracking_uri']}" in line for line in lines)
+    assert any(line.endswith(f"/runs/{summary['run_id']}") for line in lines)
 
 
 @pytest.mark.one_lane
-def test_ends_with_the_same_accuracy_after_a_rank_was_killed_half_way(tmp_path: Path) -> None:
+def test_ends_with_the_same_accuracy_after_a_rank_was_killed_half_way(
+    undisturbed: tuple[Path, Any], tmp_path: Path
+) -> None:
     import mlflow
 
-    found = {}
-    for name, options in (("quiet", ()), ("chaos", ("--chaos",))):
-        (tmp_path / name).mkdir()
-        done = run_job(tmp_path / name, "--epochs", "6", *options)
-        assert done.returncode == 0, done.stderr
-        found[name] = json.loads(done.stdout.splitlines()[-1])
+    done = run_job(tmp_path, "--epochs", str(EPOCHS), "--chaos")
+    assert done.returncode == 0, done.stderr
+    chaos, quiet = (json.loads(one.stdout.splitlines()[-1]) for one in (done, undisturbed[1]))
     assert "was ended by SIGKILL" in done.stderr
-    assert "attempt 1 goes on after step 50" in done.stdout
-    assert found["chaos"]["attempts"] == 2
-    assert found["chaos"]["accuracy"] == found["quiet"]["accuracy"]
-    client = mlflow.MlflowClient(tracking_uri=found["chaos"]["tracking_uri"])
+    assert "attempt 1 goes on after step 100" in done.stdout
+    assert chaos["attempts"] == 2
+    assert chaos["accuracy"] == quiet["accuracy"]
+    client = mlflow.MlflowClient(tracking_uri=chaos["tracking_uri"])
     experiment = client.get_experiment_by_name("digits")
     (run,) = client.search_runs([experiment.experiment_id])
     assert run.info.status == "FINISHED"
-    check_steps(client, run, 6)
+    check_steps(client, run, EPOCHS)
 
 
-def test_ends_under_spark_submit(tmp_path: Path) -> None:
+@pytest.mark.one_lane
+def test_trains_and_tracks_with_torch_under_spark_submit(tmp_path: Path) -> None:
+    launcher = spark_submit("local[2]")
+    done = run_job(tmp_path, "--backend", "torch", "--epochs", str(EPOCHS), launcher=launcher)
     # All but the last line may be mixed with what Spark says.
-    done = run_job(tmp_path, "--epochs", "1", launcher=spark_submit("local[2]"))
     assert done.returncode == 0, done.stdout
-    assert set(json.loads(done.stdout.splitlines()[-1])) == SUMMARY_KEYS
+    check_summary(tmp_path, done.stdout.splitlines()[-1], "torch")
 
 
 @pytest.mark.one_lane

@@ -30,6 +30,7 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.skipif(REASON is not None, reason=f"needs several hosts: {REASON}"),
 ]
+LIGHT = pytest.mark.usefixtures("light_spark_ranks")
 BACKENDS = pytest.mark.parametrize("backend", ["horovod", "torch"])
 
 
@@ -81,7 +82,7 @@ def look_around(backend: str) -> list:
     return rank_functions.gather(backend, mine)
 
 
-@BACKENDS
+@pytest.mark.parametrize("backend", [pytest.param("horovod", marks=pytest.mark.one_lane), "torch"])
 def test_hosts_that_share_a_name_are_two_hosts_reached_by_the_routed_interface_alone(
     spark, hosts, backend
 ):
@@ -105,7 +106,6 @@ def log_on_a_host() -> str:
     from sparkdl_runner import current_world
     from sparkdl_runner.tracking import log_metrics
 
-    rank_functions.init("torch")
     rank = current_world().rank
     for step in range(1, 31):
         time.sleep(0.1)
@@ -118,10 +118,10 @@ def log_on_a_host() -> str:
     except mlflow.MlflowException as error:
         told = str(error)
     print(f"rank {rank} has logged")
-    rank_functions.gather("torch", rank)
     return told
 
 
+@LIGHT
 @pytest.mark.one_lane
 def test_one_run_holds_what_both_hosts_tell(spark, tmp_path, monkeypatch):
     """The store is a file of the driver's, which no executor is to look for on its own disk."""
@@ -130,7 +130,7 @@ def test_one_run_holds_what_both_hosts_tell(spark, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     tracking = Tracking(tracking_uri=uri, experiment="hosts")
-    runner = DistributedRunner(num_proc=2, backend="torch", config=RunConfig(tracking=tracking))
+    runner = DistributedRunner(num_proc=2, backend="horovod", config=RunConfig(tracking=tracking))
     told = runner.run(log_on_a_host)
     assert "MLflow's store is a file on the driver's" in told
     client = mlflow.MlflowClient(tracking_uri=uri)
@@ -160,12 +160,14 @@ def test_unmodified_training_code_ends_with_equal_weights(spark, backend, train)
 @pytest.mark.one_lane
 @pytest.mark.parametrize(
     ("backend", "how"),
-    [("torch", "raise"), ("horovod", "kill"), ("horovod", "exit"), ("torch", "stop")],
+    # The other rows are on a cluster of executors.
+    [("torch", "raise"), ("horovod", "exit")],
 )
 def test_a_failed_rank_on_another_host_is_named_as_anywhere(spark, backend, how):
     failure_rows.check(backend, how)
 
 
+@LIGHT
 def test_encryption_that_spark_asks_for_is_not_silently_left_out(spark, monkeypatch):
     settings = spark.sparkContext._conf
     settings.set("spark.network.crypto.enabled", "true")
@@ -173,12 +175,13 @@ def test_encryption_that_spark_asks_for_is_not_silently_left_out(spark, monkeypa
         with pytest.raises(LaunchError, match=r"crypto\.enabled is true.*allow_unencrypted=True"):
             DistributedRunner(num_proc=2).run(print)
         config = RunConfig(allow_unencrypted=True)
-        DistributedRunner(num_proc=2, backend="torch", config=config).run(print)
+        DistributedRunner(num_proc=2, backend="horovod", config=config).run(print)
     finally:
         settings.set("spark.network.crypto.enabled", "false")
 
 
-@pytest.mark.parametrize("backend", [pytest.param("horovod", marks=pytest.mark.one_lane), "torch"])
+@pytest.mark.one_lane
+@BACKENDS
 def test_a_host_whose_link_is_cut_in_an_allreduce_is_named_in_time(spark, hosts, backend, tmp_path):
     config = RunConfig(heartbeat_timeout_seconds=4)
     cut_at = []
@@ -211,24 +214,25 @@ def test_a_host_whose_link_is_cut_in_an_allreduce_is_named_in_time(spark, hosts,
             assert time.monotonic() < deadline
 
 
+@LIGHT
 def test_a_restart_goes_on_with_fewer_ranks_where_a_host_is_gone_for_good(spark):
     def lose_a_host() -> list[int]:
         from sparkdl_runner import current_world
 
         world = current_world()
-        rank = rank_functions.init("torch")
         if world.attempt == 0:
-            if rank == 1:
+            if world.rank == 1:
                 # Above the agent: the executor, and Spark's worker, which would start another.
                 java = [
                     one for one in psutil.Process(os.getppid()).parents() if one.name() == "java"
                 ]
                 for process in reversed(java[:2]):
                     process.send_signal(signal.SIGKILL)
-            rank_functions.allreduce_until_stopped("torch")
+            time.sleep(60)
         return [world.attempt, world.size]
 
     config = RunConfig(
         max_restarts=1, restart_backoff_seconds=1, min_num_proc=1, slot_wait_seconds=3
     )
-    assert DistributedRunner(num_proc=2, backend="torch", config=config).run(lose_a_host) == [1, 1]
+    runner = DistributedRunner(num_proc=2, backend="horovod", config=config)
+    assert runner.run(lose_a_host) == [1, 1]
