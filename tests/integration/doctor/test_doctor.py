@@ -258,6 +258,7 @@ def test_too_few_slots_with_dynamic_allocation_and_no_tracking_server():
     assert ill.finding("spark.executors")["status"] == "not checked"
 
 
+@pytest.mark.one_lane
 def test_executors_start_a_python_without_this_package(tmp_path):
     venv.create(tmp_path / "bare", with_pip=False, symlinks=True)
     python = str(tmp_path / "bare" / "bin" / "python")
@@ -268,6 +269,7 @@ def test_executors_start_a_python_without_this_package(tmp_path):
     assert "Set PYSPARK_PYTHON" in said
 
 
+@pytest.mark.one_lane
 def test_executors_start_a_python_that_is_not_there():
     ill = run_doctor(PYSPARK_PYTHON="/nowhere/python3")
     said = ill.problem("spark.python")
