@@ -6,11 +6,13 @@ import importlib.util
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 pytestmark = pytest.mark.integration
 
+SETTINGS = Path(__file__).parents[2] / "conf" / "spark"
 RUN = """
 from sparkdl_runner import HorovodRunner, LaunchError
 try:
@@ -77,47 +79,57 @@ def test_executors_without_the_package_are_named_with_the_setting():
 @pytest.mark.parametrize(
     ("end", "words"),
     [
-        ("session.stop", "its session was stopped."),
+        pytest.param("session.stop", "its session was stopped.", marks=pytest.mark.one_lane),
         ("session.sparkContext._gateway.proc.kill", "its JVM died, as the driver's does of"),
     ],
 )
-def test_a_session_that_ends_during_a_run(end, words):
+def test_a_session_that_ends_during_a_run(end, words, no_torch):
     said = run_python(
         START
-        + "from sparkdl_runner import DistributedRunner, RunnerError\n"
+        + "from sparkdl_runner import HorovodRunner, RunnerError\n"
         + f"threading.Timer(4, {end}).start()\n"
-        + "try:\n    DistributedRunner(num_proc=2, backend='torch').run(lambda: time.sleep(60))\n"
-        + "except RunnerError as error:\n    print('ended:', error)\n"
+        + "try:\n    HorovodRunner(np=2).run(lambda: time.sleep(60))\n"
+        + "except RunnerError as error:\n    print('ended:', error)\n",
+        PYTHONPATH=os.pathsep.join([no_torch, *filter(None, [os.environ.get("PYTHONPATH")])]),
     )
     application = "The Spark application ended before the ranks had finished"
     assert said.startswith(f"ended: {application}: {words}")
 
 
-def test_a_script_of_spark_submit_can_run_a_function_of_its_own(tmp_path):
+def test_a_script_of_spark_submit_runs_a_function_of_its_own_under_the_settings_for_cpus(tmp_path):
     script = tmp_path / "job.py"
     script.write_text(
         "from pyspark.sql import SparkSession\n"
         "from sparkdl_runner import HorovodRunner\n"
         "import mine\n"
         "def main(a):\n"
+        "    import os\n"
         "    import horovod.torch as hvd\n"
         "    hvd.init()\n"
-        "    return mine.double(a) + hvd.size()\n"
+        "    return mine.double(a) + hvd.size(), os.environ.get('CUDA_VISIBLE_DEVICES')\n"
         "if __name__ == '__main__':\n"
-        "    SparkSession.builder.getOrCreate()\n"
+        "    spark = SparkSession.builder.getOrCreate()\n"
+        "    print('timeout', spark.sparkContext.getConf().get('spark.barrier.sync.timeout'))\n"
         "    print('value', HorovodRunner(np=2).run(main, a=20))\n"
     )
     (tmp_path / "mine.py").write_text("def double(a):\n    return 2 * a\n")
     import pyspark
 
     home = os.path.dirname(pyspark.__file__)
+    submit = [f"{home}/bin/spark-submit", "--master", "local[2]"]
     done = subprocess.run(
-        [f"{home}/bin/spark-submit", "--master", "local[2]", str(script)],
-        env={**os.environ, "SPARK_HOME": home, "PYSPARK_DRIVER_PYTHON": sys.executable},
+        [*submit, "--properties-file", str(SETTINGS / "spark-defaults.conf"), str(script)],
+        env={
+            **os.environ,
+            "SPARK_HOME": home,
+            "SPARK_CONF_DIR": str(SETTINGS),
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+        },
         cwd="/",
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
-    assert "value 42" in done.stdout.splitlines(), done.stderr[-3000:]
+    said = done.stdout.splitlines()
+    assert {"timeout 600", "value (42, None)"} <= set(said), done.stderr[-3000:]

@@ -1,4 +1,4 @@
-"""Trainings under conf/spark's settings: on this host, and on an executor with (fake) GPUs."""
+"""A training under conf/spark's settings on an executor with (fake) GPUs."""
 
 from __future__ import annotations
 
@@ -69,15 +69,7 @@ OVERRIDDEN = {
         "spark.worker.resource.gpu.discoveryScript": str(SPARK / "discover_gpus.sh"),
         "spark.ui.enabled": "false",
     },
-    "spark-defaults.conf": {"spark.ui.enabled": "false"},
 }
-
-
-def test_ranks_train_under_the_settings_for_cpus(tmp_path):
-    found = submit(tmp_path, "spark-defaults.conf", "local[2]")
-    assert [rank["gpus"] for rank in found["ranks"]] == [None, None]
-    assert len({rank["weight"] for rank in found["ranks"]}) == 1
-    assert found["settings"]["spark.barrier.sync.timeout"] == "600"
 
 
 @pytest.mark.one_lane
