@@ -73,11 +73,11 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"sqlite:///{tmp_path}/mlflow.db"
 
 
-def run(store: str, can_be_exported: bool) -> tuple[Any, Any]:
+def run(store: str, ranks: int, can_be_exported: bool) -> tuple[Any, Any]:
     import mlflow
 
     runner = DistributedRunner(
-        num_proc=-2,
+        num_proc=-ranks,
         backend="torch",
         config=RunConfig(tracking=Tracking(tracking_uri=store, experiment="models")),
     )
@@ -92,7 +92,7 @@ def test_an_exported_network_scores_vectors_and_arrays(spark: Any, store: str) -
     from pyspark.ml.functions import array_to_vector, vector_to_array
     from pyspark.sql import functions as f
 
-    client, model = run(store, can_be_exported=True)
+    client, model = run(store, 2, can_be_exported=True)
     assert model.tags["sparkdl_runner.serialization"] == "pt2"
     assert model.tags["sparkdl_runner.step"] == "7"
     assert model.tags["sparkdl_runner.checkpoint"] == "file:///checkpoints/step-7/attempt-0"
@@ -148,6 +148,6 @@ def test_a_tensor_without_a_name_scores_arrays_of_its_type(spark: Any, tmp_path:
 def test_what_cannot_be_exported_is_pickled_and_that_is_said(
     store: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    _, model = run(store, can_be_exported=False)
+    _, model = run(store, 1, can_be_exported=False)
     assert model.tags["sparkdl_runner.serialization"] == "pickle"
     assert "cannot be exported" in capfd.readouterr().out
