@@ -22,14 +22,12 @@ JOBS = ROOT / "jobs"
 WEIGHTS = (1, 10, 100)
 # The weights differ, so that an order other than that of the training shows.
 TRAINING = """
-def train(data, columns):
+def train(data, column):
     import torch
     from sparkdl_runner.tracking import log_model
 
     with data.make_torch_dataloader(4, num_epochs=1, shuffle=False) as loader:
-        batch = next(iter(loader))
-    parts = [batch[name] for name in columns]
-    rows = torch.stack(parts, 1) if len(parts) > 1 else parts[0]
+        rows = next(iter(loader))[column]
     model = torch.nn.Linear(3, 1, bias=False)
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[1.0, 10.0, 100.0]]))
@@ -110,36 +108,21 @@ def assert_right(spark: Any, place: Path, count: int = 20) -> None:
 SUBMIT = (Path(sys.executable).with_name("spark-submit"), "--master", "local[2]")
 
 
-@pytest.mark.parametrize(
-    ("columns", "features", "starter"),
-    [
-        pytest.param("[a, b, c]", "[a, b, c]", (sys.executable,), marks=pytest.mark.one_lane),
-        ("[v]", None, SUBMIT),
-    ],
-    ids=["three columns by python", "a column of arrays by spark-submit"],
-)
-def test_what_train_registers_is_what_score_applies(
-    spark: Any,
-    rows: Path,
-    tmp_path: Path,
-    columns: str,
-    features: str | None,
-    starter: tuple[object, ...],
-) -> None:
+@pytest.mark.one_lane
+def test_what_train_registers_is_what_score_applies(spark: Any, rows: Path, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(TRAINING)
-    store = f"tracking_uri=sqlite:///{tmp_path}/mlflow.db"
+    store = f"sqlite:///{tmp_path}/mlflow.db"
     told = in_a_process(
         *(sys.executable, JOBS / "train.py", "--function", "shop:train", "--backend", "torch"),
-        *("--num-proc", 2, "--data", f"data={{path: {rows}, columns: {columns}}}"),
-        *("--hyperparameters", f"columns={columns}", "--cache-url", tmp_path / "cache"),
-        *("--mlflow", store, "registered_model_name=shop", "alias=champion"),
+        *("--num-proc", 2, "--data", f"data={{path: {rows}, columns: [v]}}"),
+        *("--hyperparameters", "column=v", "--cache-url", tmp_path / "cache"),
+        *("--mlflow", f"tracking_uri={store}", "registered_model_name=shop", "alias=champion"),
     )
     assert "registered as models:/shop/1, shop@champion" in told
-    asked = () if features is None else ("--features", features)
     source = f"{{path: {rows}, columns: [a, b, c, v]}}"
     in_a_process(
-        *(*starter, JOBS / "score.py", "--model", "models:/shop@champion", "--source", source),
-        *("--output", tmp_path / "scored", "--tracking-uri", store.partition("=")[2], *asked),
+        *(*SUBMIT, JOBS / "score.py", "--model", "models:/shop@champion", "--source", source),
+        *("--output", tmp_path / "scored", "--tracking-uri", store),
     )
     assert_right(spark, tmp_path / "scored")
 
@@ -170,6 +153,7 @@ def test_columns_that_do_not_fit_are_refused_before_anything_is_written(
     assert not output.exists()
 
 
+@pytest.mark.one_lane
 def test_a_failure_in_the_middle_leaves_nothing_that_looks_whole(
     spark: Any,
     rows: Path,
