@@ -24,7 +24,7 @@ SUMMARY_KEYS = {
     "run_id",
     "tracking_uri",
 }
-EPOCHS = 10
+EPOCHS = 8
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -165,7 +165,7 @@ def test_ends_with_the_same_accuracy_after_a_rank_was_killed_half_way(
     assert done.returncode == 0, done.stderr
     chaos, quiet = (json.loads(one.stdout.splitlines()[-1]) for one in (done, undisturbed[1]))
     assert "was ended by SIGKILL" in done.stderr
-    assert "attempt 1 goes on after step 100" in done.stdout
+    assert "attempt 1 goes on after step 50" in done.stdout
     assert chaos["attempts"] == 2
     assert chaos["accuracy"] == quiet["accuracy"]
     client = mlflow.MlflowClient(tracking_uri=chaos["tracking_uri"])
