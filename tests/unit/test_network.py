@@ -64,6 +64,6 @@ def test_listening_is_on_one_address_only():
     try:
         assert listener.getsockname()[0] == "127.0.0.1"
         assert listener.getsockname()[1] > 0
-        socket.create_connection(listener.getsockname(), timeout=5).close()
+        socket.create_connection(listener.getsockname(), timeout=30).close()
     finally:
         listener.close()

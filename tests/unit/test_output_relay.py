@@ -48,9 +48,9 @@ def relayed(log: RankLog, *chunks: bytes) -> tuple[Lines, OutputRelay]:
     thread.start()
     for chunk in chunks:
         os.write(input_end, chunk)
-        assert read.acquire(timeout=5)
+        assert read.acquire(timeout=30)
     os.close(input_end)
-    thread.join(5)
+    thread.join(30)
     assert not thread.is_alive()
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(output)

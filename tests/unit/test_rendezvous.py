@@ -38,7 +38,7 @@ def ask(store, method, path, body=b"", secret=SECRET):
     """Asks as Horovod's client does, which puts its URL together without looking at the parts."""
     host, port = store.address
     url = f"http://{address_for_ranks(host, port, secret)}:{port}{path}"
-    connection = http.client.HTTPConnection(*store.address, timeout=5)
+    connection = http.client.HTTPConnection(*store.address, timeout=30)
     try:
         connection.request(method, url.removeprefix(f"http://{host}:{port}"), body=body)
         answer = connection.getresponse()
@@ -173,7 +173,7 @@ def test_the_number_of_keys_is_bounded(store, monkeypatch):
     ],
 )
 def test_nonsense_ends_its_connection_and_nothing_else(store, raw):
-    with socket.create_connection(store.address, timeout=5) as connection:
+    with socket.create_connection(store.address, timeout=30) as connection:
         connection.sendall(raw)
         assert connection.recv(1024) == b""
     assert ask(store, "PUT", "/still", b"there")[0] == 200
@@ -191,10 +191,10 @@ def test_any_bytes_are_a_request_or_a_value_error(raw):
 
 
 def test_closing_ends_open_connections_and_frees_the_port(store):
-    with socket.create_connection(store.address, timeout=5) as connection:
+    with socket.create_connection(store.address, timeout=30) as connection:
         address = store.address
         store.close()
         with contextlib.suppress(ConnectionResetError):
             assert connection.recv(1) == b""
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(address, timeout=5)
+        socket.create_connection(address, timeout=30)

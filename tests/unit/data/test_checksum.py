@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from parquet_sets import LOCAL, load, numbered
 
-from sparkdl_runner.data import make_spark_converter
+from sparkdl_runner.data import describe, make_spark_converter
 from sparkdl_runner.data.checksum import combine, crc32_from_sidecar
 from sparkdl_runner.data.describe import check_files, describe_parquet
 from sparkdl_runner.data.errors import DatasetError
@@ -103,12 +102,13 @@ def test_a_copy_is_the_same_data_set_and_looked_into_once(
 
 
 def test_a_time_of_whole_seconds_counts_once_they_are_over(
-    tmp_path: Path, manifest: Manifest
+    tmp_path: Path, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As object stores tell it: a file could change again and show the same time."""
     path = tmp_path / "set" / NAME
-    now = int(time.time())
-    for seconds, known in ((now, None), (now - 10, (now - 10) * 1_000_000_000)):
+    now = 1_700_000_000
+    monkeypatch.setattr(describe.time, "time_ns", lambda: now * 1_000_000_000 + 1)
+    for seconds, known in ((now, None), (now - 1, None), (now - 2, (now - 2) * 1_000_000_000)):
         os.utime(path, (seconds, seconds))
         found = check_files(LOCAL, str(tmp_path / "set"), manifest)
         assert found.files[0].modified_ns == known

@@ -219,6 +219,6 @@ def test_trouble_is_known_while_it_lasts(spool: Spool) -> None:
     wait_for_trouble(courier)
     assert courier.troubled_since is not None
     server.is_down = False
-    assert courier.flush(5)
+    assert courier.flush(30)
     courier.close(1)
     assert courier.trouble is None
