@@ -9,6 +9,7 @@ N ?= 100
 SEED ?= 1
 BASE ?= origin/main
 JOBS ?= 2
+ONLY ?=
 GPU_PYTHON ?= 3.12
 
 # The demo's last line is the job's own, also where a test of ours calls this make again.
@@ -61,8 +62,8 @@ test-classic test-modern: test-%: setup-%
 system: setup-classic  ## only the whole: a cluster, MLflow servers, jobs submitted, a browser
 	@$(call in_lane,classic) -m pytest tests/system $(ARGS)
 
-compat: setup-classic  ## a tracked training with other versions of MLflow; VERSIONS="2.13.1 3.8.1"
-	@conf/compat.sh $(VERSIONS)
+compat: setup-classic  ## try Databricks' runtimes, other Pythons and MLflows; ONLY="python-3.13"
+	@conf/compat.sh $(ONLY)
 
 docs: setup-classic  ## write docs/reference from the docstrings
 	@.venv/bin/python docs/reference.py

@@ -1,49 +1,101 @@
 #!/usr/bin/env bash
-# Runs a tracked training, and plain MLflow calls as ranks make them, with MLflow versions other than
-# the lane's: those of Databricks' runtimes. Each has an environment of its own, which holds MLflow and
-# what it cannot share, and takes all else (torch, Spark, pytest) from the classic lane.
-# usage: compat.sh [version …]
+# Tries this package in other environments, each in a folder of its own below .venv-compat:
+#   mlflow-VERSION    another MLflow, with all else (torch, Spark, pytest) from the classic lane
+#   NAME              what tests/compat/NAME.txt asks for; its first line names the Python
+# usage: compat.sh [environment …]        (all of them without one)
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-[ $# -gt 0 ] || set -- 2.13.1 2.21.3 3.0.1 3.8.1
 lane=$PWD/.venv/bin/python
-shared=$("$lane" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 folder=$(mktemp -d)
 server=
 trap '[ -z "$server" ] || kill "$server"; rm -rf "$folder"' EXIT
 
 say() { printf 'compat: %s\n' "$*" >&2; }
+packages_of() { "$1" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
 
-environment_for() {
-    local venv=$PWD/.venv-compat/$1
-    [ ! -f "$venv/set-up-done" ] || return 0
-    rm -rf "$venv"
-    "$lane" -m venv --without-pip "$venv"
-    # pip finds what is there already, and installs beside it what this MLflow wants otherwise.
-    printf '%s\n' "$shared" "$PWD" >"$("$venv/bin/python" -c \
-        'import sysconfig; print(sysconfig.get_path("purelib"))')/lane.pth"
-    "$venv/bin/python" -m pip install --quiet "mlflow==$1"
-    touch "$venv/set-up-done"
+asked=("$@")
+if [ $# -eq 0 ]; then
+    set -- mlflow-2.13.1 mlflow-2.21.3 mlflow-3.0.1 mlflow-3.8.1
+    for file in tests/compat/*.txt; do set -- "$@" "$(basename "$file" .txt)"; done
+fi
+
+# Prints the Python that an environment is made with; nothing where there is none.
+python_for() {
+    local name=$lane
+    case $1 in mlflow-*) ;; *) name=$(sed -n '1s/^# //p' "tests/compat/$1.txt") ;; esac
+    # Asked, since a shim on the PATH may have nothing behind it.
+    if "$name" -c 'import venv' 2>/dev/null; then command -v "$name"; fi
 }
 
-# The lane's own server: what differs between runtimes is the client.
-"$lane" jobs/benchmarks/tracking_server.py "$folder" >"$folder/url" 2>"$folder/server.err" &
-server=$!
-for version in "$@"; do
-    say "MLflow $version"
-    environment_for "$version"
-done
-while [ ! -s "$folder/url" ]; do
-    kill -0 "$server" 2>/dev/null || { cat "$folder/server.err" >&2 && exit 1; }
-    sleep 0.2
-done
+make_environment() {
+    local venv=$PWD/.venv-compat/$1 wanted=("mlflow==${1#mlflow-}") files=(setup.cfg) inputs
+    case $1 in
+        mlflow-*) ;;
+        *)
+            wanted=(--requirement "tests/compat/$1.txt" pytest pytest-timeout hypothesis)
+            files+=("tests/compat/$1.txt" conf/constraints-modern.txt)
+            ;;
+    esac
+    inputs=$(cat "${files[@]}" | sha256sum)
+    [ "$(cat "$venv/set-up-done" 2>/dev/null)" != "$inputs" ] || return 0
+    say "installing $1"
+    # One that was left half-way is taken up: torch alone may be some GB.
+    [ -x "$venv/bin/python" ] || "$2" -m venv --without-pip "$venv"
+    case $1 in
+        # pip finds what is there already, and installs beside it what this MLflow wants otherwise.
+        mlflow-*) printf '%s\n' "$(packages_of "$lane")" "$PWD" >"$(packages_of "$venv/bin/python")/lane.pth" ;;
+    esac
+    "$lane" -m pip --python "$venv/bin/python" install --quiet --no-compile "${wanted[@]}"
+    echo "$inputs" >"$venv/set-up-done"
+}
 
-failed=
-for version in "$@"; do
-    python=$PWD/.venv-compat/$version/bin/python
-    MLFLOW_TRACKING_URI=$(cat "$folder/url") "$python" tests/compat/tracked_training.py &&
-        "$python" -m pytest tests/unit/tracking/test_plain_calls.py -q -p no:cacheprovider ||
-        failed="$failed $version"
+# The lane's own server: what differs between environments is the client.
+start_server() {
+    "$lane" jobs/benchmarks/tracking_server.py "$folder" >"$folder/url" 2>"$folder/server.err" &
+    server=$!
+    while [ ! -s "$folder/url" ]; do
+        kill -0 "$server" 2>/dev/null || { cat "$folder/server.err" >&2 && exit 1; }
+        sleep 0.2
+    done
+}
+
+# All parts run, whatever the first of them says.
+try() {
+    local python=$PWD/.venv-compat/$1/bin/python wrong=0
+    case $1 in
+        mlflow-*) ;;
+        *)
+            local spark
+            spark=$("$python" -c 'import pyspark; print(pyspark.__version__.split(".")[0])')
+            JAVA_HOME=$(conf/java_home.sh "$([ "$spark" = 3 ] && echo classic || echo modern)" \
+                "$PWD/.venv-compat/$1") PYSPARK_PYTHON=$python \
+                "$python" tests/compat/environment.py || wrong=1
+            ;;
+    esac
+    MLFLOW_TRACKING_URI=$(cat "$folder/url") "$python" tests/compat/tracked_training.py || wrong=1
+    "$python" -m pytest tests/unit/tracking/test_plain_calls.py -q -p no:cacheprovider || wrong=1
+    return $wrong
+}
+
+failed=() left_out=()
+start_server
+for name in "$@"; do
+    case $name in
+        mlflow-*) ;;
+        *) [ -f "tests/compat/$name.txt" ] || { say "there is no tests/compat/$name.txt" && exit 2; } ;;
+    esac
+    python=$(python_for "$name")
+    if [ -z "$python" ]; then
+        say "$name is left out: there is no $(sed -n '1s/^# //p' "tests/compat/$name.txt")"
+        left_out+=("$name")
+        continue
+    fi
+    make_environment "$name" "$python"
+    say "$name"
+    try "$name" || failed+=("$name")
 done
-[ -z "$failed" ] || { say "failed with MLflow$failed" && exit 1; }
+[ ${#left_out[@]} -eq 0 ] || say "left out, for want of their Python: ${left_out[*]}"
+[ ${#failed[@]} -eq 0 ] || { say "failed: ${failed[*]}" && exit 1; }
+# Who asks for one by name wants to know.
+[ ${#asked[@]} -eq 0 ] || [ ${#left_out[@]} -eq 0 ] || exit 1

@@ -1,6 +1,7 @@
-"""A tracked training of two ranks, with whatever MLflow is installed; ends with 0 if all is there.
+"""A tracked training, with whatever MLflow is installed; ends with 0 if all is there.
 
-The server is the one of ``MLFLOW_TRACKING_URI``; nothing else asks for tracking, as in a notebook.
+Takes the number of ranks, two unless it is given. The server is the one of ``MLFLOW_TRACKING_URI``;
+nothing else asks for tracking, as in a notebook.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ def train(model_name: str) -> list[float]:
 
 
 def main() -> int:
-    runner = DistributedRunner(num_proc=-2, backend="torch")
+    ranks = int(sys.argv[1]) if len(sys.argv) > 1 else 2
+    runner = DistributedRunner(num_proc=-ranks, backend="torch")
     answer = runner.run(train, model_name=MODEL)
     client = mlflow.MlflowClient()
     run = client.get_run(runner.mlflow_run_id)

@@ -12,10 +12,12 @@ import signal
 import struct
 import subprocess
 import sys
+import sysconfig
 import termios
 import textwrap
 import threading
 import time
+import venv
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -37,6 +39,8 @@ from sparkdl_runner.config import RunConfig as AnyConfig
 from sparkdl_runner.tracking import Tracking
 
 pytestmark = [pytest.mark.integration, pytest.mark.one_lane, pytest.mark.timeout(300)]
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -513,3 +517,32 @@ def test_traces_are_kept_by_one_setting_each(
     assert json.loads(gzip.decompress(Path(trace).read_bytes()))["traceEvents"]
     timeline = text_of(client, run_id, "traces/attempt-0/horovod-timeline.json", tmp_path)
     assert "ALLREDUCE" in timeline
+
+
+# The two between the oldest and the newest take one rank, which costs a third less.
+@pytest.mark.parametrize(
+    ("version", "ranks"), [("2.13.1", 2), ("2.21.3", 1), ("3.0.1", 1), ("3.8.1", 2)]
+)
+def test_the_mlflow_of_databricks_runtimes_tracks_a_training(
+    server: TrackingServer, tmp_path: Path, version: str, ranks: int
+) -> None:
+    """The part of ``make compat`` that costs least: other MLflows, with this lane's torch."""
+    venv.create(tmp_path / "venv", symlinks=True)
+    python, packages = tmp_path / "venv/bin/python", tmp_path / "venv/lib"
+    (site_packages,) = packages.glob("python*/site-packages")
+    (site_packages / "lane.pth").write_text(f"{sysconfig.get_path('purelib')}\n{ROOT}\n")
+    # What a client needs of MLflow, and with it the lane's packages that it wants otherwise.
+    wanted = [f"mlflow-skinny=={version}", "--quiet", "--no-compile"]
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", *wanted]
+    installed = subprocess.run(pip, capture_output=True, text=True, check=False)
+    assert installed.returncode == 0, installed.stderr
+    done = subprocess.run(
+        [str(python), str(ROOT / "tests/compat/tracked_training.py"), str(ranks)],
+        env={**os.environ, "MLFLOW_TRACKING_URI": server.url},
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"MLflow {version}: all is there" in done.stdout
