@@ -112,7 +112,7 @@ def _horovod() -> list[Suite]:
     ours = as_ranks("horovod")
     files = {
         f"horovod-{name}": Path(source, "test", "parallel", f"test_{name}.py").absolute()
-        for name in ("torch", "process_sets_static", "timeline")
+        for name in ("torch", "timeline", "common", "adasum_pytorch")
     }
     tests = [
         Suite(name=name, here=ours, there=horovodrun, starts=(("tests", str(file)),))
