@@ -14,8 +14,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 
-def speak_https(server: HTTPServer, folder: Path) -> str:
-    """Makes a server of 127.0.0.1 speak HTTPS. Returns the file with its certificate."""
+def speak_https(server: HTTPServer, folder: Path, *, demands_certificate: bool = False) -> str:
+    """Makes a server of 127.0.0.1 speak HTTPS. Returns the file with its certificate.
+
+    Args:
+        server: The server.
+        folder: Where certificate and key go; one file, ``client.pem``, has both.
+        demands_certificate: Whether its clients must show that certificate.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
     now = datetime.datetime.now(datetime.UTC)
@@ -43,5 +49,11 @@ def speak_https(server: HTTPServer, folder: Path) -> str:
     )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate_file, key_file)
+    if demands_certificate:
+        (folder / "client.pem").write_bytes(certificate_file.read_bytes() + key_file.read_bytes())
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(certificate_file)
+        # Later versions refuse a client when it has begun to speak, in one of many ways.
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
     server.socket = context.wrap_socket(server.socket, server_side=True)
     return str(certificate_file)

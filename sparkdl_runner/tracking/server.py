@@ -155,14 +155,22 @@ def why_unreachable(uri: str, timeout_seconds: float = REQUEST_SECONDS) -> str |
         )
     except (OSError, ValueError) as error:
         reason = _origin(error)
-        trust = (
-            "; its certificate is not trusted here (MLFLOW_TRACKING_SERVER_CERT_PATH)"
-            if isinstance(reason, ssl.SSLError)
-            else ""
-        )
-        return f"{shown} does not answer: {_first_line(reason)}{trust}"
+        return f"{shown} does not answer: {_first_line(reason)}{_hint(error, reason)}"
     # Whoever says that health is none of our business is there, too.
     return None if answer.status_code < 500 else f"{shown} answers HTTP {answer.status_code}"
+
+
+def _hint(error: Exception, reason: BaseException) -> str:
+    """Which of the settings between a server and its client to look at, if it is one of them."""
+    from requests.exceptions import ProxyError, SSLError
+
+    if isinstance(error, ProxyError):
+        return "; that is the proxy (HTTPS_PROXY), which servers named in NO_PROXY need not"
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        return "; its certificate is not trusted here (MLFLOW_TRACKING_SERVER_CERT_PATH)"
+    if isinstance(error, SSLError):
+        return "; it may demand a certificate of its clients (MLFLOW_TRACKING_CLIENT_CERT_PATH)"
+    return ""
 
 
 def wait_for_server(uri: str, timeout_seconds: float, *, asked_every: float = 1.0) -> str | None:

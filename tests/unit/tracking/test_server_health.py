@@ -100,3 +100,24 @@ def test_a_private_certificate_counts_as_it_does_for_mlflows_client(
     # The doctor asks for a page that this server does not have: it has been let in.
     (found,) = check_server(uri, on_cluster=False, environment={variable: certificate})
     assert "not as MLflow does: HTTP 501" in found.found
+
+
+def test_a_server_that_demands_a_certificate_and_a_proxy_in_its_way(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate = speak_https(server, tmp_path, demands_certificate=True)
+    uri = f"https://{server.address}"
+    monkeypatch.setenv("MLFLOW_TRACKING_SERVER_CERT_PATH", certificate)
+    told = why_unreachable(uri)
+    assert told is not None
+    assert told.endswith("a certificate of its clients (MLFLOW_TRACKING_CLIENT_CERT_PATH)")
+    monkeypatch.setenv("MLFLOW_TRACKING_CLIENT_CERT_PATH", str(tmp_path / "client.pem"))
+    assert why_unreachable(uri) is None
+    for name in ("NO_PROXY", "no_proxy", "https_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    told = why_unreachable(uri)
+    assert told is not None
+    assert "that is the proxy (HTTPS_PROXY)" in told
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    assert why_unreachable(uri) is None
