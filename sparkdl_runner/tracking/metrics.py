@@ -54,3 +54,8 @@ def use(recorder: Recorder | None) -> None:
     """Makes ``log_metrics`` speak to ``recorder``."""
     global _recorder
     _recorder = recorder
+
+
+def newest_step() -> int:
+    """The last step that this rank has told a metric of; 0 where it has told none."""
+    return 0 if _recorder is None else _recorder.newest_step

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner import facts, world
-from sparkdl_runner.tracking import exported_graph
+from sparkdl_runner.tracking import exported_graph, metrics
 from sparkdl_runner.tracking.flavor_arguments import keeps_graphs, taken_by, version_of
 from sparkdl_runner.unwrapping import is_sharded, unwrapped
 
@@ -54,7 +54,7 @@ def log_model(
             ``torch.export.export`` takes it.
         name: What the model is called in the run.
         signature: Its inputs and outputs; by default they follow from the example.
-        step: The step that it was trained to.
+        step: The step that it was trained to; by default the last one of a metric.
         checkpoint: Where the checkpoint is that it is equal to; by default the newest one that a
             ``CheckpointManager`` of this process has committed.
         registered_model_name: Also registers it under this name.
@@ -96,6 +96,9 @@ def log_model(
         return None
     from mlflow.models import Model
 
+    if step is None:
+        # MLflow gives the model the run's metrics of its step, and of none would be the first.
+        step = metrics.newest_step() or None
     network = copy.deepcopy(network).to("cpu").eval()
     rows = _rows_of(input_example)
     names = _names_of(columns, rows)

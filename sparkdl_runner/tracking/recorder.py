@@ -81,6 +81,7 @@ class Recorder:
         self._epoch: int | None = None
         self._first: _Moment | None = None
         self._last: _Moment | None = None
+        self._newest_step = 0
         self._samples = 0
         self._latest: dict[str, float] = {}
         self._sending = threading.Lock()
@@ -97,6 +98,11 @@ class Recorder:
             resumable.register("metrics", self._get_state, self._put_state)
         self._thread = threading.Thread(target=self._run, name="sparkdl-recorder", daemon=True)
         self._thread.start()
+
+    @property
+    def newest_step(self) -> int:
+        """The last step that the function has told a metric of, here or by MLflow; 0 at first."""
+        return max(self._newest_step, self._last[0] if self._last else 0)
 
     def log_metrics(
         self,
@@ -224,6 +230,8 @@ class Recorder:
     def _see(self, name: str, value: float, step: int) -> None:
         # MLflow repeats a run's metrics for the model that it logs, also those of the driver.
         is_shown = not name.startswith(("system/", "samples_per_second"))
+        if is_shown:
+            self._newest_step = max(self._newest_step, step)
         if is_shown and (name in self._latest or len(self._latest) < MAX_LATEST):
             self._latest[name] = value
         if not math.isfinite(value) and name not in self._not_finite:

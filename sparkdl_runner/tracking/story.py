@@ -178,8 +178,8 @@ class Story:
         """The few that matter most: what they are of, and their values."""
         seconds = self.ended_at - self.began_at
         cards = [("time", f"{seconds / 60:.1f} min" if seconds > 120 else f"{seconds:.0f} s")]
-        if self.attempts:
-            cards.append(("last step", f"{max(one.step for one in self.attempts):,}"))
+        if step := max((one.step for one in self.attempts), default=0):
+            cards.append(("last step", f"{step:,}"))
         if rate := samples_per_second(self.totals.values()):
             cards.append(("samples/s", f"{rate:,.0f}"))
         for name, value in self.metrics.items():

@@ -55,6 +55,19 @@ def test_every_value_of_every_step_is_sent_in_order(make: Any) -> None:
     assert max(len(report["entries"]) for report in reports) <= 2000
 
 
+def test_a_model_is_of_the_newest_step_of_the_functions_own_metrics(make: Any) -> None:
+    recorder, _ = make()
+    assert metrics.newest_step() == 0
+    metrics.use(recorder)
+    assert metrics.newest_step() == 0
+    recorder.add([["metric", "accuracy", 0.5, 1_000, 3, {}]])
+    recorder.add([["metric", "accuracy", 0.4, 1_001, 2, {}]])
+    recorder.add([["metric", "system/cpu_utilization_percentage", 9.0, 1_002, 70, {}]])
+    assert metrics.newest_step() == 3
+    log(recorder, 4, loss=0.1)
+    assert metrics.newest_step() == 4
+
+
 def test_metrics_carry_the_milliseconds_at_which_they_were_said(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
