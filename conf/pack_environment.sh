@@ -128,8 +128,8 @@ wheel=$(echo "$work"/sparkdl_runner-*.whl)
 
 # ---- everything else, once ---------------------------------------------------------------------
 
-# Compiles what every training imports. To compile the rest, which is seven of eight files, would take
-# a minute and a sixth of the archive; hosts compile what they need of it.
+# Compiles what every training imports. The rest would take a minute more, and its hosts compile what
+# they need of it.
 compile_imported() {
     "$1" -I -W ignore - <<'END' || say "not all packages could be imported here; hosts compile them."
 import contextlib

@@ -17,6 +17,8 @@ def describe() -> dict[str, Any]:
 
     from sparkdl_runner import current_world
 
+    # Before Horovod opens its own.
+    inheritable = [fd for fd in range(3, 256) if _is_inheritable(fd)]
     hvd.init()
     world = current_world()
     mine = torch.tensor([[hvd.rank(), hvd.local_rank(), hvd.size(), os.getpid(), os.getppid()]])
@@ -28,7 +30,7 @@ def describe() -> dict[str, Any]:
         "modules": sorted(name for name in ("pyspark", "horovod", "torch") if name in sys.modules),
         "secrets": [name for name in os.environ if "SECRET" in name],
         "argv": sys.argv,
-        "inheritable": [fd for fd in range(3, 256) if _is_inheritable(fd)],
+        "inheritable": inheritable,
     }
 
 

@@ -69,7 +69,8 @@ def test_the_drivers_variables_and_module_path_reach_ranks(monkeypatch, tmp_path
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("NCCL_DEBUG", "WARN")
     monkeypatch.setenv("MY_TOKEN", "s3cret")
-    runner = DistributedRunner(num_proc=1, config=RunConfig(environment={"MY_FLAG": "1"}))
+    asked = RunConfig(environment={"MY_FLAG": "1"})
+    runner = DistributedRunner(num_proc=1, backend="horovod", config=asked)
     assert runner.run(look) == (["WARN", "1", None], 0)
 
 
