@@ -27,9 +27,10 @@ def ip(*arguments: str) -> None:
 
 def why_not() -> str | None:
     """Why this machine cannot make hosts, or None if it can."""
+    probe = f"sdl-probe-{os.getpid()}"  # Test processes that run side by side all look.
     try:
-        ip("netns", "add", "sdl-probe")
-        ip("netns", "delete", "sdl-probe")
+        ip("netns", "add", probe)
+        ip("netns", "delete", probe)
     except FileNotFoundError:
         return "there is no 'ip' command (Debian: apt-get install iproute2)"
     except subprocess.CalledProcessError as error:
