@@ -50,7 +50,7 @@ test: $(LANE:%=test-%)  ## lint and test both lanes; LANE=classic|modern, ARGS="
 # Side by side, since most of lint is one process that computes.
 quick: setup-classic  ## lint and the unit tests alone, in less than a minute
 	@$(MAKE) lint & lint=$$!; \
-	$(call in_lane,classic) -m pytest tests/unit --numprocesses=logical --maxprocesses=4 \
+	$(call in_lane,classic) -m pytest tests/unit --numprocesses=logical --maxprocesses=3 \
 	    --dist=loadfile $(ARGS); tests=$$?; \
 	wait $$lint && exit $$tests
 

@@ -74,7 +74,7 @@ try() {
             ;;
     esac
     MLFLOW_TRACKING_URI=$(cat "$folder/url") "$python" tests/compat/tracked_training.py || wrong=1
-    "$python" -m pytest tests/unit/tracking/test_plain_calls.py -q -p no:cacheprovider || wrong=1
+    "$python" -m pytest tests/integration/test_plain_calls.py -q -p no:cacheprovider || wrong=1
     return $wrong
 }
 

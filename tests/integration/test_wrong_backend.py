@@ -9,6 +9,8 @@ import pytest
 
 from sparkdl_runner.backends import get_backend
 
+pytestmark = [pytest.mark.integration, pytest.mark.one_lane]
+
 # What a worker does before the function is called, as rank 1, which serves nothing.
 JOIN = """
 import os, sys
