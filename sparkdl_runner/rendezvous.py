@@ -5,9 +5,9 @@ Horovod's C++ side (``http_store.cc`` of 0.28.1) speaks HTTP: ``PUT /scope/key``
 ``/scope/rank`` when a rank has finished with a scope. One request a connection. The values are
 opaque here: nothing is ever unpickled, unlike in Horovod's own servers (CVE-2024-10190).
 
-Who may speak: processes of the run's hosts, of this host those of our own user alone, that know the
-run's secret. It stands before each path, which Horovod's client allows: it makes its URLs of
-``HOROVOD_GLOO_RENDEZVOUS_ADDR``, a colon, the port, and the path.
+A caller must come from one of the run's hosts and know the attempt's secret; on this host it must
+also run as our own user. The secret is the first part of each path. Horovod's client allows that:
+its URLs are ``HOROVOD_GLOO_RENDEZVOUS_ADDR``, a colon, the port, and the path.
 
 A scope holds ``rank_K`` and ``K`` of each of its ranks. ``hvd.shutdown(); hvd.init()`` meets in the
 same scopes again, so what one meeting left must be gone before the next: else a rank would connect

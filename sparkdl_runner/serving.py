@@ -21,8 +21,8 @@ BACKLOG = 512
 class ServerThread(ABC):
     """Accepts connections until closed, each handled by ``handle`` and closed after it.
 
-    Where there are too many, the oldest goes that has not shown yet whose it is, so that strangers
-    cannot keep those out who belong here.
+    When there are too many connections, the oldest one that has not authenticated is closed, so
+    that strangers cannot keep the run's own processes out.
 
     Args:
         listener: A listening socket; the server owns it from ``start`` on.

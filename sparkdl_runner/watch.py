@@ -270,7 +270,7 @@ class Watch:
                 halted = [one for one in found if one[2]]  # The others wait for it.
                 return [(rank, sentence + state + ".") for rank, sentence, state in halted or found]
         limit = self.config.rendezvous_timeout_seconds
-        # That a rank was importing is no fault of its function's.
+        # Time in which a rank was still importing does not count.
         since_all_began = self.now() - max((rank.starting_at for rank in ranks), default=0.0)
         joining = [min(signs.joining_seconds, since_all_began) for _, signs, _ in seen if signs]
         if joining and not starting and max(joining) > limit:

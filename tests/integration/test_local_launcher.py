@@ -95,7 +95,7 @@ def test_each_rank_knows_its_world():
     assert told["world"]["size"] == told["world"]["local_size"] == 2
     assert told["world"]["backend"] == "horovod"
     assert told["modules"] == ["horovod", "torch"]
-    # What the function starts, by os.system also, must not hold the lines to the agent.
+    # A child of the function must not inherit the lines to the agent, not even by os.system.
     assert told["inheritable"] == []
     assert told["threads"] == str(max(1, len(os.sched_getaffinity(0)) // 2))
 

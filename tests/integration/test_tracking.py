@@ -231,7 +231,7 @@ def test_an_interrupted_training_is_killed_in_mlflow(server: TrackingServer, cli
 def test_no_metric_is_lost_while_the_server_is_down_or_stays_down(
     server: TrackingServer, client: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """What it has missed to the end of a training is said, and sent when that is resumed."""
+    """Metrics that never reached the server are named, and sent when the training is resumed."""
     steps = 1000
 
     def end(trainer: Any) -> None:
@@ -531,7 +531,7 @@ def test_the_mlflow_of_databricks_runtimes_tracks_a_training(
     python, packages = tmp_path / "venv/bin/python", tmp_path / "venv/lib"
     (site_packages,) = packages.glob("python*/site-packages")
     (site_packages / "lane.pth").write_text(f"{sysconfig.get_path('purelib')}\n{ROOT}\n")
-    # What a client needs of MLflow, and with it the lane's packages that it wants otherwise.
+    # MLflow's client alone, and those of its packages that the lane has in other versions.
     wanted = [f"mlflow-skinny=={version}", "--quiet", "--no-compile"]
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", *wanted]
     installed = subprocess.run(pip, capture_output=True, text=True, check=False)

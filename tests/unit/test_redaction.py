@@ -17,7 +17,7 @@ SECTION = SECURITY.partition("### What is taken for a secret")[2].partition("\n#
 ROWS = re.findall(r"^\| ([^|]+) \| `(.+?)` \| `(.+?)` \|$", SECTION, re.MULTILINE)
 NAMES = re.findall(r"`([^`]+)`", SECTION.partition("By its name")[2].partition("\n\n")[0])
 
-# What patterns begin with, end with, or repeat.
+# Pieces of the patterns, from which hypothesis makes hostile texts.
 PIECES = [
     *["://", ":", "@", "/", "?", "&", "=", '"', "'", "\\", " ", "\n", "a", "0", "A", "%"],
     *["http://", "sig=", "token", "'token': '", '"password": "', "bearer ", "authorization:"],
