@@ -21,6 +21,7 @@ from typing import Any
 
 from pyarrow import fs
 
+from sparkdl_runner.data.place import directory_url, running_session
 from sparkdl_runner.filesystem import (
     StorageOptions,
     join_url,
@@ -155,7 +156,8 @@ def sweep_leftovers(
     than the longest run takes.
 
     Args:
-        parent_url: The parent cache directory.
+        parent_url: The parent cache directory; an absolute path will do where all of Spark is on
+            this host.
         older_than_seconds: ``None`` leaves what was made on other machines alone.
         storage_options: As in :func:`~sparkdl_runner.filesystem.open_filesystem`.
 
@@ -164,6 +166,7 @@ def sweep_leftovers(
     """
     if older_than_seconds is not None and older_than_seconds <= 0:
         raise ValueError(f"older_than_seconds must be above 0, not {older_than_seconds}.")
+    parent_url = directory_url(parent_url, running_session())
     filesystem, parent = open_filesystem(parent_url, storage_options)
     removed = []
     for entry in filesystem.get_file_info(fs.FileSelector(parent, allow_not_found=True)):
@@ -181,7 +184,7 @@ def sweep_leftovers(
         except OSError as error:
             _log.warning("Cannot remove the leftover %s: %s", entry.base_name, error)
             continue
-        removed.append(join_url(normalize_url(parent_url), entry.base_name))
+        removed.append(join_url(parent_url, entry.base_name))
     return removed
 
 

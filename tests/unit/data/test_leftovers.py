@@ -57,6 +57,11 @@ def test_only_what_dead_processes_of_this_machine_left(tmp_path, dead_pid):
     assert all(path.exists() for path in elsewhere)
 
 
+def test_a_plain_path_means_this_host(tmp_path, dead_pid):
+    dead = made(tmp_path, pid=dead_pid)
+    assert sweep_leftovers(str(tmp_path)) == [f"file://{dead}"]
+
+
 def test_other_machines_go_by_age_and_only_if_asked(tmp_path, dead_pid):
     hour_ago = time.time() - 3600
     old = made(tmp_path, hostname="another-host", created_unix_seconds=hour_ago)
