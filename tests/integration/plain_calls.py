@@ -50,7 +50,7 @@ def write(rank: int, other: str) -> None:
     """What somebody's code does on every rank, without asking which one it is."""
     client = mlflow.MlflowClient()
     with mlflow.start_run(run_name="named in the function"):
-        mlflow.log_metric("plain", rank)
+        mlflow.log_metric("plain", rank, step=5)
         mlflow.log_params({"rate": 0.1})
         mlflow.log_text(f"by rank {rank}", "by.txt")
     mlflow.end_run()
@@ -69,7 +69,7 @@ def keep_model() -> str:
     network = LinearRegression().fit(rows, rows[:, 0])
     mlflow.sklearn.autolog(disable=True)
     log = mlflow.sklearn.log_model
-    options = {"name": "model", "step": 2, "pip_requirements": ["scikit-learn"]}
+    options = {"name": "model", "pip_requirements": ["scikit-learn"]}
     info = log(network, **taken_by(log, options))
     version = mlflow.register_model(info.model_uri, "new")
     mlflow.MlflowClient().set_registered_model_alias("new", "champion", version.version)
@@ -190,6 +190,8 @@ def main() -> None:
     told["refused"], _ = as_rank(1, "error", lambda: read(ours, other) and write(1, other))
     run, there = client.get_run(ours), mlflow.MlflowClient(tracking_uri=ELSEWHERE)
     told["ours"] = {**run.data.metrics, **run.data.params, "status": run.info.status}
+    outputs = getattr(run, "outputs", None)
+    told["steps"] = [one.step for one in outputs.model_outputs] if outputs else None
     told["text"] = Path(client.download_artifacts(ours, "by.txt")).read_text()
     told["other"] = client.get_run(other).data.metrics
     told["runs"] = len(client.search_runs([experiment_id]))

@@ -64,6 +64,10 @@ def test_only_rank_0_makes_models_of_the_run(told: dict[str, Any]) -> None:
     assert [str(one) for one in told["versions"]] == ["1"]
 
 
+def test_a_model_without_a_step_is_of_the_newest_one(told: dict[str, Any]) -> None:
+    assert told["steps"] == [5]
+
+
 def test_rank_0_may_choose_another_run(told: dict[str, Any]) -> None:
     found = dict(told["rank 0"]["chooses"])
     assert found.pop("name") == "chosen"
