@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from sparkdl_runner.gang import Gang
 from sparkdl_runner.loader_plans import LoaderPlans
-from sparkdl_runner.outcome import DIFFERS, Outcome
+from sparkdl_runner.outcome import DIFFERS, RETURNED, Outcome
 from sparkdl_runner.reports import Reports
 from sparkdl_runner.sink import Sink, write_lines
 from sparkdl_runner.vital_signs import VitalSigns
@@ -59,9 +59,14 @@ class Console(Sink):
         """Compares it with those of other ranks; a difference ends them all."""
         difference = self._plans.compare(world, plan)
         if difference is not None:
-            self.failed(
-                Outcome(world=world, status=DIFFERS, ended_at=time.time(), message=difference)
-            )
+            self.failed(_differs(world, difference))
+
+    def all_ended(self, outcomes: Sequence[Outcome]) -> None:
+        """Compares what only now has no counterpart any more."""
+        if all(outcome.status == RETURNED for outcome in outcomes):
+            found = self._plans.compare_left_over()
+            if found is not None:
+                self.failures.append(_differs(*found))
 
     def progress(self, world: World, report: dict[str, Any]) -> None:
         """Shows what is wrong, and passes the report on."""
@@ -87,6 +92,10 @@ class Console(Sink):
                     self._has_complained = True
                     told = f"a report of the ranks was not understood: {error!r:.300}"
                     print(f"sparkdl_runner: {told}", file=sys.stderr)
+
+
+def _differs(world: World, difference: str) -> Outcome:
+    return Outcome(world=world, status=DIFFERS, ended_at=time.time(), message=difference)
 
 
 def _write(stream: TextIO, world: World, lines: list[str]) -> None:

@@ -77,33 +77,70 @@ class LoaderPlans:
     """What the ranks of one attempt told.
 
     The plans of two ranks belong together where both made the loader at the same place, over the
-    same directory, for the same time. A loader that one rank alone makes has no counterpart.
+    same directory, for the same time. A loader that one rank alone makes has no counterpart; which
+    those are, and which were only made at another place, is known when all ranks have ended.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._plans: dict[tuple[str, str, int], dict[int, dict[str, Any]]] = {}
+        self._worlds: dict[int, World] = {}
         self._has_differed = False
 
     def compare(self, world: World, plan: Mapping[str, Any]) -> str | None:
         """Takes a rank's plan; returns the first difference to another's, to follow its name."""
         key = (str(plan["data"]), str(plan["place"]), int(plan["turn"]))
+        mine = {"order": plan["order"], "arguments": plan["arguments"], "place": key[1]}
         with self._lock:
+            self._worlds[world.rank] = world
             told = self._plans.setdefault(key, {})
-            told[world.rank] = {"order": plan["order"], "arguments": plan["arguments"]}
+            told[world.rank] = mine
             orders = [one["order"] for one in told.values()]
             if len(told) == world.size:
                 del self._plans[key]  # All have told; there may be one for every epoch.
             if self._has_differed or all(order == orders[0] for order in orders):
                 return None
             self._has_differed = True
-            found = _differences(told, "arguments") or _differences(told, "order")
-        return (
-            "reads its data in another order than other ranks, so that some rows would be read "
-            f"twice and others never: {'; '.join(found)}. Its loader is made in "
-            f"{key[1].partition(' < ')[0] or 'unknown code'}. Give all ranks the same. Where a "
-            "rank is to read all rows by itself, give cur_shard=0 and shard_count=1."
-        )
+            return _sentence(told, key[1])
+
+    def compare_left_over(self) -> tuple[World, str] | None:
+        """Compares the loaders that ranks made at different places, once all have returned.
+
+        Returns:
+            A rank that read as no other did, and what to follow its name.
+        """
+        left: dict[str, dict[int, list[dict[str, Any]]]] = {}
+        for (data, _, _), told in self._plans.items():
+            for rank, plan in told.items():
+                left.setdefault(data, {}).setdefault(rank, []).append(plan)
+        for by_rank in left.values():
+            # Where a rank has none left, the others read by themselves.
+            if len(by_rank) < next(iter(self._worlds.values())).size or self._has_differed:
+                continue
+            rank = min(by_rank, key=lambda one: (len(by_rank[one]), -one))
+            for mine in by_rank[rank]:
+                nearest = {
+                    other: min(plans, key=lambda plan: _distance(mine, plan))
+                    for other, plans in by_rank.items()
+                }
+                if any(plan["order"] != mine["order"] for plan in nearest.values()):
+                    return self._worlds[rank], _sentence(nearest, mine["place"])
+        return None
+
+
+def _sentence(told: Mapping[int, Mapping[str, Any]], place: str) -> str:
+    found = _differences(told, "arguments") or _differences(told, "order")
+    return (
+        "reads its data in another order than other ranks, so that some rows would be read "
+        f"twice and others never: {'; '.join(found)}. Its loader is made in "
+        f"{place.partition(' < ')[0] or 'unknown code'}. Give all ranks the same. Where a "
+        "rank is to read all rows by itself, give cur_shard=0 and shard_count=1."
+    )
+
+
+def _distance(one: Mapping[str, Any], other: Mapping[str, Any]) -> int:
+    """In how many settings two plans differ."""
+    return sum(one["order"][name] != other["order"].get(name) for name in one["order"])
 
 
 def _differences(told: Mapping[int, Mapping[str, Any]], part: str) -> list[str]:

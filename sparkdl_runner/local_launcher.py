@@ -167,7 +167,9 @@ def launch(
             stack.callback(console.watch.close)
             ends = [pool.submit(_wait, world, worker, console) for world, worker in ranks]
             pool.submit(_release, workers[0], ends[1:])
-            return with_failures([end.result() for end in ends], console.failures)
+            outcomes = [end.result() for end in ends]
+            console.all_ended(outcomes)
+            return with_failures(outcomes, console.failures)
         except BaseException:
             console.gang.stop()
             raise

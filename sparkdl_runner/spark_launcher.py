@@ -128,7 +128,10 @@ def launch(
         console.watch.start()
         stack.callback(console.watch.close)
         try:
-            return with_failures(job.result(), console.failures)
+            outcomes = job.result()
+            server.flush()  # What ranks told may still be on its way.
+            console.all_ended(outcomes)
+            return with_failures(outcomes, console.failures)
         except BaseException as error:
             # Spark may leave the other tasks a few seconds; their workers get none.
             console.gang.stop()

@@ -202,6 +202,18 @@ def test_a_rank_that_reads_in_an_order_of_its_own_ends_the_run(tmp_path):
         DistributedRunner(num_proc=-2, backend="torch").run(read)
 
 
+@LIGHT
+def test_loaders_that_each_rank_makes_on_a_line_of_its_own_are_compared_at_the_end():
+    def main():
+        from sparkdl_runner import loader_plans
+
+        seed = {"seed": current_world().rank}
+        loader_plans.tell("/x", f"train.py:{seed['seed']}", order=seed, arguments=seed)
+
+    with pytest.raises(WorkerFailedError, match="never: seed is 0 on rank 0, 1 on rank 1"):
+        HorovodRunner(np=-2).run(main)
+
+
 def test_an_exception_of_a_class_from_main_is_the_same_class_on_the_driver(tmp_path, no_torch):
     done = run_script(
         tmp_path,

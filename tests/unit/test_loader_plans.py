@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sparkdl_runner import loader_plans
@@ -9,7 +11,7 @@ from sparkdl_runner.console import Console
 from sparkdl_runner.errors import WorkerFailedError
 from sparkdl_runner.gang import Gang
 from sparkdl_runner.loader_plans import LoaderPlans, place_of_caller
-from sparkdl_runner.outcome import RETURNED, Outcome, root_cause, to_error, with_failures
+from sparkdl_runner.outcome import RETURNED, STOPPED, Outcome, root_cause, to_error, with_failures
 from sparkdl_runner.world import Peer, assign_ranks
 
 WORLDS = assign_ranks(
@@ -79,6 +81,46 @@ def test_a_difference_ends_the_run_though_all_ranks_have_returned():
     error = to_error(cause, outcomes)
     assert isinstance(error, WorkerFailedError)
     assert str(error).startswith("Rank 1 of 3 on host h reads its data in another order than")
+
+
+def told_by(*lists: list[dict[str, object]]) -> LoaderPlans:
+    """What is left when as many ranks have returned, each of which told a list of plans."""
+    plans = LoaderPlans()
+    worlds = [replace(WORLDS[rank], size=len(lists)) for rank in range(len(lists))]
+    for turn in range(max(map(len, lists))):
+        for world, mine in zip(worlds, lists, strict=True):
+            if turn < len(mine):
+                assert plans.compare(world, mine[turn]) is None
+    return plans
+
+
+def test_loaders_made_on_other_lines_are_compared_at_the_end():
+    same = told_by([plan("train.py:3", seed=4)], [plan("train.py:5", seed=4)])
+    assert same.compare_left_over() is None
+    look, mine = plan("train.py:2", lanes=2), plan("train.py:3", seed=4)
+    found = told_by([look, mine], [plan("train.py:5", seed=5)]).compare_left_over()
+    assert found is not None
+    world, sentence = found
+    assert world.rank == 1
+    assert "seed is 4 on rank 0, 5 on rank 1. Its loader is made in train.py:5." in sentence
+
+
+def test_what_some_ranks_read_by_themselves_is_compared_with_none_at_the_end_either():
+    of_rank_0 = [plan("train.py:2", seed=1), plan("train.py:3", lanes=2), plan()]
+    assert told_by(of_rank_0, [plan()]).compare_left_over() is None
+    others = [plan("train.py:4", seed=7)]
+    assert told_by(of_rank_0[:1], others, []).compare_left_over() is None
+    elsewhere = [{**plan("train.py:4", seed=7), "data": "/y"}]
+    assert told_by(of_rank_0[:1], elsewhere).compare_left_over() is None
+
+
+def test_a_difference_found_at_the_end_is_an_error_where_all_returned():
+    for status, failures in ((RETURNED, 1), (STOPPED, 0)):
+        console = Console(show_output=False)
+        console.loader_plan(replace(WORLDS[0], size=2), plan("train.py:3"))
+        console.loader_plan(replace(WORLDS[1], size=2), plan("train.py:5", seed=1))
+        console.all_ended([Outcome(world=WORLDS[0], status=status, ended_at=0.0)])
+        assert [one.world.rank for one in console.failures] == [1] * failures
 
 
 def open_loader() -> str:
