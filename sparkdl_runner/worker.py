@@ -41,7 +41,11 @@ from sparkdl_runner.outcome import (
     RETURNED,
 )
 from sparkdl_runner.tracking import rank as tracking
-from sparkdl_runner.worker_environment import beside_own, extra_search_path
+from sparkdl_runner.worker_environment import (
+    beside_own,
+    complete_search_path,
+    search_path_for_children,
+)
 
 
 def main() -> None:
@@ -55,6 +59,7 @@ def main() -> None:
     parser.add_argument("--listener-fd", type=int)
     arguments = parser.parse_args()
 
+    complete_search_path()
     guard_pid = lifeline.die_with_agent(arguments.lifeline_fd, arguments.agent_pid)
     # What the function starts must not hold these, or their closing would go unseen.
     for fd in (arguments.control_fd, arguments.listener_fd):
@@ -73,9 +78,7 @@ def main() -> None:
         return  # The agent gave up before the run began.
     os.environ.update(beside_own(envelope.environment, os.environ))
     added = [path for path in envelope.search_path if _is_new(path)]
-    # What the function starts finds them as well.
-    found = dict.fromkeys([*extra_search_path(sys.path), *extra_search_path(added)])
-    os.environ["PYTHONPATH"] = os.pathsep.join(found)
+    os.environ["PYTHONPATH"] = search_path_for_children(added)
     sys.path += added
     world.enter_world(envelope.world)
     driver_log.connect(line)

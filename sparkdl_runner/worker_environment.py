@@ -46,6 +46,10 @@ _DEFAULTS = ("NCCL_SOCKET_IFNAME", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
 _AT_LEAST = ("HOROVOD_GLOO_TIMEOUT_SECONDS",)
 
 
+# In a worker's environment: folders to put first on its search path once Python has started.
+LATER_PATH = "SPARKDL_RUNNER_LATER_PATH"
+
+
 def driver_variables(asked: Mapping[str, str] | Sequence[str] | None) -> dict[str, str]:
     """The variables that the driver gives to its ranks.
 
@@ -86,8 +90,41 @@ def worker_environment(
     if overrule or "OMP_NUM_THREADS" not in environment:
         environment["OMP_NUM_THREADS"] = str(threads)
     environment |= variables
-    environment["PYTHONPATH"] = os.pathsep.join(extra_search_path(sys.path))
+    ahead = extra_search_path(sys.path)
+    hiding = [path for path in ahead if _hides_standard_modules(path)]
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in ahead if path not in hiding)
+    environment[LATER_PATH] = os.pathsep.join(hiding)
     return environment
+
+
+def complete_search_path() -> None:
+    """Adds, in a worker that has started, what would have kept Python from starting.
+
+    A script's folder counts for Python, too, only once it has started: a ``types.py`` there does no
+    harm then.
+    """
+    later = os.environ.pop(LATER_PATH, "")
+    sys.path[:0] = [path for path in later.split(os.pathsep) if path]
+
+
+def search_path_for_children(added: Sequence[str]) -> str:
+    """The ``PYTHONPATH`` by which what a worker starts finds the same modules.
+
+    Args:
+        added: What was added to the worker's own path.
+    """
+    found = dict.fromkeys([*extra_search_path(sys.path), *extra_search_path(added)])
+    return os.pathsep.join(path for path in found if not _hides_standard_modules(path))
+
+
+def _hides_standard_modules(folder: str) -> bool:
+    """Whether a folder has modules named like those of Python's own that a process imports."""
+    try:
+        names = os.listdir(folder)
+    except OSError:  # An archive.
+        return False
+    modules = {name.removesuffix(".py") for name in names if name.endswith(".py")}
+    return any(name in sys.modules for name in modules & sys.stdlib_module_names)
 
 
 def beside_own(environment: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:

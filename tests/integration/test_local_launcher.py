@@ -215,6 +215,7 @@ def test_loaders_that_each_rank_makes_on_a_line_of_its_own_are_compared_at_the_e
 
 
 def test_an_exception_of_a_class_from_main_is_the_same_class_on_the_driver(tmp_path, no_torch):
+    (tmp_path / "types.py").touch()  # Beside a script this does no harm: nor in its ranks.
     done = run_script(
         tmp_path,
         """

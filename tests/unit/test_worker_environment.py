@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -12,10 +13,13 @@ import sparkdl_runner
 from sparkdl_runner import RunConfig
 from sparkdl_runner.tracking import description
 from sparkdl_runner.worker_environment import (
+    LATER_PATH,
     beside_own,
+    complete_search_path,
     driver_search_path,
     driver_variables,
     extra_search_path,
+    search_path_for_children,
     worker_environment,
 )
 
@@ -52,6 +56,28 @@ def test_this_package_is_found_where_the_search_path_was_only_appended_to(monkey
     assert extra_search_path([str(tmp_path), "/behind", home]) == [home]
     (tmp_path / "project.pth").write_text(f"import sys\n{home}\n")
     assert extra_search_path([str(tmp_path), "/behind", home]) == []
+
+
+def test_a_module_named_like_one_of_pythons_own_keeps_no_worker_from_starting(
+    monkeypatch, tmp_path
+):
+    script, plain = tmp_path / "script", tmp_path / "plain"
+    for folder in (script, plain):
+        folder.mkdir()
+    (script / "types.py").write_text("raise ImportError('not this one')")
+    (plain / "test.py").touch()  # Of that name as well, and nobody imports it.
+    own = [*sys.path]
+    monkeypatch.setattr(sys, "path", [str(script), str(plain), *own])
+    environment = worker_environment(threads=1, variables={})
+    assert str(plain) in environment["PYTHONPATH"]
+    assert str(script) not in environment["PYTHONPATH"]
+    monkeypatch.setattr(sys, "path", own[:])
+    monkeypatch.setenv(LATER_PATH, environment[LATER_PATH])
+    complete_search_path()
+    assert sys.path == [str(script), *own]
+    assert LATER_PATH not in os.environ
+    assert str(script) not in search_path_for_children([str(plain)])
+    assert str(plain) in search_path_for_children([str(plain)])
 
 
 @pytest.fixture
