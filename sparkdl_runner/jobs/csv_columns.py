@@ -9,6 +9,9 @@ if TYPE_CHECKING:
 
 # Of a column's values; where fewer are numbers, it may well be meant as a text.
 _MOSTLY = 0.9
+# Where all others are words for a missing value, half of them will do.
+_HALF = 0.5
+_MISSING = ("n/a", "na", "#n/a", "null", "none", "nil", "missing", "unknown", "-", "--", "?", ".")
 
 
 class SpoiltColumn(NamedTuple):
@@ -22,7 +25,9 @@ class SpoiltColumn(NamedTuple):
 
 
 def spoilt_column(frame: DataFrame) -> SpoiltColumn | None:
-    """The first column of texts that are numbers nearly all. Reads the rows once, if there is one.
+    """The first column of texts that are numbers, but for a few or for words for a missing value.
+
+    Reads the rows once, if there is a column of texts.
 
     Args:
         frame: As a reader that finds types for itself has made it.
@@ -36,15 +41,17 @@ def spoilt_column(frame: DataFrame) -> SpoiltColumn | None:
     for name in texts:
         column = f"`{name.replace('`', '``')}`"
         is_text = F.expr(f"{column} is not null and try_cast(trim({column}) as double) is null")
+        is_missing = F.lower(F.trim(F.expr(column))).isin(*_MISSING)
         sums += [
             F.count(F.expr(column)),
             F.count(F.when(is_text, 1)),
+            F.count(F.when(is_missing, 1)),
             F.min(F.when(is_text, F.expr(column))),
         ]
     counts = tuple(frame.agg(*sums).first() or ())
-    for name, count, odd, example in zip(
-        texts, counts[::3], counts[1::3], counts[2::3], strict=True
-    ):
-        if odd and count - odd >= _MOSTLY * count:
+    for place, name in enumerate(texts):
+        count, odd, missing, example = counts[4 * place : 4 * place + 4]
+        least = _HALF if odd == missing else _MOSTLY
+        if odd and count - odd >= least * count:
             return SpoiltColumn(name, odd, example)
     return None

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from sparkdl_runner.jobs import command, convert, train
+from sparkdl_runner.jobs.csv_columns import spoilt_column
 
 ROOT = Path(__file__).parents[3]
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -76,6 +77,24 @@ def test_a_csv_file_is_read_with_its_header_and_its_types(
     as_text = f"{{path: {small}, options: {{inferschema: false}}}}"
     assert call(convert.JOB, "--source", as_text, "--output", tmp_path / "text") == 0
     assert converted_types(spark, tmp_path / "text") == [("amount", "string"), ("day", "string")]
+
+
+@pytest.mark.parametrize(
+    ("values", "odd"),
+    [
+        (["1", "2", "n/a"], 1),
+        (["1", "2.5", "-", "NA", " 4"], 2),
+        (["1", "n/a", "n/a"], None),
+        (["1", "2", "3a"], None),
+        (["1"] * 19 + ["3a"], 1),
+        (["1", "2", None], None),
+    ],
+)
+def test_a_column_of_numbers_with_words_for_a_missing_value(
+    spark: Any, values: list[str | None], odd: int | None
+) -> None:
+    found = spoilt_column(spark.createDataFrame([(one,) for one in values], "`a b` string"))
+    assert (found and (found.name, found.texts)) == (odd and ("a b", odd))
 
 
 def test_a_csv_file_without_a_header_loses_no_row(
