@@ -11,6 +11,10 @@ from sparkdl_runner.data.plan import Order, Tail
 
 # Of 10 sorted labels, a batch from so many row groups has 9.8 on average.
 ENOUGH_ROW_GROUPS = 32
+# What each row that is held takes besides its values.
+PLACE_BYTES = 16
+# What docs/data.md promises.
+MOST_OF_BUDGET = 1.3
 
 
 def warn(
@@ -39,6 +43,7 @@ def warn(
         _no_step(order, tail),
         _many_lanes(budget, lanes),
         _large_row_groups(budget),
+        _narrow_rows(order, budget, lanes, world_size),
         _sorted(manifest, layout, order, lanes),
     ]
     for sentence in sentences:
@@ -75,6 +80,20 @@ def _large_row_groups(budget: Budget) -> str | None:
         f"{budget.memory_budget_bytes:,} for its data, and not {DEFAULT_BYTES:,} as usual. Convert "
         "with a smaller parquet_row_group_size_bytes, or give memory_budget_bytes, which mixes "
         f"fewer rows: from {budget.least_bytes:,} on."
+    )
+
+
+def _narrow_rows(order: Order, budget: Budget, lanes: int, world_size: int) -> str | None:
+    # Rows of the blocks in use and of the next ones.
+    held = min(order.rows // world_size, 2 * lanes * order.block_rows)
+    expected = budget.bytes_for(lanes)
+    taken = expected + PLACE_BYTES * held
+    if taken <= MOST_OF_BUDGET * expected:
+        return None
+    return (
+        f"A row takes {budget.row_bytes} bytes, and {PLACE_BYTES} more for its place in the order: "
+        f"about {taken:,} bytes will be used, and not {expected:,}. Where that is too much, give a "
+        "smaller memory_budget_bytes."
     )
 
 

@@ -72,6 +72,16 @@ def test_a_sorted_table_that_mixes_badly_is_told_of(sorted_table: tuple[Path, Ma
     assert "mixes about 1 of its 60" in sentence
 
 
+def test_rows_of_few_bytes_that_take_more_than_the_budget_are_told_of(tmp_path: Path) -> None:
+    manifest = one(tmp_path, pa.table({"id": np.arange(ROWS)}), GROUP)
+    least = 4 * 8 * GROUP * 8  # bytes: eight lanes, each with a block of one row group
+    (sentence,) = said(tmp_path, manifest, memory_budget_bytes=least)
+    # 800 rows in use and about to be used, of 8 bytes each, and 16 for the place of each.
+    assert sentence.startswith("A row takes 8 bytes, and 16 more for its place in the order: about")
+    assert f"about {least + 16 * 800:,} bytes will be used, and not {least:,}." in sentence
+    assert said(tmp_path, manifest) == [], "all rows together are few"
+
+
 def test_a_default_budget_that_grew_with_the_row_groups_is_told_of(
     sorted_table: tuple[Path, Manifest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
