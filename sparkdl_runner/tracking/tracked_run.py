@@ -42,6 +42,8 @@ from sparkdl_runner.world import World
 # How often is told how fast ranks are: often at first, and less and less in a long training.
 FIRST_TELL_SECONDS, MOST_TELL_SECONDS = 2.0, 60.0
 TELLS_BEFORE_SLOWER = 200
+# How long our own parameters wait for those of the function, which a page then shows first.
+OWN_SECONDS = 30.0
 UPLOAD_SECONDS = 600.0
 # What MLflow notes of who runs a program, which in a rank would be the worker's own file.
 _SOURCE_TAGS = ("mlflow.source.", "mlflow.databricks.")
@@ -78,6 +80,8 @@ class TrackedRun(Reports):
         self._delivery = Delivery(self._spool, TrackingServer(opened.uri, self.run_id))
         self._ranks = RanksHeard()
         self._attempts: list[Attempt] = []
+        self._own: list[Entry] = []
+        """Parameters that nobody but us asked for, and that have yet to be said."""
         self._problems: list[str] = []
         self._told_of_trouble = 0.0
         self._closed = threading.Event()
@@ -140,7 +144,7 @@ class TrackedRun(Reports):
     ) -> None:
         """Logs what is known before ranks start: parameters, tags, data sets."""
         self._journal.begin_attempt(self.first_attempt)
-        self._say(description.parameters(num_proc=num_proc, backend=backend, config=config))
+        self._own += description.parameters(num_proc=num_proc, backend=backend, config=config)
         self._say(description.tags(self._settings.tags, application_id))
         for name, converter in converters.items():
             # A page without it is better than no training.
@@ -198,12 +202,14 @@ class TrackedRun(Reports):
 
     def progress(self, world: World, report: dict[str, Any]) -> None:
         """See ``Reports.progress``."""
-        if placement := self._ranks.hear(world, report):
-            self._say(placement)
-        if report["entries"]:
-            self._say(report["entries"])
-            names = [entry[2] for entry in report["entries"] if entry[:2] == ["tag", NAME_TAG]]
+        self._own += self._ranks.hear(world, report)
+        entries = report["entries"]
+        if entries:
+            self._say(entries)
+            names = [entry[2] for entry in entries if entry[:2] == ["tag", NAME_TAG]]
             self._run_name = names[-1] if names else self._run_name
+        if any(entry[0] in ("param", "metric") for entry in entries):
+            self._say_own()
 
     def host_metrics(self, world: World, values: dict[str, float]) -> None:
         """See ``Reports.host_metrics``."""
@@ -247,6 +253,7 @@ class TrackedRun(Reports):
         self._closed.set()
         if self._teller.is_alive():
             self._teller.join()
+        self._say_own()
         self._say([*self._ranks.entries(), *self._ranks.last_entries()])
         wrong = wait_for_server(self._opened.uri, seconds)
         left = self._delivery.close(max(1.0, deadline - time.monotonic()) if wrong is None else 0)
@@ -314,11 +321,18 @@ class TrackedRun(Reports):
     def _say(self, entries: list[Entry]) -> None:
         self._spool.put(self._journal.admit(entries))
 
+    def _say_own(self) -> None:
+        own, self._own = self._own, []
+        if own:
+            self._say(own)
+
     def _tell(self) -> None:
         """Tells how fast ranks are, and that this driver lives."""
         began = time.monotonic()
         tell_at, renew_at = began + FIRST_TELL_SECONDS, began + RENEW_SECONDS
         while not self._closed.wait(1.0):
+            if time.monotonic() >= began + OWN_SECONDS:
+                self._say_own()
             if time.monotonic() >= tell_at:
                 self._say(self._ranks.entries())
                 pause = (time.monotonic() - began) / TELLS_BEFORE_SLOWER

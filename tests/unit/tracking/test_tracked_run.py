@@ -7,13 +7,30 @@ from types import SimpleNamespace
 from sparkdl_runner.tracking.tracked_run import TrackedRun
 
 
-def test_the_name_that_rank_0_gave_the_run_last_is_its_name() -> None:
-    said: list[object] = []
+def listening(said: list[object], own: list[object]) -> SimpleNamespace:
     run = SimpleNamespace(
         _run_name="of the driver",
         _say=said.append,
+        _own=own,
         _ranks=SimpleNamespace(hear=lambda world, report: []),
     )
+    run._say_own = lambda: TrackedRun._say_own(run)
+    return run
+
+
+def test_parameters_of_the_function_come_before_our_own() -> None:
+    for first in (["param", "lr", "0.1"], ["metric", "loss", 1.0, 0, 1, {}]):
+        said: list[object] = []
+        own: list[object] = [["param", "num_proc", "2"]]
+        run = listening(said, own)
+        for entries in ([], [["tag", "a", "1"]], [first], [["param", "epochs", "3"]]):
+            TrackedRun.progress(run, None, {"entries": entries})
+        assert said == [[["tag", "a", "1"]], [first], own, [["param", "epochs", "3"]]]
+
+
+def test_the_name_that_rank_0_gave_the_run_last_is_its_name() -> None:
+    said: list[object] = []
+    run = listening(said, [])
     renamed = [["tag", "mlflow.runName", name] for name in ("first", "last")]
     for entries, name in (
         ([["param", "a", "1"]], "of the driver"),
