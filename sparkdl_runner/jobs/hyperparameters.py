@@ -13,7 +13,9 @@ from sparkdl_runner.errors import ConfigError
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
-def check_kinds(main: Callable[..., Any], given: Mapping[str, Any], place: str) -> None:
+def check_kinds(
+    main: Callable[..., Any], given: Mapping[str, Any], place: str, key: str = "hyperparameters"
+) -> None:
     """Refuses a text for a number, before anything is started for it.
 
     What a function takes is what its annotations say, or the defaults of arguments without one.
@@ -22,6 +24,7 @@ def check_kinds(main: Callable[..., Any], given: Mapping[str, Any], place: str) 
         main: The function.
         given: Its arguments, by name.
         place: What a person calls the function.
+        key: Where in the settings they are.
 
     Raises:
         ConfigError: A value is of another kind.
@@ -40,7 +43,7 @@ def check_kinds(main: Callable[..., Any], given: Mapping[str, Any], place: str) 
         kind = _kind(hints.get(name), parameters[name].default)
         if kind is not None and not _is_of(value, kind):
             raise ConfigError(
-                f"hyperparameters.{name} is {value!r}; {place} takes {_WORDS[kind]} there "
+                f"{key}.{name} is {value!r}; {place} takes {_WORDS[kind]} there "
                 f"({parameters[name]})."
             )
 

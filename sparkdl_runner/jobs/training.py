@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -87,14 +87,16 @@ class Training:
 
 
 @contextmanager
-def prepared(settings: TrainSettings, also: Iterable[str] = ()) -> Iterator[Training]:
+def prepared(
+    settings: TrainSettings, searched: Mapping[str, Sequence[Any]] | None = None
+) -> Iterator[Training]:
     """Checks everything, starts Spark where it is needed, and converts the data.
 
     What was converted is deleted at the end, and the session that was started is stopped.
 
     Args:
         settings: Of the training.
-        also: Arguments of the function that it will be given besides.
+        searched: Arguments that the function will be given besides, and values for each.
 
     Raises:
         ConfigError: Something that the settings name is not there, or does not fit. No task has
@@ -102,6 +104,10 @@ def prepared(settings: TrainSettings, also: Iterable[str] = ()) -> Iterator[Trai
     """
     main, of_example = _function(settings)
     check_kinds(main, settings.hyperparameters, _place(settings))
+    also = list(searched or ())
+    for name, values in (searched or {}).items():
+        for value in values:
+            check_kinds(main, {name: value}, _place(settings), "tune.search_space")
     resumed_url = None
     if settings.tracking:
         mlflow_run.use(settings.tracking)

@@ -36,7 +36,8 @@ def run(settings: TuneSettings) -> None:
         ) from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     search = settings.tune
-    with prepared(settings, also=search.search_space) as training:
+    also = {name: choice.examples for name, choice in search.search_space.items()}
+    with prepared(settings, also) as training:
         study = optuna.create_study(
             direction=search.direction, sampler=optuna.samplers.TPESampler(seed=search.seed)
         )

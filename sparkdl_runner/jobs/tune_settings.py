@@ -33,6 +33,14 @@ class Choice(Settings):
                 raise ValueError("log needs a low above 0 and no step")
         return self
 
+    @property
+    def examples(self) -> list[Any]:
+        """Values of each kind that is drawn."""
+        if self.choices is not None:
+            return self.choices
+        ends = [self.low, self.high]
+        return ends if all(isinstance(end, int) for end in ends) else [float(self.low or 0)]
+
     def draw(self, trial: Any, name: str) -> Any:
         """Draws a value: a whole number where both ends are."""
         if self.choices is not None:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from sparkdl_runner.errors import ConfigError
-from sparkdl_runner.jobs import tune
+from sparkdl_runner.jobs import training, tune
 from sparkdl_runner.jobs.settings import load
 from sparkdl_runner.jobs.tune_settings import Choice, TuneSettings
 from sparkdl_runner.tracking import Tracking
@@ -84,3 +84,33 @@ def test_as_many_trials_at_once_as_have_slots(monkeypatch, num_proc, parallel, a
         search = tune._Search(settings, SimpleNamespace(spark=found), study=None)
         assert search._parallel() == expected
     assert search._tracking == Tracking()
+
+
+def train(epochs: int, rate: float = 0.1, name: str = "") -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("space", "told"),
+    [
+        ({"epochs": {"choices": [1, "abc"]}}, "tune.search_space.epochs is 'abc'; m:f takes a"),
+        ({"epochs": {"low": 1, "high": 2.5}}, "search_space.epochs is 1.0; m:f takes a whole"),
+        ({"epochs": {"low": 1, "high": 2}, "rate": {"choices": ["o.1"]}}, "rate is 'o.1'"),
+        (
+            {"epochs": {"choices": [1]}, "rate": {"low": 1, "high": 2}, "nam": {"choices": ["a"]}},
+            "did you mean 'name'",
+        ),
+    ],
+)
+def test_values_that_the_function_does_not_take_are_refused_at_once(monkeypatch, space, told):
+    settings = {
+        "function": "m:f",
+        "num_proc": -1,
+        "mlflow": {"experiment": "x"},
+        "tune": {"metric": "accuracy", "search_space": space},
+    }
+    monkeypatch.setattr(training, "_function", lambda _: (train, None))
+    monkeypatch.setattr(training.mlflow_run, "use", lambda _: None)
+    with pytest.raises(ConfigError) as raised:
+        tune.run(load(TuneSettings, None, settings))
+    assert told in str(raised.value)
