@@ -39,7 +39,6 @@ class Feed:
         transform: Applied to each batch, before it goes to a device.
         start: Where to begin.
         end_epoch: The epoch not to enter any more; None for no end.
-        ahead: Chunks that may wait for the caller.
     """
 
     def __init__(
@@ -50,7 +49,6 @@ class Feed:
         transform: Transform | None,
         start: Position,
         end_epoch: int | None,
-        ahead: int,
     ) -> None:
         self._chunker = chunker
         self._memory = memory
@@ -58,7 +56,8 @@ class Feed:
         self._start = start
         self._end_epoch = end_epoch
         self._stopping = threading.Event()
-        self._queue: queue.Queue[_Delivery | BaseException | None] = queue.Queue(max(1, ahead))
+        # One chunk waits for the caller while the next one is made; the budget counts on it.
+        self._queue: queue.Queue[_Delivery | BaseException | None] = queue.Queue(1)
         self._thread = threading.Thread(target=self._run, name="sparkdl-feed", daemon=True)
 
     def batches(self) -> Iterator[tuple[int, int, Batch]]:

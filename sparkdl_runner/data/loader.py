@@ -325,7 +325,6 @@ class ArrowLoader:
             transform=self._transform,
             start=self._position,
             end_epoch=end_epoch,
-            ahead=1,
         )
         self._feed = feed
         steps = self.steps_per_epoch
