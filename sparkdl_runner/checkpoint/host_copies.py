@@ -21,14 +21,12 @@ class HostCopies:
         self._buffers: dict[Any, list[torch.Tensor]] = {}
         self._last: dict[Any, list[torch.Tensor]] = {}
         self._taken: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
-        self._devices: set[torch.device] = set()
         self.size_bytes = 0
 
     def begin(self) -> None:
         """From now on buffers of the last save are written to again."""
         self._last, self._buffers = self._buffers, {}
         self._taken = {}
-        self._devices = set()
         self.size_bytes = 0
 
     def take(self, value: Any) -> Any:
@@ -53,7 +51,7 @@ class HostCopies:
         """Waits until all copies are whole, and lets go of buffers that were not used again."""
         import torch
 
-        for device in self._devices:
+        for device in {source.device for source, _ in self._taken.values() if source.is_cuda}:
             torch.cuda.current_stream(device).synchronize()
         self._taken = {}
         self._last = {}
@@ -81,8 +79,6 @@ class HostCopies:
                 tensor.shape, strides, dtype=tensor.dtype, pin_memory=pinned
             )
         buffer.copy_(tensor, non_blocking=pinned)
-        if pinned:
-            self._devices.add(tensor.device)
         self._buffers.setdefault(like, []).append(buffer)
         # The source is kept, so that no other tensor of this save can have its place.
         self._taken[place] = (tensor, buffer)
