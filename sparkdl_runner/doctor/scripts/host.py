@@ -125,13 +125,13 @@ def gpus(seconds: float) -> dict[str, Any]:
     """What the driver's own tool says: GPUs, or why there are none."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
-        return {"gpus": [], "tool": False}
+        return {"gpus": []}
     code, output, words = run([tool, f"--query-gpu={GPU_FIELDS}", "--format=csv,noheader"], seconds)
     if code is None:
-        return {"gpus": [], "tool": True, "error": f"nvidia-smi did not answer within {seconds} s"}
+        return {"gpus": [], "error": f"nvidia-smi did not answer within {seconds} s"}
     rows = [[cell.strip() for cell in line.split(",")] for line in output.splitlines()]
     found = [dict(zip(GPU_FIELDS.split(","), row)) for row in rows if len(row) == 4]  # noqa: B905
-    answer: dict[str, Any] = {"gpus": found, "tool": True}
+    answer: dict[str, Any] = {"gpus": found}
     if code != 0 or not found:
         answer["error"] = (output + words).strip()[:300] or f"nvidia-smi ended with {code}"
     return answer

@@ -33,7 +33,7 @@ def facts(**changes: Any) -> dict[str, Any]:
         "open_files": 4096,
         "servers": {},
         "folders": {},
-        "gpus": {"gpus": [], "tool": False},
+        "gpus": {"gpus": []},
         "native": {
             "torch": {"version": "2.13.0+cpu", "cuda": None, "gpus": 0},
             "horovod": {"gloo": True, "nccl": False, "cuda": False, "mpi": False, "rocm": False},

@@ -122,7 +122,7 @@ def gpus(*names: str, **changes: Any) -> dict[str, Any]:
         {"index": str(at), "uuid": f"GPU-{at}", "name": name, "driver_version": "470.42"}
         for at, name in enumerate(names)
     ]
-    return facts(gpus={"gpus": rows, "tool": True, **changes})
+    return facts(gpus={"gpus": rows, **changes})
 
 
 def test_one_host_without_a_gpu():
