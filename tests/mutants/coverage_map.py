@@ -15,6 +15,10 @@ from mutants.operators import Mutant
 from mutants.tree import ROOT, Tree, digest
 
 PACKAGE = "sparkdl_runner"
+# Scripts that are given to another Python as text, where coverage does not know them: any test that
+# asks this module for the text may run any line.
+_SCRIPTS = f"{PACKAGE}/doctor/scripts"
+_TEXT_OF_SCRIPTS = f"{_SCRIPTS}/__init__.py"
 _INPUTS = (PACKAGE, "tests", "jobs", "conf", "setup.cfg")
 # The processes that tests start read this too. Coverage's own `patch = subprocess` would hand them
 # the settings of the first process, and with them its context.
@@ -50,15 +54,20 @@ class CoverageMap:
         """The tests to try, a file's together, the quickest files first.
 
         Those that run the line. Where it is run by no test that is known (by an import, or in a
-        process that was killed or forked by a JVM), those that run anything of the file, up to
-        ``limit_seconds`` in all.
+        process that was killed, was forked by a JVM or was given it as text), those that run
+        anything of the file or ask for its text, up to ``limit_seconds`` in all.
         """
-        of_file = self.lines.get(mutant.file, {})
+        known = self.lines.get(mutant.file, {})
         changed = [str(line) for line in range(mutant.line, mutant.last_line + 1)]
-        exact = {test for line in changed for test in of_file.get(line, ())}
-        if exact and not mutant.at_import:
+        exact = {test for line in changed for test in known.get(line, ())}
+        is_script = mutant.file.startswith(_SCRIPTS)
+        if exact and not mutant.at_import and not is_script:
             return self._in_order(exact)
-        return self._in_order({test for tests in of_file.values() for test in tests}, limit_seconds)
+        files = [mutant.file, _TEXT_OF_SCRIPTS] if is_script else [mutant.file]
+        near = {
+            test for file in files for tests in self.lines.get(file, {}).values() for test in tests
+        }
+        return self._in_order(near, limit_seconds)
 
     def _in_order(self, tests: Iterable[str], limit_seconds: float = float("inf")) -> list[str]:
         left, chosen = limit_seconds, list[str]()

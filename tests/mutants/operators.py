@@ -132,6 +132,9 @@ def _says_nothing(parent: ast.AST, field: str, child: ast.AST) -> bool:
         case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
             if name.isupper() or name == "__all__":
                 return True
+        case ast.Assign(targets=[ast.Tuple(elts=names)]):
+            if all(isinstance(one, ast.Name) and one.id.isupper() for one in names):
+                return True
         case ast.keyword(arg=str(name)) if _TIMES.search(name) or name == "stacklevel":
             return isinstance(child.value, ast.Constant)
     match parent:

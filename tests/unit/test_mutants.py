@@ -10,6 +10,7 @@ from mutants.tree import ROOT
 SOURCE = b'''\
 """Text with 1 < 2."""
 LIMIT = 5
+LEAST, _MOST = 1, 9
 
 
 def first(items: list[int | None], wait_seconds: float = 2.0) -> int:
@@ -81,6 +82,26 @@ def test_the_tests_of_a_line_are_tried_or_else_the_quickest_ones_of_its_file():
     assert found.tests(mutant("a", 3), 3.0) == ["t.py::quick", "u.py::other"]
     assert found.tests(mutant("a", 2, at_import=True), 3.0) == ["t.py::quick", "u.py::other"]
     assert found.tests(mutant("b", 1), 3.0) == []
+
+
+def test_a_script_may_be_run_by_whoever_asks_for_its_text():
+    scripts = "sparkdl_runner/doctor/scripts"
+    found = CoverageMap(
+        suite="tests",
+        inputs="",
+        failed=[],
+        seconds={"t.py::imports": 1.0, "t.py::asks": 2.0, "t.py::no": 0.5},
+        lines={
+            f"{scripts}/__init__.py": {"9": ["t.py::asks"]},
+            f"{scripts}/host.py": {"7": ["t.py::imports"]},
+            f"{scripts}/folder.py": {"7": ["t.py::no"]},
+        },
+    )
+    for line in (7, 8):
+        assert found.tests(mutant(f"{scripts}/host.py", line), 3.0) == [
+            "t.py::imports",
+            "t.py::asks",
+        ]
 
 
 def test_a_mutant_listed_as_equivalent_is_one_of_the_code_as_it_is():
