@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from sparkdl_runner.doctor import command, tracking_server
+from sparkdl_runner.doctor import command, observation, tracking_server
 from sparkdl_runner.doctor.finding import ok, problem, warning
 from sparkdl_runner.doctor.question import Question, is_for_a_cluster
 from sparkdl_runner.doctor.report import Report
@@ -62,6 +62,22 @@ def test_bad_usage_is_exit_code_2(arguments, capsys):
 )
 def test_what_is_a_cluster(master, settings, environment, is_cluster):
     assert is_for_a_cluster(Question(master=master), settings, environment) is is_cluster
+
+
+@pytest.mark.parametrize(
+    ("backends", "native"), [(("torch",), ["torch"]), (("horovod",), ["torch", "horovod"])]
+)
+def test_the_drivers_host_is_asked_about_the_backends_that_are_wanted(
+    monkeypatch, tmp_path, backends, native
+):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
+    asked = observation._host_request(
+        Question(backends=backends), {"spark.local.dir": "/data/a,/data/b"}
+    )
+    assert asked["native"] == native
+    assert asked["is_driver"]
+    assert list(asked["directories"]) == [str(tmp_path), "/data/a", "/data/b"]
 
 
 # ---- the report --------------------------------------------------------------------------------

@@ -67,6 +67,11 @@ def test_an_older_java_is_told_nothing(java: Path, release: str) -> None:
     assert class_archive.java_options() == ""
 
 
+def test_a_java_that_does_not_say_its_release_is_told_nothing(java: Path) -> None:
+    (java / "release").unlink()
+    assert class_archive.java_options() == ""
+
+
 @pytest.mark.parametrize("name", class_archive.FOREIGN_OPTIONS)
 def test_a_java_that_is_told_more_has_none(
     java: Path, monkeypatch: pytest.MonkeyPatch, name: str

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
 
 import pytest
 
@@ -32,3 +33,19 @@ def test_one_file_is_no_folder(tmp_path: Path) -> None:
     assert storage.is_file(str(tmp_path / "a.parquet"), None)
     assert not storage.is_file(str(tmp_path), None)
     assert not storage.is_file(str(tmp_path / "gone"), None)
+
+
+class Folder(PurePosixPath):
+    """A path as Hadoop has it."""
+
+    def getParent(self) -> Folder | None:  # noqa: N802
+        return None if self == self.parent else self.parent
+
+
+def test_the_folders_that_a_filesystem_lacks_are_listed_from_below() -> None:
+    there = {Folder("/"), Folder("/a")}
+    filesystem = SimpleNamespace(exists=there.__contains__)
+    assert storage._missing(filesystem, Folder("/a/b/c")) == [Folder("/a/b/c"), Folder("/a/b")]
+    assert storage._missing(filesystem, Folder("/a")) == []
+    there.clear()
+    assert storage._missing(filesystem, Folder("/a")) == [Folder("/a"), Folder("/")]

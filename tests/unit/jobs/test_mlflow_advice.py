@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -33,3 +34,19 @@ def test_a_scheme_that_mlflow_does_not_know_is_named_with_its_neighbour():
 def test_an_error_of_mlflow_is_told_by_its_first_line_or_its_kind():
     assert mlflow_run._told(OSError("no such model.\n  and a traceback")) == "no such model"
     assert mlflow_run._told(OSError()) == "OSError"
+
+
+def test_the_store_that_was_chosen_is_the_one_of_this_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlflow
+
+    before = mlflow.get_tracking_uri()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", before)  # Which is where MLflow notes it as well.
+    try:
+        mlflow_run.use(Tracking())
+        assert mlflow.get_tracking_uri() == before
+        mlflow_run.use(Tracking(tracking_uri=tmp_path.as_uri()))
+        assert mlflow.get_tracking_uri() == tmp_path.as_uri()
+    finally:
+        mlflow.set_tracking_uri(before)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from sparkdl_runner.errors import ConfigError
@@ -114,3 +115,18 @@ def test_values_that_the_function_does_not_take_are_refused_at_once(monkeypatch,
     with pytest.raises(ConfigError) as raised:
         tune.run(load(TuneSettings, None, settings))
     assert told in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        (3, 3.0),
+        (np.float32(0.5), 0.5),
+        (np.array(2), 2.0),
+        (True, None),
+        ("3", None),
+        (np.ones(2), None),
+    ],
+)
+def test_what_a_trial_may_be_judged_by(value, number):
+    assert tune._number(value) == number
