@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 import shutil
 import warnings
@@ -180,6 +181,25 @@ def test_whole_files_of_something_else_are_damage(copied):
     )
     write_bytes(storage, NEW, MANIFEST, replace(manifest, files=files).to_bytes())
     assert restored_step(directory, weights) == 1
+
+
+def test_what_is_wrong_with_a_file_of_a_service_is_not_asked_for_again():
+    from sparkdl_runner.checkpoint.files import DamageError, read_bytes
+
+    opened = []
+
+    class Service:
+        def open(self, name):
+            opened.append(name)
+            return io.BytesIO(bytes(11))
+
+        def local_file(self, name):
+            return None
+
+    with pytest.raises(DamageError, match="is larger than 10 bytes") as caught:
+        read_bytes(Service(), "step-1/manifest.json", limit_bytes=10)
+    assert type(caught.value) is DamageError, "it can be read"
+    assert len(opened) == 1
 
 
 def test_a_manifest_of_a_later_format_is_passed_over(copied):

@@ -54,6 +54,8 @@ def test_the_columns_that_a_table_is_sorted_by_are_known(
 def test_a_column_of_words_is_known_too_and_one_row_says_nothing(tmp_path: Path) -> None:
     table = pa.table({"name": ["a"] * 4 + ["b"] * 5, "id": range(9)})
     assert [column.is_clustered for column in one(tmp_path, table, 2).columns] == [True, False]
+    pairs = pa.table({"name": list("aabcdeff"), "id": range(8)})
+    assert not one(tmp_path, pairs, 2).columns[0].is_clustered, "two groups of four hold one value"
 
 
 def test_a_sorted_table_that_mixes_badly_is_told_of(sorted_table: tuple[Path, Manifest]) -> None:

@@ -126,6 +126,23 @@ def test_a_manifest_that_was_cut_short_by_a_failure_is_put_back(folder: Path) ->
     assert {name: (folder / name).read_bytes() for name in files(folder)} == before
 
 
+def test_what_keeps_the_tidying_up_from_its_end_does_not_hide_the_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(subfolder: str) -> Manifest:
+        (tmp_path / subfolder).mkdir()
+        monkeypatch.setattr(FullHandler, "delete_dir", gone)
+        raise KeyError("the writer's own")
+
+    def gone(*_: object) -> None:
+        raise ConnectionError("no name node")
+
+    with pytest.raises(KeyError, match="the writer's own"):
+        replace(fs.PyFileSystem(FullHandler(fsspec.filesystem("file"))), str(tmp_path), "l", fail)
+    assert "Cannot delete the unfinished conversion" in caplog.text
+    assert "no name node" in caplog.text
+
+
 def test_a_torn_manifest_is_said_and_mended(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     convert(folder, 3)
     (folder / MANIFEST_NAME).write_text('{"format_version": 1')

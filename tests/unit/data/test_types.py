@@ -15,6 +15,7 @@ import torch
 from parquet_sets import load, numbered, one
 from PIL import Image
 
+from sparkdl_runner.data import decode
 from sparkdl_runner.data.errors import DatasetError
 
 VECTOR = pa.struct(
@@ -117,6 +118,12 @@ def test_arrays_of_arrays(tmp_path: Path) -> None:
     batch = read(tmp_path, {"x": nested})
     assert batch["x"].tolist() == nested
     assert batch["x"].shape == (5, 3, 2)
+
+
+def test_a_part_of_a_column_of_lists_has_the_values_of_that_part_alone() -> None:
+    lists = pa.array([[0], [1, 2], [], [3, 4, 5], [6]])
+    offsets, values = decode.lists(lists[1:4])
+    assert (offsets.tolist(), values.to_pylist()) == ([0, 2, 2, 5], [1, 2, 3, 4, 5])
 
 
 def test_fixed_size_lists(tmp_path: Path) -> None:

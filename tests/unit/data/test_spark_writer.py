@@ -1,0 +1,42 @@
+"""What Spark measured while it wrote, as the manifest is told."""
+
+from __future__ import annotations
+
+from pyspark.sql import types as t
+
+from sparkdl_runner.data.spark_writer import _read_measures
+
+SCHEMA = t.StructType(
+    [
+        t.StructField("id", t.LongType()),
+        t.StructField("raw", t.BinaryType()),
+        t.StructField("words", t.ArrayType(t.ArrayType(t.LongType()))),
+        t.StructField("none", t.ArrayType(t.LongType())),
+    ]
+)
+
+
+def test_nulls_and_lengths_are_by_column_and_plain_columns_have_none() -> None:
+    seen = {
+        "rows": 7,
+        "digest": -1,
+        "nulls-1": 1,
+        "nulls-2": 2,
+        "low-2-0": 3,
+        "high-2-0": 3,
+        "low-2-1": 1,
+        "high-2-1": 4,
+        "nulls-3": 7,
+        "low-3-0": None,
+        "high-3-0": None,
+    }
+    written = _read_measures("file:///x", SCHEMA, seen)
+    assert (written.rows, written.content_digest) == (7, "f" * 16)
+    assert written.null_counts == {"raw": 1, "words": 2, "none": 7}
+    assert written.list_lengths == {"words": (3, None), "none": (0,)}
+
+
+def test_what_was_not_measured_is_left_to_be_read_from_the_files() -> None:
+    written = _read_measures("file:///x", SCHEMA, {})
+    assert (written.rows, written.content_digest) == (None, None)
+    assert (written.null_counts, written.list_lengths) == ({}, {})
