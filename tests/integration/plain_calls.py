@@ -55,6 +55,7 @@ def write(rank: int, other: str) -> None:
         mlflow.log_text(f"by rank {rank}", "by.txt")
     mlflow.end_run()
     mlflow.set_tag("said_by", f"rank {rank}")
+    mlflow.log_param("later", rank, synchronous=False)
     client.log_metric(mlflow.active_run().info.run_id, "by_client", rank)
     client.log_metric(other, f"from_{rank}", 1.0)
     client.log_batch(other, metrics=[Metric(f"batch_from_{rank}", 1.0, 0, 0)])
@@ -180,6 +181,8 @@ def main() -> None:
         found = {"reads": read(ours, other)}
         write(rank, other)
         found["version"] = keep_model()
+        if rank != 0:
+            found["experiment"] = mlflow.set_experiment("for rank 0 to make").experiment_id
         return found | ({"chooses": choose(ours, other)} if rank == 0 else {})
 
     for rank in (1, 0):
@@ -195,6 +198,8 @@ def main() -> None:
     told["text"] = Path(client.download_artifacts(ours, "by.txt")).read_text()
     told["other"] = client.get_run(other).data.metrics
     told["runs"] = len(client.search_runs([experiment_id]))
+    told["experiments"] = sorted(one.name for one in client.search_experiments())
+    told["experiment"] = experiment_id
     told["versions"] = [one.version for one in client.search_model_versions("name='new'")]
     told["elsewhere"] = sorted(str(one.data.tags.get("rank")) for one in there.search_runs(["0"]))
     print(json.dumps(told))

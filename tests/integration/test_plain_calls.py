@@ -46,6 +46,7 @@ def test_rank_0_alone_writes_the_run_and_any_rank_another(told: dict[str, Any]) 
     assert ["tag", "mlflow.runName", "named in the function"] in entries
     assert ["tag", "said_by", "rank 0"] in entries
     assert ["param", "rate", "0.1"] in entries
+    assert ["param", "later", "0"] in entries
     metrics = {entry[1]: entry[2] for entry in entries if entry[0] == "metric"}
     assert (metrics["plain"], metrics["by_client"]) == (0.0, 0.0)
     assert not {"reopened", "chosen", "elsewhere"} & metrics.keys()
@@ -53,6 +54,11 @@ def test_rank_0_alone_writes_the_run_and_any_rank_another(told: dict[str, Any]) 
     assert told["ours"]["status"] == "RUNNING"
     assert "plain" not in told["ours"], "by way of the driver alone"
     assert {"from_0", "from_1", "batch_from_0", "batch_from_1"} <= told["other"].keys()
+
+
+def test_only_rank_0_makes_experiments(told: dict[str, Any]) -> None:
+    assert told["rank 1"]["experiment"] == told["experiment"], "the training's, so far"
+    assert told["experiments"] == ["Default", "chosen", "training"]
 
 
 def test_another_store_is_left_alone(told: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from torch import nn
 
 from checkpoint_fixtures import _torch_has_set_itself_up
 from sparkdl_runner.tracking import exported_graph, models
+from sparkdl_runner.world import Peer, assign_ranks
 
 __all__ = ["_torch_has_set_itself_up"]
 
@@ -135,6 +136,37 @@ def test_a_network_is_asked_for_a_row_more_than_its_example_has() -> None:
     rows = torch.tensor([[1.0, 2.0]])
     assert exported_graph.fresh_rows(nn.Identity(), rows).tolist() == [[1.0, 2.0]] * 2
     assert exported_graph.fresh_rows(nn.Unflatten(0, (1, 1)), rows) is rows
+
+
+def test_a_size_may_vary_where_the_network_takes_a_smaller_or_a_larger_one() -> None:
+    class Takes(nn.Module):
+        """Rows of these sizes, and no others."""
+
+        def __init__(self, *sizes: int) -> None:
+            super().__init__()
+            self.sizes = sizes
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            if rows.shape[1] not in self.sizes:
+                raise ValueError
+            return rows
+
+    for sizes, shape in (((4,), (-1, 4)), ((3, 4), (-1, -1)), ((4, 5), (-1, -1))):
+        assert exported_graph.taken_shape(Takes(*sizes), torch.ones(2, 4)) == shape
+    # A size of 1 or 2 is not tried: it might be taken for one that is repeated to any other.
+    assert exported_graph.taken_shape(nn.Identity(), torch.ones(2, 2, 3)) == (-1, 2, -1)
+
+
+def test_a_model_of_a_training_without_a_run_is_not_logged(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (world,) = assign_ranks(
+        [Peer(partition=0, host="h", host_key="k", address="127.0.0.1", interface="lo")],
+        backend="torch",
+    ).values()
+    monkeypatch.setattr("sparkdl_runner.world._current", world)
+    assert models.log_model(nn.Identity(), input_example=torch.ones(2, 3), name="net") is None
+    assert "the model 'net' was not logged: this training has no MLflow" in capsys.readouterr().out
 
 
 def test_arguments_that_do_not_fit_are_refused() -> None:

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from sparkdl_runner import resumable
 from sparkdl_runner.frames import MAX_FRAME_BYTES
 from sparkdl_runner.tracking import metrics
 from sparkdl_runner.tracking.performance import Performance
-from sparkdl_runner.tracking.recorder import Recorder
+from sparkdl_runner.tracking.recorder import OTHER_RANKS_SEND_SECONDS, SEND_SECONDS, Recorder
 from sparkdl_runner.tracking.time_use import COMMUNICATION, COMPUTE, DATA, PARTS, part_of
 
 
@@ -279,3 +280,12 @@ def test_the_rate_of_all_ranks_is_told_although_their_words_never_come_together(
     performance.see(1, report(10, 300, 2.0))
     second = {entry[1]: entry[2] for entry in performance.entries(10, 0, 2)}
     assert second["samples_per_second"] == 50.0 + 150.0
+
+
+@pytest.mark.parametrize(("rank", "seconds"), [(0, SEND_SECONDS), (1, OTHER_RANKS_SEND_SECONDS)])
+def test_rank_0_whose_metrics_are_shown_sends_more_often(rank: int, seconds: float) -> None:
+    waited: list[float] = []
+    stopped = SimpleNamespace(wait=lambda pause: waited.append(pause) or True)
+    Recorder._run(SimpleNamespace(_rank=rank, _stopped=stopped))
+    assert waited == [seconds]
+    assert SEND_SECONDS < OTHER_RANKS_SEND_SECONDS

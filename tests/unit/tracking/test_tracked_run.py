@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pytest
+
 from sparkdl_runner.tracking.tracked_run import TrackedRun
 
 
@@ -47,3 +49,28 @@ def test_a_trouble_with_mlflow_is_new_once() -> None:
     run = SimpleNamespace(_told_of_trouble=0.0)
     new = [TrackedRun._trouble_is_new(run, since) for since in (5.0, 5.0, 9.0, 9.0)]
     assert new == [True, False, True, False]
+
+
+def test_a_part_of_a_file_that_cannot_be_kept_is_told_and_the_training_goes_on() -> None:
+    def full(*_: object, is_first: bool) -> None:
+        raise OSError("No space left on device")
+
+    run = SimpleNamespace(_folder=SimpleNamespace(keep_part=full), _problems=[])
+    TrackedRun.file_part(run, SimpleNamespace(rank=3), "rank-3.log", b"x", is_first=True)
+    assert run._problems == ["rank-3.log of rank 3 could not be kept: No space left on device"]
+
+
+@pytest.mark.parametrize("since", [None, 5.0])
+def test_that_mlflow_takes_nothing_is_shown_once_and_only_then(
+    since: float | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looks = iter([False, False, True])
+    run = SimpleNamespace(
+        _closed=SimpleNamespace(wait=lambda _: next(looks)),
+        _delivery=SimpleNamespace(troubled_since=since, trouble="503"),
+        _told_of_trouble=0.0,
+        _redact=str,
+    )
+    run._trouble_is_new = lambda at: TrackedRun._trouble_is_new(run, at)
+    TrackedRun._tell(run)
+    assert capsys.readouterr().out.count("does not take what it is told (503)") == bool(since)

@@ -1,0 +1,41 @@
+"""What a rank notes of itself when its training begins."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from sparkdl_runner import facts
+from sparkdl_runner.tracking import metrics, rank
+
+
+@pytest.fixture(autouse=True)
+def _nobody_records_afterwards() -> Iterator[None]:
+    yield
+    metrics.use(None)
+
+
+@pytest.mark.parametrize(
+    ("named", "on_host", "count"), [("0,3, ", 8, 2), ("", 8, 0), (None, 8, 8), (None, None, 0)]
+)
+def test_the_gpus_that_it_sees_are_noted_and_told_at_once(
+    monkeypatch: pytest.MonkeyPatch, named: str | None, on_host: int | None, count: int
+) -> None:
+    if named is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    cuda = SimpleNamespace(device_count=lambda: on_host)
+    torch = None if on_host is None else SimpleNamespace(cuda=cuda)
+    monkeypatch.setattr(facts, "_facts", {})
+    with monkeypatch.context() as imported:
+        imported.setitem(sys.modules, "torch", torch)
+        seen = rank._visible_gpus()
+    assert seen == count
+    monkeypatch.setattr(rank, "_visible_gpus", lambda: seen)
+    reports: list[dict[str, object]] = []
+    rank.begin(0, None, reports.append, trace_steps=True).close()
+    assert reports[0]["facts"] == {"gpus": count}
