@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 
 from sparkdl_runner import DistributedRunner, HorovodRunner, RunConfig, local_launcher
@@ -129,3 +132,19 @@ def test_log_to_driver_takes_strings_only():
 def test_log_to_driver_outside_a_rank_prints_at_most_4000_characters(capsys):
     log_to_driver("x" * 5000)
     assert capsys.readouterr().out == "x" * 4000 + "\n"
+
+
+def test_a_task_of_spark_is_not_the_driver(monkeypatch):
+    in_a_task = SimpleNamespace(TaskContext=SimpleNamespace(get=object))
+    monkeypatch.setitem(sys.modules, "pyspark", in_a_task)
+    with pytest.raises(LaunchError, match="inside a Spark task; it must be called on the driver"):
+        DistributedRunner(num_proc=-1).run(print)
+
+
+def test_gather_returns_what_the_ranks_returned(monkeypatch):
+    called = []
+    monkeypatch.setattr(
+        DistributedRunner, "run", lambda self, main, **kwargs: called.append(kwargs) or [3, 5]
+    )
+    assert DistributedRunner(num_proc=-2).gather(train, learning_rate=0.1) == [3, 5]
+    assert called == [{"learning_rate": 0.1}]

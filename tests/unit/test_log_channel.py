@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -405,3 +406,27 @@ def test_a_frame_of_the_other_direction_is_refused():
 def test_the_key_is_not_shown(server):
     assert server.channel.key.hex() not in repr(server.channel)
     assert "key" not in repr(server.channel)
+
+
+@pytest.mark.parametrize(
+    ("lines", "reports", "unconfirmed", "words"),
+    [
+        (0, 0, (), []),
+        (4, 0, (), ["4 lines of rank 0 were not shown"]),
+        (0, 2, (7, 8, 9), ["5 reports of rank 0 "]),
+        (1, 0, (7,), ["1 lines of rank 0 were not shown", "1 reports of rank 0 "]),
+    ],
+)
+def test_what_was_lost_is_counted_in_the_notes(lines, reports, unconfirmed, words):
+    client = SimpleNamespace(
+        close=lambda: None,
+        _is_fenced=False,
+        _was_connected=True,
+        _world=WORLDS[0],
+        _unconfirmed=unconfirmed,
+        dropped_lines=lines,
+        dropped_reports=reports,
+    )
+    notes = LogClient.notes(client)
+    assert len(notes) == len(words)
+    assert all(note.startswith(word) for note, word in zip(notes, words, strict=True))

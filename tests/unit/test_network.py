@@ -67,3 +67,11 @@ def test_listening_is_on_one_address_only():
         socket.create_connection(listener.getsockname(), timeout=30).close()
     finally:
         listener.close()
+
+
+def test_a_host_without_a_route_is_alone_with_itself(monkeypatch):
+    def unreachable(self, address):
+        raise OSError(101, "Network is unreachable")
+
+    monkeypatch.setattr(socket.socket, "connect", unreachable)
+    assert network._source_address("192.0.2.1") == network.LOOPBACK

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -37,11 +38,13 @@ class Lines(Sink):
         raise AssertionError("to print is no failure")
 
 
-def relayed(log: RankLog, *chunks: bytes) -> tuple[Lines, OutputRelay]:
+def relayed(
+    log: RankLog, *chunks: bytes, secrets: Sequence[str] = ("hunter2-hunter2",)
+) -> tuple[Lines, OutputRelay]:
     """Relays what is written in these pieces, each of which is read before the next is written."""
     sink, read = Lines(), threading.Semaphore(0)
     relay = OutputRelay(
-        world=WORLD, sink=sink, log=log, redact=Redactor(["hunter2-hunter2"]), printed=read.release
+        world=WORLD, sink=sink, log=log, redact=Redactor(secrets), printed=read.release
     )
     output, input_end = os.pipe()
     thread = threading.Thread(target=relay.run, args=(output, threading.Event()))
@@ -98,6 +101,17 @@ def test_a_secret_where_a_long_line_is_cut_is_hidden(
     shown = "".join(piece for (piece,) in sink.shown)
     assert "hunter" not in shown
     assert "p" not in shown
+
+
+def test_a_line_is_not_cut_before_it_is_longer_than_twice_the_longest_secret(
+    log: RankLog,
+) -> None:
+    secret = b"s" * MAX_LINE_CHARACTERS
+    line = b"x" * (MAX_LINE_CHARACTERS + 1)
+    sink, _ = relayed(log, line, b"y", secret + b"\n", secrets=[secret.decode()])
+    log.close()
+    assert log.path.read_bytes() == line + b"y[redacted]\n"
+    assert sink.shown == [["x" * MAX_LINE_CHARACTERS]]
 
 
 def test_each_line_of_a_secret_of_several_lines_is_hidden() -> None:

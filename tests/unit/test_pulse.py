@@ -55,3 +55,29 @@ def test_a_place_stays_while_the_function_waits_at_it_and_the_rendezvous_is_know
     # The main one waits for others, which are looked at as well, and the thread itself is not.
     assert threading.main_thread().native_id in here["threads"]
     assert thread.native_id not in here["threads"]
+
+
+def test_another_thread_that_goes_on_is_seen_while_the_main_one_waits(monkeypatch):
+    monkeypatch.setattr(pulse, "PULSE_SECONDS", 0.001)
+    may_go_on, may_end = threading.Event(), threading.Event()
+
+    def work():
+        may_go_on.wait()
+        may_end.wait()
+
+    other, line = threading.Thread(target=work), Line()
+    other.start()
+    pulse.start(line, SimpleNamespace(join_functions=(), waiting_in=()))
+    (thread,) = (one for one in threading.enumerate() if one.name == "sparkdl-pulse")
+    places = []
+    try:
+        while len(places) < 300 and len(set(places)) < 2:  # From one line of the main one.
+            places.append(line.wait()["place"])
+            may_go_on.set()
+    finally:
+        may_go_on.set()
+        may_end.set()
+        line.is_closed = True
+        other.join()
+        thread.join()
+    assert len(set(places)) == 2

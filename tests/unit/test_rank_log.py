@@ -107,3 +107,10 @@ def test_old_logs_go(tmp_path):
     os.utime(base / "long", (1e9 - 30 * 86400,) * 2)
     remove_old_logs(base, now=1e9)
     assert sorted(path.name for path in base.iterdir()) == ["long", "new"]
+
+
+def test_a_log_that_somebody_has_removed_is_closed_all_the_same(tmp_path):
+    log = rank_log(None, "run-1", WORLD)
+    log.path.unlink()
+    log.close(keep=False)
+    assert list(default_base().iterdir()) == []

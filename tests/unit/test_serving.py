@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import socket
 import time
 
 import pytest
 
-from sparkdl_runner import network
+from sparkdl_runner import network, serving
 from sparkdl_runner.serving import ServerThread
 
 
@@ -80,3 +81,18 @@ def test_the_limit_leaves_the_process_files_and_its_own_ranks_a_place():
     assert many._most > 5000
     few.close()
     many.close()
+
+
+@pytest.mark.parametrize(
+    ("user", "peer", "is_another"),
+    [
+        (os.geteuid(), "127.0.0.1", False),
+        (os.geteuid() + 1, "127.0.0.1", True),
+        # Nobody holds the other end any more, or it is on another host.
+        (None, "127.0.0.1", True),
+        (None, "192.0.2.7", False),
+    ],
+)
+def test_who_holds_the_other_end_decides(server, monkeypatch, user, peer, is_another):
+    monkeypatch.setattr(serving, "owner", lambda here, there: user)
+    assert server.is_of_another_user(("127.0.0.1", 1), (peer, 2)) is is_another

@@ -1,8 +1,9 @@
-"""What the driver's JVM is told of the end of a script."""
+"""A job in a thread of its own, and what the driver's JVM is told of the end of a script."""
 
 from __future__ import annotations
 
 import atexit
+import threading
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
@@ -24,3 +25,12 @@ def test_the_barriers_timer_is_ended_once_with_the_script(monkeypatch, version, 
     for end in at_exit:
         end()
     assert cancel.call_count == times
+
+
+def test_a_job_says_whether_it_has_ended():
+    may_end = threading.Event()
+    job = spark_job.Job(lambda: may_end.wait() and [])
+    assert job.wait(0.0) is False
+    may_end.set()
+    assert job.wait(30.0) is True
+    assert job.result() == []

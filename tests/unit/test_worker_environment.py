@@ -50,6 +50,15 @@ def test_only_what_comes_before_the_interpreters_packages_comes_before_them(monk
     assert extra_search_path([ahead, behind]) == [ahead, behind]
 
 
+def test_the_interpreters_own_places_and_what_is_gone_are_no_extra_ones(tmp_path):
+    stdlib = sysconfig.get_path("stdlib")
+    zipped, app = tmp_path / "python3.11.zip", tmp_path / "app.zip"
+    for archive in (zipped, app):
+        archive.touch()
+    paths = [stdlib, f"{stdlib}/lib-dynload", str(zipped), str(tmp_path / "gone"), str(app)]
+    assert extra_search_path(paths) == [str(app)]
+
+
 def test_this_package_is_found_where_the_search_path_was_only_appended_to(monkeypatch, tmp_path):
     home = str(Path(sparkdl_runner.__file__).parents[1])
     monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path))

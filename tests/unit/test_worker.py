@@ -1,0 +1,34 @@
+"""How a worker ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from sparkdl_runner import worker
+
+
+@pytest.mark.parametrize(
+    ("code", "order"),
+    [
+        (0, ["threads", "at exit", "stay", "release 7", "exit 0"]),
+        (1, ["threads", "at exit", "release 7", "exit 1"]),
+    ],
+)
+def test_a_worker_stays_for_the_others_only_where_its_function_returned(
+    monkeypatch: pytest.MonkeyPatch, code: int, order: list[str]
+) -> None:
+    done: list[str] = []
+
+    def note(what: str) -> Callable[..., None]:
+        return lambda *values: done.append(" ".join([what, *map(str, values)]))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(worker.threading, "_shutdown", note("threads"))
+        patch.setattr(worker.atexit, "_run_exitfuncs", note("at exit"))
+        patch.setattr(worker.lifeline, "release", note("release"))
+        patch.setattr(os, "_exit", note("exit"))
+        worker._exit(code, 7, note("stay"))
+    assert done == order
