@@ -70,13 +70,13 @@ class RankTask:
         address, interface = self._own_address(context)
         with ExitStack() as stack:
             # Bound before anyone is told of it, and never let go: no port is picked by guess.
-            listener = network.listen(address) if context.partitionId() == 0 else None
-            if listener is not None:
-                stack.callback(listener.close)
-            door = None  # Where the others' agents say that their ranks have ended.
-            if listener is not None and backend.listener_in_worker:
-                door = network.listen(address)
-                stack.callback(door.close)
+            doors = backend.listen(address) if context.partitionId() == 0 else None
+            if doors is not None:
+                stack.callback(doors.close)
+            farewells = None  # Where the others' agents say that their ranks have ended.
+            if doors is not None and backend.store_in_worker:
+                farewells = network.listen(address)
+                stack.callback(farewells.close)
             me = Peer(
                 partition=context.partitionId(),
                 host=socket.gethostname(),
@@ -85,8 +85,8 @@ class RankTask:
                 addresses=network.addresses_of_host(),
                 interface=interface,
                 gpus=_own_gpus(context),
-                rendezvous_port=listener.getsockname()[1] if listener is not None else 0,
-                departures_port=door.getsockname()[1] if door is not None else 0,
+                rendezvous_port=doors.port if doors is not None else 0,
+                departures_port=farewells.getsockname()[1] if farewells is not None else 0,
                 version=__version__,
             )
             # The worker imports torch and the backend while Spark gathers.
@@ -97,7 +97,6 @@ class RankTask:
                     variables=self.variables,
                     overrule=self.spark_set_threads,
                 ),
-                listener=listener if backend.listener_in_worker else None,
                 shutdown_grace_seconds=self.config.shutdown_grace_seconds,
             )
             stack.callback(worker.end)
@@ -124,18 +123,18 @@ class RankTask:
             if gpus := visible_gpus(peers, me.host_key):
                 environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
             hosts = frozenset(address for peer in peers for address in peer.addresses)
-            if listener is not None and not backend.listener_in_worker:
+            if doors is not None:
                 release = backend.serve(
-                    listener,
+                    doors,
                     hosts,
                     num_proc=len(peers),
                     secret=self.channel.secret_for("rendezvous"),
                     tell=functools.partial(client.message, world),
                 )
                 stack.callback(release)
-            if door is not None:
+            if farewells is not None:
                 departures = Departures(
-                    door,
+                    farewells,
                     hosts,
                     len(peers) - 1,
                     self.channel.secret_for("departures"),
@@ -143,7 +142,7 @@ class RankTask:
                 )
                 departures.start()
                 stack.callback(departures.close)
-            elif backend.listener_in_worker:
+            elif backend.store_in_worker:
                 stack.enter_context(
                     attend(
                         peers[0].address,
@@ -161,6 +160,7 @@ class RankTask:
                     function=self.function,
                     ticket=self.ticket,
                     most_result_bytes=MOST_RESULT_BYTES,
+                    listener=doors.for_worker if doors is not None else None,
                 ),
                 sink=client,
                 log=rank_log(self.config.log_directory, self.run, world),

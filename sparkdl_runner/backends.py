@@ -8,15 +8,19 @@ import os
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import NamedTuple, cast
 
-from sparkdl_runner import horovod_refusals, torch_store, wrong_backend
+from sparkdl_runner import horovod_refusals, network, store_relay, torch_store, wrong_backend
 from sparkdl_runner.config import RunConfig
 from sparkdl_runner.control import Line
 from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.private_listener import PrivateListener
 from sparkdl_runner.rendezvous import RendezvousStore, address_for_ranks
+from sparkdl_runner.store_relay import StoreRelay
 from sparkdl_runner.world import World
 
 Release = Callable[[], None]
+Tell = Callable[[str], None]
 
 # The driver names the rank that is late; a library that gave up first would blame the one that
 # waited. It counts where no driver is heard.
@@ -25,20 +29,44 @@ BEHIND_THE_DRIVER_SECONDS = 60
 MOST_SECONDS = 2_000_000
 
 
+class Doors(NamedTuple):
+    """What a rendezvous listens on."""
+
+    public: socket.socket
+    """Whose port is published."""
+    private: PrivateListener | None = None
+    """What rank 0's worker serves behind it, if it does."""
+
+    @property
+    def port(self) -> int:
+        """The port that is published."""
+        return int(self.public.getsockname()[1])
+
+    @property
+    def for_worker(self) -> socket.socket | None:
+        """What rank 0's worker is to get."""
+        return None if self.private is None else self.private.socket
+
+    def close(self) -> None:
+        """Closes this process's copies. May be called twice."""
+        for door in self:
+            if door is not None:
+                door.close()
+
+
 class Backend(ABC):
     """One allreduce library.
 
     Attributes:
         name: What the user writes.
         imports: Modules that a worker imports while the agents still find one another.
-        listener_in_worker: Whether the rendezvous is served by rank 0's worker, which then
-            inherits the listening socket and stays until all ranks have ended, rather than by
-            rank 0's agent.
+        store_in_worker: Whether rank 0's worker serves the rendezvous, behind a relay in its
+            agent, and so stays until all ranks have ended. Else the agent serves it.
     """
 
     name: str
     imports: tuple[str, ...]
-    listener_in_worker: bool
+    store_in_worker: bool
 
     def check_installed(self) -> None:
         """Looks for the library without importing it.
@@ -92,19 +120,18 @@ class Backend(ABC):
         """What to do about an error of the function's, where its own words do not say; else ""."""
         return ""
 
+    def listen(self, address: str) -> Doors:
+        """Opens, in rank 0's agent, what the rendezvous is to listen on at ``address``."""
+        return Doors(network.listen(address))
+
+    @abstractmethod
     def serve(
-        self,
-        listener: socket.socket,
-        peers: frozenset[str],
-        *,
-        num_proc: int,
-        secret: str,
-        tell: Callable[[str], None],
+        self, doors: Doors, peers: frozenset[str], *, num_proc: int, secret: str, tell: Tell
     ) -> Release:
-        """Serves the rendezvous from this process on ``listener``, to ``peers`` alone.
+        """Serves the rendezvous from this process, to ``peers`` alone.
 
         Args:
-            listener: The listening socket whose port was published.
+            doors: What ``listen`` returned.
             peers: The IP addresses that may connect.
             num_proc: How many ranks there are.
             secret: See ``environment``.
@@ -113,10 +140,13 @@ class Backend(ABC):
         Returns:
             What to call at the end of the run.
         """
-        return listener.close
 
-    def join_in_worker(self, listener_fd: int | None) -> None:  # noqa: B027 - most need nothing
-        """Does, in the worker, what must precede the user's own call; the environment is set."""
+    def join_in_worker(self, listener: socket.socket | None) -> None:  # noqa: B027 - most need none
+        """Does, in the worker, what must precede the user's own call; the environment is set.
+
+        Args:
+            listener: What rank 0's worker serves the store on, where it does.
+        """
 
     def stay_in_worker(self, line: Line) -> None:  # noqa: B027 - most need nothing
         """Waits, at a worker's end, for those that need what it serves."""
@@ -159,7 +189,7 @@ class HorovodBackend(Backend):
 
     name = "horovod"
     imports = ("torch", "horovod.torch")
-    listener_in_worker = False
+    store_in_worker = False
     join_functions = (("horovod/common/basics.py", "init"),)
     waiting_in = ("/horovod/",)
     packages = ("horovod",)
@@ -208,16 +238,10 @@ class HorovodBackend(Backend):
         return horovod_refusals.advice(error) or wrong_backend.advice_on_torch(error)
 
     def serve(
-        self,
-        listener: socket.socket,
-        peers: frozenset[str],
-        *,
-        num_proc: int,
-        secret: str,
-        tell: Callable[[str], None],
+        self, doors: Doors, peers: frozenset[str], *, num_proc: int, secret: str, tell: Tell
     ) -> Release:
         """See ``Backend.serve``."""
-        store = RendezvousStore(listener, peers, num_proc=num_proc, secret=secret, tell=tell)
+        store = RendezvousStore(doors.public, peers, num_proc=num_proc, secret=secret, tell=tell)
         store.start()
         return store.close
 
@@ -227,7 +251,7 @@ class TorchBackend(Backend):
 
     name = "torch"
     imports = ("torch", "torch.distributed")
-    listener_in_worker = True
+    store_in_worker = True
     join_functions = (("torch/distributed/distributed_c10d.py", "init_process_group"),)
     waiting_in = ("/torch/distributed/", "/sparkdl_runner/torch_store.py")
     # DistributedDataParallel waits for its peers inside of backward(), in native code.
@@ -267,15 +291,34 @@ class TorchBackend(Backend):
         # Gloo's errors are plain RuntimeErrors that name the C++ file they come from.
         return type(error) is RuntimeError and "/gloo/" in str(error)
 
-    def join_in_worker(self, listener_fd: int | None) -> None:
-        """Serves the store in rank 0, on the socket that its agent bound and published."""
+    def listen(self, address: str) -> Doors:
+        """See ``Backend.listen``."""
+        return Doors(*store_relay.listen(address))
+
+    def serve(
+        self, doors: Doors, peers: frozenset[str], *, num_proc: int, secret: str, tell: Tell
+    ) -> Release:
+        """See ``Backend.serve``; torch's clients can tell no secret."""
+        store = cast(PrivateListener, doors.private)
+        if store.unfiltered:
+            tell(
+                "sparkdl_runner: Other users of this host can reach torch's store, and change what "
+                f"it holds: this kernel takes no filter for a socket ({store.unfiltered}). Share "
+                "the host with nobody."
+            )
+        relay = StoreRelay(doors.public, store, peers, num_proc=num_proc)
+        relay.start()
+        return relay.close
+
+    def join_in_worker(self, listener: socket.socket | None) -> None:
+        """Serves the store in rank 0, where its agent's relay finds it."""
         # A single rank is all there is, as Horovod then takes it to be.
         if int(os.environ["WORLD_SIZE"]) > 1:
             wrong_backend.refuse_horovod()
         torch_store.wait_as_long_as_promised()
         torch_store.give_each_group_its_own_keys()
-        if listener_fd is not None:
-            torch_store.serve(listener_fd)
+        if listener is not None:
+            torch_store.serve(listener)
 
     def stay_in_worker(self, line: Line) -> None:
         """See ``Backend.stay_in_worker``."""

@@ -25,25 +25,18 @@ class ChildProcess:
     Args:
         backend: The backend's name.
         environment: The whole environment to start with.
-        listener: A listening socket for the worker, if any; this process's copy is closed.
     """
 
-    def __init__(
-        self, *, backend: str, environment: Mapping[str, str], listener: socket.socket | None
-    ) -> None:
+    def __init__(self, *, backend: str, environment: Mapping[str, str]) -> None:
         self._asking = threading.Lock()
         self._family = uuid.uuid4().hex
         ours, theirs = socket.socketpair()
         lifeline_end, self._lifeline = os.pipe()
         self._output, output_end = os.pipe()
         self._stacks, stacks_end = os.pipe()
-        inherited = [theirs.fileno(), lifeline_end, stacks_end]
         command = [sys.executable, "-P", "-m", "sparkdl_runner.worker", "--backend", backend]
         command += ["--control-fd", str(theirs.fileno()), "--lifeline-fd", str(lifeline_end)]
         command += ["--agent-pid", str(os.getpid()), "--stacks-fd", str(stacks_end)]
-        if listener is not None:
-            inherited.append(listener.fileno())
-            command += ["--listener-fd", str(listener.fileno())]
         try:
             self._process = subprocess.Popen(
                 command,
@@ -51,7 +44,7 @@ class ChildProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=output_end,
                 stderr=output_end,
-                pass_fds=inherited,
+                pass_fds=[theirs.fileno(), lifeline_end, stacks_end],
                 start_new_session=True,
             )
         except BaseException:
@@ -65,8 +58,6 @@ class ChildProcess:
             os.close(lifeline_end)
             os.close(output_end)
             os.close(stacks_end)
-            if listener is not None:
-                listener.close()
         self.line = Line(ours)
         """The private line to the worker."""
 

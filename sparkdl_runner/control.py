@@ -8,6 +8,7 @@ by, Spark's own transport.
 from __future__ import annotations
 
 import json
+import os
 import socket
 import struct
 import threading
@@ -40,6 +41,8 @@ class Envelope:
     """Whether rank 0 traces its first steps."""
     most_result_bytes: int | None = None
     """How large rank 0's value may be once pickled; None for any size."""
+    listener: socket.socket | None = field(default=None, repr=False)
+    """A listening socket on which this rank serves its backend's store; the worker gets a copy."""
 
     @classmethod
     def of(
@@ -51,6 +54,7 @@ class Envelope:
         function: bytes,
         ticket: RunTicket | None,
         most_result_bytes: int | None,
+        listener: socket.socket | None = None,
     ) -> Envelope:
         """Makes a rank's envelope.
 
@@ -61,6 +65,7 @@ class Envelope:
             function: Made by ``function.pack``.
             ticket: The MLflow run, if there is one.
             most_result_bytes: How large rank 0's value may be; None for any size.
+            listener: What it serves its backend's store on, if it is to do that.
         """
         packed = cls(
             world=world,
@@ -68,6 +73,7 @@ class Envelope:
             search_path=list(search_path),
             function=function,
             most_result_bytes=most_result_bytes,
+            listener=listener,
         )
         if ticket is None:
             return packed
@@ -82,9 +88,12 @@ class Envelope:
 
     def send(self, line: Line) -> None:
         """Sends the envelope down the line."""
-        fields = asdict(self)
+        fields = asdict(replace(self, listener=None))
         function = fields.pop("function")
-        line.send({**fields, "world": self.world.to_json()}, function)
+        fields |= {"world": self.world.to_json(), "listener": self.listener is not None}
+        line.send(fields, function)
+        if self.listener is not None:
+            line.send_socket(self.listener)
 
     @classmethod
     def receive(cls, line: Line) -> Envelope:
@@ -95,6 +104,7 @@ class Envelope:
         """
         fields, function = line.receive()
         fields["world"] = World.from_json(fields["world"])
+        fields["listener"] = line.receive_socket() if fields["listener"] else None
         return cls(**fields, function=function)
 
 
@@ -126,6 +136,27 @@ class Line:
         text_size, payload_size = _HEADER.unpack(self._receive_exactly(_HEADER.size))
         message = json.loads(self._receive_exactly(text_size))
         return message, bytes(self._receive_exactly(payload_size))
+
+    def send_socket(self, other: socket.socket) -> None:
+        """Sends a copy of a socket, which no command line and no inheritance has to tell of.
+
+        Raises:
+            OSError: The other end is gone.
+        """
+        with self._sending:
+            socket.send_fds(self._socket, [b"\0"], [other.fileno()])
+
+    def receive_socket(self) -> socket.socket:
+        """Waits for a socket.
+
+        Raises:
+            EOFError: The other end is gone.
+        """
+        _, fds, _, _ = socket.recv_fds(self._socket, 1, 1)
+        if not fds:
+            raise EOFError("the control line is closed")
+        os.set_inheritable(fds[0], False)
+        return socket.socket(fileno=fds[0])
 
     def has_word(self) -> bool:
         """Whether the other end has said something, or is gone; takes nothing and does not wait."""

@@ -98,25 +98,22 @@ def launch(
         variables=driver_variables(config.environment),
     )
     with ExitStack() as stack:
-        listener = network.listen(network.LOOPBACK)
-        stack.callback(listener.close)
-        address, port = listener.getsockname()
+        doors = chosen.listen(network.LOOPBACK)
+        stack.callback(doors.close)
         secret = secrets.token_hex(16)
-        if not chosen.listener_in_worker:
-            release = chosen.serve(
-                listener,
-                frozenset({address}),
-                num_proc=num_proc,
-                secret=secret,
-                tell=functools.partial(console.message, worlds[0]),
-            )
-            stack.callback(release)
+        release = chosen.serve(
+            doors,
+            frozenset({network.LOOPBACK}),
+            num_proc=num_proc,
+            secret=secret,
+            tell=functools.partial(console.message, worlds[0]),
+        )
+        stack.callback(release)
         workers = []
-        for rank in range(num_proc):
+        for _ in range(num_proc):
             worker = WorkerProcess(
                 backend=backend,
                 environment=environment,
-                listener=listener if chosen.listener_in_worker and rank == 0 else None,
                 shutdown_grace_seconds=config.shutdown_grace_seconds,
             )
             stack.callback(worker.end)
@@ -152,12 +149,18 @@ def launch(
                 envelope = Envelope.of(
                     world,
                     environment=chosen.environment(
-                        world, address, port, secret=secret, config=config, run=run
+                        world,
+                        network.LOOPBACK,
+                        doors.port,
+                        secret=secret,
+                        config=config,
+                        run=run,
                     ),
                     search_path=driver_search_path(),
                     function=function,
                     ticket=ticket,
                     most_result_bytes=None,
+                    listener=doors.for_worker if world.rank == 0 else None,
                 )
                 worker.begin(envelope, console, rank_log(config.log_directory, run, world))
             for world, _ in ranks:

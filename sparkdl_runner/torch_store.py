@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
@@ -22,8 +23,8 @@ JOIN_SECONDS = "SPARKDL_RUNNER_JOIN_SECONDS"
 _store: object | None = None
 
 
-def serve(listener_fd: int) -> None:
-    """Serves the store, in rank 0, on the socket that its agent bound and published."""
+def serve(listener: socket.socket) -> None:
+    """Serves the store, in rank 0, on the socket that its agent bound behind its relay."""
     import torch
     from torch.distributed import TCPStore
 
@@ -33,7 +34,7 @@ def serve(listener_fd: int) -> None:
         int(os.environ["MASTER_PORT"]),
         is_master=True,
         wait_for_workers=False,
-        master_listen_fd=listener_fd,
+        master_listen_fd=listener.detach(),
         # Before 2.8 the store of libuv, which 2.4 made the default, refuses a socket that listens.
         use_libuv=torch.__version__ >= (2, 8),
     )

@@ -56,15 +56,12 @@ def main() -> None:
     parser.add_argument("--lifeline-fd", type=int, required=True)
     parser.add_argument("--agent-pid", type=int, required=True)
     parser.add_argument("--stacks-fd", type=int, required=True)
-    parser.add_argument("--listener-fd", type=int)
     arguments = parser.parse_args()
 
     complete_search_path()
     guard_pid = lifeline.die_with_agent(arguments.lifeline_fd, arguments.agent_pid)
-    # What the function starts must not hold these, or their closing would go unseen.
-    for fd in (arguments.control_fd, arguments.listener_fd):
-        if fd is not None:
-            os.set_inheritable(fd, False)
+    # What the function starts must not hold this, or its closing would go unseen.
+    os.set_inheritable(arguments.control_fd, False)
     stacks.offer(arguments.stacks_fd)
     # Lines must reach the agent when they are printed, not when a buffer is full.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
@@ -85,7 +82,7 @@ def main() -> None:
     loader_plans.connect(lambda plan: line.send({"kind": "loader_plan", "plan": plan}))
     preemption.ours = line.has_word
     pulse.start(line, backend)
-    code = _run(line, backend, envelope, arguments.listener_fd)
+    code = _run(line, backend, envelope)
     _exit(code, guard_pid, stay=lambda: backend.stay_in_worker(line))
 
 
@@ -104,7 +101,7 @@ def _is_new(path: str) -> bool:
     return path not in sys.path and os.path.exists(path)
 
 
-def _run(line: Line, backend: Backend, envelope: Envelope, listener_fd: int | None) -> int:
+def _run(line: Line, backend: Backend, envelope: Envelope) -> int:
     """Runs the function and sends its end to the agent. Returns the exit code."""
     pid = os.getpid()
     recorder = tracking.begin(
@@ -114,7 +111,7 @@ def _run(line: Line, backend: Backend, envelope: Envelope, listener_fd: int | No
         trace_steps=envelope.trace_steps,
     )
     try:
-        backend.join_in_worker(listener_fd)
+        backend.join_in_worker(envelope.listener)
         try:
             value = function.call(envelope.function)
         except SystemExit as stop:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import signal
-import socket
 import threading
 import time
 from collections.abc import Mapping
@@ -42,8 +41,6 @@ class WorkerProcess:
     Args:
         backend: The backend's name; the worker begins to import it at once.
         environment: The whole environment to start with.
-        listener: A listening socket that the worker is to serve the rendezvous on, if any; this
-            process's copy is closed.
         shutdown_grace_seconds: See ``RunConfig``.
     """
 
@@ -60,7 +57,6 @@ class WorkerProcess:
         *,
         backend: str,
         environment: Mapping[str, str],
-        listener: socket.socket | None,
         shutdown_grace_seconds: float,
     ) -> None:
         self._grace = shutdown_grace_seconds
@@ -72,7 +68,7 @@ class WorkerProcess:
         self._secrets = secrets_of(environment)
         self._redact = Redactor(self._secrets)
         self._log: RankLog | None = None
-        self._child = ChildProcess(backend=backend, environment=environment, listener=listener)
+        self._child = ChildProcess(backend=backend, environment=environment)
         self._observer = Observer(self._child.pid)
 
     def begin(self, envelope: Envelope, sink: Sink, log: RankLog) -> None:

@@ -18,6 +18,7 @@ HEAVY = {"torch", "horovod", "pyspark", "mlflow", "petastorm"}
 # From the bottom up: a module imports only from rows above its own.
 LAYERS = [
     {"errors", "config", "network", "socket_owner", "resumable", "facts", "preemption"}
+    | {"private_listener"}
     | {"redaction", "host_metrics", "nearest", "build_horovod", "unwrapping", "importing"},
     {"filesystem", "world", "spark_context", "command_line", "wrong_backend", "gpu_memory"}
     | {"horovod_refusals"},
@@ -36,6 +37,7 @@ LAYERS = [
     },
     {
         "departures",
+        "store_relay",
         "torch_store",
         "driver_log",
         "outcome",

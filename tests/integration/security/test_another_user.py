@@ -6,12 +6,13 @@ import os
 import subprocess
 import textwrap
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from sparkdl_runner import HorovodRunner
+from sparkdl_runner import DistributedRunner, HorovodRunner
 
 NOBODY = 65534
 PATIENCE_SECONDS = 60
@@ -22,7 +23,7 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user"),
 ]
 
-ATTACK = textwrap.dedent(
+ATTACK_ON_HOROVOD = textwrap.dedent(
     """
     import http.client, sys
 
@@ -43,17 +44,44 @@ ATTACK = textwrap.dedent(
 )
 
 
+# The second address is that of the store itself, behind what admits connections to it.
+ATTACK_ON_TORCH = textwrap.dedent(
+    """
+    import socket, sys
+
+    port = int(sys.stdin.read())
+    for address in ("127.0.0.1", "127.0.0.2"):
+        with socket.socket() as connection:
+            connection.settimeout(1)
+            try:
+                connection.connect((address, port))
+                print("refused" if connection.recv(1) == b"" else "answered")
+            except ConnectionResetError:
+                print("refused")
+            except TimeoutError:
+                try:
+                    connection.getpeername()
+                    print("admitted")
+                except OSError:
+                    print("unreachable")
+    """
+)
+
+
+def tell_and_wait(folder: Path, place: str) -> None:
+    if os.environ["RANK"] == "0":
+        (folder / "new").write_text(place)
+        (folder / "new").rename(folder / "place")
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not (folder / "attacked").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
 def waits_to_be_attacked(folder: Path) -> float:
     import torch
 
-    place, ready = folder / "place", folder / "attacked"
-    if os.environ["HOROVOD_RANK"] == "0":
-        port, address = (os.environ[f"HOROVOD_GLOO_RENDEZVOUS_{one}"] for one in ("PORT", "ADDR"))
-        (folder / "new").write_text(f"{port} {address.partition('/')[2]}")
-        (folder / "new").rename(place)
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not ready.exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    port, address = (os.environ[f"HOROVOD_GLOO_RENDEZVOUS_{one}"] for one in ("PORT", "ADDR"))
+    tell_and_wait(folder, f"{port} {address.partition('/')[2]}")
 
     import horovod.torch as hvd
 
@@ -61,24 +89,57 @@ def waits_to_be_attacked(folder: Path) -> float:
     return float(hvd.allreduce(torch.ones(1), op=hvd.Sum))
 
 
-def test_horovods_rendezvous_takes_nothing_from_another_user(tmp_path: Path) -> None:
-    """Not even from one who has found out the secret."""
+def waits_to_be_attacked_with_torch(folder: Path) -> float:
+    import torch
+    from torch import distributed
+
+    tell_and_wait(folder, os.environ["MASTER_PORT"])
+    total = torch.ones(1)
+    for _ in range(2):
+        distributed.init_process_group("gloo")
+        distributed.all_reduce(total)
+        distributed.destroy_process_group()
+    return float(total)
+
+
+def attack(folder: Path, how: str, run: Callable[[], object]) -> tuple[object, list[str]]:
+    """Attacks a run, once it says where. Returns its result, and what the attacker saw."""
     attacker = subprocess.Popen(
-        ["/usr/bin/python3", "-c", ATTACK],
+        ["/usr/bin/python3", "-c", how],
         user=NOBODY,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
 
-    def attack() -> str:
-        while not (tmp_path / "place").exists():
+    def wait_and_attack() -> str:
+        while not (folder / "place").exists():
             time.sleep(0.05)
-        said, _ = attacker.communicate((tmp_path / "place").read_text())
-        (tmp_path / "attacked").touch()
+        said, _ = attacker.communicate((folder / "place").read_text())
+        (folder / "attacked").touch()
         return said
 
     with attacker, ThreadPoolExecutor(1) as threads:
-        said = threads.submit(attack)
-        assert HorovodRunner(np=-2).run(waits_to_be_attacked, folder=tmp_path) == 2.0
-    assert said.result().split() == ["refused"] * 48
+        said = threads.submit(wait_and_attack)
+        return run(), said.result().split()
+
+
+def test_horovods_rendezvous_takes_nothing_from_another_user(tmp_path: Path) -> None:
+    """Not even from one who has found out the secret."""
+    runner = HorovodRunner(np=-2)
+    result, seen = attack(
+        tmp_path, ATTACK_ON_HOROVOD, lambda: runner.run(waits_to_be_attacked, folder=tmp_path)
+    )
+    assert result == 2.0
+    assert seen == ["refused"] * 48
+
+
+def test_torchs_store_is_out_of_reach_for_another_user(tmp_path: Path) -> None:
+    runner = DistributedRunner(num_proc=-2, backend="torch")
+    result, seen = attack(
+        tmp_path,
+        ATTACK_ON_TORCH,
+        lambda: runner.run(waits_to_be_attacked_with_torch, folder=tmp_path),
+    )
+    assert result == 4.0
+    assert seen == ["refused", "unreachable"]
