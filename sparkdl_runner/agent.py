@@ -25,6 +25,7 @@ from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.gang import SETTLE_SECONDS
 from sparkdl_runner.log_client import LogClient
 from sparkdl_runner.log_server import ChannelAddress
+from sparkdl_runner.other_users import check_host_is_not_shared
 from sparkdl_runner.outcome import Outcome, UnheardFailureError
 from sparkdl_runner.rank_log import rank_log
 from sparkdl_runner.tracking.rank_run import RunTicket
@@ -65,6 +66,8 @@ class RankTask:
         yield self._run(BarrierTaskContext.get())
 
     def _run(self, context: Any) -> Outcome:
+        if self.config.refuse_shared_hosts:
+            check_host_is_not_shared()
         backend = get_backend(self.backend)
         backend.check_installed()
         address, interface = self._own_address(context)

@@ -82,6 +82,12 @@ class RunConfig:
     """Whether gradients may cross the network in the clear though Spark's settings ask for
     encryption; neither Horovod nor torch.distributed can encrypt them."""
 
+    refuse_shared_hosts: bool = False
+    """Whether to end an attempt before its ranks start where another user of one of its hosts is
+    seen: gloo and NCCL let any of them join. Seen are processes, sockets and logins of users from
+    1000 on, but of nobody and of systemd's own; in a container what it shows. Each host looks once,
+    at the start."""
+
     def __post_init__(self) -> None:
         if self.driver_log_verbosity not in VERBOSITIES:
             raise ValueError(
@@ -100,7 +106,7 @@ class RunConfig:
         _check_count("max_restarts", self.max_restarts, least=0)
         if self.min_num_proc is not None:
             _check_count("min_num_proc", self.min_num_proc, least=1)
-        for name in ("restart_user_errors", "allow_unencrypted"):
+        for name in ("restart_user_errors", "allow_unencrypted", "refuse_shared_hosts"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name} is {getattr(self, name)!r}; it must be True or False.")
         if self.tracking is not None and not isinstance(self.tracking, (bool, Tracking)):

@@ -17,6 +17,7 @@ from sparkdl_runner.console import Console
 from sparkdl_runner.control import Envelope
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.gang import Gang
+from sparkdl_runner.other_users import check_host_is_not_shared
 from sparkdl_runner.outcome import Outcome, with_failures
 from sparkdl_runner.rank_log import rank_log
 from sparkdl_runner.reports import Reports
@@ -78,7 +79,12 @@ def launch(
 
     Returns:
         How each rank ended, in the order of ranks.
+
+    Raises:
+        LaunchError: The host is shared, and ``config`` refuses that.
     """
+    if config.refuse_shared_hosts:
+        check_host_is_not_shared()
     interface = network.interface_of(network.LOOPBACK) or "lo"
     peers = [
         Peer(

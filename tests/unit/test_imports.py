@@ -21,7 +21,7 @@ LAYERS = [
     | {"private_listener"}
     | {"redaction", "host_metrics", "nearest", "build_horovod", "unwrapping", "importing"},
     {"filesystem", "world", "spark_context", "command_line", "wrong_backend", "gpu_memory"}
-    | {"horovod_refusals"},
+    | {"horovod_refusals", "other_users"},
     {
         "loader_plans",
         "reports",
