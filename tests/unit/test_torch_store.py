@@ -57,3 +57,13 @@ def test_the_store_is_one_that_takes_over_a_listening_socket(monkeypatch, versio
         torch_store.serve(listener.dup())
     os.close(given["master_listen_fd"])  # It was left to the store.
     assert given["use_libuv"] == by_libuv
+
+
+def test_who_reaches_its_port_may_read_and_write():
+    """A limit of torch's, which SECURITY.md tells: its store asks nobody who they are."""
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    stranger = torch.distributed.TCPStore("127.0.0.1", store.port)
+    store.set("address", "of rank 0")
+    assert stranger.get("address") == b"of rank 0"
+    stranger.set("address", "of somebody else")
+    assert store.get("address") == b"of somebody else"
