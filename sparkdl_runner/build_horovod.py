@@ -17,6 +17,11 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("build-horovod", help=summary, description=summary)
     parser.add_argument("--gpu", action="store_true", help="collective operations by NCCL")
     parser.add_argument("--wheelhouse", metavar="DIR", help="where wheels are kept")
+    trust = parser.add_mutually_exclusive_group()
+    trust.add_argument("--sha256", metavar="HASH", help="take the wheel with this SHA-256 alone")
+    trust.add_argument(
+        "--trust-wheelhouse", action="store_true", help="also where others may write to it"
+    )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--wheel-only", action="store_true", help="print the wheel's path instead")
     what.add_argument(
@@ -27,8 +32,10 @@ def add_parser(subparsers: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     command = ["bash", str(SCRIPT), "--python", sys.executable]
-    wanted = [name for name in ("gpu", "wheel_only", "check") if getattr(arguments, name)]
+    flags = ("gpu", "trust_wheelhouse", "wheel_only", "check")
+    wanted = [name for name in flags if getattr(arguments, name)]
     command += [f"--{name.replace('_', '-')}" for name in wanted]
-    if arguments.wheelhouse is not None:
-        command += ["--wheelhouse", arguments.wheelhouse]
+    for name in ("wheelhouse", "sha256"):
+        if getattr(arguments, name) is not None:
+            command += [f"--{name}", getattr(arguments, name)]
     return subprocess.run(command, check=False).returncode

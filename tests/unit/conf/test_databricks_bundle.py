@@ -172,6 +172,7 @@ def test_clusters_can_start_barrier_stages_and_build_horovod():
         assert "autoscale" not in cluster
         assert cluster["data_security_mode"] == "SINGLE_USER"
         assert cluster["spark_env_vars"]["SPARKDL_RUNNER_WHEELHOUSE"].startswith("/Volumes/")
+        assert cluster["spark_env_vars"]["SPARKDL_RUNNER_TRUST_WHEELHOUSE"] == "1"
         on_gpus = "-gpu-" in cluster["spark_version"]
         assert (cluster["spark_env_vars"].get("HOROVOD_GPU_OPERATIONS") == "NCCL") is on_gpus
         (script,) = cluster["init_scripts"]
