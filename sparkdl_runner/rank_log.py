@@ -6,14 +6,13 @@ rank prints is in its file, up to a limit.
 
 from __future__ import annotations
 
-import getpass
 import os
 import shutil
-import stat
 import tempfile
 import time
 from pathlib import Path
 
+from sparkdl_runner.private_folder import private_folder
 from sparkdl_runner.world import World
 
 MAX_LOG_BYTES = 1 << 30
@@ -92,30 +91,12 @@ def rank_log(configured: str | None, run: str, world: World) -> RankLog:
         if configured or cluster:
             base = Path(configured or cluster)
         else:
-            base = default_base()
+            base = private_folder("sparkdl_runner-logs")
             remove_old_logs(base)
     except OSError:  # A full disk must not keep ranks from starting; opening the log will tell.
         base = Path(tempfile.gettempdir())
     directory = base / run / f"attempt-{world.attempt}"
     return RankLog(directory, world.rank, was_asked_for=bool(configured))
-
-
-def default_base() -> Path:
-    """This user's own folder for logs below the temporary one; never another user's."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = str(os.getuid())
-    base = Path(tempfile.gettempdir()) / f"sparkdl_runner-logs-{user}"
-    try:
-        base.mkdir(mode=0o700, exist_ok=True)
-        found = base.lstat()
-    except OSError:
-        return Path(tempfile.mkdtemp(prefix="sparkdl_runner-logs-"))
-    # In a folder that all may write to, somebody else may have made it first.
-    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077:
-        return base
-    return Path(tempfile.mkdtemp(prefix="sparkdl_runner-logs-"))
 
 
 def remove_old_logs(base: Path, now: float | None = None) -> None:

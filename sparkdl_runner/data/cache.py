@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
 import logging
 import os
-import tempfile
 import threading
 import weakref
 from collections.abc import Callable
@@ -17,6 +15,7 @@ from sparkdl_runner.data.leftovers import make_marked_directory, sweep_leftovers
 from sparkdl_runner.data.place import default_filesystem, directory_url
 from sparkdl_runner.data.sources import Sources, rewritten_since, sources_of
 from sparkdl_runner.filesystem import StorageOptions, normalize_url, redact
+from sparkdl_runner.private_folder import private_folder, user_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
     from sparkdl_runner.data.dataset import SparkDatasetConverter
 
 PARENT_CACHE_DIR_URL_CONF = "petastorm.spark.converter.parentCacheDirUrl"
+
+_NAME = "sparkdl_runner-cache"
 
 _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
@@ -45,16 +46,15 @@ def parent_cache_dir_url(spark: SparkSession) -> str:
             return directory_url(configured, spark)
         except ValueError as error:
             raise ValueError(f"{PARENT_CACHE_DIR_URL_CONF}: {error}") from None
-    name = f"sparkdl_runner-cache-{_user()}"
     master = spark.conf.get("spark.master", "") or ""
     on_databricks = "DATABRICKS_RUNTIME_VERSION" in os.environ
     # Through Spark Connect, "local" is the server's word for the server's machine.
     is_here = getattr(spark, "_jsc", None) is not None
     if is_here and master.startswith("local") and not on_databricks:
-        return normalize_url(f"file://{tempfile.gettempdir()}/{name}")
+        return normalize_url(f"file://{private_folder(_NAME)}")
     default = default_filesystem(spark)
     if default and not default.startswith("file:") and not on_databricks:
-        return normalize_url(f"{default.rstrip('/')}/tmp/{name}")  # noqa: S108
+        return normalize_url(f"{default.rstrip('/')}/tmp/{_NAME}-{user_name()}")  # noqa: S108
     raise ValueError(
         "The executors of this cluster need a directory that they share with the ranks: set the "
         f"Spark setting {PARENT_CACHE_DIR_URL_CONF} to one, such as s3a://bucket/cache, "
@@ -63,23 +63,27 @@ def parent_cache_dir_url(spark: SparkSession) -> str:
     )
 
 
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())
-
-
 _process_directories: dict[tuple[str, int], str] = {}
 _process_directories_lock = threading.Lock()
 
 
 def process_directory(
-    parent_url: str, application_id: str, storage_options: StorageOptions | None = None
+    parent_url: str,
+    application_id: str,
+    storage_options: StorageOptions | None = None,
+    *,
+    private: bool = False,
 ) -> str:
     """Returns this process's own directory below the parent, made and marked on first use.
 
     On first use, what processes that have ended left there is removed.
+
+    Args:
+        parent_url: The parent cache directory.
+        application_id: Goes into the name.
+        storage_options: As in :func:`~sparkdl_runner.filesystem.open_filesystem`.
+        private: Whether a local one is made for this user alone, who then has to be the one who
+            writes and reads it everywhere.
 
     Raises:
         OSError: The parent cannot be written.
@@ -87,7 +91,9 @@ def process_directory(
     key = (parent_url, os.getpid())
     with _process_directories_lock:
         if key not in _process_directories:
-            url = make_marked_directory(parent_url, application_id, storage_options)
+            url = make_marked_directory(
+                parent_url, application_id, storage_options, private=private
+            )
             _process_directories[key] = url
             for removed in sweep_leftovers(parent_url, storage_options=storage_options):
                 _log.info("Removed %s, left by a process that has ended.", removed)

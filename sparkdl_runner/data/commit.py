@@ -13,6 +13,7 @@ from sparkdl_runner.data.describe import describe_parquet
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.locate import first_file_with_nulls, first_file_with_other_lengths
 from sparkdl_runner.data.manifest import Manifest
+from sparkdl_runner.data.same_files import Converted
 from sparkdl_runner.filesystem import (
     StorageOptions,
     join_url,
@@ -52,7 +53,8 @@ def commit(
     manifest.write(filesystem, directory)
     files = [join_url(url, file.path) for file in manifest.files]
     delete = None if own_url is None else deleter(own_url, storage_options)
-    return SparkDatasetConverter(url, files, manifest.rows, delete=delete)
+    converted = Converted.of(filesystem, directory, manifest)
+    return SparkDatasetConverter(url, files, manifest.rows, converted=converted, delete=delete)
 
 
 def describe_written(

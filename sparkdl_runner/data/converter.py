@@ -24,7 +24,7 @@ from sparkdl_runner.data.existing import (
     is_petastorm_converter,
 )
 from sparkdl_runner.data.leftovers import delete_directory
-from sparkdl_runner.data.place import directory_url, running_session
+from sparkdl_runner.data.place import directory_url, is_one_host, running_session
 from sparkdl_runner.filesystem import StorageOptions, join_url, redact
 
 if TYPE_CHECKING:
@@ -123,7 +123,11 @@ def _held_converter(
             _log.info("Others use %r, so its files stay until they delete it, too.", shared)
 
     converter = SparkDatasetConverter(
-        shared.cache_dir_url, list(shared.file_urls), shared.dataset_size, delete=delete
+        shared.cache_dir_url,
+        list(shared.file_urls),
+        shared.dataset_size,
+        converted=shared._converted,
+        delete=delete,
     )
     converter.dataframe = df
     return converter
@@ -180,7 +184,10 @@ def _convert(
     from sparkdl_runner.data.spark_writer import write_parquet
 
     try:
-        process_url = process_directory(parent_url, application, storage_options)
+        # On a cluster, executors may be another user, who writes there: with the parent's rights.
+        process_url = process_directory(
+            parent_url, application, storage_options, private=is_one_host(df.sparkSession)
+        )
     except OSError as error:
         raise ConversionError(
             f"Cannot write to the cache directory {redact(parent_url)} ({error}): make it "

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pyarrow import fs
 
 from sparkdl_runner.data.cache import PARENT_CACHE_DIR_URL_CONF
+from sparkdl_runner.data.describe import check_files
 from sparkdl_runner.data.engine_choice import (
     TUNING,
     choose_engine,
@@ -21,6 +22,7 @@ from sparkdl_runner.data.engine_choice import (
 from sparkdl_runner.data.errors import DatasetError, NoManifestError
 from sparkdl_runner.data.leftovers import delete_directory
 from sparkdl_runner.data.manifest import Manifest
+from sparkdl_runner.data.same_files import Converted, SameFiles
 from sparkdl_runner.data.shard import resolve_shard
 from sparkdl_runner.filesystem import StorageOptions, join_url, open_filesystem, redact
 
@@ -53,6 +55,7 @@ class SparkDatasetConverter:
         dataset_size: int,
         *,
         manifest: Manifest | None = None,
+        converted: Converted | None = None,
         unischema: bool = False,
         delete: Callable[[], None] | None = None,
     ) -> None:
@@ -63,6 +66,7 @@ class SparkDatasetConverter:
             file_urls: The files.
             dataset_size: Rows in all of them.
             manifest: What the directory holds, if it has no manifest of its own.
+            converted: What was there when it was converted, to know it again.
             unischema: Whether petastorm's codecs encoded the files.
             delete: Deletes the files, if this process may.
         """
@@ -70,6 +74,7 @@ class SparkDatasetConverter:
         self.file_urls = file_urls
         self.dataset_size = dataset_size
         self._manifest = manifest
+        self._converted = converted
         self._unischema = unischema
         self._delete = delete
         self.dataframe: DataFrame | None = None
@@ -137,15 +142,31 @@ class SparkDatasetConverter:
         )
 
     def _check_same(self, manifest: Manifest) -> None:
-        """Raises a DatasetError if it was overwritten meanwhile: all ranks must read the same."""
-        there = [join_url(self.cache_dir_url, file.path) for file in manifest.files]
-        if self.file_urls and there != self.file_urls:
+        """Raises a DatasetError if it is another one by now: all ranks must read the same."""
+        if self._converted is not None:
+            same = manifest.digest == self._converted.manifest_digest
+        else:
+            there = [join_url(self.cache_dir_url, file.path) for file in manifest.files]
+            same = not self.file_urls or there == self.file_urls
+        if not same:
             url = redact(self.cache_dir_url)
             raise DatasetError(
                 f"The conversion {url} was overwritten by another one after this converter was "
                 f"made: make it again, by make_spark_converter({url!r}) on the driver, and start "
                 "the training again."
             )
+
+    def check_files(self, opened: tuple[Manifest, fs.FileSystem, str]) -> None:
+        """Checks that the files are those that were converted.
+
+        Args:
+            opened: What ``open`` returned.
+
+        Raises:
+            DatasetError: One is gone, or is another one.
+        """
+        manifest, filesystem, directory = opened
+        check_files(filesystem, directory, manifest, SameFiles(manifest, self._converted))
 
     def make_torch_dataloader(
         self,
@@ -243,12 +264,13 @@ class TorchLoaderContext:
         shuffle = wants_shuffle(arguments, self._queue_capacity)
         columns = wanted_columns(arguments, opened[0].schema.names)
         if self._engine == "petastorm":
-            self._loader = self._open_petastorm(opened[0], arguments, columns, shuffle)
+            self._loader = self._open_petastorm(opened, arguments, columns, shuffle)
         else:
             if arguments["batch_size"] is None and "global_batch_size" not in arguments:
                 arguments["batch_size"] = DEFAULT_BATCH_SIZE
             if "tail" not in arguments:
                 arguments["tail"] = wanted_tail(arguments, len(self._converter))
+            arguments["converted"] = self._converter._converted
             self._loader = _open_arrow(opened, arguments, columns, shuffle)
         return self._loader
 
@@ -263,7 +285,7 @@ class TorchLoaderContext:
 
     def _open_petastorm(
         self,
-        manifest: Manifest,
+        opened: tuple[Manifest, fs.FileSystem, str],
         arguments: dict[str, Any],
         columns: list[str] | None,
         shuffle: bool,
@@ -285,8 +307,9 @@ class TorchLoaderContext:
         if not shuffle:
             reader["shuffle_row_groups"] = False
         return PetastormLoader(
-            manifest,
+            opened[0],
             self._converter.cache_dir_url,
+            check_files=lambda: self._converter.check_files(opened),
             batch_size=DEFAULT_BATCH_SIZE if batch_size is None else batch_size,
             num_epochs=arguments["num_epochs"],
             cur_shard=shard[0],

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import base64
+import os
 import time
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -14,13 +14,13 @@ import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 
-from sparkdl_runner.data.checksum import crc32_from_sidecar, crc32_of
-from sparkdl_runner.data.errors import DatasetError
+from sparkdl_runner.data.checksum import crc32_from_sidecar
+from sparkdl_runner.data.errors import ChangedFileError, DatasetError
 from sparkdl_runner.data.manifest import ColumnInfo, FileInfo, Manifest, RowGroups
 from sparkdl_runner.data.observe import Observation, depth_of, hint_of, observe
+from sparkdl_runner.data.same_files import SameFiles, footer_bytes, open_file
 from sparkdl_runner.data.scan import scan
 
-_TAIL_BYTES = 64 * 1024
 _SCANS = 4
 """Files whose columns are read together: with a few batches each, some 100 MiB."""
 
@@ -138,12 +138,24 @@ def describe_parquet(
     )
 
 
-def check_files(filesystem: pa.fs.FileSystem, directory: str, manifest: Manifest) -> Manifest:
+def check_files(
+    filesystem: pa.fs.FileSystem,
+    directory: str,
+    manifest: Manifest,
+    same: SameFiles | None = None,
+) -> Manifest:
     """Checks that the files of a manifest are still there and unchanged.
 
-    Sizes are compared for all. Only a file of which the filesystem says that it was changed at
-    another time than the manifest knows, which is so for a copy, too, is looked into: all of it
-    where it is local and the manifest has its CRC-32, and otherwise its footer.
+    Sizes are compared for all. Only a file that was touched since is looked into: all of it where
+    it is local and the manifest has its CRC-32, and otherwise its footer.
+
+    Args:
+        filesystem: Where the files are.
+        directory: The data set's directory in ``filesystem``.
+        manifest: Lists them.
+        same: Of this manifest; with what the converter knows, where there is one. By that, a file
+            is refused that another user of this host put there, and one on remote storage that
+            was written again. By the manifest alone it might be a copy.
 
     Returns:
         The manifest with the times of the files as they are, so that who checks against that one
@@ -153,48 +165,61 @@ def check_files(filesystem: pa.fs.FileSystem, directory: str, manifest: Manifest
         DatasetError: A file is gone, has another size, or other content.
     """
     directory = directory.rstrip("/")
+    local = isinstance(filesystem, pa.fs.LocalFileSystem)
+    same = same or SameFiles(manifest)
     selector = pa.fs.FileSelector(directory, recursive=True, allow_not_found=True)
     prefix = len(directory) + 1
     found = {info.path[prefix:]: info for info in filesystem.get_file_info(selector)}
-    touched: list[FileInfo] = []
+    touched: list[int] = []
     times: list[int | None] = []
-    for file in manifest.files:
+    for index, file in enumerate(manifest.files):
+        path = f"{directory}/{file.path}"
         info = found.get(file.path)
         if info is None or info.type != pa.fs.FileType.File:
             raise DatasetError(
-                f"{directory}/{file.path} is gone: the manifest lists {len(manifest.files)} files "
+                f"{path} is gone: the manifest lists {len(manifest.files)} files "
                 "and expects all of them. Convert the DataFrame again, or restore the file."
             )
         if info.size != file.size_bytes:
             raise DatasetError(
-                f"{directory}/{file.path} has {info.size:,} bytes and the manifest says "
+                f"{path} has {info.size:,} bytes and the manifest says "
                 f"{file.size_bytes:,}: it was cut short or replaced after the conversion. Convert "
                 "the DataFrame again, or restore the file."
             )
         times.append(_settled_time(info))
-        if file.modified_ns is None or info.mtime_ns != file.modified_ns:
-            touched.append(file)
+        if local:
+            is_touched = same.is_touched(index, os.stat(path))
+        else:
+            is_touched = file.modified_ns is None or info.mtime_ns != file.modified_ns
+            if same.converted is not None:
+                _check_not_written_again(path, file, info)
+        if is_touched:
+            touched.append(index)
 
-    local = isinstance(filesystem, pa.fs.LocalFileSystem)  # To fetch all of it would take too long
-
-    def compare(file: FileInfo) -> None:
-        path = f"{directory}/{file.path}"
-        with filesystem.open_input_file(path) as stream:
-            what, same = "Parquet footer", _footer_bytes(stream, path)[1] == file.footer_crc32
-            if same and local and file.crc32 is not None:
-                stream.seek(0)
-                what, same = "content", crc32_of(stream) == file.crc32
-        if not same:
-            raise DatasetError(
-                f"{path} was changed after the conversion: its {what} is not the one that the "
-                "manifest knows. Convert the DataFrame again, or restore the file."
-            )
+    def compare(index: int) -> None:
+        path = f"{directory}/{manifest.files[index].path}"
+        stream, opened = open_file(filesystem, path)
+        with stream:
+            same.check(stream, opened, path, index)
 
     _in_threads(compare, touched, 16)
     if not touched:
         return manifest
     files = [replace(file, modified_ns=at) for file, at in zip(manifest.files, times, strict=True)]
     return replace(manifest, files=tuple(files))
+
+
+def _check_not_written_again(path: str, file: FileInfo, info: pa.fs.FileInfo) -> None:
+    """Refuses an object of another second; a listing and a look at one object may round it."""
+    then, now = file.modified_ns, info.mtime_ns
+    if then is None or now is None or then // 1_000_000_000 == now // 1_000_000_000:
+        return
+    raise ChangedFileError(
+        f"{path} was written again {abs(now - then) / 1e9:,.0f} s after the converter's own file, "
+        "and nobody could tell whether it holds the same without reading all of it. Convert the "
+        "DataFrame again. If the change is fine, make the converter again, by "
+        "make_spark_converter on the driver."
+    )
 
 
 def _read_footer(
@@ -205,7 +230,7 @@ def _read_footer(
     if info.type != pa.fs.FileType.File:
         raise DatasetError(f"{full_path} is not a file.")
     with filesystem.open_input_file(full_path) as stream:
-        tail, crc32 = _footer_bytes(stream, full_path)
+        tail, crc32 = footer_bytes(stream, full_path)
     try:
         parquet = pq.ParquetFile(pa.BufferReader(tail), coerce_int96_timestamp_unit="us")
     except (pa.ArrowException, OSError) as error:
@@ -271,29 +296,6 @@ def _owners(parquet: pq.ParquetFile) -> list[str]:
         fits = [name for name in names if path == name or path.startswith(f"{name}.")]
         owners.append(max(fits, key=len))
     return owners
-
-
-def _footer_bytes(stream: Any, path: str) -> tuple[bytes, int]:
-    """The end of a Parquet file, from its footer on, and the footer's CRC-32.
-
-    A Parquet file ends in the footer, the footer's length (4 bytes, little endian) and ``PAR1``:
-    https://parquet.apache.org/docs/file-format/
-    """
-    size = stream.size()
-    start = max(0, size - _TAIL_BYTES)
-    stream.seek(start)
-    tail = stream.read()
-    footer_size = int.from_bytes(tail[-8:-4], "little") + 8
-    if size < 12 or tail[-4:] != b"PAR1" or footer_size > size:
-        raise DatasetError(
-            f"{path} ({size:,} bytes) does not end as a Parquet file does: it was cut short, or "
-            "is something else."
-        )
-    if footer_size > len(tail):
-        stream.seek(size - footer_size)
-        tail = stream.read()
-    tail = tail[-footer_size:]
-    return tail, zlib.crc32(tail)
 
 
 def _check_same_schema(first: pa.Schema, other: pa.Schema, first_path: str, path: str) -> None:

@@ -63,7 +63,9 @@ SHARED = frozenset(
 )
 """Arguments that both engines understand, ``columns`` and ``schema_fields`` being one."""
 
-_HANDLED = frozenset({"manifest", "filesystem", "directory", "batch_size", "num_epochs"})
+_HANDLED = frozenset(
+    {"manifest", "filesystem", "directory", "batch_size", "num_epochs", "converted"}
+)
 
 
 def arrow_arguments() -> frozenset[str]:

@@ -9,6 +9,10 @@ class DatasetError(RunnerError):
     """The files of a data set are not what its manifest, or the caller, says they are."""
 
 
+class ChangedFileError(DatasetError):
+    """A file is not the one that was converted."""
+
+
 class BadRowError(DatasetError):
     """One row cannot be decoded.
 

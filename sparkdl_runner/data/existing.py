@@ -16,6 +16,7 @@ from sparkdl_runner.data.foreign_folder import find_parquet
 from sparkdl_runner.data.leftovers import MARKER_NAME
 from sparkdl_runner.data.manifest import Manifest
 from sparkdl_runner.data.petastorm_engine import has_unischema
+from sparkdl_runner.data.same_files import Converted
 from sparkdl_runner.filesystem import (
     StorageOptions,
     join_url,
@@ -45,8 +46,8 @@ def describe_directory(
     try:
         manifest = Manifest.read(filesystem, directory)
         found = check_files(filesystem, directory, manifest)
-        # All of a copy is read to check it: once, here, and not again by each rank.
-        if found is not manifest and isinstance(filesystem, fs.LocalFileSystem):
+        # A copy is looked into, and a local one read, once: here, and not again by each rank.
+        if found is not manifest:
             embedded = manifest = found
     except NoManifestError:
         # The marker of the process that converted lies two directories up.
@@ -60,7 +61,14 @@ def describe_directory(
         if is_new:
             warn_of_ragged(filesystem, directory, manifest)
     files = [join_url(url, file.path) for file in manifest.files]
-    return SparkDatasetConverter(url, files, manifest.rows, manifest=embedded, unischema=unischema)
+    return SparkDatasetConverter(
+        url,
+        files,
+        manifest.rows,
+        manifest=embedded,
+        converted=Converted.of(filesystem, directory, manifest),
+        unischema=unischema,
+    )
 
 
 class _DescribedFolders:
@@ -128,5 +136,6 @@ def adopt_petastorm(
         list(petastorm_converter.file_urls),
         manifest.rows,
         manifest=manifest,
+        converted=Converted.of(filesystem, directory, manifest),
         delete=petastorm_converter.delete,
     )

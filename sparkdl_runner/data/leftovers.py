@@ -104,7 +104,11 @@ def _pid_namespace() -> str:
 
 
 def make_marked_directory(
-    parent_url: str, application_id: str, storage_options: StorageOptions | None = None
+    parent_url: str,
+    application_id: str,
+    storage_options: StorageOptions | None = None,
+    *,
+    private: bool = False,
 ) -> str:
     """Makes a directory that belongs to this process and is deleted when the process exits.
 
@@ -112,6 +116,7 @@ def make_marked_directory(
         parent_url: Where to make it; made as well if it is not there.
         application_id: Goes into the name, so that a person can tell whose it is.
         storage_options: As in :func:`~sparkdl_runner.filesystem.open_filesystem`.
+        private: Whether a local one is for this user alone: mode 0700.
 
     Returns:
         Its URL.
@@ -125,7 +130,10 @@ def make_marked_directory(
     filesystem, path = open_filesystem(url, storage_options)
     owner = Owner.this_process(name, application_id)
     atexit.register(_delete_at_exit, url, storage_options, os.getpid())
-    filesystem.create_dir(path, recursive=True)
+    if private and isinstance(filesystem, fs.LocalFileSystem):
+        os.makedirs(path, mode=0o700)
+    else:
+        filesystem.create_dir(path, recursive=True)
     try:
         with filesystem.open_output_stream(f"{path}/{MARKER_NAME}") as stream:
             stream.write(json.dumps(asdict(owner)).encode())

@@ -27,6 +27,7 @@ from sparkdl_runner.data.feed import Batch, Feed, Transform
 from sparkdl_runner.data.manifest import Manifest
 from sparkdl_runner.data.plan import NO_LENGTH, TAILS, Order, Tail, default_lanes
 from sparkdl_runner.data.reader import RowGroupReader
+from sparkdl_runner.data.same_files import Converted, SameFiles
 from sparkdl_runner.data.shard import global_batch, resolve_shard, whole_number
 from sparkdl_runner.data.state import LoaderState, Position
 
@@ -87,6 +88,7 @@ class ArrowLoader:
         decimals: ``"float64"`` to accept decimals.
         workers_count: Threads that decode; by default one for each core, up to 4 and to what the
             budget has room for.
+        converted: What the converter knows of the files; a file that is another one is refused.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -124,6 +126,7 @@ class ArrowLoader:
         images: Mapping[str, Any] | None = None,
         decimals: Literal["error", "float64"] = "error",
         workers_count: int | None = None,
+        converted: Converted | None = None,
     ) -> None:
         batch_size = whole_number("batch_size", batch_size)
         global_batch_size = whole_number("global_batch_size", global_batch_size)
@@ -159,7 +162,8 @@ class ArrowLoader:
                 decimals=decimals,
             ),
         )
-        check_files(filesystem, directory, manifest)
+        same = SameFiles(manifest, converted)
+        check_files(filesystem, directory, manifest, same)
         self._budget = Budget.of(memory_budget_bytes, manifest, self._layout)
         given_lanes = lanes
         if lanes is None:
@@ -213,7 +217,7 @@ class ArrowLoader:
         self._prefetch_batches = prefetch_batches
         self._memory = memory_for(device)
         self._threads = workers_count or self._budget.threads(most=min(4, _cores()))
-        self._reader = RowGroupReader(manifest, filesystem, directory)
+        self._reader = RowGroupReader(manifest, filesystem, directory, same)
         self._pool: ThreadPoolExecutor | None = None
         self._arena: tuple[Sizes, Arena] | None = None
         self._position = Position()

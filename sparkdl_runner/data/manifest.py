@@ -165,6 +165,17 @@ class Manifest:
         digest.update(self.schema_base64.encode())
         return digest.hexdigest()[:32]
 
+    @cached_property
+    def digest(self) -> str:
+        """64 hex digits that follow from all that readers take from the manifest."""
+        columns = [vars(column) for column in self.columns]
+        times = [file.modified_ns for file in self.files]
+        known = [self.files_fingerprint, self.content_digest, columns, times]
+        digest = hashlib.sha256(json.dumps(known).encode())
+        digest.update(self.row_groups.file.astype("<i8").tobytes())
+        digest.update(self.row_groups.size_bytes.astype("<i8").tobytes())
+        return digest.hexdigest()
+
     def column(self, name: str) -> ColumnInfo:
         """The column called ``name``; KeyError if there is none."""
         return self._by_name[name]

@@ -18,6 +18,7 @@ from sparkdl_runner.data.dataset import SparkDatasetConverter
 from sparkdl_runner.data.manifest import MANIFEST_NAME, Manifest
 from sparkdl_runner.data.place import directory_url
 from sparkdl_runner.data.replacing import SUBFOLDER_PREFIX, replace
+from sparkdl_runner.data.same_files import Converted
 from sparkdl_runner.filesystem import (
     StorageOptions,
     join_url,
@@ -115,7 +116,8 @@ def write_conversion(
 
     manifest = replace(filesystem, folder, application, write)
     files = [join_url(url, file.path) for file in manifest.files]
-    return SparkDatasetConverter(url, files, manifest.rows)
+    converted = Converted.of(filesystem, folder, manifest)
+    return SparkDatasetConverter(url, files, manifest.rows, converted=converted)
 
 
 def check_replaceable(filesystem: fs.FileSystem, folder: str, overwrite: bool) -> None:

@@ -138,6 +138,7 @@ class PetastormLoader:
         data_loader_fn: Callable[..., Any] | None,
         shuffling_queue_capacity: int,
         reader_arguments: Mapping[str, Any],
+        check_files: Callable[[], None] = lambda: None,
     ) -> None:
         """Checks the arguments; readers are opened by iterating.
 
@@ -154,6 +155,8 @@ class PetastormLoader:
             data_loader_fn: As in petastorm; ``petastorm.pytorch.DataLoader`` by default.
             shuffling_queue_capacity: As in petastorm.
             reader_arguments: Further arguments of petastorm's reader.
+            check_files: Called before each reader is opened; raises a DatasetError if the files
+                are not those that were converted.
 
         Raises:
             ImportError: petastorm cannot run here.
@@ -174,6 +177,7 @@ class PetastormLoader:
         filtering = {"predicate", "filters", "rowgroup_selector"} & set(reader_arguments)
         self._filtering = bool(filtering)
         self._url = directory_url
+        self._check_files = check_files
         self._made_at = loader_plans.place_of_caller()
         self._fingerprint = manifest.fingerprint
         self._files = [join_url(directory_url, file.path) for file in manifest.files]
@@ -302,6 +306,7 @@ class PetastormLoader:
         with _quiet():
             from petastorm import make_batch_reader, make_reader
 
+        self._check_files()
         arguments = dict(self._reader_arguments, num_epochs=self._rounds)
         if self._shard[1] > 1:
             arguments["cur_shard"], arguments["shard_count"] = self._shard

@@ -13,8 +13,9 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 
 from sparkdl_runner.data.columns import Column, DenseColumn
-from sparkdl_runner.data.errors import BadRowError, DatasetError
+from sparkdl_runner.data.errors import BadRowError, ChangedFileError, DatasetError
 from sparkdl_runner.data.manifest import Manifest
+from sparkdl_runner.data.same_files import SameFiles, open_file
 
 _BUFFER_BYTES = 128 << 10
 _CAN_VERIFY_PAGES = "page_checksum_verification" in inspect.signature(pq.ParquetFile).parameters
@@ -32,10 +33,12 @@ class RowGroupReader:
         manifest: Manifest,
         filesystem: pa.fs.FileSystem,
         directory: str,
+        same: SameFiles,
         *,
         open_files: int = 8,
     ) -> None:
         self._manifest = manifest
+        self._same = same
         self._filesystem = filesystem
         self._directory = directory.rstrip("/")
         self._open_files = open_files
@@ -69,6 +72,7 @@ class RowGroupReader:
             array ``[n]``.
 
         Raises:
+            ChangedFileError: It is not the file that was converted.
             DatasetError: The file is gone, broken, or not what the manifest says; it names the
                 file, the row group and, where it is known, the column.
         """
@@ -107,6 +111,8 @@ class RowGroupReader:
             if done < until:
                 raise DatasetError(f"it ends after {done:,} of {until:,} rows")
             self._put_back(file, parquet)
+        except ChangedFileError:
+            raise  # It says all there is to say.
         except (DatasetError, pa.ArrowException, OSError, KeyError) as error:
             where = f", column {name!r}" if name else ""
             if isinstance(error, BadRowError):
@@ -126,15 +132,17 @@ class RowGroupReader:
     def _take(self, file: int, path: str) -> pq.ParquetFile:
         with self._lock:
             parquet = self._idle.pop(file, None)
-        if parquet is None:
-            parquet = pq.ParquetFile(
-                self._filesystem.open_input_file(path),
-                coerce_int96_timestamp_unit="us",
-                **self._access,
-            )
-            if parquet.metadata.num_rows != self._manifest.files[file].rows:
-                raise DatasetError("the file was replaced after the conversion")
-        return parquet
+        return self._open(file, path) if parquet is None else parquet
+
+    def _open(self, file: int, path: str) -> pq.ParquetFile:
+        stream, found = open_file(self._filesystem, path)
+        tail = self._same.check(stream, found, path, file)
+        return pq.ParquetFile(
+            stream,
+            metadata=None if tail is None else pq.read_metadata(pa.BufferReader(tail)),
+            coerce_int96_timestamp_unit="us",
+            **self._access,
+        )
 
     def _put_back(self, file: int, parquet: pq.ParquetFile) -> None:
         with self._lock:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import getpass
 import itertools
 import json
 import os
-import tempfile
 import threading
 from collections import deque
 from contextlib import suppress
@@ -130,19 +128,3 @@ def _is_whole(line: bytes) -> bool:
         return line.endswith(b"\n") and isinstance(json.loads(line), list)
     except ValueError:
         return False
-
-
-def default_folder() -> Path:
-    """This user's own folder for what MLflow has still to be told."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = str(os.getuid())
-    folder = Path(tempfile.gettempdir()) / f"sparkdl_runner-mlflow-{user}"
-    with suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    if found.st_uid != os.getuid() or folder.is_symlink() or found.st_mode & 0o077:
-        # Somebody else made it first, in a place where all may write.
-        return Path(tempfile.mkdtemp(prefix="sparkdl_runner-mlflow-"))
-    return folder

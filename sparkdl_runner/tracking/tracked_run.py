@@ -11,6 +11,7 @@ from typing import Any
 
 from sparkdl_runner.config import RunConfig
 from sparkdl_runner.errors import LaunchError, RunCancelledError
+from sparkdl_runner.private_folder import private_folder
 from sparkdl_runner.redaction import Redactor, secrets_of
 from sparkdl_runner.reports import Reports
 from sparkdl_runner.tracking import datasets, description
@@ -35,7 +36,7 @@ from sparkdl_runner.tracking.server import (
     wait_for_server,
 )
 from sparkdl_runner.tracking.settings import Tracking
-from sparkdl_runner.tracking.spool import Spool, default_folder
+from sparkdl_runner.tracking.spool import Spool
 from sparkdl_runner.tracking.story import Attempt, Story
 from sparkdl_runner.world import World
 
@@ -67,7 +68,7 @@ class TrackedRun(Reports):
         self._run_name: str = opened.run.info.run_name or self.run_id
         self._credentials = credentials(opened.uri)
         self._redact = Redactor(secrets_of() + secrets_of(self._credentials))
-        self._spool = Spool(default_folder() / f"{self.run_id}.jsonl")
+        self._spool = Spool(private_folder("sparkdl_runner-mlflow") / f"{self.run_id}.jsonl")
         # What an earlier driver could not deliver is part of what the run has been told.
         try:
             past = Past.of(opened, self._spool.waiting())

@@ -6,7 +6,8 @@ import stat
 import pytest
 
 from sparkdl_runner import rank_log as module
-from sparkdl_runner.rank_log import RankLog, default_base, rank_log, remove_old_logs
+from sparkdl_runner.private_folder import private_folder
+from sparkdl_runner.rank_log import RankLog, rank_log, remove_old_logs
 from sparkdl_runner.world import Peer, assign_ranks
 
 WORLD = assign_ranks(
@@ -31,7 +32,7 @@ def test_everything_is_written_and_only_the_owner_may_read_it(tmp_path):
     assert log.path.read_bytes() == b"one\ntwo"
     assert log.path.parts[-3:] == ("run-1", "attempt-3", "rank-0.log")
     assert stat.S_IMODE(log.path.stat().st_mode) == 0o600
-    assert stat.S_IMODE(default_base().stat().st_mode) == 0o700
+    assert log.path.parents[2] == private_folder("sparkdl_runner-logs")
 
 
 def test_the_cluster_managers_folder_and_then_ones_own_come_first(tmp_path, monkeypatch):
@@ -44,18 +45,11 @@ def test_the_log_of_a_rank_that_did_well_goes_unless_it_was_asked_for(tmp_path):
     log = rank_log(None, "run-1", WORLD)
     log.write(b"fine")
     log.close(keep=False)
-    assert list(default_base().iterdir()) == []
+    assert list(private_folder("sparkdl_runner-logs").iterdir()) == []
     asked = rank_log(str(tmp_path / "mine"), "run-1", WORLD)
     asked.write(b"fine")
     asked.close(keep=False)
     assert asked.path.read_bytes() == b"fine"
-
-
-def test_another_users_folder_is_not_written_into(tmp_path):
-    base = default_base()
-    assert default_base() == base
-    base.chmod(0o777)  # as if somebody had made it for all
-    assert default_base() != base
 
 
 def test_a_log_is_never_written_through_a_link(tmp_path):
@@ -98,7 +92,7 @@ def test_a_full_disk_is_told_of_and_harms_nothing(tmp_path, monkeypatch):
 
 
 def test_old_logs_go(tmp_path):
-    base = default_base()
+    base = private_folder("sparkdl_runner-logs")
     for name, age_days in (("old", 8), ("new", 6)):
         (base / name).mkdir()
         os.utime(base / name, (1e9 - age_days * 86400,) * 2)

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import getpass
 import os
+import shutil
 import subprocess
+import tempfile
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from sparkdl_runner import DistributedRunner, HorovodRunner
+from sparkdl_runner.data import make_spark_converter
+from sparkdl_runner.data.cache import process_directory
+from sparkdl_runner.data.errors import ChangedFileError
+from sparkdl_runner.private_folder import private_folder
 
 NOBODY = 65534
 PATIENCE_SECONDS = 60
@@ -143,3 +152,59 @@ def test_torchs_store_is_out_of_reach_for_another_user(tmp_path: Path) -> None:
     )
     assert result == 4.0
     assert seen == ["refused", "unreachable"]
+
+
+def as_nobody(code: str) -> str:
+    command = ["/usr/bin/python3", "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, user=NOBODY, group=NOBODY, capture_output=True, text=True)
+    return done.stdout + "".join(done.stderr.splitlines()[-1:])
+
+
+@pytest.fixture
+def shared_folder() -> Iterator[Path]:
+    """A folder like /tmp, which other users can reach and write to."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o1777)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_what_is_converted_cannot_be_read_nor_swapped(
+    shared_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache folder of a local master, which the other user was the first to make."""
+    monkeypatch.setattr(tempfile, "tempdir", str(shared_folder))
+    theirs = str(shared_folder / f"sparkdl_runner-cache-{getpass.getuser()}")
+    assert as_nobody(f"import os; os.mkdir({theirs!r}); os.chmod({theirs!r}, 0o777)") == ""
+    parent = str(private_folder("sparkdl_runner-cache"))
+    assert parent != theirs
+    place = process_directory(f"file://{parent}", "app", private=True).removeprefix("file://")
+    part = f"{place}/part-0.parquet"
+    pq.write_table(pa.table({"x": [1.0, 2.0]}), part)
+    for attempt in (f"os.listdir({place!r})", f"open({part!r})"):
+        assert "Permission denied" in as_nobody(f"import os; {attempt}")
+    assert "not permitted" in as_nobody(f"import os; os.rename({parent!r}, {theirs + '/x'!r})")
+
+
+def test_a_file_of_another_users_is_not_trained_on(shared_folder: Path) -> None:
+    """In a folder that all may write to, of the same name, size, rows and time."""
+    folder = shared_folder / "set"
+    folder.mkdir()
+    folder.chmod(0o777)
+    part = folder / "part-0.parquet"
+    pq.write_table(pa.table({"x": [1.0, 2.0]}), part)
+    converter = make_spark_converter(f"file://{folder}")
+    attack = f"""
+        import os
+        part = {str(part)!r}
+        before, content = os.stat(part), open(part, "rb").read()
+        os.rename(part, part + ".old")
+        open(part, "wb").write(content)
+        os.utime(part, ns=(before.st_atime_ns, before.st_mtime_ns))
+    """
+    assert as_nobody(attack) == ""
+    with (
+        pytest.raises(ChangedFileError, match=r"part-0\.parquet is not the file .* user nobody"),
+        converter.make_torch_dataloader(1, num_epochs=1),
+    ):
+        pass

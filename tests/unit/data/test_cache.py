@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import stat
 import threading
+from pathlib import Path
 
 import pytest
 from parquet_sets import numbered, one
@@ -69,6 +71,7 @@ def test_on_one_machine_it_is_the_temporary_directory(monkeypatch, tmp_path):
     for master in ("local", "local[2]", "local[*]", "local-cluster[2,1,1024]"):
         url = parent_cache_dir_url(FakeSpark(spark__master=master))
         assert url.startswith(f"file://{tmp_path}/sparkdl_runner-cache-")
+        assert stat.S_IMODE(Path(url.removeprefix("file://")).stat().st_mode) == 0o700
 
 
 def test_on_a_cluster_it_is_shared_or_asked_for(monkeypatch):
@@ -98,6 +101,16 @@ def test_a_process_makes_one_directory_and_sweeps_once(tmp_path, monkeypatch):
     assert process_directory(parent, "app") == first
     assert swept == [parent]
     assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
+@pytest.mark.parametrize(("private", "mode"), [(True, 0o700), (False, 0o755)])
+def test_where_one_user_reads_and_writes_nobody_else_does(tmp_path, private, mode):
+    before = os.umask(0o022)
+    try:
+        url = process_directory(f"file://{tmp_path}/cache", "app", private=private)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(Path(url.removeprefix("file://")).stat().st_mode) == mode
 
 
 NO_FILES = Sources()

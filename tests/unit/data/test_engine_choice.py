@@ -146,6 +146,7 @@ def test_what_the_arrow_loader_is_given(monkeypatch):
     ):
         pass
     expected = {"batch_size": 32, "num_epochs": 2, "columns": ["x"], "tail": "pad"}
+    expected["converted"] = None
     assert seen == {**expected, "workers_count": None, "shuffle": True, "closed": True}
     seen.clear()
     with converter.make_torch_dataloader(global_batch_size=64, shuffle=False):

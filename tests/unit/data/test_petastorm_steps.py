@@ -134,15 +134,16 @@ def test_bad_counts():
 
 def test_seeds_differ_between_epochs_and_are_never_petastorms_none(monkeypatch):
     seen = []
-    real = PetastormLoader._open_reader
+    real, looks = PetastormLoader._open_reader, []
     fake = {"make_batch_reader": lambda *args, **kwargs: seen.append(kwargs["seed"])}
     fake["make_reader"] = fake["make_batch_reader"]
     monkeypatch.setitem(sys.modules, "petastorm", type("Fake", (), fake))
     for seed in (0, 1, 2**63):
-        loader = Dealt([10], seed=seed)
+        loader = Dealt([10], seed=seed, check_files=lambda: looks.append(len(seen)))
         for epoch, turn in itertools.product(range(5), range(3)):
             real(loader, epoch, turn)
     assert len(set(seen)) == len(seen) == 45
+    assert looks == list(range(45))  # Before each reader.
     assert 0 not in seen
     assert max(seen) < 2**31
     assert np.array(seen).min() > 0

@@ -1,0 +1,68 @@
+"""A user's own folder below the temporary one, where every user of the host may write."""
+
+from __future__ import annotations
+
+import atexit
+import getpass
+import os
+import stat
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+_instead: dict[tuple[Path, int], Path] = {}
+"""By folder and process: what is used in place of one that cannot be trusted."""
+
+
+def private_folder(name: str) -> Path:
+    """Makes ``name`` and this user's name below the temporary folder, for this user's eyes alone.
+
+    Whoever comes first may make a folder of that name. One of another user's, a link, or one that
+    others may write to is left alone. Then this process uses a new folder, with a name that nobody
+    could know, which goes at exit if it is empty.
+
+    Args:
+        name: Says what the folder is for, such as ``"sparkdl_runner-logs"``.
+
+    Returns:
+        A folder of mode 0700 that belongs to this user.
+
+    Raises:
+        OSError: The temporary folder cannot be written to.
+    """
+    folder = Path(tempfile.gettempdir()) / f"{name}-{user_name()}"
+    if _is_made_private(folder):
+        return folder
+    key = (folder, os.getpid())
+    if key not in _instead or not _is_made_private(_instead[key]):
+        _instead[key] = Path(tempfile.mkdtemp(prefix=f"{name}-"))
+        atexit.register(_remove_if_empty, _instead[key])
+    return _instead[key]
+
+
+def user_name() -> str:
+    """What this user is called; their number where nobody says."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def _is_made_private(folder: Path) -> bool:
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+        if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
+            return False
+        if found.st_mode & 0o022:  # Others may have put anything there.
+            return False
+        if found.st_mode & 0o077:
+            folder.chmod(0o700)
+    except OSError:
+        return False
+    return True
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()

@@ -1,0 +1,188 @@
+"""A converter reads the files that it was made of, and says so where it finds others."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import fsspec
+import pyarrow as pa
+import pyarrow.fs
+import pyarrow.parquet as pq
+import pytest
+from parquet_sets import LOCAL, numbered, write_groups
+
+from sparkdl_runner.data import SparkDatasetConverter, make_spark_converter, same_files
+from sparkdl_runner.data.describe import check_files
+from sparkdl_runner.data.errors import ChangedFileError, DatasetError
+from sparkdl_runner.data.manifest import Manifest
+from sparkdl_runner.data.same_files import Converted, LocalFiles, SameFiles
+
+NOBODY = 65534
+NAME = "part-00000.parquet"
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Manifest:
+    """Of one file, whose content has a known checksum, as Spark's have."""
+    manifest = write_groups(tmp_path / "set", numbered(30), [[10, 20]])
+    content = (tmp_path / "set" / NAME).read_bytes()
+    crc32 = same_files.zlib.crc32(content)
+    manifest = replace(manifest, files=(replace(manifest.files[0], crc32=crc32),))
+    manifest.write(LOCAL, str(tmp_path / "set"))
+    return manifest
+
+
+@pytest.fixture
+def in_rank(tmp_path: Path, manifest: Manifest) -> SparkDatasetConverter:
+    """The converter as it comes to a rank."""
+    converter = make_spark_converter(f"file://{tmp_path}/set")
+    rank: SparkDatasetConverter = pickle.loads(pickle.dumps(converter))
+    return rank
+
+
+def swap(path: Path, owner: int | None = None) -> None:
+    """Puts a file of the same size, rows, footer and time there, which holds other numbers."""
+    before, content = path.stat(), bytearray(path.read_bytes())
+    group = pq.ParquetFile(path).metadata.row_group(1).column(1)
+    content[group.data_page_offset + group.total_compressed_size - 5] ^= 1
+    path.unlink()
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    if owner is not None:
+        os.chown(path, owner, owner)
+
+
+def ids(converter: SparkDatasetConverter) -> list[int]:
+    with converter.make_torch_dataloader(10, num_epochs=1, shuffle=False) as loader:
+        return [int(one) for batch in loader for one in batch["id"]]
+
+
+def test_files_that_were_swapped_for_others_of_equal_size_rows_and_time(
+    tmp_path: Path, in_rank: SparkDatasetConverter
+) -> None:
+    assert ids(in_rank) == list(range(30))
+    swap(tmp_path / "set" / NAME)
+    with pytest.raises(ChangedFileError, match=rf"{NAME} was changed .* its content is not the"):
+        ids(in_rank)
+
+
+def test_a_folder_that_was_swapped_together_with_its_manifest(
+    tmp_path: Path, in_rank: SparkDatasetConverter
+) -> None:
+    table = pa.table({**numbered(30).to_pydict(), "value": pa.array([1e9] * 30, pa.float32())})
+    write_groups(tmp_path / "set", table.cast(numbered(1).schema), [[10, 20]])
+    with pytest.raises(DatasetError, match="overwritten by another one after this converter"):
+        ids(in_rank)
+
+
+def test_a_file_that_is_swapped_while_a_loader_reads(
+    tmp_path: Path, in_rank: SparkDatasetConverter
+) -> None:
+    with in_rank.make_torch_dataloader(10, num_epochs=1) as loader:
+        swap(tmp_path / "set" / NAME)
+        with pytest.raises(ChangedFileError, match=rf"^/.*{NAME} was changed after the conversion"):
+            list(loader)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("opened", [False, True])
+def test_what_another_user_put_there_is_refused_whatever_it_holds(
+    tmp_path: Path, in_rank: SparkDatasetConverter, opened: bool
+) -> None:
+    """A CRC-32 is made equal in a moment."""
+    path = tmp_path / "set" / NAME
+    before = path.stat()
+
+    def put() -> None:
+        shutil.copy(path, tmp_path / "other")
+        os.chown(tmp_path / "other", NOBODY, NOBODY)
+        os.utime(tmp_path / "other", ns=(before.st_atime_ns, before.st_mtime_ns))
+        (tmp_path / "other").rename(path)
+
+    def train() -> None:
+        if not opened:
+            put()
+        with in_rank.make_torch_dataloader(10, num_epochs=1) as loader:
+            put()
+            list(loader)
+
+    with pytest.raises(ChangedFileError, match=rf"{NAME} is not the file .* user nobody .*65534"):
+        train()
+
+
+def test_a_pipe_in_the_place_of_a_file_makes_nobody_wait(
+    tmp_path: Path, in_rank: SparkDatasetConverter
+) -> None:
+    with in_rank.make_torch_dataloader(10, num_epochs=1) as loader:
+        (tmp_path / "set" / NAME).unlink()
+        os.mkfifo(tmp_path / "set" / NAME)
+        with pytest.raises(DatasetError, match="is not a file"):
+            list(loader)
+
+
+def test_other_rights_and_a_restored_file_are_fine_and_looked_into_once(
+    tmp_path: Path, in_rank: SparkDatasetConverter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "set" / NAME
+    path.chmod(0o600)
+    assert ids(in_rank) == list(range(30))
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content)
+    looks = []
+    crc32_of = same_files.crc32_of
+    monkeypatch.setattr(same_files, "crc32_of", lambda one: looks.append(1) or crc32_of(one))
+    with in_rank.make_torch_dataloader(10, num_epochs=3) as loader:
+        assert len(list(loader)) == 9
+    assert len(looks) == 1
+
+
+def test_without_a_checksum_a_file_must_keep_its_time(tmp_path: Path, manifest: Manifest) -> None:
+    path = tmp_path / "set" / NAME
+    unknown = replace(manifest, files=(replace(manifest.files[0], crc32=None),))
+    converted = Converted.of(LOCAL, str(tmp_path / "set"), unknown)
+    path.chmod(0o600)
+    check_files(LOCAL, str(tmp_path / "set"), unknown, SameFiles(unknown, converted))
+    os.utime(path)
+    with pytest.raises(ChangedFileError, match="its time of change is not the one"):
+        check_files(LOCAL, str(tmp_path / "set"), unknown, SameFiles(unknown, converted))
+
+
+def test_on_another_host_users_may_have_other_numbers(
+    tmp_path: Path, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There the times and checksums of the manifest count."""
+    folder = str(tmp_path / "set")
+    converted = Converted.of(LOCAL, folder, manifest)
+    assert converted.local is not None
+    there = replace(converted.local, host="another", owners=converted.local.owners + 1)
+    converted = replace(converted, local=there)
+    check_files(LOCAL, folder, manifest, SameFiles(manifest, converted))
+    swap(tmp_path / "set" / NAME)
+    os.utime(tmp_path / "set" / NAME)
+    with pytest.raises(ChangedFileError, match="its content is not the one"):
+        check_files(LOCAL, folder, manifest, SameFiles(manifest, converted))
+
+
+def test_on_remote_storage_an_object_that_was_written_again_is_refused(
+    tmp_path: Path, manifest: Manifest
+) -> None:
+    path, folder = tmp_path / "set" / NAME, str(tmp_path / "set")
+    remote = pa.fs.PyFileSystem(pa.fs.FSSpecHandler(fsspec.filesystem("file")))
+    converted = Converted.of(remote, folder, manifest)
+    assert converted.local is None
+    swap(path)
+    os.utime(path, ns=(0, path.stat().st_mtime_ns + 2_000_000_000))
+    with pytest.raises(ChangedFileError, match=rf"{NAME} was written again 2 s after"):
+        check_files(remote, folder, manifest, SameFiles(manifest, converted))
+
+
+def test_where_nobody_says_which_host_this_is_times_count(
+    tmp_path: Path, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(same_files, "_this_host", lambda: None)
+    assert LocalFiles.look_at(str(tmp_path / "set"), manifest) is None
