@@ -310,6 +310,7 @@ class TorchLoaderContext:
             opened[0],
             self._converter.cache_dir_url,
             check_files=lambda: self._converter.check_files(opened),
+            same=SameFiles(opened[0], self._converter._converted),
             batch_size=DEFAULT_BATCH_SIZE if batch_size is None else batch_size,
             num_epochs=arguments["num_epochs"],
             cur_shard=shard[0],
@@ -317,6 +318,7 @@ class TorchLoaderContext:
             unischema=self._converter._unischema,
             shuffling_queue_capacity=self._queue_capacity,
             reader_arguments=reader,
+            storage_options=self._storage_options,
             **own,
         )
 

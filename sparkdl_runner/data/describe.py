@@ -20,6 +20,7 @@ from sparkdl_runner.data.manifest import ColumnInfo, FileInfo, Manifest, RowGrou
 from sparkdl_runner.data.observe import Observation, depth_of, hint_of, observe
 from sparkdl_runner.data.same_files import SameFiles, footer_bytes, open_file
 from sparkdl_runner.data.scan import scan
+from sparkdl_runner.foreign_file import open_input
 
 _SCANS = 4
 """Files whose columns are read together: with a few batches each, some 100 MiB."""
@@ -229,7 +230,7 @@ def _read_footer(
     info = filesystem.get_file_info(full_path)
     if info.type != pa.fs.FileType.File:
         raise DatasetError(f"{full_path} is not a file.")
-    with filesystem.open_input_file(full_path) as stream:
+    with open_input(filesystem, full_path) as stream:
         tail, crc32 = footer_bytes(stream, full_path)
     try:
         parquet = pq.ParquetFile(pa.BufferReader(tail), coerce_int96_timestamp_unit="us")

@@ -20,8 +20,11 @@ from pyarrow import fs
 from sparkdl_runner import loader_plans
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.manifest import Manifest
+from sparkdl_runner.data.petastorm_arguments import without_foreign_pickles
 from sparkdl_runner.data.plan import NO_LENGTH
-from sparkdl_runner.filesystem import join_url, local_path, redact
+from sparkdl_runner.data.same_files import SameFiles
+from sparkdl_runner.filesystem import StorageOptions, local_path, open_filesystem, redact
+from sparkdl_runner.foreign_file import open_input
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -108,7 +111,7 @@ def has_unischema(filesystem: fs.FileSystem, directory: str) -> bool:
     path = f"{directory.rstrip('/')}/_common_metadata"
     if filesystem.get_file_info(path).type != fs.FileType.File:
         return False
-    with filesystem.open_input_file(path) as stream:
+    with open_input(filesystem, path) as stream:
         found = pq.read_schema(stream).metadata or {}
     return UNISCHEMA_KEY in found
 
@@ -139,6 +142,8 @@ class PetastormLoader:
         shuffling_queue_capacity: int,
         reader_arguments: Mapping[str, Any],
         check_files: Callable[[], None] = lambda: None,
+        same: SameFiles | None = None,
+        storage_options: StorageOptions | None = None,
     ) -> None:
         """Checks the arguments; readers are opened by iterating.
 
@@ -157,6 +162,9 @@ class PetastormLoader:
             reader_arguments: Further arguments of petastorm's reader.
             check_files: Called before each reader is opened; raises a DatasetError if the files
                 are not those that were converted.
+            same: Holds each file that petastorm opens against what was converted; by default
+                against the manifest alone.
+            storage_options: Credentials and such for this process.
 
         Raises:
             ImportError: petastorm cannot run here.
@@ -178,9 +186,11 @@ class PetastormLoader:
         self._filtering = bool(filtering)
         self._url = directory_url
         self._check_files = check_files
+        self._same = same or SameFiles(manifest)
         self._made_at = loader_plans.place_of_caller()
         self._fingerprint = manifest.fingerprint
-        self._files = [join_url(directory_url, file.path) for file in manifest.files]
+        self._manifest = manifest
+        self._storage_options = storage_options
         self._batch_size = batch_size
         self._num_epochs = num_epochs
         self._shard = (cur_shard, shard_count)
@@ -188,7 +198,7 @@ class PetastormLoader:
         self._unischema = unischema
         self._data_loader_fn = data_loader_fn
         self._queue_capacity = shuffling_queue_capacity
-        self._reader_arguments = dict(reader_arguments)
+        self._reader_arguments = without_foreign_pickles(reader_arguments)
         self._epoch = 0
         self._readers: list[Any] = []
         self._steps = steps_per_epoch
@@ -317,9 +327,13 @@ class PetastormLoader:
             # It also takes any seed for its deprecated shard_seed, and warns of that.
             if self._unischema:
                 return make_reader(self._url, **arguments)
-            # Files, not the directory: a file that the manifest does not list is never read, and
-            # neither is a _common_metadata, whose schema petastorm would unpickle.
-            return make_batch_reader(self._files, **arguments)
+            from sparkdl_runner.data.listed_files import ListedFiles
+
+            # A file that the manifest does not list is never read, and neither is a
+            # _common_metadata, whose schema petastorm would unpickle.
+            opened = open_filesystem(self._url, self._storage_options)
+            files = ListedFiles(self._manifest, *opened, self._same)
+            return make_batch_reader(files.urls, filesystem=files, **arguments)
 
     def close(self) -> None:
         """Stops petastorm's threads."""

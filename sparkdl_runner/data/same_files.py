@@ -14,7 +14,6 @@ by mistake.
 from __future__ import annotations
 
 import os
-import stat
 import zlib
 from dataclasses import dataclass
 from functools import cache
@@ -29,6 +28,7 @@ import pyarrow.fs
 from sparkdl_runner.data.checksum import crc32_of
 from sparkdl_runner.data.errors import ChangedFileError, DatasetError
 from sparkdl_runner.data.manifest import Manifest
+from sparkdl_runner.foreign_file import open_regular
 
 _TAIL_BYTES = 64 * 1024
 _AGAIN = (
@@ -101,17 +101,13 @@ def open_file(
     The path may name another one a moment later.
 
     Raises:
-        DatasetError: It is a folder, a pipe or some such.
-        OSError: It cannot be opened.
+        OSError: It cannot be opened, or is a folder, a pipe or some such.
     """
     if not isinstance(filesystem, pa.fs.LocalFileSystem):
         return filesystem.open_input_file(path), None
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    descriptor = open_regular(path)
     try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise DatasetError(f"{path} is not a file")
-        return filesystem.open_input_file(f"/dev/fd/{descriptor}"), found
+        return filesystem.open_input_file(f"/proc/self/fd/{descriptor}"), os.fstat(descriptor)
     finally:
         os.close(descriptor)
 

@@ -12,7 +12,7 @@ SUPPORTED = {
     "petastorm": ("0.12.1", "0.13"),
     "mlflow": ("2.13", "4"),
 }
-NEEDED_BY_PETASTORM = {"pyarrow": ("14", "15"), "numpy": ("1.23", "2")}
+NEEDED_BY_PETASTORM = {"pyarrow": ("14.0.1", "15"), "numpy": ("1.23", "2")}
 OLDEST_PYTHON = "3.11"
 
 

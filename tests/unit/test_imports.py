@@ -18,7 +18,7 @@ HEAVY = {"torch", "horovod", "pyspark", "mlflow", "petastorm"}
 # From the bottom up: a module imports only from rows above its own.
 LAYERS = [
     {"errors", "config", "network", "socket_owner", "resumable", "facts", "preemption"}
-    | {"private_listener", "private_folder"}
+    | {"private_listener", "private_folder", "foreign_file"}
     | {"redaction", "host_metrics", "nearest", "build_horovod", "unwrapping", "importing"},
     {"filesystem", "world", "spark_context", "command_line", "wrong_backend", "gpu_memory"}
     | {"horovod_refusals", "other_users"},
@@ -136,7 +136,7 @@ def test_imports_run_one_way():
 
 
 def test_what_launches_knows_nothing_of_data_and_the_other_way_round():
-    shared = {"world", "errors", "config", "filesystem", "facts", "loader_plans"}
+    shared = {"world", "errors", "config", "filesystem", "facts", "loader_plans", "foreign_file"}
     shared |= {"private_folder"}
     launching = set().union(*LAYERS) - shared
     for path in PACKAGE.glob("*.py"):
@@ -148,7 +148,7 @@ def test_what_launches_knows_nothing_of_data_and_the_other_way_round():
 
 def test_checkpoints_know_nothing_of_what_launches_nor_of_data():
     allowed = {"world", "errors", "filesystem", "resumable", "facts", "preemption", "checkpoint"}
-    allowed |= {"unwrapping"}
+    allowed |= {"unwrapping", "foreign_file"}
     paths = list(PACKAGE.glob("checkpoint/*.py"))
     assert paths
     for path in paths:
@@ -165,6 +165,7 @@ def test_checkpoints_know_nothing_of_what_launches_nor_of_data():
 def test_tracking_knows_nothing_of_what_launches_nor_of_its_siblings():
     allowed = {"world", "errors", "config", "filesystem", "resumable", "facts", "redaction"}
     allowed |= {"reports", "tracking", "unwrapping", "importing", "private_folder", "__version__"}
+    allowed |= {"foreign_file"}
     for path in PACKAGE.glob("tracking/*.py"):
         for name in imported_modules(path):
             package, _, imported = name.partition(".")

@@ -107,4 +107,4 @@ def test_a_log_that_somebody_has_removed_is_closed_all_the_same(tmp_path):
     log = rank_log(None, "run-1", WORLD)
     log.path.unlink()
     log.close(keep=False)
-    assert list(default_base().iterdir()) == []
+    assert list(private_folder("sparkdl_runner-logs").iterdir()) == []

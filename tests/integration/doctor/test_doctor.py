@@ -100,7 +100,7 @@ def test_no_horovod(ill):
 def test_pyarrow_too_new_for_petastorm(ill):
     said = ill.problem("petastorm")
     assert "pyarrow 25.0.1 is too new for petastorm 0.12.1" in said
-    assert "pip install 'pyarrow>=14,<15'" in said
+    assert "pip install 'pyarrow>=14.0.1,<15'" in said
 
 
 @pytest.mark.one_lane

@@ -139,7 +139,7 @@ def test_seeds_differ_between_epochs_and_are_never_petastorms_none(monkeypatch):
     fake["make_reader"] = fake["make_batch_reader"]
     monkeypatch.setitem(sys.modules, "petastorm", type("Fake", (), fake))
     for seed in (0, 1, 2**63):
-        loader = Dealt([10], seed=seed, check_files=lambda: looks.append(len(seen)))
+        loader = Dealt([10], seed=seed, unischema=True, check_files=lambda: looks.append(len(seen)))
         for epoch, turn in itertools.product(range(5), range(3)):
             real(loader, epoch, turn)
     assert len(set(seen)) == len(seen) == 45
