@@ -8,19 +8,32 @@ nobody can exchange it in between.
 
 from __future__ import annotations
 
-import errno
+import functools
 import json
 import os
 import stat
-from typing import TYPE_CHECKING, Any
+import types
+import typing
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow import fs
 
 
+_Built = TypeVar("_Built")
+
+# Lists and objects take some twenty times the memory of their text, if they are small or empty.
+_MOST_CONTAINERS = 1_000_000
+_SHOWN_CHARACTERS = 60
+
+
 class ForeignFileError(ValueError):
     """A file is far larger than it should be, or holds what nobody of this package writes."""
+
+
+class IrregularFileError(ForeignFileError, OSError):
+    """What should be a file is a pipe, a device or a folder."""
 
 
 def open_regular(path: str | os.PathLike[str], flags: int = 0, *, dir_fd: int | None = None) -> int:
@@ -35,13 +48,13 @@ def open_regular(path: str | os.PathLike[str], flags: int = 0, *, dir_fd: int | 
         Its descriptor.
 
     Raises:
-        OSError: It cannot be opened, or is a pipe, a device or a folder.
+        OSError: It cannot be opened; an IrregularFileError if it is no regular file.
     """
     # A pipe would otherwise be waited for until somebody writes.
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags, dir_fd=dir_fd)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise OSError(errno.EINVAL, "It is no regular file", os.fspath(path))
+        raise IrregularFileError(f"{os.fspath(path)} is a pipe, a device or a folder, and no file")
     return fd
 
 
@@ -49,7 +62,7 @@ def open_input(filesystem: fs.FileSystem, path: str) -> pa.NativeFile:
     """Opens a file of any filesystem to be read at any place.
 
     Raises:
-        OSError: It cannot be opened, or is a pipe, a device or a folder.
+        OSError: It cannot be opened; an IrregularFileError if it is no regular file.
     """
     from pyarrow import fs
 
@@ -67,8 +80,8 @@ def read_small(filesystem: fs.FileSystem, path: str, limit_bytes: int) -> bytes:
     """The content of a file that should be small.
 
     Raises:
-        OSError: It cannot be read, or is a pipe, a device or a folder.
-        ForeignFileError: It is larger than ``limit_bytes``.
+        OSError: It cannot be read.
+        ForeignFileError: It is larger than ``limit_bytes``, or is no regular file.
     """
     with open_input(filesystem, path) as stream:
         size_bytes = stream.size()
@@ -86,8 +99,10 @@ def parse_json(text: bytes) -> Any:
     Raises:
         json.JSONDecodeError: It is no JSON, or was cut short.
         ForeignFileError: It is JSON that nobody of this package writes: not in UTF-8, nested too
-            deeply, with a key twice, or with NaN or infinity.
+            deeply, of too many parts, with a key twice, or with NaN or infinity.
     """
+    if text.count(b"[") + text.count(b"{") > _MOST_CONTAINERS:
+        raise ForeignFileError(f"its JSON has more than {_MOST_CONTAINERS:,} lists and objects")
     try:
         return json.loads(
             text.decode(), object_pairs_hook=_no_key_twice, parse_constant=_refuse_constant
@@ -107,6 +122,51 @@ def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> Any:
     raise ForeignFileError(f"its JSON holds {name}, which is no number")
+
+
+def build(kind: type[_Built], fields: Any) -> _Built:
+    """A dataclass from the JSON of its fields, each of which must be of the type that it says.
+
+    Whole numbers must fit into 64 bits. Other types than JSON has are left to the caller.
+
+    Raises:
+        ForeignFileError: A field is missing, unknown, or of another type.
+    """
+    hints = _hints_of(typing.cast("Any", kind))
+    if not isinstance(fields, dict):
+        raise ForeignFileError(f"{_shown(fields)} stands where keys and values should be")
+    for name, value in fields.items():
+        if name not in hints or not _is_of(value, hints[name]):
+            raise ForeignFileError(f"{_shown(name)} is {_shown(value)}, which it cannot be")
+    try:
+        return kind(**fields)
+    except TypeError as error:
+        raise ForeignFileError(f"something is missing ({error})") from None
+
+
+@functools.cache
+def _hints_of(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _is_of(value: Any, hint: Any) -> bool:
+    if hint is int:
+        return type(value) is int and -(2**63) <= value < 2**63
+    if hint is float:
+        return type(value) is float or _is_of(value, int)
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        return any(_is_of(value, one) for one in inner)
+    if origin in (list, tuple):
+        return isinstance(value, (list, tuple)) and all(_is_of(one, inner[0]) for one in value)
+    if origin is dict:
+        return isinstance(value, dict) and all(_is_of(one, inner[1]) for one in value.values())
+    return hint is Any or type(value) is hint
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
 def is_inside(path: str) -> bool:

@@ -46,7 +46,10 @@ class FrameCodec:
         """
         if not hmac.compare_digest(mac, self._mac(text)):
             raise ValueError("the frame's MAC is wrong")
-        message = json.loads(text)
+        try:
+            message = json.loads(text)
+        except RecursionError:
+            raise ValueError("the frame's JSON is nested too deeply") from None
         if not isinstance(message, dict):
             raise ValueError("the frame is no JSON object")
         return message

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+from sparkdl_runner.foreign_file import open_regular
 from sparkdl_runner.rank_log import RankLog
 from sparkdl_runner.sink import Sink
 from sparkdl_runner.tracking.rank_run import artifacts_in
@@ -33,13 +35,13 @@ def leave_files(world: World, folder: Path, log: RankLog, sink: Sink) -> None:
 
 def _leave(world: World, name: str, path: Path, sink: Sink) -> None:
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path, os.O_NOFOLLOW), "rb") as file:
             for start in range(0, MAX_FILE_BYTES, FILE_PART_BYTES):
                 data = file.read(FILE_PART_BYTES)
                 if not data:
                     return
                 sink.file_part(world, name, data, is_first=start == 0)
-            if path.stat().st_size > MAX_FILE_BYTES:
+            if os.fstat(file.fileno()).st_size > MAX_FILE_BYTES:
                 where = f"... cut here: all of it is in {path} on host {world.host}"
                 sink.file_part(world, name, f"\n{where}\n".encode(), is_first=False)
     except OSError:

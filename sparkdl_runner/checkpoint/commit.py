@@ -133,8 +133,8 @@ def _commit(storage: Storage, job: Job, files: list[FileEntry], hurry: threading
             found = patiently(storage, partial(_read_listing, storage, directory, rank), hurry)
             if found is not None:
                 entry, listing = found
-                files += [*read_entries(listing["files"]), entry]
-                parts.append(listing["shards"])
+                files += [*read_entries(listing.get("files")), entry]
+                parts.append(listing.get("shards", {}))
                 missing.remove(rank)
         if missing and until.has_passed():
             who = ", ".join(

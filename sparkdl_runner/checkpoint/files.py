@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import os
 import tempfile
 import time
@@ -17,6 +18,8 @@ from sparkdl_runner.checkpoint.storage import Storage
 
 # Large enough that hashing and writing, which run beside the training, seldom ask for the GIL.
 _PIECE_BYTES = 4 << 20
+# Of a manifest, of a rank's list of its files, and of what an attempt began with.
+MOST_BYTES = 64 << 20
 # Before a service that does not answer is asked again.
 _PAUSES_SECONDS = (1.0, 3.0)
 # What a disk, or a mount of a network's, says of itself and not of a file.
@@ -59,7 +62,7 @@ def write_bytes(storage: Storage, directory: str, path: str, content: bytes) -> 
     return FileEntry(path=path, size_bytes=len(whole), sha256=digest.hexdigest())
 
 
-def read_bytes(storage: Storage, name: str, *, limit_bytes: int = 1 << 30) -> bytes:
+def read_bytes(storage: Storage, name: str, *, limit_bytes: int = MOST_BYTES) -> bytes:
     """The content of a small file.
 
     Raises:
@@ -153,31 +156,27 @@ class Fetched:
         self._storage = storage
         self._directory = directory
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        self._paths: dict[str, str] = {}
+        self._good: dict[str, FileEntry] = {}
+        self._copies: dict[str, str] = {}
 
     def check(self, entry: FileEntry) -> None:
-        """Compares a file with what was written, and makes it ready for ``path``.
+        """Compares a file with what was written, and makes it ready for ``load``.
 
         Raises:
             DamageError: It differs.
         """
-        if entry.path in self._paths:
+        if entry.path in self._good:
             return
-        local = self._storage.local_file(f"{self._directory}/{entry.path}")
-        if local is not None:
+        if self._storage.local_file(f"{self._directory}/{entry.path}") is not None:
             check_file(self._storage, self._directory, entry)
-            self._paths[entry.path] = local
+            self._good[entry.path] = entry
             return
         if self._temporary is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="sparkdl-checkpoint-")
         copy = os.path.join(self._temporary.name, entry.path.replace("/", "-"))
         with open(copy, "wb") as file:
             check_file(self._storage, self._directory, entry, file)
-        self._paths[entry.path] = copy
-
-    def path(self, path: str) -> str:
-        """Where a file that ``check`` found good is."""
-        return self._paths[path]
+        self._good[entry.path], self._copies[entry.path] = entry, copy
 
     def load(self, path: str) -> Any:
         """What ``tensor_files.files_of`` was given, with all tensors in host memory.
@@ -193,14 +192,24 @@ class Fetched:
         try:
             if path.endswith(tensor_files.SUFFIX):
                 return tensor_files.value_of(path, self._read)
-            return torch.load(self.path(path), weights_only=True, map_location="cpu")
+            with self._open(path) as pickled:
+                return torch.load(pickled, weights_only=True, map_location="cpu")
         except Exception as error:  # Its bytes are as they were written, but what wrote them?
             reason = f"{type(error).__name__}: {error}"
             raise DamageError(f"{path} cannot be loaded ({reason})") from error
 
     def _read(self, path: str) -> bytes:
-        with open(self.path(path), "rb") as file:
-            return file.read()
+        with self._open(path) as file:
+            return file.read(self._good[path].size_bytes)
+
+    def _open(self, path: str) -> BinaryIO:
+        """Opens a file that was found good, if somebody has not exchanged it since."""
+        self._good[path]  # What is not listed has no place in a checkpoint.
+        copy = self._copies.get(path)
+        if copy is not None:
+            return open(copy, "rb")
+        raw: Any = self._storage.open(f"{self._directory}/{path}")
+        return io.BufferedReader(raw)
 
     def close(self) -> None:
         """Removes the copies."""

@@ -12,8 +12,10 @@ import shutil
 import stat
 from typing import Any, BinaryIO
 
+from sparkdl_runner.foreign_file import open_regular
+
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 # What filesystems say that cannot flush a directory, as some that are mounted over a network.
 _CANNOT_FLUSH = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM, errno.EBADF, errno.ENOSYS)
 
@@ -49,11 +51,17 @@ class LocalStorage:
         return _NewLocalFile(os.open(path, _NEW, 0o600), os.path.dirname(path))
 
     def open(self, name: str) -> BinaryIO:
-        # Non-blocking, or something that is not a file could keep the reader waiting for ever.
-        descriptor = os.open(self._path(name), _READ | os.O_NONBLOCK)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
-            raise OSError(errno.EINVAL, "not a file", self._path(name))
+        # Folder by folder, so that no symbolic link on the way leads elsewhere.
+        *folders, file = name.split("/")
+        above = os.open(self._base, _FOLDER)
+        try:
+            for folder in folders:
+                below = os.open(folder, _FOLDER | os.O_NOFOLLOW, dir_fd=above)
+                os.close(above)
+                above = below
+            descriptor = open_regular(file, os.O_NOFOLLOW, dir_fd=above)
+        finally:
+            os.close(above)
         return os.fdopen(descriptor, "rb", buffering=0)
 
     def local_file(self, name: str) -> str | None:

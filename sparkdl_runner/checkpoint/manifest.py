@@ -9,12 +9,12 @@ manifest lists; a directory without one is not a checkpoint. How a state is writ
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from sparkdl_runner.checkpoint.sealed import BrokenSealError, seal, unseal
 from sparkdl_runner.checkpoint.tensor_files import state_in
+from sparkdl_runner.foreign_file import ForeignFileError, build, is_inside
 
 MANIFEST = "manifest.json"
 MODEL, OPTIMIZER, EXTRA = "model", "optimizer", "extra"
@@ -62,7 +62,7 @@ class Manifest:
     created: str
     """When, as ISO 8601 in UTC."""
     sharded: bool
-    parameters: dict[str, Any]
+    parameters: dict[str, dict[str, Any]]
     """Shape and dtype of each tensor of the model, by name."""
     optimizer_class: str | None
     metrics: dict[str, float]
@@ -104,9 +104,12 @@ class Manifest:
                 f"versions up to {FORMAT_VERSION}"
             )
         try:
-            return cls(**{**fields, "files": read_entries(fields["files"])})
-        except (TypeError, KeyError) as error:
+            manifest = build(cls, {**fields, "files": read_entries(fields.get("files"))})
+            if not all("shape" in parameter for parameter in manifest.parameters.values()):
+                raise ForeignFileError("a parameter has no shape")
+        except ForeignFileError as error:
             raise BrokenSealError(f"it lacks something, or has too much ({error})") from None
+        return manifest
 
 
 def rank_file(rank: int) -> str:
@@ -119,6 +122,16 @@ def generators_state(rank: int) -> str:
     return f"rng-{rank}"
 
 
-def read_entries(entries: list[Mapping[str, Any]]) -> tuple[FileEntry, ...]:
-    """File entries from JSON."""
-    return tuple(FileEntry(**entry) for entry in entries)
+def read_entries(entries: Any) -> tuple[FileEntry, ...]:
+    """File entries from JSON.
+
+    Raises:
+        ForeignFileError: They are none, or not of files in the checkpoint's directory.
+    """
+    if not isinstance(entries, list):
+        raise ForeignFileError("it has no list of files")
+    found = tuple(build(FileEntry, entry) for entry in entries)
+    for entry in found:
+        if not is_inside(entry.path) or entry.size_bytes < 0:
+            raise ForeignFileError(f"it lists {entry.path!r:.200}, which is no file in its folder")
+    return found

@@ -21,7 +21,7 @@ from sparkdl_runner.checkpoint.manifest import (
 )
 from sparkdl_runner.checkpoint.patience import patiently
 from sparkdl_runner.checkpoint.peers import Peers, any_rank
-from sparkdl_runner.checkpoint.sealed import BrokenSealError, unseal
+from sparkdl_runner.checkpoint.sealed import BrokenSealError
 from sparkdl_runner.checkpoint.storage import Storage
 from sparkdl_runner.checkpoint.tensor_files import state_in
 from sparkdl_runner.checkpoint.verify import read_manifest
@@ -254,7 +254,9 @@ class _Candidate:
         target = self._target
         if target.model is None:
             return None
-        metadata = unseal(read_bytes(self._storage, f"{self._name}/{shards.METADATA}"))
+        name = f"{self._name}/{shards.METADATA}"
+        content = read_bytes(self._storage, name, limit_bytes=shards.MOST_BYTES)
+        metadata = shards.metadata_of(content)
         state = sharded.state_of(target.model, target.optimizer)
         prefix = "optimizer."
         if target.optimizer is not None:

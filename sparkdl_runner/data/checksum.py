@@ -15,6 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.fs
 
+from sparkdl_runner.foreign_file import ForeignFileError, read_small
+
 _HEADER = b"crc\0"
 _POLYNOMIAL = 0xEDB88320  # CRC-32 as in zlib, PNG and Hadoop, lowest bit first
 _READ_BYTES = 1 << 20
@@ -35,9 +37,8 @@ def crc32_from_sidecar(filesystem: pa.fs.FileSystem, path: str, size_bytes: int)
         return None
     folder, _, name = path.rpartition("/")
     try:
-        with filesystem.open_input_stream(f"{folder}/.{name}.crc") as stream:
-            content = stream.read()
-    except OSError:
+        content = read_small(filesystem, f"{folder}/.{name}.crc", size_bytes + _READ_BYTES)
+    except (OSError, ForeignFileError):
         return None
     part_bytes = int.from_bytes(content[4:8], "big")
     if content[:4] != _HEADER or part_bytes < 1:

@@ -16,8 +16,9 @@ import pyarrow.parquet as pq
 
 from sparkdl_runner.data.checksum import crc32_from_sidecar
 from sparkdl_runner.data.errors import ChangedFileError, DatasetError
-from sparkdl_runner.data.manifest import ColumnInfo, FileInfo, Manifest, RowGroups
+from sparkdl_runner.data.manifest import ColumnInfo, FileInfo, Manifest
 from sparkdl_runner.data.observe import Observation, depth_of, hint_of, observe
+from sparkdl_runner.data.row_groups import RowGroups
 from sparkdl_runner.data.same_files import SameFiles, footer_bytes, open_file
 from sparkdl_runner.data.scan import scan
 from sparkdl_runner.foreign_file import open_input

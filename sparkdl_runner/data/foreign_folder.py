@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import NamedTuple
 
 from pyarrow import fs
 
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.filesystem import redact
+from sparkdl_runner.foreign_file import ForeignFileError, open_input, parse_json, read_small
 
 PARQUET_ENDINGS = (".parquet", ".parq")
 
@@ -40,6 +40,7 @@ _KINDS = (
     _Kind("_spark_metadata", "the output of a streaming query", "spark.read.parquet(…)"),
 )
 
+_MOST_COMMIT_BYTES = 64 << 20
 _UNFINISHED = ("_temporary", "__magic")
 """Folders of Hadoop's and S3A's committers, which go when a write ends well."""
 
@@ -137,14 +138,20 @@ def _refuse_removed(
 ) -> None:
     """Refuses files of earlier versions that Databricks lists as removed, and deletes later."""
     for name in commits:
-        with filesystem.open_input_stream(f"{directory}/{name}") as stream:
-            content = stream.read()
-        with suppress(ValueError, TypeError, AttributeError):
-            if json.loads(content).get("removed"):
-                raise DatasetError(
-                    f"{shown} was overwritten on Databricks ({name}), so that it may hold files "
-                    "of earlier versions: pass spark.read.parquet(…) instead of its path."
-                )
+        try:
+            found = parse_json(read_small(filesystem, f"{directory}/{name}", _MOST_COMMIT_BYTES))
+        except json.JSONDecodeError:
+            continue  # Somebody else's, who has a use for such a name.
+        except (OSError, ForeignFileError) as error:
+            raise DatasetError(
+                f"{shown} holds {name}, as Databricks writes them, which cannot be read: {error}. "
+                "Pass spark.read.parquet(…) instead of the path."
+            ) from error
+        if isinstance(found, dict) and found.get("removed"):
+            raise DatasetError(
+                f"{shown} was overwritten on Databricks ({name}), so that it may hold files of "
+                "earlier versions: pass spark.read.parquet(…) instead of its path."
+            )
 
 
 def _refuse_partitions(shown: str, names: Sequence[str]) -> None:
@@ -181,7 +188,7 @@ def _refuse_unnamed(
     """Refuses files that are Parquet, but not by their names: Spark would read them, too."""
 
     def is_parquet(name: str) -> bool:
-        with filesystem.open_input_file(f"{directory}/{name}") as stream:
+        with open_input(filesystem, f"{directory}/{name}") as stream:
             size = stream.size()
             return size >= 12 and stream.read_at(4, size - 4) in _MAGIC
 

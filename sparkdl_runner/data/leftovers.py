@@ -17,7 +17,6 @@ import time
 import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from pyarrow import fs
 
@@ -30,9 +29,11 @@ from sparkdl_runner.filesystem import (
     open_filesystem,
     redact,
 )
+from sparkdl_runner.foreign_file import build, parse_json, read_small
 
 MARKER_NAME = "_sparkdl_runner.json"
 PREFIX = "sparkdl_runner-"
+_MOST_MARKER_BYTES = 64 << 10
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +66,18 @@ class Owner:
             started_ticks=_started_ticks(os.getpid()) or 0,
             created_unix_seconds=time.time(),
         )
+
+    @classmethod
+    def of_directory(cls, filesystem: fs.FileSystem, directory: str) -> Owner:
+        """Reads the marker in a directory.
+
+        Raises:
+            OSError: There is none, or it cannot be read.
+            json.JSONDecodeError: It is torn.
+            ForeignFileError: It is none.
+        """
+        text = read_small(filesystem, f"{directory}/{MARKER_NAME}", _MOST_MARKER_BYTES)
+        return build(cls, parse_json(text))
 
     def is_on_this_machine(self) -> bool:
         """Whether this process can see the owner's process id."""
@@ -205,10 +218,8 @@ def _is_leftover(owner: Owner, older_than_seconds: float | None) -> bool:
 
 def _read_owner(filesystem: fs.FileSystem, directory: str) -> Owner | None:
     try:
-        with filesystem.open_input_stream(f"{directory}/{MARKER_NAME}") as stream:
-            fields: dict[str, Any] = json.loads(stream.read())
-        return Owner(**fields)
-    except (OSError, ValueError, TypeError):
+        return Owner.of_directory(filesystem, directory)
+    except (OSError, ValueError):
         return None
 
 

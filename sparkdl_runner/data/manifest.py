@@ -11,23 +11,31 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.fs
 
 from sparkdl_runner import __version__
 from sparkdl_runner.data.errors import DatasetError, NoManifestError
+from sparkdl_runner.data.row_groups import RowGroups
+from sparkdl_runner.foreign_file import (
+    ForeignFileError,
+    build,
+    is_inside,
+    parse_json,
+    read_small,
+)
 
 MANIFEST_NAME = "_manifest.json"
 """The underscore makes Spark, Arrow and petastorm pass over it when they list a directory."""
 
 FORMAT_VERSION = 1
+
+MOST_BYTES = 64 << 20
+"""Of a manifest: some 200,000 files."""
 
 HINTS = ("vector", "image")
 """What ``ColumnInfo.hint`` may be, besides None: an ML vector, or a row of Spark's ImageSchema."""
@@ -47,42 +55,6 @@ class FileInfo:
     """When the file was last changed, where the filesystem says; a copy may differ."""
     crc32: int | None = None
     """CRC-32 of the whole file, where Spark left checksums beside it: on ``file:`` URLs."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class RowGroups:
-    """All row groups of a data set, in the order of its files.
-
-    Attributes:
-        file: int32 ``[row_groups]``, which file each belongs to.
-        index_in_file: int32 ``[row_groups]``.
-        rows: int64 ``[row_groups]``.
-        size_bytes: int64 ``[row_groups]``, encoded but not compressed.
-    """
-
-    file: npt.NDArray[np.int32]
-    index_in_file: npt.NDArray[np.int32]
-    rows: npt.NDArray[np.int64]
-    size_bytes: npt.NDArray[np.int64]
-
-    @classmethod
-    def of(cls, per_file: Iterable[Iterable[tuple[int, int]]]) -> RowGroups:
-        """Builds the arrays from ``(rows, size_bytes)`` of each row group of each file."""
-        entries = [
-            (file, index, rows, size_bytes)
-            for file, groups in enumerate(per_file)
-            for index, (rows, size_bytes) in enumerate(groups)
-        ]
-        table = np.array(entries, dtype=np.int64).reshape(len(entries), 4)
-        return cls(
-            file=table[:, 0].astype(np.int32),
-            index_in_file=table[:, 1].astype(np.int32),
-            rows=table[:, 2].copy(),
-            size_bytes=table[:, 3].copy(),
-        )
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,53 +170,62 @@ class Manifest:
             ],
             "schema_base64": self.schema_base64,
             "files": [dict(vars(file)) for file in self.files],
-            "row_groups": {
-                "file": self.row_groups.file.tolist(),
-                "rows": self.row_groups.rows.tolist(),
-                "size_bytes": self.row_groups.size_bytes.tolist(),
-            },
+            "row_groups": self.row_groups.to_json(),
         }
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Manifest:
+    def from_json(cls, fields: Any) -> Manifest:
         """Rebuilds what ``to_json`` returned.
 
         Raises:
             DatasetError: It is of another format version, or does not add up.
+            ForeignFileError: A value is missing, of another type, or not possible.
         """
+        if not isinstance(fields, dict):
+            raise ForeignFileError("it holds no fields")
         version = fields.get("format_version")
         if version != FORMAT_VERSION:
             raise DatasetError(
-                f"the manifest has format version {version!r} (written by "
-                f"{fields.get('created_by', 'something else')}), and this sparkdl_runner "
+                f"the manifest has format version {version!r:.60} (written by "
+                f"{fields.get('created_by', 'something else')!s:.60}), and this sparkdl_runner "
                 f"{__version__} reads version {FORMAT_VERSION}. Convert the DataFrame again, or "
                 "use the version that wrote it."
             )
-        groups = fields["row_groups"]
-        file = np.array(groups["file"], dtype=np.int32)
-        starts = np.searchsorted(file, file)  # where each row group's own file begins
+        found = build(_Fields, {name: fields.get(name) for name in _FIELDS})
+        files = tuple(build(FileInfo, entry) for entry in found.files)
+        columns = [build(ColumnInfo, entry) for entry in found.columns]
         manifest = cls(
-            files=tuple(FileInfo(**entry) for entry in fields["files"]),
-            row_groups=RowGroups(
-                file=file,
-                index_in_file=(np.arange(len(file)) - starts).astype(np.int32),
-                rows=np.array(groups["rows"], dtype=np.int64),
-                size_bytes=np.array(groups["size_bytes"], dtype=np.int64),
-            ),
-            schema_base64=fields["schema_base64"],
+            files=files,
+            row_groups=RowGroups.from_json(found.row_groups, len(files)),
+            schema_base64=found.schema_base64,
             columns=tuple(
-                ColumnInfo(**{**entry, "list_lengths": tuple(entry["list_lengths"])})
-                for entry in fields["columns"]
+                replace(column, list_lengths=tuple(column.list_lengths)) for column in columns
             ),
-            content_digest=fields.get("content_digest"),  # Manifests of before have none.
-            created_by=fields["created_by"],
+            content_digest=found.content_digest,
+            created_by=found.created_by,
         )
-        if manifest.files_fingerprint != fields["fingerprint"]:
+        _check(manifest)
+        if manifest.files_fingerprint != found.fingerprint:
             raise DatasetError(
                 "the manifest was edited: its files and row groups no longer add up to its "
                 "fingerprint. Convert the DataFrame again."
             )
         return manifest
+
+    @classmethod
+    def from_bytes(cls, text: bytes) -> Manifest:
+        """Reads the content of a manifest's file.
+
+        Raises:
+            DatasetError: It is torn, edited, of another format version, or was never a manifest.
+        """
+        try:
+            return cls.from_json(parse_json(text))
+        except ValueError as error:
+            raise DatasetError(
+                f"it cannot be read ({error}): it was cut short or edited. Convert the DataFrame "
+                "again."
+            ) from error
 
     def write(self, filesystem: pa.fs.FileSystem, directory: str) -> None:
         """Writes the manifest into ``directory``: the commit, so call it last.
@@ -252,9 +233,15 @@ class Manifest:
         One small file, written in one go; a torn one is refused by ``read``. How one takes the
         place of another is seen to in ``replacing``.
         """
-        text = json.dumps(self.to_json(), separators=(",", ":"))
+        text = json.dumps(self.to_json(), separators=(",", ":")).encode()
+        if len(text) > MOST_BYTES:
+            raise DatasetError(
+                f"{directory} has {len(self.files):,} files with {len(self.row_groups):,} row "
+                f"groups, and its manifest would have {len(text):,} bytes; {MOST_BYTES:,} are read "
+                "of one. Write fewer and larger files, by df.coalesce(…) before converting."
+            )
         with filesystem.open_output_stream(f"{directory.rstrip('/')}/{MANIFEST_NAME}") as stream:
-            stream.write(text.encode())
+            stream.write(text)
 
     @classmethod
     def read(cls, filesystem: pa.fs.FileSystem, directory: str) -> Manifest:
@@ -266,20 +253,50 @@ class Manifest:
         """
         path = f"{directory.rstrip('/')}/{MANIFEST_NAME}"
         try:
-            with filesystem.open_input_stream(path) as stream:
-                text = stream.read()
+            text = read_small(filesystem, path, MOST_BYTES)
         except FileNotFoundError:
             raise NoManifestError(
                 f"{directory} has no {MANIFEST_NAME}: it is not a converted data set, or its "
                 "conversion did not finish. Convert it with "
                 "sparkdl_runner.data.make_spark_converter."
             ) from None
-        try:
-            return cls.from_json(json.loads(text))
-        except DatasetError as error:
-            raise DatasetError(f"{path}: {error}") from None
-        except (ValueError, KeyError, TypeError) as error:
+        except ForeignFileError as error:
             raise DatasetError(
-                f"{path} cannot be read ({type(error).__name__}: {error}): it was cut short or "
-                "edited. Convert the DataFrame again."
-            ) from error
+                f"{path} cannot be a manifest: {error}. Convert the DataFrame again."
+            ) from None
+        try:
+            return cls.from_bytes(text)
+        except DatasetError as error:
+            raise DatasetError(f"{path}: {error}") from error.__cause__
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Fields:
+    """What of a manifest's JSON is looked at, besides its format version."""
+
+    fingerprint: str
+    files: list[Any]
+    row_groups: dict[str, Any]
+    schema_base64: str
+    columns: list[Any]
+    created_by: str
+    content_digest: str | None
+    """Manifests of before have none."""
+
+
+_FIELDS = tuple(field.name for field in fields(_Fields))
+
+
+def _check(manifest: Manifest) -> None:
+    """Raises a ForeignFileError for what no manifest of ours says."""
+    for file in manifest.files:
+        if not is_inside(file.path):
+            raise ForeignFileError(f"it lists {file.path!r:.200}, which is not in its folder")
+        if file.size_bytes < 0 or file.rows < 0:
+            raise ForeignFileError(f"{file.path!r:.200} has an impossible size")
+    try:
+        names = manifest.schema.names
+    except (ValueError, OSError, pa.ArrowException) as error:
+        raise ForeignFileError(f"its schema cannot be read ({error!s:.200})") from None
+    if names != [column.name for column in manifest.columns]:
+        raise ForeignFileError("its columns are not those of its schema")

@@ -28,7 +28,8 @@ from pyarrow import fs
 from sparkdl_runner.data.commit import ConversionError, list_parquet
 from sparkdl_runner.data.errors import DatasetError, NoManifestError
 from sparkdl_runner.data.leftovers import MARKER_NAME, Owner
-from sparkdl_runner.data.manifest import MANIFEST_NAME, Manifest
+from sparkdl_runner.data.manifest import MANIFEST_NAME, MOST_BYTES, Manifest
+from sparkdl_runner.foreign_file import ForeignFileError, read_small
 
 SUBFOLDER_PREFIX = "_conversion-"
 
@@ -98,11 +99,10 @@ def _mark(filesystem: fs.FileSystem, folder: str, marker: bytes) -> None:
 def _read_earlier(filesystem: fs.FileSystem, folder: str) -> bytes | None:
     """The manifest that is to be replaced, as it is, or None; says so if it is torn."""
     try:
-        with filesystem.open_input_stream(f"{folder}/{MANIFEST_NAME}") as stream:
-            earlier: bytes = stream.read()
+        earlier = read_small(filesystem, f"{folder}/{MANIFEST_NAME}", MOST_BYTES)
     except FileNotFoundError:
         return None
-    except OSError as error:
+    except (OSError, ForeignFileError) as error:
         raise ConversionError(f"Cannot read {folder}/{MANIFEST_NAME}: {error}.") from error
     try:
         Manifest.read(filesystem, folder)
@@ -232,11 +232,10 @@ def _writer_of(filesystem: fs.FileSystem, path: str) -> str | None:
         nobody writes there any more.
     """
     try:
-        with filesystem.open_input_stream(f"{path}/{MARKER_NAME}") as stream:
-            owner = Owner(**json.loads(stream.read()))
+        owner = Owner.of_directory(filesystem, path)
     except (FileNotFoundError, json.JSONDecodeError):
         return None  # It is in place, or was ended before it had begun: the marker is torn.
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError):
         return "another process"
     if not owner.is_on_this_machine():
         return f"a process on {owner.hostname}"

@@ -9,6 +9,8 @@ import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 
+from sparkdl_runner.foreign_file import open_input
+
 BATCH_BYTES = 8 << 20
 """About as much as a batch takes; one row may take more."""
 
@@ -25,7 +27,7 @@ def scan(filesystem: pa.fs.FileSystem, path: str, names: Sequence[str]) -> Itera
         path: The file.
         names: The columns.
     """
-    with filesystem.open_input_file(path) as stream:
+    with open_input(filesystem, path) as stream:
         # Without a buffer, Arrow reads a row group's whole column before its first value.
         parquet = pq.ParquetFile(stream, coerce_int96_timestamp_unit="us", buffer_size=_READ_BYTES)
         for group in range(parquet.num_row_groups):

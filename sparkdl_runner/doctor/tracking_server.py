@@ -240,5 +240,5 @@ def _without_user(parts: SplitResult) -> str:
 def _is_json(text: str) -> bool:
     try:
         return isinstance(json.loads(text), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False

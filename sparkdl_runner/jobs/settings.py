@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, BinaryIO, ClassVar, TypeVar
 
 import pydantic
 import yaml
 from pydantic_core import PydanticCustomError
 
 from sparkdl_runner.errors import ConfigError
+from sparkdl_runner.foreign_file import IrregularFileError, open_regular
 from sparkdl_runner.jobs.refusal import sentence
 from sparkdl_runner.nearest import did_you_mean, nearest
 
 _KEYS = "keys and their values"
+# A long configuration has some thousand bytes; PyYAML takes seconds for a million.
+_MOST_BYTES = 256 << 10
+_MOST_VALUES = 100_000
+_MOST_BITS = 1024
+_MOST_CHARACTERS = 1000
+# What the shell opened for us, as for --config <(…), nobody else has put there.
+_OWN_DESCRIPTORS = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 
 
 class Settings(pydantic.BaseModel):
@@ -112,10 +121,15 @@ def read_yaml(path: str) -> dict[str, Any]:
         ConfigError: It is not there, is no YAML, or holds something else.
     """
     try:
-        with open(path, encoding="utf-8") as file:
-            found = yaml.load(file, _Loader)  # noqa: S506 - it is a safe loader
-    except IsADirectoryError:
-        raise ConfigError(f"{path} is a folder, and no YAML file{_files_in(path)}") from None
+        with _open(path) as file:
+            text = file.read(_MOST_BYTES + 1)
+        if len(text) > _MOST_BYTES:
+            raise ConfigError(f"{path} is larger than the {_MOST_BYTES:,} bytes that are read.")
+        found = yaml.load(text.decode(), _Loader)  # noqa: S506 - it is a safe loader
+    except IrregularFileError:
+        if Path(path).is_dir():
+            raise ConfigError(f"{path} is a folder, and no YAML file{_files_in(path)}") from None
+        raise ConfigError(f"{path} is a pipe or a device, and no YAML file.") from None
     except OSError as error:
         is_gone = isinstance(error, (FileNotFoundError, NotADirectoryError))
         near = _did_you_mean_file(path) if is_gone else "."
@@ -123,8 +137,15 @@ def read_yaml(path: str) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is no text in UTF-8.") from None
     except yaml.YAMLError as error:
-        told = " ".join(str(error).split())
+        told = " ".join(str(error).split())[:_MOST_CHARACTERS]
         raise ConfigError(f"{path} is no YAML: {told}.") from None
+    except RecursionError:
+        raise ConfigError(f"{path} is nested too deeply.") from None
+    if _is_too_much(found):
+        raise ConfigError(
+            f"{path} stands for more than {_MOST_VALUES:,} values, or holds itself: write out what "
+            "its aliases (*name) stand for."
+        )
     if found is None:
         return {}
     if not isinstance(found, dict):
@@ -136,8 +157,27 @@ def parse_value(text: str) -> Any:
     """Reads a value of a flag as YAML would: ``3``, ``1e-4``, ``true``, ``[1, 2]``, ``text``."""
     try:
         return yaml.load(text, _Loader)  # noqa: S506 - it is a safe loader
-    except yaml.YAMLError:
+    except (yaml.YAMLError, RecursionError):
         return text
+
+
+def _open(path: str) -> BinaryIO:
+    if path.startswith(_OWN_DESCRIPTORS):
+        return open(path, "rb")
+    return os.fdopen(open_regular(path), "rb")
+
+
+def _is_too_much(value: Any) -> bool:
+    """Whether aliases of aliases make millions of values of a few lines."""
+    count, waiting = 1, [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, (Mapping, list, set)):
+            count += len(one)
+            if count > _MOST_VALUES:
+                return True
+            waiting.extend(one.values() if isinstance(one, Mapping) else one)
+    return False
 
 
 class _Loader(yaml.SafeLoader):
@@ -145,9 +185,12 @@ class _Loader(yaml.SafeLoader):
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
         try:
-            return super().construct_object(node, deep)
+            value = super().construct_object(node, deep)
+            if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+                raise ValueError("the number is far too large")
+            return value
         except ValueError as error:  # Of what looks like a date or a number, and is none.
-            told = f"{node.value!r} has no value ({error}); a text goes into quotes"
+            told = f"{node.value!r:.80} has no value ({error}); a text goes into quotes"
             raise yaml.constructor.ConstructorError(None, None, told, node.start_mark) from None
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
@@ -164,6 +207,22 @@ class _Loader(yaml.SafeLoader):
                 )
             seen.add(key)
         return dict(super().construct_mapping(node, deep))
+
+    def flatten_mapping(self, node: Any) -> None:
+        """Puts in what ``<<`` names, unless that makes far too much of it."""
+        size = len(node.value)
+        for key_node, value_node in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                is_list = isinstance(value_node, yaml.SequenceNode)
+                for one in value_node.value if is_list else [value_node]:
+                    if isinstance(one, yaml.MappingNode):
+                        self.flatten_mapping(one)
+                        size += len(one.value)
+        if size > _MOST_VALUES:
+            raise yaml.constructor.ConstructorError(
+                None, None, "far too much is merged by <<", node.start_mark
+            )
+        super().flatten_mapping(node)
 
 
 # YAML 1.1 wants a dot in every float, so that a learning rate of 1e-4 would become a text.

@@ -126,5 +126,5 @@ class Spool:
 def _is_whole(line: bytes) -> bool:
     try:
         return line.endswith(b"\n") and isinstance(json.loads(line), list)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False

@@ -254,3 +254,81 @@ def test_tensors_are_loaded_into_host_memory_only(saved):
         restored = checkpoints.restore()
     assert restored.extra == {"step": 2}
     assert torch.get_default_device().type == "cpu"
+
+
+def forge(directory: Path, change) -> None:
+    """Writes the newest checkpoint's manifest anew, as somebody can who knows its form."""
+    path = directory / NEW / "manifest.json"
+    fields = unseal(path.read_bytes())
+    change(fields)
+    path.write_bytes(seal(fields))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda fields: fields["files"][0].update(path="../../../secret"),
+        lambda fields: fields["files"][0].update(path="/etc/hostname"),
+        lambda fields: fields["files"][0].update(path=5),
+        lambda fields: fields["files"][0].update(size_bytes=-1),
+        lambda fields: fields.update(files={}),
+        lambda fields: fields.update(metrics={"loss": "low"}),
+        lambda fields: fields.update(parameters={"weight": {}}),
+        lambda fields: fields.update(parameters=[]),
+        lambda fields: fields.update(resumable=None),
+    ],
+)
+def test_a_forged_manifest_is_passed_over(copied, change):
+    directory, weights = copied
+    forge(directory, change)
+    assert restored_step(directory, weights) == 1
+
+
+def test_a_listed_file_is_not_looked_for_behind_a_link(copied, tmp_path):
+    import hashlib
+
+    directory, _ = copied
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "secret").write_bytes(b"secret")
+    (directory / NEW / "sub").symlink_to(tmp_path / "elsewhere")
+    known = {"size_bytes": 6, "sha256": hashlib.sha256(b"secret").hexdigest()}
+    forge(directory, lambda fields: fields["files"].append({"path": "sub/secret", **known}))
+    with CheckpointManager(directory) as checkpoints:
+        (problem,) = checkpoints.verify(NEW)
+    assert "sub/secret cannot be read" in problem
+
+
+def test_a_file_that_becomes_a_pipe_after_it_was_checked(copied, monkeypatch):
+    import os
+
+    from sparkdl_runner.checkpoint.files import Fetched
+
+    directory, weights = copied
+    load = Fetched.load
+
+    def exchange_and_load(self, path):
+        if (directory / NEW / path).is_file() and "model" in path and self._directory == NEW:
+            (directory / NEW / path).unlink()
+            os.mkfifo(directory / NEW / path)
+        return load(self, path)
+
+    monkeypatch.setattr(Fetched, "load", exchange_and_load)
+    assert restored_step(directory, weights) == 1
+
+
+def test_the_description_of_shards_must_be_one():
+    from sparkdl_runner.checkpoint.shards import metadata_of
+
+    shard = {"path": "sharded/rank-0.safetensors", "key": "w@0", "offsets": [0], "sizes": [2]}
+    tensor = {"shape": [2], "dtype": "torch.float32", "shards": [shard]}
+    good = {"tensors": {"w": tensor}, "values": {"v": {"path": "p", "key": "v"}}}
+    assert metadata_of(seal(good)) == good
+    for wrong in (
+        {**good, "tensors": []},
+        {**good, "tensors": {"w": {**tensor, "shape": ["2"]}}},
+        {**good, "tensors": {"w": {**tensor, "shards": [{**shard, "key": None}]}}},
+        {**good, "values": {"v": {"path": "p"}}},
+        {"values": {}},
+    ):
+        with pytest.raises(BrokenSealError):
+            metadata_of(seal(wrong))

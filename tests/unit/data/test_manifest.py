@@ -106,7 +106,7 @@ def test_what_the_caller_knows_is_taken(tmp_path: Path) -> None:
 
 
 def test_100_000_row_groups_cost_little() -> None:
-    from sparkdl_runner.data.manifest import RowGroups
+    from sparkdl_runner.data.row_groups import RowGroups
 
     groups = RowGroups.of([[(1000, 64_000)] * 100] * 1000)
     assert len(groups) == 100_000

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_runner.data import DatasetError, petastorm_engine
-from sparkdl_runner.data.manifest import Manifest, RowGroups
+from sparkdl_runner.data.manifest import Manifest
 from sparkdl_runner.data.petastorm_engine import PetastormLoader, obstacle
+from sparkdl_runner.data.row_groups import RowGroups
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import re
 from pathlib import Path
 
 import pytest
@@ -252,3 +254,45 @@ def test_numbers_as_people_write_them():
 @pytest.mark.parametrize("text", ["2025-13-45", "? [a, b]", "[1", "!!int x"])
 def test_what_is_no_yaml_is_a_text(text):
     assert parse_value(text) == text
+
+
+def _merging(levels: int) -> str:
+    lines = ["a0: &a0 {x: 1}", "b0: &b0 {y: 1}"]
+    for level in range(1, levels):
+        merged = f"{{<<: [*a{level - 1}, *b{level - 1}]}}"
+        lines += [f"a{level}: &a{level} {merged}", f"b{level}: &b{level} {merged}"]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[" * 1_500, "is nested too deeply"),
+        ("a: &a [*a]", "holds itself"),
+        ("a: &a\n  <<: *a", "is nested too deeply"),
+        (
+            "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1]\n"
+            + "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 30)),
+            "stands for more than 100,000 values",
+        ),
+        (_merging(25), "far too much is merged by <<"),
+        (f"a: 0x{'f' * 1000}", "the number is far too large"),
+        ("# " + "x" * (256 << 10), "is larger than the 262,144 bytes that are read"),
+    ],
+)
+def test_yaml_that_stands_for_far_too_much(tmp_path, text, sentence):
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        read_yaml(str(path))
+
+
+def test_a_pipe_is_read_only_where_the_shell_has_opened_it(tmp_path):
+    os.mkfifo(tmp_path / "job.yaml")
+    with pytest.raises(ConfigError, match="is a pipe or a device, and no YAML file"):
+        read_yaml(str(tmp_path / "job.yaml"))
+    reading, writing = os.pipe()
+    os.write(writing, b"a: 1")
+    os.close(writing)
+    assert read_yaml(f"/dev/fd/{reading}") == {"a": 1}
+    os.close(reading)
