@@ -8,11 +8,12 @@ import os
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import cast
 
 from sparkdl_runner import horovod_refusals, network, store_relay, torch_store, wrong_backend
 from sparkdl_runner.config import RunConfig
 from sparkdl_runner.control import Line
+from sparkdl_runner.doors import Doors
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.private_listener import PrivateListener
 from sparkdl_runner.rendezvous import RendezvousStore, address_for_ranks
@@ -27,31 +28,6 @@ Tell = Callable[[str], None]
 BEHIND_THE_DRIVER_SECONDS = 60
 # Libraries count milliseconds in 32 bits here and there.
 MOST_SECONDS = 2_000_000
-
-
-class Doors(NamedTuple):
-    """What a rendezvous listens on."""
-
-    public: socket.socket
-    """Whose port is published."""
-    private: PrivateListener | None = None
-    """What rank 0's worker serves behind it, if it does."""
-
-    @property
-    def port(self) -> int:
-        """The port that is published."""
-        return int(self.public.getsockname()[1])
-
-    @property
-    def for_worker(self) -> socket.socket | None:
-        """What rank 0's worker is to get."""
-        return None if self.private is None else self.private.socket
-
-    def close(self) -> None:
-        """Closes this process's copies. May be called twice."""
-        for door in self:
-            if door is not None:
-                door.close()
 
 
 class Backend(ABC):
@@ -293,7 +269,7 @@ class TorchBackend(Backend):
 
     def listen(self, address: str) -> Doors:
         """See ``Backend.listen``."""
-        return Doors(*store_relay.listen(address))
+        return store_relay.listen(address)
 
     def serve(
         self, doors: Doors, peers: frozenset[str], *, num_proc: int, secret: str, tell: Tell
@@ -309,6 +285,10 @@ class TorchBackend(Backend):
         relay = StoreRelay(doors.public, store, peers, num_proc=num_proc)
         relay.start()
         return relay.close
+
+    def advice(self, error: BaseException) -> str:
+        """See ``Backend.advice``."""
+        return torch_store.advice(error)
 
     def join_in_worker(self, listener: socket.socket | None) -> None:
         """Serves the store in rank 0, where its agent's relay finds it."""

@@ -13,6 +13,7 @@ import socket
 from contextlib import suppress
 
 from sparkdl_runner import network
+from sparkdl_runner.doors import Doors
 from sparkdl_runner.private_listener import PrivateListener
 from sparkdl_runner.serving import ServerThread
 from sparkdl_runner.socket_owner import Address
@@ -75,7 +76,7 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
     writer.close()
 
 
-def listen(address: str) -> tuple[socket.socket, PrivateListener]:
+def listen(address: str) -> Doors:
     """Opens the socket for torch's clients on ``address``, and the one for its store behind it.
 
     Both have the same port: torch has one argument for the port that rank 0 serves, and for the one
@@ -85,7 +86,7 @@ def listen(address: str) -> tuple[socket.socket, PrivateListener]:
     for left in reversed(range(_TRIES)):
         listener = network.listen(address)
         try:
-            return listener, PrivateListener(behind, listener.getsockname()[1])
+            return Doors(listener, PrivateListener(behind, listener.getsockname()[1]))
         except OSError:
             listener.close()
             if not left:

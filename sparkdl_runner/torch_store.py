@@ -9,6 +9,7 @@ import importlib
 import itertools
 import os
 import socket
+import traceback
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
@@ -18,6 +19,9 @@ from sparkdl_runner.control import Line
 
 JOIN_SECONDS = "SPARKDL_RUNNER_JOIN_SECONDS"
 """In a rank's environment: how long it may wait for its peers, where torch's default is less."""
+
+# C++'s own words for a length that no value has, as it reads one from the store.
+_MALFORMED = ("basic_string::", "vector::", "cannot create std::", "std::bad_alloc")
 
 # It serves as long as its process lives.
 _store: object | None = None
@@ -70,6 +74,23 @@ def give_each_group_its_own_keys() -> None:
             yield PrefixStore(f"group_{next(groups)}", store), rank, size
 
     handlers["env"] = meet_again
+
+
+def advice(error: BaseException) -> str:
+    """What it means where torch cannot read what another rank wrote into its store; else ""."""
+    words = [one for one in error.args if isinstance(one, str)]
+    if type(error) not in (ValueError, MemoryError) or not words:
+        return ""
+    frames = traceback.walk_tb(error.__traceback__)
+    # A collective may well be out of memory.
+    is_joining = any(frame.f_code.co_name == "_new_process_group_helper" for frame, _ in frames)
+    if not is_joining or not words[0].startswith(_MALFORMED):
+        return ""
+    return (
+        "torch read from its store what no rank writes there, so the store was probably tampered "
+        "with: by a process of this user on a host of the run, or of any user on one that is not "
+        "rank 0's. Do not trust this run, and look who else is on its hosts."
+    )
 
 
 def wait_as_long_as_promised() -> None:

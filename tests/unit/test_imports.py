@@ -21,7 +21,7 @@ LAYERS = [
     | {"private_listener", "private_folder", "foreign_file"}
     | {"redaction", "host_metrics", "nearest", "build_horovod", "unwrapping", "importing"},
     {"filesystem", "world", "spark_context", "command_line", "wrong_backend", "gpu_memory"}
-    | {"horovod_refusals", "other_users"},
+    | {"horovod_refusals", "other_users", "doors"},
     {
         "loader_plans",
         "reports",

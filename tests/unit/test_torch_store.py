@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from sparkdl_runner import torch_store
+from sparkdl_runner.backends import get_backend
 
 torch = pytest.importorskip("torch")
 distributed_c10d = pytest.importorskip("torch.distributed.distributed_c10d")
@@ -39,6 +40,34 @@ def test_torch_gives_up_no_sooner_than_the_run(monkeypatch, promised, expected):
     torch_store.wait_as_long_as_promised()
     limits = [getattr(distributed_c10d, name) for name in names]
     assert limits == [timedelta(minutes=minutes) for minutes in expected]
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ValueError("basic_string::_M_create"), True),
+        (MemoryError("std::bad_alloc"), True),
+        (MemoryError(), False),
+        (ValueError("Invalid backend"), False),
+    ],
+)
+def test_keys_that_were_changed_are_told_as_such(monkeypatch, error, expected):
+    def make_gloo(*_, **__):
+        raise error
+
+    # That is how torch's native code raises it.
+    monkeypatch.setattr(distributed_c10d, "ProcessGroupGloo", make_gloo)
+    with pytest.raises(type(error)) as told:
+        torch.distributed.init_process_group(
+            "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+        )
+    assert ("tampered with" in get_backend("torch").advice(told.value)) is expected
+
+
+def test_a_collective_that_is_out_of_memory_is_no_tampering():
+    with pytest.raises(MemoryError) as told:
+        raise MemoryError("std::bad_alloc")
+    assert get_backend("torch").advice(told.value) == ""
 
 
 @pytest.mark.parametrize(
