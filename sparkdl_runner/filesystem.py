@@ -144,7 +144,7 @@ def open_filesystem(
 def _refuse_credentials(parts: SplitResult) -> None:
     in_host = "@" in parts.netloc and not _is_container_and_account(parts)
     user_only = parts.scheme in _HADOOP and ":" not in parts.netloc.partition("@")[0]
-    fields = parse_qsl(f"{parts.query}&{parts.fragment}", keep_blank_values=True)
+    fields = parse_qsl(f"{parts.query}&{parts.fragment}")
     if (in_host and not user_only) or any(is_secret_name(name) for name, _ in fields):
         raise ValueError(
             f"The {parts.scheme}: URL holds credentials, which would end up in logs: give them to "
