@@ -430,3 +430,12 @@ def test_what_was_lost_is_counted_in_the_notes(lines, reports, unconfirmed, word
     notes = LogClient.notes(client)
     assert len(notes) == len(words)
     assert all(note.startswith(word) for note, word in zip(notes, words, strict=True))
+
+
+def test_each_purpose_has_a_word_of_its_own_that_only_this_attempt_can_say():
+    channels = [ChannelAddress(host="h", port=1, key=bytes([n]) * 32) for n in (1, 1, 2)]
+    words = [one.secret_for("departures") for one in channels]
+    assert words[0] == words[1] != words[2]
+    assert words[0] != channels[0].secret_for("rendezvous")
+    assert len(words[0]) == 64
+    assert words[0].isalnum()

@@ -51,6 +51,16 @@ def test_ours_is_told_and_not_once_it_is_closed(listener, owner) -> None:
     accepted.close()
 
 
+def test_a_connection_that_the_kernel_does_not_know_is_not_looked_for_in_its_table(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tables: list[object] = []
+    monkeypatch.setattr(socket_owner, "_look_up", lambda *ends: tables.append(ends))
+    # As each from another host: the table of a host with many ranks is long.
+    assert socket_owner.owner(("127.0.0.1", 1), ("192.0.2.1", 2)) is None
+    assert tables == []
+
+
 @as_root
 @pytest.mark.parametrize("through_ipv6", [False, True])
 def test_another_users_is_told(listener, owner, through_ipv6: bool) -> None:

@@ -264,6 +264,15 @@ def test_a_driver_that_was_paused_has_heard_nobody_and_blames_nobody():
     assert [one.world.rank for one in verdict.failures] == [1]
 
 
+def test_the_imports_of_a_rank_are_not_late_by_what_a_driver_was_paused():
+    gang = Gang(replace(CONFIG, heartbeat_timeout_seconds=1000))
+    gang.begin()
+    gang.look(2, has_begun=False)
+    assert verdicts_after(gang, 3600, 4, 4, 4, 4) == []
+    (verdict,) = verdicts_after(gang, 4, 4)
+    assert [one.world.rank for one in verdict.failures] == [2]
+
+
 def test_a_watch_that_looks_often_forgives_nothing():
     gang = Gang()
     gang.begin()

@@ -1,4 +1,4 @@
-"""How a worker ends."""
+"""How a worker begins and ends."""
 
 from __future__ import annotations
 
@@ -8,6 +8,21 @@ from collections.abc import Callable
 import pytest
 
 from sparkdl_runner import worker
+
+
+def test_modules_are_imported_early_up_to_one_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def load(name: str) -> None:
+        asked.append(name)
+        if name == "broken":
+            raise RuntimeError("no libcuda")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(worker.importlib, "import_module", load)
+        patch.setattr(worker.gc, "freeze", lambda: None)
+        worker._import_early(["torch", "broken", "built on it"])
+    assert asked == ["torch", "broken"]
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,11 @@ def test_an_older_java_is_told_nothing(java: Path, release: str) -> None:
     assert class_archive.java_options() == ""
 
 
+def test_the_first_java_that_writes_archives_as_it_ends_does(java: Path) -> None:
+    (java / "release").write_text('JAVA_VERSION="13.0.2"\n')
+    assert told()[0] == "ArchiveClassesAtExit"
+
+
 def test_a_java_that_does_not_say_its_release_is_told_nothing(java: Path) -> None:
     (java / "release").unlink()
     assert class_archive.java_options() == ""

@@ -50,3 +50,19 @@ def test_the_store_that_was_chosen_is_the_one_of_this_process(
         assert mlflow.get_tracking_uri() == tmp_path.as_uri()
     finally:
         mlflow.set_tracking_uri(before)
+
+
+def test_a_configuration_that_could_not_be_logged_is_told_and_no_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import mlflow
+
+    class Client:
+        def get_run(self, run_id: str) -> None:
+            raise ConnectionError("no route to the server")
+
+    monkeypatch.setattr(mlflow, "MlflowClient", Client)
+    mlflow_run.describe("run", {}, {})
+    told = capsys.readouterr().err
+    assert told.startswith("The run's configuration was not logged: ")
+    assert "no route to the server" in told

@@ -6,6 +6,7 @@ import itertools
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import mlflow
@@ -167,6 +168,22 @@ def test_a_model_of_a_training_without_a_run_is_not_logged(
     monkeypatch.setattr("sparkdl_runner.world._current", world)
     assert models.log_model(nn.Identity(), input_example=torch.ones(2, 3), name="net") is None
     assert "the model 'net' was not logged: this training has no MLflow" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("newest", "given", "step"), [(9, None, 9), (9, 4, 4), (0, None, 0), (9, 0, 0)]
+)
+def test_a_model_is_of_the_step_that_is_given_or_of_the_last_that_was_told(
+    monkeypatch: pytest.MonkeyPatch, newest: int, given: int | None, step: int
+) -> None:
+    logged: list[int] = []
+    files = SimpleNamespace(is_graph=True, as_given=lambda rows: rows)
+    monkeypatch.setattr(models, "_write", lambda *_: (files, None))
+    monkeypatch.setattr(models.metrics, "newest_step", lambda: newest)
+    monkeypatch.setattr(mlflow, "MlflowClient", SimpleNamespace)
+    monkeypatch.setattr(Model, "log", lambda step, **_: logged.append(step))
+    models.log_model(nn.Identity(), input_example=torch.ones(2, 3), step=given)
+    assert logged == [step]
 
 
 def test_arguments_that_do_not_fit_are_refused() -> None:
