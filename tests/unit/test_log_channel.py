@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import queue
 import secrets
 import socket
 import threading
@@ -439,3 +440,19 @@ def test_each_purpose_has_a_word_of_its_own_that_only_this_attempt_can_say():
     assert words[0] != channels[0].secret_for("rendezvous")
     assert len(words[0]) == 64
     assert words[0].isalnum()
+
+
+@pytest.mark.parametrize("is_connected", [True, False])
+def test_confirmations_are_waited_for_at_the_end_where_the_driver_hears(is_connected):
+    order = []
+    client = SimpleNamespace(
+        _is_closing=False,
+        is_connected=is_connected,
+        _unconfirmed=SimpleNamespace(wait_until_empty=lambda seconds: order.append("confirmed")),
+        _queue=queue.Queue(),
+        _sender=SimpleNamespace(join=lambda seconds: order.append(client._queue.get_nowait())),
+        _drop=lambda message: None,
+        _put=lambda message: None,
+    )
+    LogClient.close(client)
+    assert order == [*["confirmed"] * is_connected, {"kind": "ended"}]
