@@ -1,11 +1,14 @@
-"""Whether a Spark session has the cluster that it was asked for."""
+"""How a Spark session is asked for, and whether it has its cluster."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
+import pyspark.sql
 import pytest
 
+from sparkdl_runner.jobs import session
 from sparkdl_runner.jobs.session import _is_registered
 
 
@@ -25,3 +28,47 @@ def test_only_a_standalone_master_that_is_there_gives_an_id_of_its_own(
     monkeypatch.delenv("DATABRICKS_RUNTIME_VERSION", raising=False)
     context = SimpleNamespace(master=master, applicationId=application_id)
     assert _is_registered(context) is is_registered
+
+
+class Builder(dict[str, str]):
+    """Spark's, as far as it is asked; it starts nothing."""
+
+    def appName(self, name: str) -> Builder:  # noqa: N802
+        return self.config("name", name)
+
+    def master(self, url: str) -> Builder:
+        return self.config("master", url)
+
+    def config(self, name: str, value: str) -> Builder:
+        self[name] = value
+        return self
+
+    def getOrCreate(self) -> SimpleNamespace:  # noqa: N802
+        context = SimpleNamespace(
+            master=self.get("master"), applicationId="local-1", setLogLevel=lambda level: None
+        )
+        return SimpleNamespace(sparkContext=context)
+
+
+@pytest.mark.parametrize(
+    ("is_chosen", "archive", "expected"),
+    [
+        (False, "-XX:SharedArchiveFile=/a", "-Xmx1g -XX:SharedArchiveFile=/a"),
+        (False, "", "-Xmx1g"),
+        (True, "-XX:SharedArchiveFile=/a", None),
+    ],
+)
+def test_java_is_told_what_it_needs_where_nobody_has_chosen_a_cluster(
+    monkeypatch: pytest.MonkeyPatch, is_chosen: bool, archive: str, expected: str | None
+) -> None:
+    asked = Builder()
+    monkeypatch.setenv("PYSPARK_PYTHON", "python3")
+    monkeypatch.delenv("SPARK_REMOTE", raising=False)
+    monkeypatch.setattr(pyspark.sql, "SparkSession", SimpleNamespace(builder=asked))
+    monkeypatch.setattr(session, "is_chosen", lambda: is_chosen)
+    monkeypatch.setattr(session, "refuse_spark_connect", lambda: None)
+    monkeypatch.setattr(session.class_archive, "java_options", lambda: archive)
+    monkeypatch.setattr(session, "LOG4J", Path("/nowhere"))
+    session.start_spark("job", slots=2, jvm_options="-Xmx1g")
+    assert asked.get("spark.driver.extraJavaOptions") == expected
+    assert asked.get("master") == (None if is_chosen else "local[2]")
