@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import runpy
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -42,32 +41,6 @@ def test_the_offender_is_named_with_the_python_it_refuses(tmp_path):
         "too-old==1.0 asks for Python <3.12, so Python 3.12.0 cannot install it; "
         "pin a version of too-old that admits 3.11.2 and 3.12.0."
     )
-
-
-def test_pip_is_asked_for_what_is_not_installed(tmp_path, monkeypatch):
-    wheels = tmp_path / "wheels"
-    wheels.mkdir()
-    make_wheel(wheels, "not-installed", "1.0", ">=3.13")
-    offline = {"NO_INDEX": "1", "FIND_LINKS": str(wheels), "CONFIG_FILE": "/dev/null"}
-    for key, value in offline.items():
-        monkeypatch.setenv(f"PIP_{key}", value)
-    asked = CHECK["ask_pip"]({("not-installed", "1.0")})
-    assert asked == {("not-installed", "1.0"): ">=3.13"}
-    with pytest.raises(SystemExit, match=r"(?s)missing==2\.0.*could not read the metadata"):
-        CHECK["ask_pip"]({("missing", "2.0")})
-
-
-def make_wheel(folder: Path, name: str, version: str, requires: str) -> None:
-    stem = f"{name.replace('-', '_')}-{version}"
-    files = {
-        "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-        f"Requires-Python: {requires}\n",
-        "WHEEL": "Wheel-Version: 1.0\nGenerator: none\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        "RECORD": "",
-    }
-    with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as wheel:
-        for file, text in files.items():
-            wheel.writestr(f"{stem}.dist-info/{file}", text)
 
 
 def test_a_line_that_pins_nothing_is_refused(tmp_path):

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-pytestmark = pytest.mark.one_lane
+pytestmark = [pytest.mark.integration, pytest.mark.one_lane]
 
 # STOPS_AT and FAILS_AT are words of pip's arguments; a stop is until somebody ends it.
 PYTHON = """\

@@ -1,9 +1,10 @@
-"""Why pip failed, in a sentence, with the real pip and what can be wrong around it."""
+"""The real pip: why it failed, in a sentence, and what it says of packages that are not here."""
 
 from __future__ import annotations
 
 import http.server
 import os
+import runpy
 import subprocess
 import sys
 import threading
@@ -14,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[3] / "conf" / "pip_install.sh"
-pytestmark = pytest.mark.one_lane
+CONF = Path(__file__).parents[3] / "conf"
+SCRIPT = CONF / "pip_install.sh"
+pytestmark = [pytest.mark.integration, pytest.mark.one_lane]
 
 
 def make_wheel(folder: Path, name: str, *metadata: str, size: int = 0) -> None:
@@ -163,3 +165,14 @@ def test_what_cannot_be_made_to_happen_here(tmp_path, said, sentence):
     assert done.returncode == 1
     assert sentence in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_the_check_of_pins_asks_pip_for_what_is_not_installed(tmp_path, monkeypatch):
+    make_wheel(tmp_path / "wheels", "fits", "Requires-Python: >=3.99")
+    offline = {"NO_INDEX": "1", "FIND_LINKS": f"{tmp_path}/wheels", "CONFIG_FILE": os.devnull}
+    for key, value in offline.items():
+        monkeypatch.setenv(f"PIP_{key}", value)
+    ask_pip = runpy.run_path(str(CONF / "check_pins.py"))["ask_pip"]
+    assert ask_pip({("fits", "1.0")}) == {("fits", "1.0"): ">=3.99"}
+    with pytest.raises(SystemExit, match=r"(?s)missing==2\.0.*could not read the metadata"):
+        ask_pip({("missing", "2.0")})
