@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import shutil
 import sys
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -73,17 +73,33 @@ def ended_process(directory: str, application_id: str) -> Owner:
     return Owner(**{**vars(THIS_PROCESS(directory, application_id)), "started_ticks": 1})
 
 
+class ThisThread:
+    """In the place of a pool of one thread: nothing changes on the disk while it is looked at."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __enter__(self) -> ThisThread:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def submit(self, call: Callable[..., object], *arguments: object) -> Future[object]:
+        done: Future[object] = Future()
+        done.set_result(call(*arguments))
+        return done
+
+
 @contextmanager
 def traced(trace: Callable[[FrameType, str, object], object]) -> Iterator[None]:
-    """Has each line of this thread, and of threads that begin meanwhile, pass by ``trace``."""
-    before = sys.gettrace(), threading.gettrace()
-    threading.settrace(trace)
+    """Has each line of this thread pass by ``trace``."""
+    before = sys.gettrace()
     sys.settrace(trace)
     try:
         yield
     finally:
-        sys.settrace(before[0])
-        threading.settrace(before[1])  # type: ignore[arg-type]
+        sys.settrace(before)
 
 
 def held(folder: Path) -> str:
@@ -105,6 +121,7 @@ def test_killed_at_any_line_it_holds_the_old_or_the_new_conversion_and_the_next_
     kills = Kills(folder, tmp_path / "killed")
     with monkeypatch.context() as patch:
         patch.setattr(Owner, "this_process", ended_process)
+        patch.setattr(replacing, "ThreadPoolExecutor", ThisThread)
         with traced(kills.trace):
             convert(folder, 4, filesystem)
     kills.look()
