@@ -65,14 +65,14 @@ def test_computing_is_progress_unless_it_is_the_backends_way_to_wait(process):
     observer = Observer(process.pid, clock)
     observer.pulse(7, [process.pid], joining=False, communicating=False)
     observer.look()
-    compute(process, 0.5)
-    clock.seconds += 1
+    compute(process, 0.1)
+    clock.seconds += 0.25
     assert observer.look().idle_seconds == 0
     observer.pulse(7, [process.pid], joining=False, communicating=True)
-    compute(process, 0.5)
-    clock.seconds += 1
+    compute(process, 0.1)
+    clock.seconds += 0.25
     signs = observer.look()
-    assert signs.idle_seconds == 1
+    assert signs.idle_seconds == 0.25
     assert signs.silent_seconds == 0
 
 
