@@ -102,10 +102,14 @@ def rank_log(configured: str | None, run: str, world: World) -> RankLog:
 def remove_old_logs(base: Path, now: float | None = None) -> None:
     """Removes what runs of over a week ago left in the default folder."""
     limit = (time.time() if now is None else now) - KEEP_SECONDS
-    for run in base.iterdir():
+    with os.scandir(base) as found:
+        runs = list(found)
+    for run in runs:
         try:  # Other ranks of this host may be at it, too.
-            files = [run, *run.rglob("*")]
-            if not run.is_symlink() and max(one.lstat().st_mtime for one in files) < limit:
+            # Ranks wait for this, so look into a run's folder only if it is old itself.
+            if run.is_symlink() or run.stat(follow_symlinks=False).st_mtime >= limit:
+                continue
+            if all(one.lstat().st_mtime < limit for one in Path(run).rglob("*")):
                 shutil.rmtree(run, ignore_errors=True)
         except OSError:
             continue

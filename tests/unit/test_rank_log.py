@@ -108,3 +108,17 @@ def test_a_log_that_somebody_has_removed_is_closed_all_the_same(tmp_path):
     log.path.unlink()
     log.close(keep=False)
     assert list(private_folder("sparkdl_runner-logs").iterdir()) == []
+
+
+def test_only_old_folders_are_looked_into(monkeypatch):
+    base = private_folder("sparkdl_runner-logs")
+    for name, age_days in (("old", 8), ("new", 6)):
+        (base / name).mkdir()
+        os.utime(base / name, (1e9 - age_days * 86400,) * 2)
+    seen = []
+    walk = module.Path.rglob
+    monkeypatch.setattr(
+        module.Path, "rglob", lambda path, pattern: (seen.append(path.name), walk(path, pattern))[1]
+    )
+    remove_old_logs(base, now=1e9)
+    assert seen == ["old"]
