@@ -1,4 +1,4 @@
-"""The writer is killed at every single thing that it asks of the storage."""
+"""A writer is killed at every single thing that it asks of the storage; another one just ends."""
 
 from __future__ import annotations
 
@@ -78,6 +78,7 @@ while alive:
         torch.save(training.weights(), base / "after.pt")
         os._exit(0)
     alive = os.WIFSIGNALED(os.waitpid(child, 0)[1])
+CheckpointManager(base / "ended").save(1, extra=torch.ones(5_000_000))
 print(fatal)
 """
 
@@ -119,3 +120,6 @@ def test_a_reader_finds_the_one_before_or_the_new_one(in_memory: Path) -> None:
             assert left == {directory / str(name) for name in checkpoints.list()}
     assert found == sorted(found), "once committed, it stays committed"
     assert set(found) == {2, 3}
+    # The program itself ended while a save was under way, which it finished first.
+    with CheckpointManager(in_memory / "ended") as checkpoints:
+        assert [checkpoints.verify(name) for name in checkpoints.list()] == [[]]

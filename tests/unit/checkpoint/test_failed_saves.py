@@ -7,7 +7,6 @@ import os
 import shutil
 import stat
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -371,17 +370,6 @@ def test_rank_0_names_who_is_missing_and_hurries_when_training_failed(tmp_path, 
     hurry.set()
     with pytest.raises(CheckpointError, match=r"rank 1 .*rank 2"):
         commit.write_and_commit(storage, job(0), hurry)
-
-
-def test_a_save_that_is_under_way_when_the_program_ends_is_finished(tmp_path):
-    program = (
-        "import sys, torch\n"
-        "from sparkdl_runner.checkpoint import CheckpointManager\n"
-        "CheckpointManager(sys.argv[1]).save(1, extra=torch.ones(5_000_000))\n"
-    )
-    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, timeout=60)
-    with CheckpointManager(tmp_path) as checkpoints:
-        assert [checkpoints.verify(name) for name in checkpoints.list()] == [[]]
 
 
 def test_preempted_travels_between_processes():

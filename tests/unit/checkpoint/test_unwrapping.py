@@ -10,11 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from checkpoint_fixtures import _torch_has_set_itself_up
 from sparkdl_runner.checkpoint import CheckpointManager
 from sparkdl_runner.unwrapping import unwrapped
-
-__all__ = ["_torch_has_set_itself_up"]
 
 
 class HasModule(nn.Module):
