@@ -192,9 +192,11 @@ def check_files(
         if local:
             is_touched = same.is_touched(index, os.stat(path))
         else:
-            is_touched = file.modified_ns is None or info.mtime_ns != file.modified_ns
-            if same.converted is not None:
-                _check_not_written_again(path, file, info)
+            noted = None if same.converted is None else same.converted.remote_ns
+            then = file.modified_ns if noted is None else noted[index]
+            is_touched = then is None or info.mtime_ns != then
+            if noted is not None:
+                _check_not_written_again(path, then, info.mtime_ns)
         if is_touched:
             touched.append(index)
 
@@ -211,9 +213,8 @@ def check_files(
     return replace(manifest, files=tuple(files))
 
 
-def _check_not_written_again(path: str, file: FileInfo, info: pa.fs.FileInfo) -> None:
+def _check_not_written_again(path: str, then: int | None, now: int | None) -> None:
     """Refuses an object of another second; a listing and a look at one object may round it."""
-    then, now = file.modified_ns, info.mtime_ns
     if then is None or now is None or then // 1_000_000_000 == now // 1_000_000_000:
         return
     raise ChangedFileError(

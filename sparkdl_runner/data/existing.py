@@ -46,15 +46,15 @@ def describe_directory(
     try:
         manifest = Manifest.read(filesystem, directory)
         found = check_files(filesystem, directory, manifest)
-        # A copy is looked into, and a local one read, once: here, and not again by each rank.
-        if found is not manifest:
+        # All of a copy is read to check it: once, here, and not again by each rank.
+        if found is not manifest and isinstance(filesystem, fs.LocalFileSystem):
             embedded = manifest = found
     except NoManifestError:
         # The marker of the process that converted lies two directories up.
         if is_there(f"{directory.rsplit('/', 2)[0]}/{MARKER_NAME}"):
             raise
         manifest, is_new = _described.describe(filesystem, directory, url)
-        embedded = manifest
+        embedded = found = manifest
     unischema = has_unischema(filesystem, directory)
     if not unischema:  # Only petastorm knows what its codecs make of a null.
         check_nulls(filesystem, directory, manifest, allow_nulls)
@@ -66,7 +66,7 @@ def describe_directory(
         files,
         manifest.rows,
         manifest=embedded,
-        converted=Converted.of(filesystem, directory, manifest),
+        converted=Converted.of(filesystem, directory, manifest, found),
         unischema=unischema,
     )
 

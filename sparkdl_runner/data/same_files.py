@@ -82,14 +82,31 @@ class Converted:
     """``Manifest.digest``."""
     local: LocalFiles | None
     """None for what is not on a local file system."""
+    remote_ns: tuple[int | None, ...] | None
+    """When each object on remote storage was written, as far as that is known; else None."""
 
     @classmethod
-    def of(cls, filesystem: pa.fs.FileSystem, directory: str, manifest: Manifest) -> Converted:
-        """Notes what is there now."""
+    def of(
+        cls,
+        filesystem: pa.fs.FileSystem,
+        directory: str,
+        manifest: Manifest,
+        found: Manifest | None = None,
+    ) -> Converted:
+        """Notes what is there now.
+
+        Args:
+            filesystem: Where it is.
+            directory: The data set's directory in ``filesystem``.
+            manifest: The one that is there.
+            found: The same with the times of the files as they are, where they are a copy.
+        """
         is_local = isinstance(filesystem, pa.fs.LocalFileSystem)
+        times = tuple(file.modified_ns for file in (found or manifest).files)
         return cls(
             manifest_digest=manifest.digest,
             local=LocalFiles.look_at(directory.rstrip("/"), manifest) if is_local else None,
+            remote_ns=None if is_local else times,
         )
 
 
