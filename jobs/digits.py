@@ -35,6 +35,7 @@ from sparkdl_runner.jobs.quiet import quieten_libraries
 from sparkdl_runner.jobs.session import start_spark
 from sparkdl_runner.redaction import Redactor
 from sparkdl_runner.tracking import Tracking
+from sparkdl_runner.tracking.local_store import make_private
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 # A JVM that lives for seconds gains nothing from its optimizing compiler, which takes more than a
 # third of the processor time, nor from several threads that collect garbage.
 JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+DEFAULT_STORE = "sqlite:///mlflow.db"
 
 
 class Phases:
@@ -110,6 +112,9 @@ def open_store(tracking_uri: str) -> None:
     if not tracking_uri.startswith("sqlite:///"):
         return  # Another may keep one waiting; the runner knows for how long it may.
     import mlflow
+
+    if tracking_uri == absolute(DEFAULT_STORE):
+        make_private(tracking_uri)
 
     mlflow.MlflowClient(tracking_uri=tracking_uri).get_experiment_by_name("digits")
 
@@ -225,15 +230,19 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--tracking-uri",
-        default=os.environ.get("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db"),
+        default=os.environ.get("MLFLOW_TRACKING_URI", DEFAULT_STORE),
         help="MLflow's store (default: MLFLOW_TRACKING_URI, or sqlite:///mlflow.db)",
     )
     arguments = parser.parse_args()
-    if arguments.tracking_uri.startswith("sqlite:///"):
-        # Ranks, and whoever reads the last line, may be in another folder.
-        path = Path(arguments.tracking_uri.removeprefix("sqlite:///"))
-        arguments.tracking_uri = f"sqlite:///{path.resolve()}"
+    arguments.tracking_uri = absolute(arguments.tracking_uri)
     return arguments
+
+
+def absolute(tracking_uri: str) -> str:
+    """The store as ranks, and whoever reads the last line, name it from another folder."""
+    if not tracking_uri.startswith("sqlite:///"):
+        return tracking_uri
+    return f"sqlite:///{Path(tracking_uri.removeprefix('sqlite:///')).resolve()}"
 
 
 def positive(text: str) -> int:

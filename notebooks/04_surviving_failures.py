@@ -51,6 +51,9 @@ else:
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # Other hosts do not reach Spark, and other users do not read what is written here.
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.umask(0o077)
     settings = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
     spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
     mlflow.set_tracking_uri("sqlite:///mlflow.db")

@@ -23,6 +23,7 @@ from sparkdl_runner.jobs.command import Job, add_job
 from sparkdl_runner.jobs.training import Training, prepared
 from sparkdl_runner.jobs.tune_settings import TuneSettings
 from sparkdl_runner.nearest import did_you_mean
+from sparkdl_runner.tracking.opening import make_default_store
 from sparkdl_runner.tracking.settings import Tracking
 
 
@@ -60,6 +61,7 @@ class _Search:
         import mlflow
 
         search, tracking = self._settings.tune, self._tracking
+        make_default_store(tracking)
         if tracking.experiment is not None:
             mlflow.set_experiment(tracking.experiment)
         parent = mlflow.start_run(run_name=tracking.run_name, tags=dict(tracking.tags))

@@ -15,6 +15,7 @@ from sparkdl_runner.importing import without_collecting
 from sparkdl_runner.redaction import Redactor
 from sparkdl_runner.tracking.asking import WITHOUT, Asking
 from sparkdl_runner.tracking.lease import Lease
+from sparkdl_runner.tracking.local_store import make_private
 from sparkdl_runner.tracking.server import is_databricks, why_unreachable
 from sparkdl_runner.tracking.settings import Tracking
 
@@ -79,6 +80,7 @@ def open_run(settings: Tracking, lease: Lease) -> Opened:
     uri = check_store(settings)
     import mlflow
 
+    make_default_store(settings)
     ask = Asking(uri=uri, timeout_seconds=settings.opening_timeout_seconds)
     client = ask(lambda: mlflow.MlflowClient(tracking_uri=uri), "make a client")
     if settings.run_id is not None:
@@ -122,6 +124,14 @@ def check_store(settings: Tracking) -> str:
             f"The MLflow tracking server {wrong}. Start it, correct the tracking URI, or {WITHOUT}"
         )
     return uri
+
+
+def make_default_store(settings: Tracking) -> None:
+    """Makes MLflow's own store for this user alone, if nobody has named one and it is not there."""
+    import mlflow
+
+    if settings.tracking_uri is None and not mlflow.is_tracking_uri_set():
+        make_private(str(mlflow.get_tracking_uri()))
 
 
 def _import_mlflow() -> Any:

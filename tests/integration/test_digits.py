@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,6 +54,7 @@ def run_job(
     temporary = folder / "temporary"
     temporary.mkdir()
     environment |= {"TMPDIR": str(temporary), "PYSPARK_PYTHON": sys.executable}
+    environment.pop("SPARK_LOCAL_IP", None)  # A person has none.
     return subprocess.run(
         [*launcher, str(JOB), *arguments],
         cwd=folder,
@@ -134,15 +140,43 @@ def check_summary(folder: Path, line: str, backend: str) -> dict[str, Any]:
     return summary
 
 
+def listening() -> set[str]:
+    """The addresses on which this process's descendants listen now."""
+    found = set()
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            found |= {
+                one.laddr.ip
+                for one in child.net_connections("inet")
+                if one.status == psutil.CONN_LISTEN
+            }
+    return found
+
+
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    """The folder of a job that nothing happens to, and what it says."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    return folder, run_job(folder, "--epochs", str(EPOCHS))
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, set[str]]:
+    """The folder of a job that nothing happens to, what it says, and where it listens meanwhile."""
+    folder, addresses = tmp_path_factory.mktemp("undisturbed"), set()
+    with ThreadPoolExecutor(1) as threads:
+        job = threads.submit(run_job, folder, "--epochs", str(EPOCHS))
+        while not wait([job], timeout=1).done:
+            addresses |= listening()
+    return folder, job.result(), addresses
 
 
-def test_trains_and_tracks(undisturbed: tuple[Path, Any]) -> None:
-    folder, done = undisturbed
+def test_other_hosts_reach_none_of_it_and_other_users_do_not_read_it(
+    undisturbed: tuple[Path, Any, set[str]],
+) -> None:
+    folder, _, addresses = undisturbed
+    assert addresses
+    assert all(ip_address(one.removeprefix("::ffff:")).is_loopback for one in addresses), addresses
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+    del modes["temporary"]
+    assert modes == {"mlflow.db": 0o600, "mlruns": 0o700}
+
+
+def test_trains_and_tracks(undisturbed: tuple[Path, Any, set[str]]) -> None:
+    folder, done, _ = undisturbed
     assert done.returncode == 0, done.stderr
     first, *others = [line for line in done.stderr.splitlines() if line != JVM_WARNING]
     assert first == "sparkdl_runner: 2 ranks on 1 host started"
@@ -157,7 +191,7 @@ def test_trains_and_tracks(undisturbed: tuple[Path, Any]) -> None:
 
 @pytest.mark.one_lane
 def test_ends_with_the_same_accuracy_after_a_rank_was_killed_half_way(
-    undisturbed: tuple[Path, Any], tmp_path: Path
+    undisturbed: tuple[Path, Any, set[str]], tmp_path: Path
 ) -> None:
     import mlflow
 
