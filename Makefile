@@ -10,6 +10,7 @@ SEED ?= 1
 BASE ?= origin/main
 JOBS ?= 2
 ONLY ?=
+EXAMPLES ?= 20000
 GPU_PYTHON ?= 3.12
 
 # The demo's last line is the job's own, also where a test of ours calls this make again.
@@ -32,7 +33,7 @@ ifeq ($(filter quick-%,$(MAKECMDGOALS)),)
 .NOTPARALLEL:
 endif
 .PHONY: help setup setup-classic setup-modern run-classic run-modern demo quick quick-unit \
-    quick-libraries test test-classic test-modern system compat docs lint mutants foreign bench clean gpu
+    quick-libraries test test-classic test-modern system compat docs lint fuzz mutants foreign bench clean gpu
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -80,6 +81,9 @@ lint: setup-classic  ## ruff and mypy, and pins that have moved
 	@.venv/bin/python -m ruff check
 	@.venv/bin/python -m ruff format --check
 	@.venv/bin/python -m mypy
+
+fuzz: setup-classic  ## hostile bytes for every parser; EXAMPLES=100000 of each, others each time
+	@FUZZ_EXAMPLES=$(EXAMPLES) $(call in_lane,classic) -m pytest tests/unit/fuzz --timeout=0 $(ARGS)
 
 mutants: setup-classic  ## break the code in N small ways, what BASE lacks first: do tests see it? SEED=2
 	@PYTHONPATH=tests $(call in_lane,classic) -m mutants --count $(N) --seed $(SEED) \

@@ -20,6 +20,8 @@ from sparkdl_runner.checkpoint.storage import Storage
 _PIECE_BYTES = 4 << 20
 # Of a manifest, of a rank's list of its files, and of what an attempt began with.
 MOST_BYTES = 64 << 20
+# Of what an error says of a file: it may quote what somebody else has written.
+_MOST_CHARACTERS = 400
 # Before a service that does not answer is asked again.
 _PAUSES_SECONDS = (1.0, 3.0)
 # What a disk, or a mount of a network's, says of itself and not of a file.
@@ -195,7 +197,7 @@ class Fetched:
             with self._open(path) as pickled:
                 return torch.load(pickled, weights_only=True, map_location="cpu")
         except Exception as error:  # Its bytes are as they were written, but what wrote them?
-            reason = f"{type(error).__name__}: {error}"
+            reason = f"{type(error).__name__}: {error!s:.{_MOST_CHARACTERS}}"
             raise DamageError(f"{path} cannot be loaded ({reason})") from error
 
     def _read(self, path: str) -> bytes:

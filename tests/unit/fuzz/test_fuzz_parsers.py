@@ -1,0 +1,366 @@
+"""Every parser of bytes from outside: a right value or the named error, soon, and in little memory.
+
+A longer run, of other examples each time: ``make fuzz EXAMPLES=100000``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import resource
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hostile_bytes import changed_bytes, changed_json, plain
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sparkdl_runner import network
+from sparkdl_runner.checkpoint import manifest as checkpoint_manifest
+from sparkdl_runner.checkpoint import mismatch, shards, tensor_files
+from sparkdl_runner.checkpoint.files import DamageError, Fetched
+from sparkdl_runner.checkpoint.sealed import BrokenSealError, seal, unseal
+from sparkdl_runner.data.errors import DatasetError
+from sparkdl_runner.data.leftovers import Owner
+from sparkdl_runner.data.manifest import Manifest
+from sparkdl_runner.departures import Departures
+from sparkdl_runner.errors import ConfigError
+from sparkdl_runner.foreign_file import ForeignFileError, build, parse_json
+from sparkdl_runner.frames import LENGTH, NONCE_BYTES, FrameCodec
+from sparkdl_runner.jobs.settings import load
+from sparkdl_runner.jobs.train_settings import TrainSettings
+from sparkdl_runner.log_server import _read_frame
+from sparkdl_runner.redaction import Redactor
+from sparkdl_runner.rendezvous import MAX_STORE_BYTES, RendezvousStore, parse_request
+
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "100"))
+"""Of each parser."""
+MOST_SECONDS = 5.0
+"""Of the processor's time, for one example."""
+MOST_GROWTH_BYTES = 200 << 20
+"""Of this process, over all examples of a parser."""
+
+JSON_TOKENS = [b"[", b"{", b'{"a":', b'"', b"]", b"}", b",", b"NaN", b"1e999", b"\\ud800", b"\xff"]
+
+fuzz = settings(
+    max_examples=EXAMPLES,
+    derandomize="FUZZ_EXAMPLES" not in os.environ,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@contextmanager
+def bounded(*errors: type[Exception]) -> Iterator[None]:
+    """Lets the named errors pass, if they say something in few words, and nothing take long."""
+    started, told = time.process_time(), ""
+    try:
+        yield
+    except errors as error:
+        told = str(error)
+    assert len(told) < 5_000
+    assert time.process_time() - started < MOST_SECONDS
+
+
+@pytest.fixture(autouse=True)
+def _grows_little() -> Iterator[None]:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    yield
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    assert grown < MOST_GROWTH_BYTES
+
+
+KEY, NONCE = bytes(range(32)), bytes(NONCE_BYTES)
+MESSAGES = [{"kind": "hello", "partition": 0, "host": "h"}, {"kind": "stop"}]
+FRAMES = [FrameCodec(KEY, NONCE, b"agent").seal(message) for message in MESSAGES]
+
+
+async def read_frame(data: bytes) -> Any:
+    reader = asyncio.StreamReader()
+    reader.feed_data(data)
+    reader.feed_eof()
+    return await _read_frame(reader, FrameCodec(KEY, NONCE, b"agent"))
+
+
+@fuzz
+@given(changed_bytes(FRAMES, [FRAMES[0][:4], FRAMES[0][:36], b"\xff" * 4, b"{}", b"\0" * 4]))
+def test_frames_of_strangers(data):
+    with bounded(ValueError, EOFError):
+        assert asyncio.run(read_frame(data)) in MESSAGES
+
+
+@fuzz
+@given(changed_bytes([plain(message) for message in MESSAGES], JSON_TOKENS))
+def test_frames_of_who_has_the_key(text):
+    mac = FrameCodec(KEY, NONCE, b"agent")._mac(text)
+    with bounded(ValueError):
+        assert isinstance(asyncio.run(read_frame(LENGTH.pack(len(text)) + mac + text)), dict)
+
+
+class Writer:
+    """Stands for the other end of a connection."""
+
+    def __init__(self) -> None:
+        self.sent = b""
+
+    def write(self, data: bytes) -> None:
+        self.sent += data
+
+    async def drain(self) -> None:
+        pass
+
+
+async def converse(server: Any, data: bytes) -> bytes:
+    reader, writer = asyncio.StreamReader(), Writer()
+    reader.feed_data(data)
+    reader.feed_eof()
+    await server.handle(reader, writer)
+    return writer.sent
+
+
+HEADS = [
+    b"PUT %s/global/rank_0 HTTP/1.1\r\nContent-Length: 5\r\nHost: h\r\n\r\nabcde",
+    b"GET %s/local_host0/1 HTTP/1.1\r\nAccept: */*\r\n\r\n",
+    b"DELETE %s/global/rank_0 HTTP/1.0\r\n\r\n",
+]
+HTTP_TOKENS = [b" ", b"\r\n", b"\r\n\r\n", b"/", b":", b"PUT", b"Content-Length: ", b"-1", b"9" * 9]
+
+
+@fuzz
+@given(changed_bytes([head % b"" for head in HEADS], HTTP_TOKENS))
+def test_heads_of_requests(head):
+    with bounded(ValueError):
+        method, path, length = parse_request(head)
+        assert isinstance(method, str)
+        assert path.startswith("/")
+        assert length >= 0
+
+
+def test_requests_of_the_rendezvous():
+    told: list[str] = []
+    store = RendezvousStore(
+        network.listen("127.0.0.1"), frozenset(), num_proc=2, secret="s", tell=told.append
+    )
+    own = f"/s:{store.address[1]}".encode()
+    good = [head % own for head in HEADS]
+
+    @fuzz
+    @given(changed_bytes(good, [own, *HTTP_TOKENS]))
+    def run(data: bytes) -> None:
+        with bounded(ValueError, EOFError, asyncio.LimitOverrunError):
+            assert asyncio.run(converse(store, data)).startswith(b"HTTP/1.1 ")
+        assert store._num_keys == sum(map(len, store._scopes.values())) <= EXAMPLES
+        values = [value for scope in store._scopes.values() for value in scope.values()]
+        assert store._size_bytes == sum(map(len, filter(None, values))) <= MAX_STORE_BYTES
+
+    try:
+        run()
+    finally:
+        store.close()
+
+
+def test_hellos_of_ranks_that_end():
+    left: list[bool] = []
+    server = Departures(
+        network.listen("127.0.0.1"), frozenset(), 2, "secret", lambda: left.append(True)
+    )
+
+    @fuzz
+    @given(changed_bytes([b"secret\0\0\0\1"], [b"secret", b"\0\0\0\2", b"\xff"]))
+    def run(data: bytes) -> None:
+        with bounded(ValueError, EOFError):
+            assert asyncio.run(converse(server, data)) == b""
+
+    try:
+        run()
+    finally:
+        server.close()
+    assert len(left) <= 1
+
+
+def data_manifest(folder: Path) -> Any:
+    import pyarrow as pa
+    import pyarrow.fs
+    import pyarrow.parquet as pq
+
+    from sparkdl_runner.data.describe import describe_parquet
+
+    names = ["a.parquet", "b.parquet"]
+    for name in names:
+        table = pa.table({"id": [1, 2, 3], "vector": [[1.0], [2.0], [3.0]]})
+        pq.write_table(table, folder / name, row_group_size=2)
+    return describe_parquet(pa.fs.LocalFileSystem(), str(folder), names).to_json()
+
+
+def test_manifests_of_data_sets(tmp_path):
+    good = json.loads(json.dumps(data_manifest(tmp_path)))
+
+    @fuzz
+    @given(changed_bytes([plain(good)], JSON_TOKENS) | changed_json(good, plain))
+    def run(text: bytes) -> None:
+        with bounded(DatasetError):
+            found = Manifest.from_bytes(text)
+            assert found.rows == 6
+            assert found.fingerprint
+            assert found.size_bytes >= 0
+            assert Manifest.from_json(json.loads(json.dumps(found.to_json()))).files == found.files
+
+    run()
+
+
+OWNER = asdict(Owner.this_process("d", "app"))
+
+
+@fuzz
+@given(changed_bytes([plain(OWNER)], JSON_TOKENS) | changed_json(OWNER, plain))
+def test_markers_of_folders(text):
+    with bounded(ForeignFileError, json.JSONDecodeError):
+        owner = build(Owner, parse_json(text))
+        assert isinstance(owner.is_gone(), bool)
+        assert isinstance(owner.is_on_this_machine(), bool)
+
+
+FILE = checkpoint_manifest.FileEntry(path="model.safetensors", size_bytes=1, sha256="0")
+CHECKPOINT = unseal(
+    checkpoint_manifest.Manifest(
+        step=1,
+        epoch=None,
+        attempt=0,
+        world_size=1,
+        created="2026",
+        sharded=False,
+        parameters={"w": {"shape": [2], "dtype": "float32"}},
+        optimizer_class="SGD",
+        metrics={"loss": 1.5},
+        loader=None,
+        resumable={},
+        files=(FILE,),
+    ).to_bytes()
+)
+SHARD = {"path": "sharded/rank-0.safetensors", "key": "w@0", "offsets": [0], "sizes": [2]}
+SHARDS = {
+    "tensors": {"w": {"shape": [2], "dtype": "torch.float32", "shards": [SHARD]}},
+    "values": {"v": {"path": "sharded/rank-0.safetensors", "key": "v"}},
+}
+
+
+def sealed(value: Any) -> bytes:
+    with suppress(TypeError, AttributeError):
+        return seal(value)
+    return plain(value)
+
+
+@fuzz
+@given(changed_bytes([seal(CHECKPOINT)], JSON_TOKENS) | changed_json(CHECKPOINT, sealed))
+def test_manifests_of_checkpoints(text):
+    with bounded(BrokenSealError):
+        found = checkpoint_manifest.Manifest.from_bytes(text)
+        assert checkpoint_manifest.Manifest.from_bytes(found.to_bytes()).name == found.name
+        assert str(found.name)
+        assert all(entry.size_bytes >= 0 for entry in found.files)
+        mismatch.model_problem(found, {})
+
+
+@fuzz
+@given(changed_bytes([seal(SHARDS)], JSON_TOKENS) | changed_json(SHARDS, sealed))
+def test_descriptions_of_shards(text):
+    with bounded(BrokenSealError):
+        assert sealed(shards.metadata_of(text)) == text
+
+
+class InMemory:
+    """A storage of one file."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def local_file(self, name: str) -> str:
+        return name
+
+    def open(self, name: str) -> io.BytesIO:
+        return io.BytesIO(self._content)
+
+
+def state_files() -> tuple[bytes, Any, Callable[[Any], bytes]]:
+    """A state's file, what it says of itself, and how to write that anew."""
+    import torch
+
+    state = {"w": torch.ones(2, 3), "n": [1, 2.5, None, (True, b"ab", 1j)], "d": torch.float32}
+    ((_, content),) = tensor_files.files_of("s.safetensors", state)
+    size = int.from_bytes(content[:8], "little")
+    header, rest = json.loads(content[8 : 8 + size]), content[8 + size :]
+
+    def write(structure: Any) -> bytes:
+        about = {**header["__metadata__"], "state": json.dumps(structure)}
+        text = json.dumps({**header, "__metadata__": about}).encode()
+        return len(text).to_bytes(8, "little") + text + rest
+
+    return content, json.loads(header["__metadata__"]["state"]), write
+
+
+def test_states_in_checkpoints():
+    content, structure, write = state_files()
+    tokens = [*JSON_TOKENS, b"\xff" * 8, b'"files":"99"', b'"data_offsets":[0,1]', b"F64"]
+
+    @fuzz
+    @given(changed_bytes([content], tokens) | changed_json(structure, write))
+    def run(text: bytes) -> None:
+        digest = sha256(text).hexdigest()
+        entry = checkpoint_manifest.FileEntry(
+            path="s.safetensors", size_bytes=len(text), sha256=digest
+        )
+        fetched: Any = Fetched(InMemory(text), "step-1/attempt-0")  # type: ignore[arg-type]
+        fetched.check(entry)
+        with bounded(DamageError):
+            fetched.load(entry.path)
+
+    run()
+
+
+YAML = [
+    b"example: digits\nnum_proc: 2\nbackend: torch\n",
+    b"function: a.b:main\nhyperparameters: &h {lr: 1e-4, layers: [1, 2]}\n",
+]
+YAML_TOKENS = [
+    *[b"[", b"{", b"- ", b"? ", b": ", b"\n", b"\n  ", b"&a ", b"*a", b"<<: *h", b"!!set ", b"|\n"],
+    *[b"!!binary ", b"!!python/name:os.system ", b"1:", b"0x", b"~", b"2001-1-1", b"\xff", b"%"],
+]
+
+
+def test_configurations_of_jobs(tmp_path):
+    path = tmp_path / "job.yaml"
+
+    @fuzz
+    @given(changed_bytes(YAML, YAML_TOKENS))
+    def run(text: bytes) -> None:
+        path.write_bytes(text)
+        with bounded(ConfigError):
+            assert isinstance(load(TrainSettings, str(path), {}), TrainSettings)
+
+    run()
+
+
+SECRET = "hunter2-hunter2"
+LINES: Sequence[bytes] = [
+    f"https://me:{SECRET}@host/?sig={SECRET}&a=1".encode(),
+    f'{{"password": "{SECRET}"}} Authorization: Bearer {SECRET}'.encode(),
+]
+LINE_TOKENS = [*[b"://", b":", b"@", b"=", b"&sig=", b'"', b"'", b"\\", b"bearer ", b"a"], b"\xff"]
+
+
+@fuzz
+@given(changed_bytes(LINES, LINE_TOKENS), st.booleans())
+def test_lines_that_ranks_print(line, is_raw):
+    redact = Redactor([SECRET])
+    with bounded():
+        hidden = redact.raw(line) if is_raw else redact(line.decode(errors="replace")).encode()
+    assert SECRET.encode() not in hidden
