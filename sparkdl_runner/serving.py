@@ -16,6 +16,9 @@ from sparkdl_runner.socket_owner import Address, owner
 
 # asyncio's own is 100: of a thousand agents that connect at once, some would be turned away.
 BACKLOG = 512
+# asyncio accepts as many as it is told the backlog is before any is looked at: a burst of strangers
+# would use up this process's open files.
+ACCEPTED_AT_ONCE = 16
 
 
 class ServerThread(ABC):
@@ -109,7 +112,10 @@ class ServerThread(ABC):
         return task
 
     async def _serve(self) -> None:
-        server = await asyncio.start_server(self._accept, sock=self._listener, backlog=BACKLOG)
+        server = await asyncio.start_server(
+            self._accept, sock=self._listener, backlog=ACCEPTED_AT_ONCE
+        )
+        self._listener.listen(BACKLOG)
         await self._stopped.wait()
         # A connection that asyncio is just accepting would be lost, open, if the server closed now:
         # accept no more, and let those become ours before all are ended.

@@ -73,6 +73,31 @@ def test_those_that_are_known_are_not_closed_for_others(server):
         connection.close()
 
 
+def test_a_burst_of_strangers_does_not_use_up_open_files(caplog):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    burst = 300  # They wait in the kernel until the server's thread looks.
+    opened = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, opened + burst + 220), hard))
+    strangers = []
+
+    async def hold_up_the_server():
+        strangers.extend(visit(server) for _ in range(burst))
+
+    server = Echo(network.listen("127.0.0.1"), name="sparkdl-echo", expected=2)
+    try:
+        server.start()
+        server.call(hold_up_the_server(), 60)
+        assert len(strangers) == burst
+        with visit(server) as late:
+            assert answers(late)
+    finally:
+        server.close()
+        for stranger in strangers:
+            stranger.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert not caplog.records, "asyncio was left without a file"
+
+
 def test_the_limit_leaves_the_process_files_and_its_own_ranks_a_place():
     few = Echo(network.listen("127.0.0.1"), name="few", expected=2)
     many = Echo(network.listen("127.0.0.1"), name="many", expected=5000)
