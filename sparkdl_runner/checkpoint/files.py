@@ -47,20 +47,27 @@ class UnreadableError(DamageError):
 
 
 def write_bytes(storage: Storage, directory: str, path: str, content: bytes) -> FileEntry:
-    """Writes ``content`` as a new file, and flushes it."""
+    """Writes ``content`` as a new file, and flushes it.
+
+    Where that fails half-way, a local file goes again, which was made new and is nobody else's.
+    """
     digest = hashlib.sha256()
     whole = memoryview(content)
-    file = storage.create(f"{directory}/{path}")
+    name = f"{directory}/{path}"
+    file = storage.create(name)
     try:
         for start in range(0, len(whole), _PIECE_BYTES):
             piece = whole[start : start + _PIECE_BYTES]
             digest.update(piece)
             file.write(piece)
+        file.close()
     except BaseException:
         with suppress(Exception):  # What went wrong before is the one to tell.
             file.close()
+        if storage.local_file(name) is not None:
+            with suppress(Exception):
+                storage.delete(name)
         raise
-    file.close()
     return FileEntry(path=path, size_bytes=len(whole), sha256=digest.hexdigest())
 
 

@@ -88,7 +88,10 @@ def test_a_disk_that_becomes_full(tmp_path, monkeypatch, file, after_bytes, told
     assert there == ({"step-1"} if told_by == "close" else {"step-1", "step-2"})
 
 
-@pytest.mark.parametrize("file", ["model.safetensors", "rank-0.json", "manifest.json"])
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "file", ["attempt-0.json", "model.safetensors", "rank-0.json", "manifest.json"]
+)
 def test_a_write_that_fails_is_tried_again(tmp_path, monkeypatch, file):
     fail_writes(monkeypatch, file, errno.EIO, after_bytes=100, times=2, pauses=(0, 0))
     with CheckpointManager(tmp_path) as checkpoints:
