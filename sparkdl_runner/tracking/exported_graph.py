@@ -42,7 +42,7 @@ def export(
     rows: torch.Tensor,
     dynamic_shapes: Mapping[int, Any] | None,
     path: Path,
-) -> tuple[int, ...]:
+) -> tuple[tuple[int, ...], list[int]]:
     """Exports a network for any number of rows, writes it, and asks what was written.
 
     Args:
@@ -53,7 +53,8 @@ def export(
         path: The file to write.
 
     Returns:
-        The shape that the graph takes, with -1 for each size that may vary.
+        The shape that the graph takes, with -1 for each size that may vary; and the dimensions in
+        which the network takes other sizes, and the graph does not.
 
     Raises:
         NotExportableError: It cannot be exported, or does not answer as the network does.
@@ -68,13 +69,24 @@ def export(
     others = {0: len(rows) + 1, **_other_sizes(network, rows)}
     auto = torch.export.Dim.AUTO
     if dynamic_shapes is not None:
-        return _export(network, rows, {0: auto, **dynamic_shapes}, others, path)
-    try:
-        return _export(network, rows, dict.fromkeys(others, auto), others, path)
-    except NotExportableError:
-        if len(others) == 1:
-            raise
-        return _export(network, rows, {0: auto}, others, path)
+        return _export(network, rows, {0: auto, **dynamic_shapes}, others, path), []
+    problem: NotExportableError | None = None
+    for vary in _dimensions_to_try(list(others)):
+        try:
+            shape = _export(network, rows, dict.fromkeys(vary, auto), others, path)
+        except NotExportableError as error:
+            problem = error
+        else:
+            return shape, [dimension for dimension in others if shape[dimension] != -1]
+    assert problem is not None  # noqa: S101 - something was tried
+    raise problem
+
+
+def _dimensions_to_try(dimensions: list[int]) -> list[list[int]]:
+    """Which dimensions may vary: all, all but one, and at last the rows' alone."""
+    without_one = [[one for one in dimensions if one != out] for out in dimensions[1:]]
+    tried = [dimensions, *without_one, [0]]
+    return [one for place, one in enumerate(tried) if one not in tried[:place]]
 
 
 def resized(rows: torch.Tensor, sizes: Mapping[int, int]) -> torch.Tensor:

@@ -187,7 +187,14 @@ def _write(
     try:
         if not keeps_graphs(pytorch.log_model):
             raise exported_graph.NotExportableError(f"MLflow {VERSION} keeps no graphs")
-        shape = exported_graph.export(network, rows, dynamic_shapes, data / GRAPH_FILE)
+        shape, fixed = exported_graph.export(network, rows, dynamic_shapes, data / GRAPH_FILE)
+        if fixed:
+            sizes = ", ".join(f"{shape[place]} in dimension {place}" for place in fixed)
+            print(
+                f"sparkdl_runner: the model {name!r} takes the sizes of its example alone "
+                f"({sizes}): its network takes others, and torch exports it for these only.",
+                flush=True,
+            )
     except exported_graph.NotExportableError as reason:
         print(
             f"sparkdl_runner: the model {name!r} cannot be exported ({reason}) and was saved by "

@@ -89,6 +89,19 @@ def test_a_network_answers_to_sizes_that_it_was_not_exported_with(tmp_path: Path
     assert mlflow.pytorch.load_model(str(tmp_path / "saved"))(tokens[:2, :4]).shape == (2, 3)
 
 
+def test_a_graph_for_one_length_of_a_network_for_any_is_told_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Loop(nn.Module):
+        """What Python counts is a constant of the graph, as in torch's recurrent layers."""
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return sum(rows[:, place] for place in range(rows.shape[1]))
+
+    models._write(Loop(), torch.ones(2, 5, 4), None, None, tmp_path / "model", "m")
+    assert "takes the sizes of its example alone (5 in dimension 1)" in capsys.readouterr().out
+
+
 def test_an_array_column_may_hold_any_numbers_and_lengths(tmp_path: Path) -> None:
     network = Tokens()
     loaded, signature = save(network, torch.randint(0, 50, (2, 6)), tmp_path, "tokens")
