@@ -40,7 +40,7 @@ def fail_writes(
     def create_failing(self, name):
         nonlocal times
         file = create(self, name)
-        if name.endswith(file_name) and "step-" in name and times:
+        if name.endswith(file_name) and name.startswith(("step-", "attempts/")) and times:
             times -= 1
             file.left = after_bytes
         return file
