@@ -177,6 +177,8 @@ def main() -> int:
     for verdict in survivors:
         print(f"\nSurvived: {verdict.mutant.operator}; {verdict.how}\n{difference(verdict.mutant)}")
     killed = len(tried) - len(survivors)
+    # What another suite alone runs is for that one to see.
+    elsewhere = sum(not any(one.runs(verdict.mutant) for one in maps) for verdict in survivors)
     share = killed / len(tried) if tried else 1.0
     by_suite = ", ".join(
         f"{sum(verdict.killed_by == one.suite for verdict in verdicts)} by {one.suite}"
@@ -184,7 +186,8 @@ def main() -> int:
     )
     print(
         f"\nDrawn {len(mutants)}, equivalent {len(mutants) - len(tried)}, killed {killed} "
-        f"({by_suite}), survived {len(survivors)}: {share:.0%} killed, {ENOUGH:.0%} expected; "
+        f"({by_suite}), survived {len(survivors)}, {elsewhere} of them on lines that no test of "
+        f"these is known to run: {share:.0%} killed, {ENOUGH:.0%} expected; "
         f"{time.monotonic() - started:.0f} s."
     )
     return 0 if share >= ENOUGH else 1

@@ -50,6 +50,12 @@ class CoverageMap:
     failed: list[str]
     lines: dict[str, dict[str, list[str]]]
 
+    def runs(self, mutant: Mutant) -> set[str]:
+        """The tests that are known to run the line."""
+        known = self.lines.get(mutant.file, {})
+        changed = [str(line) for line in range(mutant.line, mutant.last_line + 1)]
+        return {test for line in changed for test in known.get(line, ())}
+
     def tests(self, mutant: Mutant, limit_seconds: float) -> list[str]:
         """The tests to try, a file's together, the quickest files first.
 
@@ -57,9 +63,7 @@ class CoverageMap:
         process that was killed, was forked by a JVM or was given it as text), those that run
         anything of the file or ask for its text, up to ``limit_seconds`` in all.
         """
-        known = self.lines.get(mutant.file, {})
-        changed = [str(line) for line in range(mutant.line, mutant.last_line + 1)]
-        exact = {test for line in changed for test in known.get(line, ())}
+        exact = self.runs(mutant)
         is_script = mutant.file.startswith(_SCRIPTS)
         if exact and not mutant.at_import and not is_script:
             return self._in_order(exact)
