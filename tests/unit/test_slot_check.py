@@ -1,10 +1,13 @@
-"""Slots that are lost between the submission of a run and its start."""
+"""Slots that may not be there, or are lost between the submission of a run and its start."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 
-from sparkdl_runner import spark_launcher
+import pytest
+
+from sparkdl_runner import slots, spark_launcher
+from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.spark_launcher import _SlotCheck
 
 
@@ -34,3 +37,12 @@ def test_on_one_host_no_executor_can_be_lost():
     check = _SlotCheck(SimpleNamespace(master="local[2]"), 3, None)
     check._next_at = 0.0
     assert check() is None
+
+
+def test_dynamic_allocation_is_refused():
+    for value in (None, "", "false"):
+        conf = {"spark.dynamicAllocation.enabled": value}
+        slots.check_allocation(SimpleNamespace(getConf=lambda conf=conf: conf))
+    on = {"spark.dynamicAllocation.enabled": "True"}
+    with pytest.raises(LaunchError, match="set it to false and give the cluster a fixed size"):
+        slots.check_allocation(SimpleNamespace(getConf=lambda: on))
