@@ -32,8 +32,8 @@ side_by_side := --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 ifeq ($(filter quick-%,$(MAKECMDGOALS)),)
 .NOTPARALLEL:
 endif
-.PHONY: help setup setup-classic setup-modern run-classic run-modern demo quick quick-unit \
-    quick-libraries test test-classic test-modern system compat docs lint fuzz mutants foreign bench clean gpu
+.PHONY: help setup setup-classic setup-modern run-classic run-modern demo quick quick-with-torch \
+    quick-others test test-classic test-modern system compat docs lint fuzz mutants foreign bench clean gpu
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -51,15 +51,16 @@ demo: run-$(firstword $(LANE))  ## train on Spark, track in MLflow; BACKEND=horo
 
 test: $(LANE:%=test-%)  ## lint and test both lanes; LANE=classic|modern, ARGS="-k name"
 
-# Two processes for two cores. One imports torch, Arrow and MLflow; the other does without them.
-libraries := $(addprefix tests/unit/,checkpoint data tracking)
+# Two processes for two cores, of which one imports torch and the other does without it.
+with_torch := $(addprefix tests/unit/,checkpoint data tracking/test_logged_networks.py \
+    test_gpu_memory.py test_torch_store.py)
 quick: setup-classic  ## lint and the unit tests alone, in less than a minute
-	@$(MAKE) --jobs=3 --output-sync=target lint quick-unit quick-libraries
+	@$(MAKE) --jobs=3 --output-sync=target lint quick-with-torch quick-others
 
 # With ARGS="-k name" it may be that all such tests are in the other half (5: none was selected).
-quick-libraries: tests = $(libraries)
-quick-unit: tests = tests/unit $(addprefix --ignore=,$(libraries))
-quick-unit quick-libraries:
+quick-with-torch: tests = $(with_torch)
+quick-others: tests = tests/unit $(addprefix --ignore=,$(with_torch))
+quick-with-torch quick-others:
 	@$(call in_lane,classic) -m pytest $(tests) $(ARGS) || [ $$? -eq 5 ]
 
 test-classic: lint
