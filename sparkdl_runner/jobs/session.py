@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparkdl_runner.errors import LaunchError
-from sparkdl_runner.jobs import class_archive
+from sparkdl_runner.jobs import class_archive, python_daemon
 from sparkdl_runner.spark_context import is_stopped, refuse_spark_connect
 
 if TYPE_CHECKING:
@@ -71,6 +71,8 @@ def start_spark(app_name: str, *, slots: int, jvm_options: str = "") -> SparkSes
             options.append(f"-Dlog4j2.configurationFile={LOG4J.as_uri()}")
         if given := " ".join(filter(None, options)):
             builder = builder.config("spark.driver.extraJavaOptions", given)
+        for name, value in python_daemon.settings().items():
+            builder = builder.config(name, value)
     try:
         spark = builder.getOrCreate()
         refuse_spark_connect()  # Spark 4 has more ways to choose it.
