@@ -49,6 +49,7 @@ MOST_GROWTH_BYTES = 200 << 20
 """Of this process, over all examples of a parser."""
 
 JSON_TOKENS = [b"[", b"{", b'{"a":', b'"', b"]", b"}", b",", b"NaN", b"1e999", b"\\ud800", b"\xff"]
+DEEP = [b"[" * 5_000, b'{"a":' * 2_000]
 
 fuzz = settings(
     max_examples=EXAMPLES,
@@ -99,7 +100,7 @@ def test_frames_of_strangers(data):
 
 
 @fuzz
-@given(changed_bytes([plain(message) for message in MESSAGES], JSON_TOKENS))
+@given(changed_bytes([*map(plain, MESSAGES), *DEEP], JSON_TOKENS))
 def test_frames_of_who_has_the_key(text):
     mac = FrameCodec(KEY, NONCE, b"agent")._mac(text)
     with bounded(ValueError):
@@ -205,7 +206,7 @@ def test_manifests_of_data_sets(tmp_path):
     good = json.loads(json.dumps(data_manifest(tmp_path)))
 
     @fuzz
-    @given(changed_bytes([plain(good)], JSON_TOKENS) | changed_json(good, plain))
+    @given(changed_bytes([plain(good), *DEEP], JSON_TOKENS) | changed_json(good, plain))
     def run(text: bytes) -> None:
         with bounded(DatasetError):
             found = Manifest.from_bytes(text)
@@ -221,7 +222,7 @@ OWNER = asdict(Owner.this_process("d", "app"))
 
 
 @fuzz
-@given(changed_bytes([plain(OWNER)], JSON_TOKENS) | changed_json(OWNER, plain))
+@given(changed_bytes([plain(OWNER), *DEEP], JSON_TOKENS) | changed_json(OWNER, plain))
 def test_markers_of_folders(text):
     with bounded(ForeignFileError, json.JSONDecodeError):
         owner = build(Owner, parse_json(text))
@@ -260,7 +261,7 @@ def sealed(value: Any) -> bytes:
 
 
 @fuzz
-@given(changed_bytes([seal(CHECKPOINT)], JSON_TOKENS) | changed_json(CHECKPOINT, sealed))
+@given(changed_bytes([seal(CHECKPOINT), *DEEP], JSON_TOKENS) | changed_json(CHECKPOINT, sealed))
 def test_manifests_of_checkpoints(text):
     with bounded(BrokenSealError):
         found = checkpoint_manifest.Manifest.from_bytes(text)
@@ -271,7 +272,7 @@ def test_manifests_of_checkpoints(text):
 
 
 @fuzz
-@given(changed_bytes([seal(SHARDS)], JSON_TOKENS) | changed_json(SHARDS, sealed))
+@given(changed_bytes([seal(SHARDS), *DEEP], JSON_TOKENS) | changed_json(SHARDS, sealed))
 def test_descriptions_of_shards(text):
     with bounded(BrokenSealError):
         assert sealed(shards.metadata_of(text)) == text
@@ -329,6 +330,7 @@ def test_states_in_checkpoints():
 YAML = [
     b"example: digits\nnum_proc: 2\nbackend: torch\n",
     b"function: a.b:main\nhyperparameters: &h {lr: 1e-4, layers: [1, 2]}\n",
+    b"a: " + b"[" * 1_200,
 ]
 YAML_TOKENS = [
     *[b"[", b"{", b"- ", b"? ", b": ", b"\n", b"\n  ", b"&a ", b"*a", b"<<: *h", b"!!set ", b"|\n"],
