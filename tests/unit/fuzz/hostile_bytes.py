@@ -46,7 +46,7 @@ def changed_bytes(draw: Any, good: Sequence[bytes], tokens: Sequence[bytes]) -> 
         elif change == "token":
             data[at:until] = draw(st.sampled_from(tokens))
         elif change == "many":
-            data[at:at] = draw(st.sampled_from(tokens)) * draw(st.integers(2, 3_000))
+            data[at:at] = draw(st.sampled_from(tokens)) * draw(st.integers(2, 2_000))
     return bytes(data)
 
 

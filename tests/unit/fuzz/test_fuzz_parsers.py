@@ -330,7 +330,7 @@ def test_states_in_checkpoints():
 YAML = [
     b"example: digits\nnum_proc: 2\nbackend: torch\n",
     b"function: a.b:main\nhyperparameters: &h {lr: 1e-4, layers: [1, 2]}\n",
-    b"a: " + b"[" * 1_200,
+    b"a: " + b"[" * 600,
 ]
 YAML_TOKENS = [
     *[b"[", b"{", b"- ", b"? ", b": ", b"\n", b"\n  ", b"&a ", b"*a", b"<<: *h", b"!!set ", b"|\n"],
