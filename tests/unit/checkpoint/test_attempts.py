@@ -169,6 +169,30 @@ def test_where_files_are_overwritten_the_number_is_whose_token_stays(tmp_path):
     assert begin_attempt(Overwritten(str(tmp_path), "x", poll_seconds=0.01)) == 2
 
 
+def test_a_number_that_another_driver_takes_first_is_passed_over(tmp_path):
+    from sparkdl_runner.checkpoint.attempts import begin_attempt
+    from sparkdl_runner.checkpoint.storage import directory_url, open_storage
+
+    class Taken(type(open_storage(directory_url(tmp_path)))):
+        """Another driver writes the first numbers' files after we have looked for them."""
+
+        def create(self, name):
+            if any(name == f"attempts/attempt-{number}.json" for number in range(self.theirs)):
+                (tmp_path / "attempts").mkdir(exist_ok=True)
+                (tmp_path / name).write_text("being written")
+            return super().create(name)
+
+    storage = Taken(str(tmp_path), "x", poll_seconds=0.01)
+    storage.theirs = 2
+    assert begin_attempt(storage) == 2
+    storage.theirs = 1000
+    with (
+        pytest.warns(UserWarning, match="attempt-0.json is damaged"),
+        pytest.raises(CheckpointError, match=r"from 3 on were taken \d+ times\. Give each run"),
+    ):
+        begin_attempt(storage)
+
+
 def test_names_of_other_things_are_left_alone(tmp_path):
     save_steps(tmp_path, 1)
     for path in ("step-x/attempt-0", "step-01/attempt-0", "step-1/attempt--1", "other/attempt-0"):
