@@ -53,7 +53,7 @@ test: $(LANE:%=test-%)  ## lint and test both lanes; LANE=classic|modern, ARGS="
 
 # Two processes for two cores, of which one imports torch and the other does without it.
 with_torch := $(addprefix tests/unit/,checkpoint data tracking/test_logged_networks.py \
-    test_gpu_memory.py test_torch_store.py)
+    worker/test_gpu_memory.py backends/test_torch_store.py)
 quick: setup-classic  ## lint and the unit tests alone, in less than a minute
 	@$(MAKE) --jobs=3 --output-sync=target lint quick-with-torch quick-others
 

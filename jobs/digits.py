@@ -31,8 +31,8 @@ import psutil
 from sparkdl_runner import DistributedRunner, RunConfig, RunnerError
 from sparkdl_runner.examples import digits
 from sparkdl_runner.importing import without_collecting
-from sparkdl_runner.jobs.quiet import quieten_libraries
-from sparkdl_runner.jobs.session import start_spark
+from sparkdl_runner.jobs.settings.quiet import quieten_libraries
+from sparkdl_runner.jobs.spark.session import start_spark
 from sparkdl_runner.redaction import Redactor
 from sparkdl_runner.tracking import Tracking
 from sparkdl_runner.tracking.local_store import make_private

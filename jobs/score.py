@@ -2,7 +2,8 @@
 
 import sys
 
-from sparkdl_runner.jobs import command, score
+from sparkdl_runner.jobs import score
+from sparkdl_runner.jobs.settings import command
 
 # Some notebooks take even an exit with 0 for a failure.
 if __name__ == "__main__" and (code := command.main(score.JOB)):

@@ -13,7 +13,6 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from sparkdl_runner.config import RunConfig as RunConfig
-    from sparkdl_runner.driver_log import log_to_driver as log_to_driver
     from sparkdl_runner.errors import LaunchError as LaunchError
     from sparkdl_runner.errors import NotPicklableError as NotPicklableError
     from sparkdl_runner.errors import RunCancelledError as RunCancelledError
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from sparkdl_runner.errors import WorkerHungError as WorkerHungError
     from sparkdl_runner.horovod_runner import HorovodRunner as HorovodRunner
     from sparkdl_runner.runner import DistributedRunner as DistributedRunner
+    from sparkdl_runner.worker.driver_log import log_to_driver as log_to_driver
     from sparkdl_runner.world import World as World
     from sparkdl_runner.world import current_world as current_world
 
@@ -41,7 +41,7 @@ _HOMES = {
     "WorkerHungError": "errors",
     "World": "world",
     "current_world": "world",
-    "log_to_driver": "driver_log",
+    "log_to_driver": "worker.driver_log",
 }
 
 __all__ = sorted([*_HOMES, "__version__"])

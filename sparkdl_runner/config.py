@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from sparkdl_runner.tracking.settings import Tracking
@@ -87,6 +87,20 @@ class RunConfig:
     seen: gloo and NCCL let any of them join. Seen are processes, sockets and logins of users from
     1000 on, but of nobody and of systemd's own; in a container what it shows. Each host looks once,
     at the start."""
+
+    def chosen(self) -> dict[str, Any]:
+        """The settings that are not what they are by default, but for ``tracking``.
+
+        Of ``environment`` the names alone: its values may be secrets.
+        """
+        chosen = {
+            setting.name: getattr(self, setting.name)
+            for setting in fields(self)
+            if setting.name != "tracking" and getattr(self, setting.name) != setting.default
+        }
+        if self.environment is not None:
+            chosen["environment"] = ", ".join(self.environment)
+        return chosen
 
     def __post_init__(self) -> None:
         if self.driver_log_verbosity not in VERBOSITIES:

@@ -9,23 +9,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner import function, local_launcher, world
+from sparkdl_runner import world
 from sparkdl_runner.backends import get_backend
 from sparkdl_runner.config import RunConfig, check_min_num_proc
-from sparkdl_runner.console import show_notes
+from sparkdl_runner.driver import local_launcher
+from sparkdl_runner.driver.console import show_notes
+from sparkdl_runner.driver.restarts import Restarts
 from sparkdl_runner.errors import LaunchError, RunnerError
-from sparkdl_runner.outcome import RETURNED, Outcome, root_cause, to_error
-from sparkdl_runner.reports import Reports
-from sparkdl_runner.restarts import Restarts
-from sparkdl_runner.tracking.datasets import converters_in
-from sparkdl_runner.tracking.opening import is_set_up
-from sparkdl_runner.tracking.progress_bar import ProgressBar, is_watched
-from sparkdl_runner.tracking.progress_lines import ProgressLines
+from sparkdl_runner.hooks.reports import Reports
 from sparkdl_runner.tracking.rank_run import RunTicket
+from sparkdl_runner.tracking.report.progress_bar import ProgressBar, is_watched
+from sparkdl_runner.tracking.report.progress_lines import ProgressLines
+from sparkdl_runner.tracking.run.datasets import converters_in
+from sparkdl_runner.tracking.run.opening import is_set_up
 from sparkdl_runner.tracking.settings import Tracking
+from sparkdl_runner.wire import function
+from sparkdl_runner.wire.outcome import RETURNED, Outcome, root_cause, to_error
 
 if TYPE_CHECKING:
-    from sparkdl_runner.tracking.tracked_run import TrackedRun
+    from sparkdl_runner.tracking.run.tracked_run import TrackedRun
 
 
 class DistributedRunner:
@@ -107,7 +109,7 @@ class DistributedRunner:
                 tracked.describe(
                     num_proc=self.num_proc,
                     backend=self.backend.name,
-                    config=self.config,
+                    settings=self.config.chosen(),
                     converters=converters_in(function.ingredients(main, kwargs)),
                     application_id=gang.application_id,
                 )
@@ -144,7 +146,7 @@ class DistributedRunner:
         if wanted is False or (wanted is None and not is_set_up()):
             return None
         # Only now: it is of use to those who track.
-        from sparkdl_runner.tracking.tracked_run import TrackedRun
+        from sparkdl_runner.tracking.run.tracked_run import TrackedRun
 
         return TrackedRun.open(wanted if isinstance(wanted, Tracking) else Tracking())
 
@@ -192,7 +194,13 @@ class DistributedRunner:
 
             return _Gang(attempt=attempt_here, is_single_host=True, application_id=None)
         # Only now: without Spark, everything above must work.
-        from sparkdl_runner import encryption, gpu_scheduling, slots, spark_context, spark_launcher
+        from sparkdl_runner.driver import (
+            encryption,
+            gpu_scheduling,
+            slots,
+            spark_context,
+            spark_launcher,
+        )
 
         context = spark_context.require_spark_context()
         if spark_context.is_single_host(context):

@@ -12,9 +12,9 @@ import torch
 from pyarrow import fs
 
 from sparkdl_runner.checkpoint import CheckpointManager
-from sparkdl_runner.data.describe import describe_parquet
+from sparkdl_runner.data.dataset.describe import describe_parquet
+from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.loader import ArrowLoader
-from sparkdl_runner.data.manifest import Manifest
 
 
 class Training:

@@ -28,7 +28,7 @@ from unittest import mock
 
 import psutil
 
-from sparkdl_runner.jobs.session import start_spark
+from sparkdl_runner.jobs.spark.session import start_spark
 
 SLOTS = 2
 OURS, OURS_WITHOUT, PETASTORM = "sparkdl_runner", "sparkdl_runner by Spark alone", "petastorm"
@@ -69,7 +69,7 @@ def convert_here(df: Any) -> Any:
 
 def convert_here_by_spark(df: Any) -> Any:
     """This package as it works where petastorm cannot run."""
-    from sparkdl_runner.data import petastorm_engine
+    from sparkdl_runner.data.petastorm import engine as petastorm_engine
 
     with mock.patch.object(petastorm_engine, "can_convert", return_value=False):
         return convert_here(df)

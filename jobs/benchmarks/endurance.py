@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 
 from benchmarks.faulty_ranks import RANKS, healthy_run
-from sparkdl_runner.jobs.session import start_spark
+from sparkdl_runner.jobs.spark.session import start_spark
 
 _SETTLING_SECONDS = 5.0
 _LINE = "x" * 999 + "\n"

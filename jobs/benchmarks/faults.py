@@ -28,7 +28,7 @@ from typing import Any
 import psutil
 
 from benchmarks.faulty_ranks import LOOP_SECONDS, RANKS, Fault, healthy_run, work_of_a_rank
-from sparkdl_runner.jobs.session import start_spark
+from sparkdl_runner.jobs.spark.session import start_spark
 
 DEADLINE_SECONDS = 5.0
 # Spark's own folders, and the logs that are kept on purpose.

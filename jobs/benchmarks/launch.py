@@ -23,7 +23,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from sparkdl_runner.jobs.session import start_spark
+from sparkdl_runner.jobs.spark.session import start_spark
 
 RANKS = 2
 OURS = ("HorovodRunner", "DistributedRunner(torch)")

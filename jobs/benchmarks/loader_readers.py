@@ -65,8 +65,8 @@ _Reader = Callable[[dict[str, Any]], Callable[[], Iterator[int]]]
 def _arrow(request: dict[str, Any], **more: Any) -> Callable[[], Iterator[int]]:
     import pyarrow.fs
 
+    from sparkdl_runner.data.dataset.manifest import Manifest
     from sparkdl_runner.data.loader import ArrowLoader
-    from sparkdl_runner.data.manifest import Manifest
 
     directory, filesystem = request["directory"], pyarrow.fs.LocalFileSystem()
     if request["table"] == "image":

@@ -84,8 +84,8 @@ def write_table(table: str, directory: Path, *, rows: int, files: int) -> None:
     import pyarrow.fs
     import pyarrow.parquet as pq
 
-    from sparkdl_runner.data.describe import describe_parquet
-    from sparkdl_runner.data.manifest import MANIFEST_NAME
+    from sparkdl_runner.data.dataset.describe import describe_parquet
+    from sparkdl_runner.data.dataset.manifest import MANIFEST_NAME
 
     if (directory / MANIFEST_NAME).exists():
         return

@@ -7,11 +7,11 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from sparkdl_runner.checkpoint.attempts import visible
-from sparkdl_runner.checkpoint.files import DamageError
-from sparkdl_runner.checkpoint.manifest import Manifest, Name
-from sparkdl_runner.checkpoint.storage import Storage, directory_url, open_storage
-from sparkdl_runner.checkpoint.verify import problems_of, read_manifest
+from sparkdl_runner.checkpoint.directory.attempts import visible
+from sparkdl_runner.checkpoint.directory.files import DamageError
+from sparkdl_runner.checkpoint.directory.manifest import Manifest, Name
+from sparkdl_runner.checkpoint.directory.storage import Storage, directory_url, open_storage
+from sparkdl_runner.checkpoint.directory.verify import problems_of, read_manifest
 from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.filesystem import join_url, local_path, redact
 

@@ -9,20 +9,21 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from sparkdl_runner import preemption
-from sparkdl_runner.checkpoint import attempts, peers
+from sparkdl_runner.checkpoint import peers
 from sparkdl_runner.checkpoint.arguments import require_whole
-from sparkdl_runner.checkpoint.beginning import Attempt, begin_together
+from sparkdl_runner.checkpoint.directory import attempts
+from sparkdl_runner.checkpoint.directory.manifest import Name
+from sparkdl_runner.checkpoint.directory.storage import directory_url, open_storage
+from sparkdl_runner.checkpoint.directory.verify import problems_of
 from sparkdl_runner.checkpoint.errors import CheckpointError, Preempted
-from sparkdl_runner.checkpoint.manifest import Name
 from sparkdl_runner.checkpoint.restoring import Restored, Target, restore
-from sparkdl_runner.checkpoint.retention import Mode, Retention
-from sparkdl_runner.checkpoint.saver import Saver
-from sparkdl_runner.checkpoint.schedule import Schedule
-from sparkdl_runner.checkpoint.snapshots import Given, Snapshots
-from sparkdl_runner.checkpoint.storage import directory_url, open_storage
-from sparkdl_runner.checkpoint.verify import problems_of
+from sparkdl_runner.checkpoint.save.attempt_start import Attempt, begin_together
+from sparkdl_runner.checkpoint.save.retention import Mode, Retention
+from sparkdl_runner.checkpoint.save.saver import Saver
+from sparkdl_runner.checkpoint.save.schedule import Schedule
+from sparkdl_runner.checkpoint.save.snapshots import Given, Snapshots
 from sparkdl_runner.filesystem import StorageOptions
+from sparkdl_runner.hooks import preemption
 from sparkdl_runner.unwrapping import unwrapped
 
 

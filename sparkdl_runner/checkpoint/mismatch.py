@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sparkdl_runner.checkpoint.manifest import Manifest
+from sparkdl_runner.checkpoint.directory.manifest import Manifest
 
 _SHOWN = 10
 

@@ -7,11 +7,15 @@ import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkdl_runner import resumable
-from sparkdl_runner.checkpoint import attempts, generators, mismatch, sharded, shards
-from sparkdl_runner.checkpoint.errors import CheckpointMismatchError, CheckpointStorageError
-from sparkdl_runner.checkpoint.files import DamageError, Fetched, UnreadableError, read_bytes
-from sparkdl_runner.checkpoint.manifest import (
+from sparkdl_runner.checkpoint import generators, mismatch, sharded
+from sparkdl_runner.checkpoint.directory import attempts, shards
+from sparkdl_runner.checkpoint.directory.files import (
+    DamageError,
+    Fetched,
+    UnreadableError,
+    read_bytes,
+)
+from sparkdl_runner.checkpoint.directory.manifest import (
     EXTRA,
     MODEL,
     OPTIMIZER,
@@ -19,12 +23,14 @@ from sparkdl_runner.checkpoint.manifest import (
     Name,
     generators_state,
 )
-from sparkdl_runner.checkpoint.patience import patiently
+from sparkdl_runner.checkpoint.directory.retrying import patiently
+from sparkdl_runner.checkpoint.directory.sealed import BrokenSealError
+from sparkdl_runner.checkpoint.directory.storage import Storage
+from sparkdl_runner.checkpoint.directory.tensor_files import state_in
+from sparkdl_runner.checkpoint.directory.verify import read_manifest
+from sparkdl_runner.checkpoint.errors import CheckpointMismatchError, CheckpointStorageError
 from sparkdl_runner.checkpoint.peers import Peers, any_rank
-from sparkdl_runner.checkpoint.sealed import BrokenSealError
-from sparkdl_runner.checkpoint.storage import Storage
-from sparkdl_runner.checkpoint.tensor_files import state_in
-from sparkdl_runner.checkpoint.verify import read_manifest
+from sparkdl_runner.hooks import resumable
 from sparkdl_runner.unwrapping import is_sharded
 
 

@@ -3,7 +3,7 @@
 The plans are those of ``torch.distributed.checkpoint``: which block of which tensor a rank has,
 and which blocks of which files make up what it has in another world. Its files are not: they
 and what ranks tell each other are pickled there. Here every rank plans, writes and reads by
-itself, and the lists are JSON (see :mod:`~sparkdl_runner.checkpoint.shards`).
+itself, and the lists are JSON (see :mod:`~sparkdl_runner.checkpoint.directory.shards`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sparkdl_runner.checkpoint.shards import shards_state
-from sparkdl_runner.checkpoint.tensor_files import SUFFIX
+from sparkdl_runner.checkpoint.directory.shards import shards_state
+from sparkdl_runner.checkpoint.directory.tensor_files import SUFFIX
 
 
 def state_of(model: Any, optimizer: Any) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -11,25 +11,27 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sparkdl_runner.data.commit import ConversionError as ConversionError
+    from sparkdl_runner.data.convert.commit import ConversionError as ConversionError
     from sparkdl_runner.data.converter import make_spark_converter as make_spark_converter
-    from sparkdl_runner.data.dataset import SparkDatasetConverter as SparkDatasetConverter
+    from sparkdl_runner.data.dataset.leftovers import sweep_leftovers as sweep_leftovers
     from sparkdl_runner.data.errors import DatasetError as DatasetError
     from sparkdl_runner.data.errors import NoManifestError as NoManifestError
     from sparkdl_runner.data.errors import StateError as StateError
-    from sparkdl_runner.data.leftovers import sweep_leftovers as sweep_leftovers
     from sparkdl_runner.data.loader import ArrowLoader as ArrowLoader
     from sparkdl_runner.data.permanent import write_conversion as write_conversion
+    from sparkdl_runner.data.spark_dataset_converter import (
+        SparkDatasetConverter as SparkDatasetConverter,
+    )
 
 _HOMES = {
     "ArrowLoader": "loader",
-    "ConversionError": "commit",
+    "ConversionError": "convert.commit",
     "DatasetError": "errors",
     "NoManifestError": "errors",
-    "SparkDatasetConverter": "dataset",
+    "SparkDatasetConverter": "spark_dataset_converter",
     "StateError": "errors",
     "make_spark_converter": "converter",
-    "sweep_leftovers": "leftovers",
+    "sweep_leftovers": "dataset.leftovers",
     "write_conversion": "permanent",
 }
 

@@ -7,30 +7,34 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner.data import petastorm_engine
-from sparkdl_runner.data.cache import (
-    PARENT_CACHE_DIR_URL_CONF,
+from sparkdl_runner.data.convert.cache import (
     Hold,
     conversions,
     parent_cache_dir_url,
     process_directory,
 )
-from sparkdl_runner.data.commit import ConversionError, commit
-from sparkdl_runner.data.dataset import SparkDatasetConverter
-from sparkdl_runner.data.errors import DatasetError
-from sparkdl_runner.data.existing import (
+from sparkdl_runner.data.convert.commit import ConversionError, commit
+from sparkdl_runner.data.convert.existing import (
     adopt_petastorm,
     describe_directory,
     is_petastorm_converter,
 )
-from sparkdl_runner.data.leftovers import delete_directory
-from sparkdl_runner.data.place import directory_url, is_one_host, running_session
+from sparkdl_runner.data.dataset.leftovers import delete_directory
+from sparkdl_runner.data.dataset.place import (
+    PARENT_CACHE_DIR_URL_CONF,
+    directory_url,
+    is_one_host,
+    running_session,
+)
+from sparkdl_runner.data.errors import DatasetError
+from sparkdl_runner.data.petastorm import engine as petastorm_engine
+from sparkdl_runner.data.spark_dataset_converter import SparkDatasetConverter
 from sparkdl_runner.filesystem import StorageOptions, join_url, redact
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from sparkdl_runner.data.spark_writer import WriteSettings
+    from sparkdl_runner.data.write_settings import WriteSettings
 
 DEFAULT_ROW_GROUP_SIZE_BYTES = 32 * 1024 * 1024
 
@@ -137,8 +141,8 @@ def check_settings(
     df: Any, row_group_size_bytes: int, codec: str | None, dtype: str | None
 ) -> WriteSettings:
     """Checks the arguments of a conversion; raises what ``make_spark_converter`` documents."""
-    from sparkdl_runner.data.spark_types import DTYPES, check_columns
-    from sparkdl_runner.data.spark_writer import WriteSettings
+    from sparkdl_runner.data.convert.spark_types import DTYPES, check_columns
+    from sparkdl_runner.data.write_settings import WriteSettings
 
     if not hasattr(df, "sparkSession") or not hasattr(df, "schema"):
         raise TypeError(
@@ -181,7 +185,7 @@ def _convert(
     allow_nulls: bool,
     storage_options: StorageOptions | None,
 ) -> SparkDatasetConverter:
-    from sparkdl_runner.data.spark_writer import write_parquet
+    from sparkdl_runner.data.convert.spark_writer import write_parquet
 
     try:
         # On a cluster, executors may be another user, who writes there: with the parent's rights.

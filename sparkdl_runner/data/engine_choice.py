@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sparkdl_runner import world
-from sparkdl_runner.data.plan import Tail
-from sparkdl_runner.data.shard import global_batch, resolve_shard, whole_number
+from sparkdl_runner.data.order.plan import Tail
+from sparkdl_runner.data.order.shard import global_batch, resolve_shard, whole_number
 
 ENGINES = ("arrow", "petastorm")
 

@@ -13,23 +13,23 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.fs
 
-from sparkdl_runner import facts, loader_plans
-from sparkdl_runner.data import expectations
-from sparkdl_runner.data.arena import Arena
-from sparkdl_runner.data.blocks import BlockLoader
-from sparkdl_runner.data.budget import Budget, Sizes
-from sparkdl_runner.data.chunks import Chunker
-from sparkdl_runner.data.column_plan import plan_columns
-from sparkdl_runner.data.columns import ColumnOptions, Nulls
-from sparkdl_runner.data.describe import check_files
-from sparkdl_runner.data.device import memory_for
-from sparkdl_runner.data.feed import Batch, Feed, Transform
-from sparkdl_runner.data.manifest import Manifest
-from sparkdl_runner.data.plan import NO_LENGTH, TAILS, Order, Tail, default_lanes
-from sparkdl_runner.data.reader import RowGroupReader
-from sparkdl_runner.data.same_files import Converted, SameFiles
-from sparkdl_runner.data.shard import global_batch, resolve_shard, whole_number
-from sparkdl_runner.data.state import LoaderState, Position
+from sparkdl_runner.data.batches import expectations
+from sparkdl_runner.data.batches.chunks import Chunker
+from sparkdl_runner.data.batches.column_plan import plan_columns
+from sparkdl_runner.data.batches.device import memory_for
+from sparkdl_runner.data.batches.feed import Batch, Feed, Transform
+from sparkdl_runner.data.dataset.describe import check_files
+from sparkdl_runner.data.dataset.manifest import Manifest
+from sparkdl_runner.data.dataset.same_files import Converted, SameFiles
+from sparkdl_runner.data.decode.columns import ColumnOptions, Nulls
+from sparkdl_runner.data.order.plan import NO_LENGTH, TAILS, Order, Tail, default_lanes
+from sparkdl_runner.data.order.shard import global_batch, resolve_shard, whole_number
+from sparkdl_runner.data.order.state import LoaderState, Position
+from sparkdl_runner.data.read.arena import Arena
+from sparkdl_runner.data.read.blocks import BlockLoader
+from sparkdl_runner.data.read.budget import Budget, Sizes
+from sparkdl_runner.data.read.reader import RowGroupReader
+from sparkdl_runner.hooks import facts, loader_plans
 
 
 class ArrowLoader:

@@ -7,18 +7,18 @@ from urllib.parse import unquote
 
 from pyarrow import fs
 
-from sparkdl_runner.data.commit import ConversionError, describe_written
+from sparkdl_runner.data.convert.commit import ConversionError, describe_written
+from sparkdl_runner.data.convert.replacing import SUBFOLDER_PREFIX, replace
 from sparkdl_runner.data.converter import (
     DEFAULT_ROW_GROUP_SIZE_BYTES,
     application_id,
     check_settings,
     why_not_written,
 )
-from sparkdl_runner.data.dataset import SparkDatasetConverter
-from sparkdl_runner.data.manifest import MANIFEST_NAME, Manifest
-from sparkdl_runner.data.place import directory_url
-from sparkdl_runner.data.replacing import SUBFOLDER_PREFIX, replace
-from sparkdl_runner.data.same_files import Converted
+from sparkdl_runner.data.dataset.manifest import MANIFEST_NAME, Manifest
+from sparkdl_runner.data.dataset.place import directory_url
+from sparkdl_runner.data.dataset.same_files import Converted
+from sparkdl_runner.data.spark_dataset_converter import SparkDatasetConverter
 from sparkdl_runner.filesystem import (
     StorageOptions,
     join_url,
@@ -30,7 +30,7 @@ from sparkdl_runner.filesystem import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from sparkdl_runner.data.spark_writer import WriteSettings
+    from sparkdl_runner.data.write_settings import WriteSettings
 
 
 class OccupiedError(ConversionError):
@@ -91,7 +91,7 @@ def write_conversion(
         ConversionError: The files could not be written. An earlier conversion is as it was.
         DatasetError: There are nulls.
     """
-    from sparkdl_runner.data.spark_writer import write_parquet
+    from sparkdl_runner.data.convert.spark_writer import write_parquet
 
     settings = check_settings(df, parquet_row_group_size_bytes, compression_codec, dtype)
     url = directory_url(url, df.sparkSession)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from sparkdl_runner.command_line import Parser, guarded
+from sparkdl_runner.cli.command_line import Parser, guarded
 from sparkdl_runner.doctor.command import add_arguments
 
 

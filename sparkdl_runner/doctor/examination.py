@@ -6,15 +6,13 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sparkdl_runner.doctor import (
-    native_findings,
-    network_findings,
-    package_findings,
-    resource_findings,
-    session_findings,
-    tracking_server,
-)
-from sparkdl_runner.doctor.finding import (
+from sparkdl_runner.doctor import tracking_server
+from sparkdl_runner.doctor.findings import native as native_findings
+from sparkdl_runner.doctor.findings import network as network_findings
+from sparkdl_runner.doctor.findings import packages as package_findings
+from sparkdl_runner.doctor.findings import resources as resource_findings
+from sparkdl_runner.doctor.findings import session as session_findings
+from sparkdl_runner.doctor.findings.finding import (
     DRIVER,
     PROBLEM,
     Finding,

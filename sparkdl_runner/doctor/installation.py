@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkdl_runner.doctor.finding import Finding, ok, problem, warning
-from sparkdl_runner.doctor.versions import SUPPORTED, in_words, is_older, is_within
+from sparkdl_runner.doctor.findings.finding import Finding, ok, problem, warning
+from sparkdl_runner.doctor.findings.versions import SUPPORTED, in_words, is_older, is_within
 
 
 @dataclass(frozen=True, kw_only=True)

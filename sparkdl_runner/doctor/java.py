@@ -9,7 +9,7 @@ import subprocess
 import zipfile
 from pathlib import Path
 
-from sparkdl_runner.doctor.finding import Finding, ok, problem, warning
+from sparkdl_runner.doctor.findings.finding import Finding, ok, problem, warning
 
 CHECK = "java"
 VECTOR_MODULE = "jdk.incubator.vector"

@@ -15,7 +15,7 @@ from typing import Any
 from sparkdl_runner.config import RunConfig
 from sparkdl_runner.doctor import installation, java, scripts, tracking_server
 from sparkdl_runner.doctor.child import Child, NoAnswerError
-from sparkdl_runner.doctor.finding import PROBLEM, Finding, guarded, ok
+from sparkdl_runner.doctor.findings.finding import PROBLEM, Finding, guarded, ok
 from sparkdl_runner.doctor.question import Question, is_for_a_cluster, is_under_submit
 
 HOST_SECONDS = 45.0

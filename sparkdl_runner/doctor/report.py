@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TextIO
 
 from sparkdl_runner import __version__
-from sparkdl_runner.doctor.finding import (
+from sparkdl_runner.doctor.findings.finding import (
     DRIVER,
     NOT_CHECKED,
     OK,

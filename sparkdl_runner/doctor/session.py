@@ -99,9 +99,9 @@ def _start(request: dict[str, Any]) -> SparkContext:
 
 
 def _describe(context: SparkContext, request: dict[str, Any]) -> dict[str, Any]:
-    from sparkdl_runner import encryption, gpu_scheduling, slots
+    from sparkdl_runner.driver import encryption, gpu_scheduling, slots
+    from sparkdl_runner.driver.spark_context import is_single_host
     from sparkdl_runner.errors import LaunchError
-    from sparkdl_runner.spark_context import is_single_host
 
     context.setLogLevel("ERROR")
     settings = context.getConf()
@@ -151,10 +151,10 @@ def _look_around(
 ) -> list[dict[str, Any]]:
     from pyspark import cloudpickle
 
-    from sparkdl_runner import gpu_scheduling, spark_job
     from sparkdl_runner.doctor import stage
+    from sparkdl_runner.driver import gpu_scheduling, spark_job
+    from sparkdl_runner.driver.spark_launcher import _listen_on_driver
     from sparkdl_runner.errors import LaunchError
-    from sparkdl_runner.spark_launcher import _listen_on_driver
 
     # Executors may lack this package, and then say so.
     cloudpickle.register_pickle_by_value(stage)  # type: ignore[no-untyped-call]
@@ -187,7 +187,7 @@ def _look_around(
 
 def _explain(error: BaseException, context: SparkContext) -> str:
     """Spark's two hundred lines of Java, as the sentence that matters."""
-    from sparkdl_runner import spark_failure
+    from sparkdl_runner.driver import spark_failure
 
     text = str(error)
     for pattern in (

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from sparkdl_runner.doctor.finding import Finding, not_checked, ok, problem, warning
-from sparkdl_runner.doctor.versions import is_older, numbers
+from sparkdl_runner.doctor.findings.finding import Finding, not_checked, ok, problem, warning
+from sparkdl_runner.doctor.findings.versions import is_older, numbers
 from sparkdl_runner.redaction import Redactor
 
 CHECK = "mlflow.server"

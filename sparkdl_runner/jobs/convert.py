@@ -8,11 +8,11 @@ from typing import Any, Literal
 import pydantic
 
 from sparkdl_runner.errors import ConfigError, RunnerError
-from sparkdl_runner.jobs import storage
-from sparkdl_runner.jobs.command import Job, add_job
-from sparkdl_runner.jobs.session import spark_session
 from sparkdl_runner.jobs.settings import Settings
-from sparkdl_runner.jobs.source import Source
+from sparkdl_runner.jobs.settings.command import Job, add_job
+from sparkdl_runner.jobs.spark import storage
+from sparkdl_runner.jobs.spark.session import spark_session
+from sparkdl_runner.jobs.spark.source import Source
 
 
 class ConvertSettings(Settings):

@@ -6,9 +6,9 @@ import argparse
 from typing import Any
 
 from sparkdl_runner.jobs import train
-from sparkdl_runner.jobs.flags import as_pairs
 from sparkdl_runner.jobs.settings import load
-from sparkdl_runner.jobs.train_settings import TrainSettings
+from sparkdl_runner.jobs.settings.flags import as_pairs
+from sparkdl_runner.jobs.training.settings import TrainSettings
 
 
 def add_parser(subparsers: Any) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from sparkdl_runner.cli.nearest import nearest
 from sparkdl_runner.errors import ConfigError
-from sparkdl_runner.jobs import mlflow_run
-from sparkdl_runner.jobs.command import Job, add_job
-from sparkdl_runner.jobs.score_failure import cause
-from sparkdl_runner.jobs.score_features import features, spark_type
-from sparkdl_runner.jobs.score_output import check_output, write_scores
-from sparkdl_runner.jobs.score_settings import ScoreSettings
-from sparkdl_runner.jobs.session import spark_session
-from sparkdl_runner.nearest import nearest
+from sparkdl_runner.jobs.scoring.failure import cause
+from sparkdl_runner.jobs.scoring.features import features, spark_type
+from sparkdl_runner.jobs.scoring.output import check_output, write_scores
+from sparkdl_runner.jobs.scoring.settings import ScoreSettings
+from sparkdl_runner.jobs.settings.command import Job, add_job
+from sparkdl_runner.jobs.spark.session import spark_session
+from sparkdl_runner.jobs.training import mlflow_run
 from sparkdl_runner.redaction import Redactor, secrets_of
 from sparkdl_runner.tracking.settings import Tracking
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparkdl_runner.jobs import mlflow_run
-from sparkdl_runner.jobs.command import Job, add_job
-from sparkdl_runner.jobs.train_settings import TrainSettings
-from sparkdl_runner.jobs.training import prepared
+from sparkdl_runner.jobs.settings.command import Job, add_job
+from sparkdl_runner.jobs.training import mlflow_run, prepared
+from sparkdl_runner.jobs.training.settings import TrainSettings
 
 
 def run(settings: TrainSettings) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from typing import Any
 
-from sparkdl_runner import slots
+from sparkdl_runner.cli.nearest import did_you_mean
+from sparkdl_runner.driver import slots
 from sparkdl_runner.errors import (
     ConfigError,
     LaunchError,
@@ -18,12 +19,10 @@ from sparkdl_runner.errors import (
     RunnerError,
     WorkerError,
 )
-from sparkdl_runner.jobs import mlflow_run
-from sparkdl_runner.jobs.command import Job, add_job
-from sparkdl_runner.jobs.training import Training, prepared
+from sparkdl_runner.jobs.settings.command import Job, add_job
+from sparkdl_runner.jobs.training import Training, mlflow_run, prepared
 from sparkdl_runner.jobs.tune_settings import TuneSettings
-from sparkdl_runner.nearest import did_you_mean
-from sparkdl_runner.tracking.opening import make_default_store
+from sparkdl_runner.tracking.run.opening import make_default_store
 from sparkdl_runner.tracking.settings import Tracking
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pydantic
 
 from sparkdl_runner.jobs.settings import Settings
-from sparkdl_runner.jobs.train_settings import TrainSettings
+from sparkdl_runner.jobs.training.settings import TrainSettings
 
 
 class Choice(Settings):

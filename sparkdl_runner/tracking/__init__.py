@@ -9,11 +9,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sparkdl_runner.tracking.metrics import log_metrics as log_metrics
-    from sparkdl_runner.tracking.models import log_model as log_model
+    from sparkdl_runner.tracking.models.log_model import log_model as log_model
+    from sparkdl_runner.tracking.rank.metrics import log_metrics as log_metrics
     from sparkdl_runner.tracking.settings import Tracking as Tracking
 
-_HOMES = {"Tracking": "settings", "log_metrics": "metrics", "log_model": "models"}
+_HOMES = {
+    "Tracking": "settings",
+    "log_metrics": "rank.metrics",
+    "log_model": "models.log_model",
+}
 
 __all__ = sorted(_HOMES)
 

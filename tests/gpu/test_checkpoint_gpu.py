@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from sparkdl_runner.checkpoint import CheckpointManager, generators
-from sparkdl_runner.checkpoint.host_copies import HostCopies
+from sparkdl_runner.checkpoint.save.host_copies import HostCopies
 
 LAYER_BYTES, LAYERS, SAVES = 64 << 20, 32, 2
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import torch
 
+from sparkdl_runner.agent.host_metrics import HostMetrics
 from sparkdl_runner.doctor import observation
 from sparkdl_runner.doctor.examination import examine
-from sparkdl_runner.doctor.finding import OK, PROBLEM, Finding, problem
+from sparkdl_runner.doctor.findings.finding import OK, PROBLEM, Finding, problem
 from sparkdl_runner.doctor.question import Question
-from sparkdl_runner.host_metrics import HostMetrics
-from sparkdl_runner.tracking.gpu_number import GpuNumber
+from sparkdl_runner.tracking.rank.gpu_number import GpuNumber
 
 ROOT = Path(__file__).parents[2]
 

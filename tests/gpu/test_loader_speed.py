@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from sparkdl_runner.data.device import PinnedRing
+from sparkdl_runner.data.batches.device import PinnedRing
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "data"))
 

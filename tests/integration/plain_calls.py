@@ -21,10 +21,10 @@ import numpy as np
 from mlflow.entities import Metric
 from sklearn.linear_model import LinearRegression
 
-from sparkdl_runner.tracking.flavor_arguments import taken_by
+from sparkdl_runner.tracking.models.flavor_arguments import taken_by
+from sparkdl_runner.tracking.rank.mlflow_import import prepare
+from sparkdl_runner.tracking.rank.recorder import Recorder
 from sparkdl_runner.tracking.rank_run import RankRun
-from sparkdl_runner.tracking.recorder import Recorder
-from sparkdl_runner.tracking.worker_mlflow import prepare
 
 FOLDER = Path(sys.argv[1])
 STORE, ELSEWHERE = (FOLDER / "store").as_uri(), (FOLDER / "elsewhere").as_uri()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from sparkdl_runner.jobs import class_archive
+from sparkdl_runner.jobs.spark import class_archive
 
 SPARK = Path(pyspark.__file__).parent
 pytestmark = [pytest.mark.integration, pytest.mark.one_lane]

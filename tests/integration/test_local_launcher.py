@@ -27,7 +27,7 @@ from sparkdl_runner import (
     log_to_driver,
 )
 from sparkdl_runner.data import SparkDatasetConverter
-from sparkdl_runner.data.describe import describe_parquet
+from sparkdl_runner.data.dataset.describe import describe_parquet
 
 pytestmark = [pytest.mark.integration, pytest.mark.one_lane]
 LIGHT = pytest.mark.usefixtures("light_ranks")
@@ -205,7 +205,7 @@ def test_a_rank_that_reads_in_an_order_of_its_own_ends_the_run(tmp_path):
 @LIGHT
 def test_loaders_that_each_rank_makes_on_a_line_of_its_own_are_compared_at_the_end():
     def main():
-        from sparkdl_runner import loader_plans
+        from sparkdl_runner.hooks import loader_plans
 
         seed = {"seed": current_world().rank}
         loader_plans.tell("/x", f"train.py:{seed['seed']}", order=seed, arguments=seed)

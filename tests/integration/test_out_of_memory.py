@@ -39,7 +39,7 @@ except WorkerDiedError as error:
 
 def _new_group() -> Path:
     """A control group below this process's own, of either version, with a limit."""
-    from sparkdl_runner.memory_evidence import _own_cgroup
+    from sparkdl_runner.agent.memory_evidence import _own_cgroup
 
     own = _own_cgroup()
     if own is None:

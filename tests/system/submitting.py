@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 from standalone_cluster import SPARK_HOME, StandaloneCluster
 
-from sparkdl_runner import network
+from sparkdl_runner.wire import network
 
 ROOT = Path(__file__).parents[2]
 MINUTES = 4

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparkdl_runner import DistributedRunner, HorovodRunner, RunConfig, local_launcher
-from sparkdl_runner.driver_log import log_to_driver
+from sparkdl_runner import DistributedRunner, HorovodRunner, RunConfig
+from sparkdl_runner.driver import local_launcher
 from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.worker.driver_log import log_to_driver
 
 
 @pytest.mark.parametrize("np", [True, "2", 2.5, None])

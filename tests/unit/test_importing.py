@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sparkdl_runner.importing import without_collecting
-from sparkdl_runner.tracking.worker_mlflow import _OnImport
+from sparkdl_runner.tracking.rank.mlflow_import import _OnImport
 
 
 @pytest.mark.parametrize("is_on", [True, False])

@@ -15,53 +15,52 @@ import sparkdl_runner
 PACKAGE = Path(sparkdl_runner.__file__).parent
 HEAVY = {"torch", "horovod", "pyspark", "mlflow", "petastorm"}
 
-# From the bottom up: a module imports only from rows above its own.
-LAYERS = [
-    {"errors", "config", "network", "socket_owner", "resumable", "facts", "preemption"}
-    | {"private_listener", "private_folder", "foreign_file"}
-    | {"redaction", "host_metrics", "nearest", "build_horovod", "unwrapping", "importing"},
-    {"filesystem", "world", "spark_context", "command_line", "wrong_backend", "gpu_memory"}
-    | {"horovod_refusals", "other_users", "doors"},
+# From the bottom up. A part imports from its own package and from the rows above it in this list.
+# Modules are named where a package would say too little.
+FLOORS = [
+    {"errors", "redaction", "importing", "unwrapping", "private_folder", "foreign_file"},
+    {"world", "filesystem", "cli"},
+    {"hooks"},
     {
-        "loader_plans",
-        "reports",
-        "control",
-        "function",
-        "serving",
-        "lifeline",
-        "vital_signs",
-        "stacks",
-        "memory_evidence",
-        "rank_log",
-        "unconfirmed",
+        "tracking.settings",
+        "tracking.entries",
+        "tracking.rank_run",
+        "tracking.time_use",
+        "tracking.local_store",
     },
-    {
-        "departures",
-        "store_relay",
-        "torch_store",
-        "driver_log",
-        "outcome",
-        "rendezvous",
-        "gang",
-        "slots",
-        "frames",
-        "worker_environment",
-        "restarts",
-        "encryption",
-        "gpu_scheduling",
-        "child_process",
-    },
-    {"backends", "sink", "spark_job", "spark_failure"},
-    {"pulse", "watch", "output_relay", "rank_files", "rank_folder"},
-    {"worker", "worker_process", "log_server", "console"},
-    {"log_client"},
-    {"agent", "local_launcher"},
-    {"spark_launcher"},
-    {"runner"},
+    {"tracking.report", "checkpoint.errors", "checkpoint.arguments", "checkpoint.generators"},
+    {"tracking.run", "checkpoint.directory", "checkpoint.peers"},
+    {"data.errors", "data.write_settings"},
+    {"tracking.rank", "checkpoint.sharded", "checkpoint.mismatch", "data.decode", "data.order"},
+    {"tracking.models", "checkpoint.save", "data.dataset"},
+    {"tracking", "checkpoint.restoring", "data.read", "data.petastorm"},
+    {"config", "checkpoint.manager", "checkpoint.command", "data.batches"},
+    {"checkpoint", "data.loader", "wire"},
+    {"backends", "data.engine_choice"},
+    {"worker", "data.spark_dataset_converter"},
+    {"agent", "horovod", "data.convert"},
+    {"driver", "data.converter"},
+    {"runner", "data"},
     {"horovod_runner"},
-    {"cli"},
+    {"examples", "doctor.findings", "jobs.settings"},
+    {"doctor", "jobs.spark"},
+    {"jobs.training", "jobs.scoring"},
+    {"jobs"},
     {"__main__"},
 ]
+# Each of these is of use without the others, and without anything that launches.
+BESIDE_ONE_ANOTHER = {"data", "tracking", "checkpoint"}
+FOR_ALL = {
+    "errors",
+    "redaction",
+    "importing",
+    "unwrapping",
+    "private_folder",
+    "foreign_file",
+    "world",
+    "filesystem",
+    "hooks",
+}
 
 
 def run_python(code: str) -> str:
@@ -101,7 +100,8 @@ def test_importing_the_package_takes_less_than_150_milliseconds():
 def test_the_runners_and_the_local_launcher_import_neither_torch_nor_spark():
     loaded = run_python(
         "import sys\nfrom sparkdl_runner import *\n"
-        "import sparkdl_runner.local_launcher, sparkdl_runner.agent\nprint(*sys.modules)"
+        "import sparkdl_runner.driver.local_launcher, sparkdl_runner.agent.rank_task\n"
+        "print(*sys.modules)"
     ).split()
     assert not HEAVY & set(loaded)
 
@@ -113,7 +113,7 @@ def test_the_driver_of_the_example_imports_neither_torch_nor_scikit_learn():
 
 
 def test_the_worker_imports_no_pyspark():
-    loaded = run_python("import sys, sparkdl_runner.worker; print(*sys.modules)").split()
+    loaded = run_python("import sys, sparkdl_runner.worker.__main__; print(*sys.modules)").split()
     assert not HEAVY & set(loaded)
 
 
@@ -123,60 +123,79 @@ def test_every_public_name_is_there():
     assert set(sparkdl_runner.__all__) <= set(dir(sparkdl_runner))
 
 
+def name_of(path: Path) -> str:
+    """A module's name within the package; a package has its own."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def part_of(module: str) -> str | None:
+    """The entry of ``FLOORS`` that a module belongs to: the longest that it begins with."""
+    names = module.split(".")
+    for length in range(len(names), 0, -1):
+        if (name := ".".join(names[:length])) in LEVEL:
+            return name
+    return None
+
+
+LEVEL = {name: number for number, row in enumerate(FLOORS) for name in row}
+
+
+def is_module(name: str) -> bool:
+    place = PACKAGE / name.replace(".", "/")
+    return place.is_dir() or place.with_suffix(".py").exists()
+
+
+def imports_of(path: Path) -> set[str]:
+    """The modules of this package that one of them imports, by their names within it."""
+    found = set()
+    for imported in imported_modules(path):
+        package, _, name = imported.partition(".")
+        if package != "sparkdl_runner":
+            continue
+        while name and not is_module(name):
+            name = name.rpartition(".")[0]
+        found.add(name)
+    # A package's name alone comes with each import from a module of it.
+    return {name for name in found if name and not any(one.startswith(f"{name}.") for one in found)}
+
+
 def test_imports_run_one_way():
-    modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
-    level = {module: number for number, row in enumerate(LAYERS) for module in row}
-    assert modules == level.keys(), "name every module of the package in LAYERS"
-    for module in modules:
-        for name in imported_modules(PACKAGE / f"{module}.py"):
-            package, _, imported = name.partition(".")
-            if package == "sparkdl_runner" and imported.split(".")[0] in level:
-                imported = imported.split(".")[0]
-                assert level[imported] < level[module], f"{module} must not import {imported}"
+    for path in PACKAGE.rglob("*.py"):
+        module = name_of(path)
+        if not module:
+            continue  # The package itself names what it loads when it is asked for it.
+        own = part_of(module)
+        assert own is not None, f"name {module} or its package in FLOORS"
+        for imported in imports_of(path):
+            part = part_of(imported)
+            assert part is not None, f"{module} imports {imported}"
+            assert part == own or LEVEL[part] < LEVEL[own], f"{module} must not import {imported}"
 
 
-def test_what_launches_knows_nothing_of_data_and_the_other_way_round():
-    shared = {"world", "errors", "config", "filesystem", "facts", "loader_plans", "foreign_file"}
-    shared |= {"private_folder"}
-    launching = set().union(*LAYERS) - shared
-    for path in PACKAGE.glob("*.py"):
-        assert not any(name.startswith("sparkdl_runner.data") for name in imported_modules(path))
-    for path in PACKAGE.glob("data/*.py"):
-        for name in imported_modules(path):
-            assert name.removeprefix("sparkdl_runner.").split(".")[0] not in launching, path
+def test_data_tracking_and_checkpoints_know_neither_one_another_nor_what_launches():
+    for package in BESIDE_ONE_ANOTHER:
+        paths = list((PACKAGE / package).rglob("*.py"))
+        assert paths
+        for path in paths:
+            for imported in imports_of(path):
+                assert imported.split(".")[0] in {package, *FOR_ALL}, f"{path} imports {imported}"
 
 
-def test_checkpoints_know_nothing_of_what_launches_nor_of_data():
-    allowed = {"world", "errors", "filesystem", "resumable", "facts", "preemption", "checkpoint"}
-    allowed |= {"unwrapping", "foreign_file"}
-    paths = list(PACKAGE.glob("checkpoint/*.py"))
-    assert paths
-    for path in paths:
-        for name in imported_modules(path):
-            package, _, imported = name.partition(".")
-            if package == "sparkdl_runner" and imported and imported != "__version__":
-                assert imported.split(".")[0] in allowed, f"{path} must not import {name}"
-    for path in PACKAGE.glob("*.py"):
-        assert not any(
-            name.startswith("sparkdl_runner.checkpoint") for name in imported_modules(path)
-        )
+def test_every_package_says_what_is_in_it():
+    for path in PACKAGE.rglob("__init__.py"):
+        assert ast.get_docstring(ast.parse(path.read_text())), path
 
 
-def test_tracking_knows_nothing_of_what_launches_nor_of_its_siblings():
-    allowed = {"world", "errors", "config", "filesystem", "resumable", "facts", "redaction"}
-    allowed |= {"reports", "tracking", "unwrapping", "importing", "private_folder", "__version__"}
-    allowed |= {"foreign_file"}
-    for path in PACKAGE.glob("tracking/*.py"):
-        for name in imported_modules(path):
-            package, _, imported = name.partition(".")
-            if package == "sparkdl_runner" and imported:
-                assert imported.split(".")[0] in allowed, f"{path} must not import {name}"
+def test_no_folder_is_crowded():
+    for folder in {path.parent for path in PACKAGE.rglob("*.py")}:
+        assert len(list(folder.glob("*.py"))) <= 15, folder
 
 
 def test_nothing_imports_doctor_and_doctor_needs_little():
     """It must run where everything else is missing or broken."""
     for path in PACKAGE.rglob("*.py"):
-        if path.parent.name not in ("doctor", "scripts") and path.name != "cli.py":
+        if not {"doctor", "cli"} & set(path.relative_to(PACKAGE).parts):
             assert not any(
                 name.startswith("sparkdl_runner.doctor") for name in imported_modules(path)
             ), path
@@ -197,7 +216,7 @@ def test_what_doctor_sends_to_executors_imports_nothing_of_this_package():
 
 def test_nothing_but_the_command_line_knows_of_jobs():
     for path in PACKAGE.rglob("*.py"):
-        is_above = path.parent.name == "jobs" or path.name == "cli.py"
+        is_above = {"jobs", "cli"} & set(path.relative_to(PACKAGE).parts)
         for name in imported_modules(path):
             assert is_above or not name.startswith("sparkdl_runner.jobs"), path
 

@@ -25,7 +25,7 @@ torch.set_num_threads(1)
 import small_training
 from small_training import Training, save_steps
 from sparkdl_runner.checkpoint import CheckpointManager, manager
-from sparkdl_runner.checkpoint.storage import open_storage
+from sparkdl_runner.checkpoint.directory.storage import open_storage
 
 class Counting:
     def __init__(self, storage, fatal):

@@ -25,11 +25,11 @@ from sparkdl_runner.data import (
     DatasetError,
     NoManifestError,
     SparkDatasetConverter,
-    describe,
     make_spark_converter,
 )
+from sparkdl_runner.data.dataset import describe
+from sparkdl_runner.data.dataset.leftovers import MARKER_NAME
 from sparkdl_runner.data.errors import StateError
-from sparkdl_runner.data.leftovers import MARKER_NAME
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("cache_dir")]
 

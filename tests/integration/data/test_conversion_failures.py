@@ -25,10 +25,10 @@ from sparkdl_runner.data import (
     SparkDatasetConverter,
     converter,
     make_spark_converter,
-    spark_writer,
     sweep_leftovers,
 )
-from sparkdl_runner.data.manifest import MANIFEST_NAME, Manifest
+from sparkdl_runner.data.convert import spark_writer
+from sparkdl_runner.data.dataset.manifest import MANIFEST_NAME, Manifest
 
 pytestmark = pytest.mark.integration
 

@@ -17,7 +17,7 @@ import json, sys
 from pathlib import Path
 sys.path.insert(0, {unit!r})
 from parquet_sets import LOCAL, load, numbered, one
-from sparkdl_runner.data.manifest import Manifest
+from sparkdl_runner.data.dataset.manifest import Manifest
 
 def kilobytes(name):
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -19,14 +19,14 @@ from sparkdl_runner.data import (
     DatasetError,
     NoManifestError,
     SparkDatasetConverter,
-    leftovers,
     make_spark_converter,
     sweep_leftovers,
 )
-from sparkdl_runner.data.describe import describe_parquet
-from sparkdl_runner.data.leftovers import Owner
-from sparkdl_runner.data.manifest import MANIFEST_NAME, Manifest
-from sparkdl_runner.data.replacing import replace
+from sparkdl_runner.data.convert.replacing import replace
+from sparkdl_runner.data.dataset import leftovers
+from sparkdl_runner.data.dataset.describe import describe_parquet
+from sparkdl_runner.data.dataset.leftovers import Owner
+from sparkdl_runner.data.dataset.manifest import MANIFEST_NAME, Manifest
 
 pytestmark = pytest.mark.integration
 

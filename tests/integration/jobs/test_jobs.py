@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from processes import workers
-from sparkdl_runner.jobs import command, convert, score, train, tune
+from sparkdl_runner.jobs import convert, score, train, tune
+from sparkdl_runner.jobs.settings import command
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from sparkdl_runner.errors import ConfigError
-from sparkdl_runner.jobs import command, score
-from sparkdl_runner.jobs.score_features import features
+from sparkdl_runner.jobs import score
+from sparkdl_runner.jobs.scoring.features import features
+from sparkdl_runner.jobs.settings import command
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

@@ -132,7 +132,7 @@ def test_a_tensor_without_a_name_scores_arrays_of_its_type(spark: Any, tmp_path:
     import torch
     from mlflow.models import Model
 
-    from sparkdl_runner.tracking import models
+    from sparkdl_runner.tracking.models import log_model as models
 
     rows, network = torch.arange(8.0).reshape(2, 4), torch.nn.Linear(4, 2).eval()
     files, signature = models._write(network, rows, None, None, tmp_path / "model", "m")

@@ -23,9 +23,10 @@ from sparkdl_runner import (
     RunnerError,
     WorkerDiedError,
     WorkerFailedError,
-    network,
 )
-from sparkdl_runner.log_server import ChannelAddress, LogServer
+from sparkdl_runner.driver.log_server import LogServer
+from sparkdl_runner.wire import network
+from sparkdl_runner.wire.channel import ChannelAddress
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("spark")]
 LIGHT = pytest.mark.usefixtures("light_spark_ranks")

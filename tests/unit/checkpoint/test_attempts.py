@@ -9,7 +9,7 @@ import pytest
 
 from small_training import save_steps
 from sparkdl_runner.checkpoint import CheckpointError, CheckpointManager
-from sparkdl_runner.checkpoint.manifest import Name
+from sparkdl_runner.checkpoint.directory.manifest import Name
 
 
 def names(directory) -> list[str]:
@@ -92,7 +92,7 @@ def test_what_the_training_removes_while_it_is_read_is_looked_for_again(tmp_path
 
 def test_what_a_zombie_committed_in_the_last_moment_is_never_seen(tmp_path, monkeypatch):
     """It looked for a later attempt just before there was one."""
-    from sparkdl_runner.checkpoint import attempts
+    from sparkdl_runner.checkpoint.directory import attempts
 
     zombie = CheckpointManager(tmp_path, keep_last=1)
     zombie.save(1, extra=[1])
@@ -142,8 +142,8 @@ def test_without_fences_numbers_still_go_up(tmp_path):
 def test_two_that_begin_at_once_take_two_numbers(tmp_path):
     from concurrent.futures import ThreadPoolExecutor
 
-    from sparkdl_runner.checkpoint.attempts import begin_attempt
-    from sparkdl_runner.checkpoint.storage import directory_url, open_storage
+    from sparkdl_runner.checkpoint.directory.attempts import begin_attempt
+    from sparkdl_runner.checkpoint.directory.storage import directory_url, open_storage
 
     storage = open_storage(directory_url(tmp_path))
     with ThreadPoolExecutor(8) as pool:
@@ -153,9 +153,9 @@ def test_two_that_begin_at_once_take_two_numbers(tmp_path):
 
 def test_where_files_are_overwritten_the_number_is_whose_token_stays(tmp_path):
     """As on object stores: two find no file of a number and write it; the later one has it."""
-    from sparkdl_runner.checkpoint.attempts import begin_attempt
-    from sparkdl_runner.checkpoint.sealed import seal
-    from sparkdl_runner.checkpoint.storage import directory_url, open_storage
+    from sparkdl_runner.checkpoint.directory.attempts import begin_attempt
+    from sparkdl_runner.checkpoint.directory.sealed import seal
+    from sparkdl_runner.checkpoint.directory.storage import directory_url, open_storage
 
     class Overwritten(type(open_storage(directory_url(tmp_path)))):
         """Another driver writes each of the first two numbers' files just after us."""
@@ -170,8 +170,8 @@ def test_where_files_are_overwritten_the_number_is_whose_token_stays(tmp_path):
 
 
 def test_a_number_that_another_driver_takes_first_is_passed_over(tmp_path):
-    from sparkdl_runner.checkpoint.attempts import begin_attempt
-    from sparkdl_runner.checkpoint.storage import directory_url, open_storage
+    from sparkdl_runner.checkpoint.directory.attempts import begin_attempt
+    from sparkdl_runner.checkpoint.directory.storage import directory_url, open_storage
 
     class Taken(type(open_storage(directory_url(tmp_path)))):
         """Another driver writes the first numbers' files after we have looked for them."""

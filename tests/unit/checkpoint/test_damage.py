@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from small_training import Training, equal, save_steps
 from sparkdl_runner.checkpoint import CheckpointManager
-from sparkdl_runner.checkpoint.sealed import BrokenSealError, seal, unseal
+from sparkdl_runner.checkpoint.directory.sealed import BrokenSealError, seal, unseal
 
 OLD, NEW = "step-1/attempt-0", "step-2/attempt-0"
 FILES = [
@@ -164,9 +164,9 @@ def test_whole_files_of_something_else_are_damage(copied):
     """Correct by their checksums, and no checkpoint that this package could have written."""
     from dataclasses import replace
 
-    from sparkdl_runner.checkpoint.files import write_bytes
-    from sparkdl_runner.checkpoint.manifest import MANIFEST, Manifest
-    from sparkdl_runner.checkpoint.storage import directory_url, open_storage
+    from sparkdl_runner.checkpoint.directory.files import write_bytes
+    from sparkdl_runner.checkpoint.directory.manifest import MANIFEST, Manifest
+    from sparkdl_runner.checkpoint.directory.storage import directory_url, open_storage
 
     directory, weights = copied
     storage = open_storage(directory_url(directory))
@@ -184,7 +184,7 @@ def test_whole_files_of_something_else_are_damage(copied):
 
 
 def test_what_is_wrong_with_a_file_of_a_service_is_not_asked_for_again():
-    from sparkdl_runner.checkpoint.files import DamageError, read_bytes
+    from sparkdl_runner.checkpoint.directory.files import DamageError, read_bytes
 
     opened = []
 
@@ -301,7 +301,7 @@ def test_a_listed_file_is_not_looked_for_behind_a_link(copied, tmp_path):
 def test_a_file_that_becomes_a_pipe_after_it_was_checked(copied, monkeypatch):
     import os
 
-    from sparkdl_runner.checkpoint.files import Fetched
+    from sparkdl_runner.checkpoint.directory.files import Fetched
 
     directory, weights = copied
     load = Fetched.load
@@ -317,7 +317,7 @@ def test_a_file_that_becomes_a_pipe_after_it_was_checked(copied, monkeypatch):
 
 
 def test_the_description_of_shards_must_be_one():
-    from sparkdl_runner.checkpoint.shards import metadata_of
+    from sparkdl_runner.checkpoint.directory.shards import metadata_of
 
     shard = {"path": "sharded/rank-0.safetensors", "key": "w@0", "offsets": [0], "sizes": [2]}
     tensor = {"shape": [2], "dtype": "torch.float32", "shards": [shard]}

@@ -19,10 +19,10 @@ from sparkdl_runner.checkpoint import (
     CheckpointManager,
     CheckpointStorageError,
     Preempted,
-    commit,
-    patience,
 )
-from sparkdl_runner.checkpoint.local_storage import LocalStorage, _NewLocalFile
+from sparkdl_runner.checkpoint.directory import retrying
+from sparkdl_runner.checkpoint.directory.local_storage import LocalStorage, _NewLocalFile
+from sparkdl_runner.checkpoint.save import commit
 
 
 def fail_writes(
@@ -35,7 +35,7 @@ def fail_writes(
 ):
     """Lets writing a file of that name fail, once some of it is written, so many times."""
     create = LocalStorage.create
-    monkeypatch.setattr(patience, "PAUSES_SECONDS", pauses)
+    monkeypatch.setattr(retrying, "PAUSES_SECONDS", pauses)
 
     def create_failing(self, name):
         nonlocal times
@@ -132,7 +132,7 @@ def test_too_little_room_is_said_at_once(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
 def test_a_small_disk_that_is_really_full(tmp_path, monkeypatch):
-    monkeypatch.setattr(patience, "PAUSES_SECONDS", ())
+    monkeypatch.setattr(retrying, "PAUSES_SECONDS", ())
     mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(tmp_path)]
     if subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("this host does not let root mount")
@@ -332,8 +332,8 @@ def test_flushed_before_it_counts(tmp_path, monkeypatch):
 
 
 def test_rank_0_names_who_is_missing_and_hurries_when_training_failed(tmp_path, monkeypatch):
-    from sparkdl_runner.checkpoint.manifest import Manifest
-    from sparkdl_runner.checkpoint.storage import directory_url, open_storage
+    from sparkdl_runner.checkpoint.directory.manifest import Manifest
+    from sparkdl_runner.checkpoint.directory.storage import directory_url, open_storage
 
     storage = open_storage(directory_url(tmp_path))
     manifest = Manifest(

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from small_training import Training, equal, open_loader, save_steps, write_rows
-from sparkdl_runner import facts, resumable
 from sparkdl_runner.checkpoint import (
     CheckpointError,
     CheckpointManager,
     CheckpointMismatchError,
     mismatch,
 )
+from sparkdl_runner.hooks import facts, resumable
 
 STEPS = 8
 
@@ -77,7 +77,7 @@ def test_tied_weights_stay_tied_and_views_are_saved_without_the_rest(tmp_path):
 
 
 def test_a_changing_model_leaves_no_buffers_behind():
-    from sparkdl_runner.checkpoint.host_copies import HostCopies
+    from sparkdl_runner.checkpoint.save.host_copies import HostCopies
 
     copies = HostCopies()
     tensors = [torch.rand(100), torch.rand(100), torch.rand(7)]

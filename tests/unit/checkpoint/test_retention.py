@@ -7,7 +7,7 @@ import math
 import pytest
 
 from sparkdl_runner.checkpoint import CheckpointManager
-from sparkdl_runner.checkpoint.storage import LocalStorage
+from sparkdl_runner.checkpoint.directory.storage import LocalStorage
 
 
 def kept(directory, losses, **settings) -> list[int]:

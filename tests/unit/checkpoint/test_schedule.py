@@ -9,9 +9,9 @@ import threading
 
 import pytest
 
-from sparkdl_runner import preemption
 from sparkdl_runner.checkpoint import CheckpointError, CheckpointManager, Preempted, peers
-from sparkdl_runner.checkpoint.schedule import Schedule
+from sparkdl_runner.checkpoint.save.schedule import Schedule
+from sparkdl_runner.hooks import preemption
 
 
 class Together:

@@ -10,8 +10,9 @@ import fsspec
 import pytest
 
 from small_training import Training, equal, save_steps
-from sparkdl_runner.checkpoint import CheckpointError, CheckpointManager, files
-from sparkdl_runner.checkpoint.storage import RemoteStorage, directory_url, open_storage
+from sparkdl_runner.checkpoint import CheckpointError, CheckpointManager
+from sparkdl_runner.checkpoint.directory import files
+from sparkdl_runner.checkpoint.directory.storage import RemoteStorage, directory_url, open_storage
 
 
 def test_urls_and_paths(tmp_path, monkeypatch):

@@ -11,10 +11,11 @@ import torch
 from safetensors import safe_open
 
 from small_training import Training, equal, save_steps
-from sparkdl_runner.checkpoint import CheckpointManager, tensor_files
-from sparkdl_runner.checkpoint.files import write_bytes
-from sparkdl_runner.checkpoint.manifest import MANIFEST, Manifest
-from sparkdl_runner.checkpoint.storage import directory_url, open_storage
+from sparkdl_runner.checkpoint import CheckpointManager
+from sparkdl_runner.checkpoint.directory import tensor_files
+from sparkdl_runner.checkpoint.directory.files import write_bytes
+from sparkdl_runner.checkpoint.directory.manifest import MANIFEST, Manifest
+from sparkdl_runner.checkpoint.directory.storage import directory_url, open_storage
 
 PLACE = "step-1/attempt-0"
 SOME = torch.arange(6.0).reshape(2, 3)

@@ -238,7 +238,8 @@ def test_the_entry_point_exists_and_takes_the_parameters(capsys):
 READ_AND_PRINT = """
 import sys
 from dataclasses import replace
-from sparkdl_runner.jobs import command, train
+from sparkdl_runner.jobs import train
+from sparkdl_runner.jobs.settings import command
 job = replace(train.JOB, run=lambda settings: print(settings.model_dump_json()))
 sys.exit(command.main(job, sys.argv[1:]))
 """

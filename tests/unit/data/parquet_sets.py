@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 
-from sparkdl_runner.data.describe import describe_parquet
+from sparkdl_runner.data.dataset.describe import describe_parquet
+from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.loader import ArrowLoader
-from sparkdl_runner.data.manifest import Manifest
 
 LOCAL = pa.fs.LocalFileSystem()
 

@@ -16,9 +16,9 @@ import pytest
 from parquet_sets import LOCAL, load, numbered, one, write_groups
 
 from sparkdl_runner import world
-from sparkdl_runner.data.describe import describe_parquet
+from sparkdl_runner.data.dataset.describe import describe_parquet
+from sparkdl_runner.data.dataset.manifest import MANIFEST_NAME, Manifest
 from sparkdl_runner.data.errors import DatasetError, NoManifestError, StateError
-from sparkdl_runner.data.manifest import MANIFEST_NAME, Manifest
 from sparkdl_runner.world import World
 
 

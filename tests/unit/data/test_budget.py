@@ -6,8 +6,8 @@ import dataclasses
 
 import numpy as np
 
-from sparkdl_runner.data.budget import Budget, Sizes
-from sparkdl_runner.data.plan import Order
+from sparkdl_runner.data.order.plan import Order
+from sparkdl_runner.data.read.budget import Budget, Sizes
 
 ROW_BYTES = 1000
 

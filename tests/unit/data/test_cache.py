@@ -12,15 +12,16 @@ from pathlib import Path
 import pytest
 from parquet_sets import numbered, one
 
-from sparkdl_runner.data import cache, leftovers, make_spark_converter
-from sparkdl_runner.data.cache import (
-    PARENT_CACHE_DIR_URL_CONF,
+from sparkdl_runner.data import make_spark_converter
+from sparkdl_runner.data.convert import cache
+from sparkdl_runner.data.convert.cache import (
     ConversionCache,
     parent_cache_dir_url,
     process_directory,
 )
-from sparkdl_runner.data.place import directory_url
-from sparkdl_runner.data.sources import SourceFile, Sources, _parse
+from sparkdl_runner.data.convert.sources import SourceFile, Sources, _parse
+from sparkdl_runner.data.dataset import leftovers
+from sparkdl_runner.data.dataset.place import PARENT_CACHE_DIR_URL_CONF, directory_url
 
 
 class FakeSpark:
@@ -94,7 +95,8 @@ def test_through_spark_connect_nobody_knows_what_local_means():
 def test_a_process_makes_one_directory_and_sweeps_once(tmp_path, monkeypatch):
     swept = []
     monkeypatch.setattr(
-        "sparkdl_runner.data.cache.sweep_leftovers", lambda url, **options: swept.append(url) or []
+        "sparkdl_runner.data.convert.cache.sweep_leftovers",
+        lambda url, **options: swept.append(url) or [],
     )
     parent = f"file://{tmp_path}/cache"
     first = process_directory(parent, "app")

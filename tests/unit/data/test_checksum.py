@@ -15,12 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from parquet_sets import LOCAL, load, numbered
 
-from sparkdl_runner.data import describe, make_spark_converter
-from sparkdl_runner.data.checksum import combine, crc32_from_sidecar
-from sparkdl_runner.data.describe import check_files, describe_parquet
+from sparkdl_runner.data import make_spark_converter
+from sparkdl_runner.data.dataset import describe
+from sparkdl_runner.data.dataset.checksum import combine, crc32_from_sidecar
+from sparkdl_runner.data.dataset.describe import check_files, describe_parquet
+from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.errors import DatasetError
-from sparkdl_runner.data.manifest import Manifest
-from sparkdl_runner.data.reader import _CAN_VERIFY_PAGES
+from sparkdl_runner.data.read.reader import _CAN_VERIFY_PAGES
 
 NAME = "part-00000.parquet"
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from parquet_sets import load, numbered, one
 
-from sparkdl_runner.data.device import HostMemory, PinnedRing, memory_for
-from sparkdl_runner.data.manifest import Manifest
+from sparkdl_runner.data.batches.device import HostMemory, PinnedRing, memory_for
+from sparkdl_runner.data.dataset.manifest import Manifest
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from sparkdl_runner.data import DatasetError, SparkDatasetConverter
-from sparkdl_runner.data import dataset as dataset_module
+from sparkdl_runner.data import spark_dataset_converter as dataset_module
 from sparkdl_runner.data.engine_choice import (
     PETASTORM_ONLY,
     SHARED,
@@ -20,7 +20,7 @@ from sparkdl_runner.data.engine_choice import (
     wanted_tail,
     wants_shuffle,
 )
-from sparkdl_runner.data.shard import resolve_shard
+from sparkdl_runner.data.order.shard import resolve_shard
 
 
 def test_the_sets_of_arguments_do_not_overlap():
@@ -156,7 +156,7 @@ def test_what_the_arrow_loader_is_given(monkeypatch):
 
 
 def test_a_pickled_schema_needs_trust(monkeypatch):
-    monkeypatch.setattr("sparkdl_runner.data.petastorm_engine.require_petastorm", lambda: None)
+    monkeypatch.setattr("sparkdl_runner.data.petastorm.engine.require_petastorm", lambda: None)
     converter = SparkDatasetConverter("file:///x", [], 0, unischema=True)
     with pytest.raises(DatasetError, match="pass trust_unischema=True"):
         converter.make_torch_dataloader()

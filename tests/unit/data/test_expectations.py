@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 from parquet_sets import load, one
 
-from sparkdl_runner.data import budget, expectations
-from sparkdl_runner.data.manifest import Manifest
+from sparkdl_runner.data.batches import expectations
+from sparkdl_runner.data.dataset.manifest import Manifest
+from sparkdl_runner.data.read import budget
 
 ROWS, GROUP = 3_000, 50
 BLOCK_OF_ONE = 4 * 8 * GROUP * 32  # bytes: eight lanes, each with a block of one row group

@@ -10,7 +10,7 @@ import pytest
 from parquet_sets import numbered, one
 
 from sparkdl_runner.data import DatasetError, make_spark_converter
-from sparkdl_runner.data.manifest import MANIFEST_NAME
+from sparkdl_runner.data.dataset.manifest import MANIFEST_NAME
 
 PART = r"is a part of /.*/table, which is a Delta table"
 STARTED = "_started_12"

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 from parquet_sets import LOCAL, load, numbered, write_groups
 
-from sparkdl_runner.data import DatasetError, make_spark_converter, manifest, sweep_leftovers
-from sparkdl_runner.data.checksum import crc32_from_sidecar
-from sparkdl_runner.data.foreign_folder import find_parquet
-from sparkdl_runner.data.leftovers import MARKER_NAME, PREFIX, Owner
-from sparkdl_runner.data.manifest import MANIFEST_NAME, Manifest
-from sparkdl_runner.data.replacing import SUBFOLDER_PREFIX, remove_abandoned
-from sparkdl_runner.data.replacing import replace as replace_in
+from sparkdl_runner.data import DatasetError, make_spark_converter, sweep_leftovers
+from sparkdl_runner.data.convert.replacing import SUBFOLDER_PREFIX, remove_abandoned
+from sparkdl_runner.data.convert.replacing import replace as replace_in
+from sparkdl_runner.data.dataset import manifest
+from sparkdl_runner.data.dataset.checksum import crc32_from_sidecar
+from sparkdl_runner.data.dataset.foreign_folder import find_parquet
+from sparkdl_runner.data.dataset.leftovers import MARKER_NAME, PREFIX, Owner
+from sparkdl_runner.data.dataset.manifest import MANIFEST_NAME, Manifest
 
 
 def pipe_in_place_of(path: Path) -> None:

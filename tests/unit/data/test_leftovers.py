@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl_runner.data import leftovers, sweep_leftovers
-from sparkdl_runner.data.leftovers import MARKER_NAME, PREFIX, Owner, make_marked_directory
+from sparkdl_runner.data import sweep_leftovers
+from sparkdl_runner.data.dataset import leftovers
+from sparkdl_runner.data.dataset.leftovers import MARKER_NAME, PREFIX, Owner, make_marked_directory
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from parquet_sets import load, numbered, one, write_groups
 
-from sparkdl_runner.data.manifest import Manifest
+from sparkdl_runner.data.dataset.manifest import Manifest
 
 quick = settings(
     max_examples=15,

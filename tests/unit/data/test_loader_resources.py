@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from parquet_sets import LOCAL, load, numbered, one, write_groups
 
-from sparkdl_runner.data.describe import describe_parquet
+from sparkdl_runner.data.dataset.describe import describe_parquet
 from sparkdl_runner.data.loader import ArrowLoader
 
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from parquet_sets import LOCAL, numbered, one, write_groups
 
-from sparkdl_runner.data.describe import check_files, describe_parquet
-from sparkdl_runner.data.manifest import Manifest
+from sparkdl_runner.data.dataset.describe import check_files, describe_parquet
+from sparkdl_runner.data.dataset.manifest import Manifest
 
 
 def test_it_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_what_the_caller_knows_is_taken(tmp_path: Path) -> None:
 
 
 def test_100_000_row_groups_cost_little() -> None:
-    from sparkdl_runner.data.row_groups import RowGroups
+    from sparkdl_runner.data.dataset.row_groups import RowGroups
 
     groups = RowGroups.of([[(1000, 64_000)] * 100] * 1000)
     assert len(groups) == 100_000

@@ -13,8 +13,8 @@ import pytest
 from parquet_sets import numbered, write_groups
 
 from sparkdl_runner.data import DatasetError, make_spark_converter
-from sparkdl_runner.data.petastorm_arguments import without_foreign_pickles
-from sparkdl_runner.data.petastorm_engine import UNISCHEMA_KEY, obstacle
+from sparkdl_runner.data.petastorm.arguments import without_foreign_pickles
+from sparkdl_runner.data.petastorm.engine import UNISCHEMA_KEY, obstacle
 
 with_petastorm = pytest.mark.skipif(obstacle() is not None, reason="petastorm cannot run here")
 

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkdl_runner.data import DatasetError, petastorm_engine
-from sparkdl_runner.data.manifest import Manifest
-from sparkdl_runner.data.petastorm_engine import PetastormLoader, obstacle
-from sparkdl_runner.data.row_groups import RowGroups
+from sparkdl_runner.data import DatasetError
+from sparkdl_runner.data.dataset.manifest import Manifest
+from sparkdl_runner.data.dataset.row_groups import RowGroups
+from sparkdl_runner.data.petastorm import engine as petastorm_engine
+from sparkdl_runner.data.petastorm.engine import PetastormLoader, obstacle
 
 
 @pytest.fixture(autouse=True, scope="module")

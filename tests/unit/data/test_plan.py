@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkdl_runner.data.plan import Order, default_lanes, permute_groups
+from sparkdl_runner.data.order.plan import Order, default_lanes, permute_groups
 
 groups = st.lists(st.integers(0, 40), min_size=1, max_size=50)
 

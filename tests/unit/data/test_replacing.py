@@ -12,10 +12,10 @@ from parquet_sets import LOCAL, numbered, write_groups
 from pyarrow import fs
 
 from sparkdl_runner.data import ConversionError, DatasetError, make_spark_converter
-from sparkdl_runner.data.describe import describe_parquet
-from sparkdl_runner.data.leftovers import MARKER_NAME, Owner
-from sparkdl_runner.data.manifest import MANIFEST_NAME, Manifest
-from sparkdl_runner.data.replacing import remove_abandoned, replace
+from sparkdl_runner.data.convert.replacing import remove_abandoned, replace
+from sparkdl_runner.data.dataset.describe import describe_parquet
+from sparkdl_runner.data.dataset.leftovers import MARKER_NAME, Owner
+from sparkdl_runner.data.dataset.manifest import MANIFEST_NAME, Manifest
 
 IN_PLACE = fs.PyFileSystem(fs.FSSpecHandler(fsspec.filesystem("file")))
 """The same files, by a file system that overwrites what has a name, as HDFS does."""

@@ -16,8 +16,10 @@ from parquet_sets import LOCAL
 from pyarrow import fs
 from test_replacing import IN_PLACE, assert_one_conversion, convert, folder, ids
 
-from sparkdl_runner.data import DatasetError, manifest, replacing
-from sparkdl_runner.data.leftovers import Owner
+from sparkdl_runner.data import DatasetError
+from sparkdl_runner.data.convert import replacing
+from sparkdl_runner.data.dataset import manifest
+from sparkdl_runner.data.dataset.leftovers import Owner
 
 THIS_PROCESS = Owner.this_process
 __all__ = ["folder"]

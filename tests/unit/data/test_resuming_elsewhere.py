@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from parquet_sets import load, numbered, one
 
+from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.errors import DatasetError, StateError
-from sparkdl_runner.data.manifest import Manifest
 
 
 @pytest.fixture

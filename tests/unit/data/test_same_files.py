@@ -15,11 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 from parquet_sets import LOCAL, numbered, write_groups
 
-from sparkdl_runner.data import SparkDatasetConverter, make_spark_converter, same_files
-from sparkdl_runner.data.describe import check_files
+from sparkdl_runner.data import SparkDatasetConverter, make_spark_converter
+from sparkdl_runner.data.dataset import same_files
+from sparkdl_runner.data.dataset.describe import check_files
+from sparkdl_runner.data.dataset.manifest import Manifest
+from sparkdl_runner.data.dataset.same_files import Converted, LocalFiles, SameFiles
 from sparkdl_runner.data.errors import ChangedFileError, DatasetError
-from sparkdl_runner.data.manifest import Manifest
-from sparkdl_runner.data.same_files import Converted, LocalFiles, SameFiles
 
 NOBODY = 65534
 NAME = "part-00000.parquet"

@@ -11,9 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from parquet_sets import LOCAL, write_groups
 
-from sparkdl_runner.data import describe, make_spark_converter
-from sparkdl_runner.data.locate import first_file_with_nulls, first_file_with_other_lengths
-from sparkdl_runner.data.scan import BATCH_BYTES, scan
+from sparkdl_runner.data import make_spark_converter
+from sparkdl_runner.data.dataset import describe
+from sparkdl_runner.data.dataset.locate import first_file_with_nulls, first_file_with_other_lengths
+from sparkdl_runner.data.dataset.scan import BATCH_BYTES, scan
 
 VALUE_BYTES = 20_000
 ROWS = 2_000

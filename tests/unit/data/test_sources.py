@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
-from sparkdl_runner.data.sources import SourceFile, _list
+from sparkdl_runner.data.convert.sources import SourceFile, _list
 
 STATUS = (
     "DeprecatedRawLocalFileStatus{{path=file:/data/{name}; isDirectory=false; length={size}; "

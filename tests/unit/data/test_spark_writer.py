@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import types as t
 
-from sparkdl_runner.data.spark_writer import _read_measures
+from sparkdl_runner.data.convert.spark_writer import _read_measures
 
 SCHEMA = t.StructType(
     [

@@ -15,7 +15,7 @@ from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import types as t
 from test_types import IMAGE
 
-from sparkdl_runner.data import spark_types
+from sparkdl_runner.data.convert import spark_types
 from sparkdl_runner.data.errors import DatasetError
 
 PAGE = Path(__file__).parents[3] / "docs" / "data.md"

@@ -15,7 +15,7 @@ import torch
 from parquet_sets import load, numbered, one
 from PIL import Image
 
-from sparkdl_runner.data import decode
+from sparkdl_runner.data.decode import arrays as decode
 from sparkdl_runner.data.errors import DatasetError
 
 VECTOR = pa.struct(

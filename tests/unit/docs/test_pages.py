@@ -18,8 +18,8 @@ from sparkdl_runner.checkpoint import CheckpointManager
 from sparkdl_runner.jobs.convert import ConvertSettings
 from sparkdl_runner.jobs.score import ScoreSettings
 from sparkdl_runner.jobs.settings import load
-from sparkdl_runner.jobs.source import Source
-from sparkdl_runner.jobs.train_settings import TrainSettings
+from sparkdl_runner.jobs.spark.source import Source
+from sparkdl_runner.jobs.training.settings import TrainSettings
 from sparkdl_runner.jobs.tune_settings import SearchSettings, TuneSettings
 from sparkdl_runner.tracking import Tracking
 
@@ -148,7 +148,7 @@ def test_the_arguments_of_checkpoints_are_all_there():
 def names_of_findings() -> set[str]:
     """The names that the doctor's code gives to its findings."""
     names: set[object] = set()
-    for path in (ROOT / "sparkdl_runner" / "doctor").glob("*.py"):
+    for path in (ROOT / "sparkdl_runner" / "doctor").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
                 if node.func.id in ("ok", "warning", "problem", "not_checked"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparkdl_runner.doctor.finding import Finding
+from sparkdl_runner.doctor.findings.finding import Finding
 
 HERE = "executor 10.0.0.2:4000 (b)"
 GIB = 1 << 30

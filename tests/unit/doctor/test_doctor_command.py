@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 from sparkdl_runner.doctor import command, observation, tracking_server
-from sparkdl_runner.doctor.finding import ok, problem, warning
+from sparkdl_runner.doctor.findings.finding import ok, problem, warning
 from sparkdl_runner.doctor.question import Question, is_for_a_cluster
 from sparkdl_runner.doctor.report import Report
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl_runner.doctor import versions
-from sparkdl_runner.doctor.finding import (
+from sparkdl_runner.doctor.findings import versions
+from sparkdl_runner.doctor.findings.finding import (
     NOT_CHECKED,
     OK,
     PROBLEM,

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from host_facts import GIB, HERE, facts, one
 
-from sparkdl_runner.doctor import network_findings, resource_findings
-from sparkdl_runner.doctor.finding import NOT_CHECKED, OK, PROBLEM, WARNING
+from sparkdl_runner.doctor.findings import network as network_findings
+from sparkdl_runner.doctor.findings import resources as resource_findings
+from sparkdl_runner.doctor.findings.finding import NOT_CHECKED, OK, PROBLEM, WARNING
 
 
 @pytest.mark.parametrize(

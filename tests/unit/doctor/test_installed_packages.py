@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from host_facts import HERE, facts, one, with_packages
 
-from sparkdl_runner.doctor import native_findings, package_findings
-from sparkdl_runner.doctor.finding import OK, PROBLEM, WARNING, Finding
+from sparkdl_runner.doctor.findings import native as native_findings
+from sparkdl_runner.doctor.findings import packages as package_findings
+from sparkdl_runner.doctor.findings.finding import OK, PROBLEM, WARNING, Finding
 from sparkdl_runner.doctor.scripts import host
 
 

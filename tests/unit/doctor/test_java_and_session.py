@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from host_facts import one
 
-from sparkdl_runner.doctor import installation, java, session_findings
-from sparkdl_runner.doctor.finding import OK, PROBLEM, WARNING
+from sparkdl_runner.doctor import installation, java
+from sparkdl_runner.doctor.findings import session as session_findings
+from sparkdl_runner.doctor.findings.finding import OK, PROBLEM, WARNING
 
 
 @pytest.mark.parametrize(

@@ -23,23 +23,24 @@ from hostile_bytes import changed_bytes, changed_json, plain
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sparkdl_runner import network
-from sparkdl_runner.checkpoint import manifest as checkpoint_manifest
-from sparkdl_runner.checkpoint import mismatch, shards, tensor_files
-from sparkdl_runner.checkpoint.files import DamageError, Fetched
-from sparkdl_runner.checkpoint.sealed import BrokenSealError, seal, unseal
+from sparkdl_runner.agent.departures import Departures
+from sparkdl_runner.backends.rendezvous import MAX_STORE_BYTES, RendezvousStore, parse_request
+from sparkdl_runner.checkpoint import mismatch
+from sparkdl_runner.checkpoint.directory import manifest as checkpoint_manifest
+from sparkdl_runner.checkpoint.directory import shards, tensor_files
+from sparkdl_runner.checkpoint.directory.files import DamageError, Fetched
+from sparkdl_runner.checkpoint.directory.sealed import BrokenSealError, seal, unseal
+from sparkdl_runner.data.dataset.leftovers import Owner
+from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.errors import DatasetError
-from sparkdl_runner.data.leftovers import Owner
-from sparkdl_runner.data.manifest import Manifest
-from sparkdl_runner.departures import Departures
+from sparkdl_runner.driver.log_server import _read_frame
 from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.foreign_file import ForeignFileError, build, parse_json
-from sparkdl_runner.frames import LENGTH, NONCE_BYTES, FrameCodec
 from sparkdl_runner.jobs.settings import load
-from sparkdl_runner.jobs.train_settings import TrainSettings
-from sparkdl_runner.log_server import _read_frame
+from sparkdl_runner.jobs.training.settings import TrainSettings
 from sparkdl_runner.redaction import Redactor
-from sparkdl_runner.rendezvous import MAX_STORE_BYTES, RendezvousStore, parse_request
+from sparkdl_runner.wire import network
+from sparkdl_runner.wire.frames import LENGTH, NONCE_BYTES, FrameCodec
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "100"))
 """Of each parser."""
@@ -193,7 +194,7 @@ def data_manifest(folder: Path) -> Any:
     import pyarrow.fs
     import pyarrow.parquet as pq
 
-    from sparkdl_runner.data.describe import describe_parquet
+    from sparkdl_runner.data.dataset.describe import describe_parquet
 
     names = ["a.parquet", "b.parquet"]
     for name in names:

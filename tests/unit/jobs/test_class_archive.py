@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl_runner.jobs import class_archive
+from sparkdl_runner.jobs.spark import class_archive
 
 WHOLE = class_archive.MAGIC.to_bytes(4, sys.byteorder) + bytes(96)
 

@@ -11,8 +11,8 @@ from sparkdl_runner import data
 from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs import convert, training
 from sparkdl_runner.jobs.settings import load
-from sparkdl_runner.jobs.source import Source
-from sparkdl_runner.jobs.train_settings import TrainSettings
+from sparkdl_runner.jobs.spark.source import Source
+from sparkdl_runner.jobs.training.settings import TrainSettings
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import cloudpickle
 import pytest
 
 from sparkdl_runner.errors import ConfigError
-from sparkdl_runner.jobs.entry_point import find_function
+from sparkdl_runner.jobs.training.entry_point import find_function
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,8 @@ import pytest
 
 from sparkdl_runner.cli import main as cli
 from sparkdl_runner.errors import ConfigError, LaunchError, RunnerError
-from sparkdl_runner.jobs import command, convert, score, train, tune
-from sparkdl_runner.jobs.settings import Settings
+from sparkdl_runner.jobs import convert, score, train, tune
+from sparkdl_runner.jobs.settings import Settings, command
 
 
 @pytest.fixture(autouse=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sparkdl_runner.errors import ConfigError, LaunchError
-from sparkdl_runner.jobs import session
-from sparkdl_runner.jobs.hyperparameters import check_kinds
+from sparkdl_runner.jobs.spark import session
+from sparkdl_runner.jobs.training.hyperparameters import check_kinds
 
 
 def train(

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from sparkdl_runner.errors import ConfigError
-from sparkdl_runner.jobs import storage
+from sparkdl_runner.jobs.spark import storage
 
 
 def test_a_place_is_found_writable_and_left_as_it_was(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparkdl_runner.errors import ConfigError
-from sparkdl_runner.jobs import mlflow_run
+from sparkdl_runner.jobs.training import mlflow_run
 from sparkdl_runner.tracking import Tracking
 
 

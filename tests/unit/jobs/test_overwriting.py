@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sparkdl_runner.errors import RunnerError
-from sparkdl_runner.jobs import overwriting
+from sparkdl_runner.jobs.scoring import overwriting
 
 
 class Hadoop:

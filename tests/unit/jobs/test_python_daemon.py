@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl_runner.jobs import python_daemon
+from sparkdl_runner.jobs.spark import python_daemon
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_what_python_has_compiled_is_imported() -> None:
     archives = [*home.glob("python/lib/*.zip"), *home.glob("jars/spark-core_*.jar")]
     assert len(archives) == 3
     script = (
-        "import sys; from sparkdl_runner.jobs.python_daemon import without_archives;"
+        "import sys; from sparkdl_runner.jobs.spark.python_daemon import without_archives;"
         "sys.path[:] = without_archives(sys.path);"
         "import py4j, pyspark; print(py4j.__file__, pyspark.__file__, *sys.path)"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkdl_runner.jobs.score_failure import cause
+from sparkdl_runner.jobs.scoring.failure import cause
 
 OF_SPARK = """An error occurred while calling o99.save.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 \

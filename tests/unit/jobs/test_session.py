@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pyspark.sql
 import pytest
 
-from sparkdl_runner.jobs import session
-from sparkdl_runner.jobs.session import _is_registered
+from sparkdl_runner.jobs.spark import session
+from sparkdl_runner.jobs.spark.session import _is_registered
 
 
 @pytest.mark.parametrize(

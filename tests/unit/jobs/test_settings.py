@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sparkdl_runner.config import RunConfig
 from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs.settings import load, parse_value, read_yaml
-from sparkdl_runner.jobs.train_settings import TrainSettings
+from sparkdl_runner.jobs.training.settings import TrainSettings
 from sparkdl_runner.jobs.tune_settings import TuneSettings
 
 GOOD = {"example": "digits", "num_proc": 2}

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from sparkdl_runner.jobs import source, storage
 from sparkdl_runner.jobs.settings import load
-from sparkdl_runner.jobs.source import Source
+from sparkdl_runner.jobs.spark import source, storage
+from sparkdl_runner.jobs.spark.source import Source
 
 
 class Reader:

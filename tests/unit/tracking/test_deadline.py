@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from sparkdl_runner.tracking.deadline import TookTooLongError, problem_within, within
+from sparkdl_runner.tracking.run.deadline import TookTooLongError, problem_within, within
 
 SEEN: contextvars.ContextVar[str] = contextvars.ContextVar("SEEN", default="nothing")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparkdl_runner.tracking.flavor_arguments import keeps_graphs, taken_by
+from sparkdl_runner.tracking.models.flavor_arguments import keeps_graphs, taken_by
 
 
 def old(model: Any, artifact_path: str, **saved_with: Any) -> None: ...

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from mlflow.entities import Metric, Param, RunTag
 
-from sparkdl_runner.tracking.joining import _telling
+from sparkdl_runner.tracking.rank.rank_zero_calls import _telling
 from sparkdl_runner.tracking.rank_run import RankRun
 
 METRIC, PARAM, TAG = Metric("loss", 0.5, 1000, 3), Param("rate", "0.1"), RunTag("by", "me")

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_runner.redaction import HIDDEN, Redactor
-from sparkdl_runner.tracking.journal import MAX_PARAM_CHARACTERS, Journal
-from sparkdl_runner.tracking.opening import Opened
-from sparkdl_runner.tracking.past import Past
+from sparkdl_runner.tracking.run.earlier_values import Past
+from sparkdl_runner.tracking.run.journal import MAX_PARAM_CHARACTERS, Journal
+from sparkdl_runner.tracking.run.opening import Opened
 
 
 def metric(step: int, name: str = "loss") -> list[Any]:

@@ -14,10 +14,10 @@ import pytest
 
 from sparkdl_runner import LaunchError, RunConfig
 from sparkdl_runner.tracking import Tracking
-from sparkdl_runner.tracking.lease import ALIVE_TAG, EXPIRE_SECONDS, HOLDER_TAG, Lease
-from sparkdl_runner.tracking.opening import check_store, is_set_up
 from sparkdl_runner.tracking.rank_run import RunTicket
-from sparkdl_runner.tracking.server import is_remote
+from sparkdl_runner.tracking.run.lease import ALIVE_TAG, EXPIRE_SECONDS, HOLDER_TAG, Lease
+from sparkdl_runner.tracking.run.opening import check_store, is_set_up
+from sparkdl_runner.tracking.run.server import is_remote
 
 
 def tags_of(lease: Lease, at: float) -> dict[str, str]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl_runner.tracking import opening
 from sparkdl_runner.tracking.local_store import make_private
+from sparkdl_runner.tracking.run import opening
 from sparkdl_runner.tracking.settings import Tracking
 
 

@@ -18,7 +18,8 @@ from mlflow.models import Model
 from torch import nn
 
 from checkpoint_fixtures import _torch_has_set_itself_up
-from sparkdl_runner.tracking import exported_graph, models
+from sparkdl_runner.tracking.models import exported_graph
+from sparkdl_runner.tracking.models import log_model as models
 from sparkdl_runner.world import Peer, assign_ranks
 
 __all__ = ["_torch_has_set_itself_up"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sparkdl_runner.tracking.progress_bar import ProgressBar
+from sparkdl_runner.tracking.report.progress_bar import ProgressBar
 from sparkdl_runner.world import Peer, World, assign_ranks
 
 WORLD: World = assign_ranks(

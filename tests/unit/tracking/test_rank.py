@@ -8,8 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparkdl_runner import facts
-from sparkdl_runner.tracking import metrics, rank
+from sparkdl_runner.hooks import facts
+from sparkdl_runner.tracking.rank import metrics
+from sparkdl_runner.tracking.rank import rank_tracking as rank
 
 
 @pytest.fixture(autouse=True)

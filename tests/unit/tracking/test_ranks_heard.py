@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from sparkdl_runner.tracking import ranks_heard
-from sparkdl_runner.tracking.performance import host_entries
-from sparkdl_runner.tracking.ranks_heard import RanksHeard
+from sparkdl_runner.tracking.report.performance import host_entries
+from sparkdl_runner.tracking.run import ranks_heard
+from sparkdl_runner.tracking.run.ranks_heard import RanksHeard
 from sparkdl_runner.world import Peer, World, assign_ranks
 
 

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import torch
 
-from sparkdl_runner import resumable
-from sparkdl_runner.frames import MAX_FRAME_BYTES
-from sparkdl_runner.tracking import metrics
-from sparkdl_runner.tracking.performance import Performance
-from sparkdl_runner.tracking.recorder import OTHER_RANKS_SEND_SECONDS, SEND_SECONDS, Recorder
+from sparkdl_runner.hooks import resumable
+from sparkdl_runner.tracking.rank import metrics
+from sparkdl_runner.tracking.rank.recorder import OTHER_RANKS_SEND_SECONDS, SEND_SECONDS, Recorder
+from sparkdl_runner.tracking.report.performance import Performance
 from sparkdl_runner.tracking.time_use import COMMUNICATION, COMPUTE, DATA, PARTS, part_of
+from sparkdl_runner.wire.frames import MAX_FRAME_BYTES
 
 
 @pytest.fixture
@@ -225,7 +225,7 @@ def test_where_a_thread_is_says_what_it_does() -> None:
         exec(code, {"there": there, "release": release})
 
     for path, expected in (
-        ("/x/sparkdl_runner/data/feed.py", DATA),
+        ("/x/sparkdl_runner/data/batches/feed.py", DATA),
         ("/x/torch/utils/data/dataloader.py", DATA),
         ("/x/horovod/torch/mpi_ops.py", COMMUNICATION),
         ("/home/me/train.py", COMPUTE),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sparkdl_runner.tracking.run_folder import RunFolder
+from sparkdl_runner.tracking.report.run_folder import RunFolder
 from sparkdl_runner.world import Peer, assign_ranks
 
 WORLD = assign_ranks(

@@ -11,7 +11,7 @@ import pytest
 
 from private_certificate import speak_https
 from sparkdl_runner.doctor.tracking_server import check_server
-from sparkdl_runner.tracking.server import wait_for_server, why_unreachable
+from sparkdl_runner.tracking.run.server import wait_for_server, why_unreachable
 
 
 class Health(BaseHTTPRequestHandler):

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkdl_runner.tracking import delivery as delivery_module
-from sparkdl_runner.tracking.delivery import MAX_METRICS, MAX_PARAMS, Delivery
-from sparkdl_runner.tracking.server import (
+from sparkdl_runner.tracking.run import delivery as delivery_module
+from sparkdl_runner.tracking.run.delivery import MAX_METRICS, MAX_PARAMS, Delivery
+from sparkdl_runner.tracking.run.server import (
     RefusedError,
     ServerFailedError,
     ServerUnreachableError,
 )
-from sparkdl_runner.tracking.spool import Spool
+from sparkdl_runner.tracking.run.spool import Spool
 
 
 def metric(step: int, name: str = "loss") -> list[Any]:
@@ -202,7 +202,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("sparkdl_runner.tracking.spool.os.write", full)
+        patch.setattr("sparkdl_runner.tracking.run.spool.os.write", full)
         spool.put([metric(2)])
     spool.put([metric(3)])
     assert "No space left" in str(spool.problem)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparkdl_runner.tracking.step_trace import FIRST_STEP, TRACED_STEPS, StepTrace
+from sparkdl_runner.tracking.rank.step_trace import FIRST_STEP, TRACED_STEPS, StepTrace
 
 
 @pytest.mark.parametrize("supported", [{"cpu"}, {"cpu", "cuda"}])

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl_runner.tracking import plots
-from sparkdl_runner.tracking.note import may_replace, note
-from sparkdl_runner.tracking.performance import Counts
-from sparkdl_runner.tracking.story import Attempt, Story
+from sparkdl_runner.tracking.report import plots
+from sparkdl_runner.tracking.report.note import may_replace, note
+from sparkdl_runner.tracking.report.page import Attempt, Story
+from sparkdl_runner.tracking.report.performance import Counts
 
 
 def story(**changes: object) -> Story:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparkdl_runner.tracking.tracked_run import TrackedRun
+from sparkdl_runner.tracking.run.tracked_run import TrackedRun
 
 
 def listening(said: list[object], own: list[object]) -> SimpleNamespace:

@@ -1,0 +1,134 @@
+"""A worker as a process: started with its pipes, and killed with all that it started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from sparkdl_runner.wire.control import Line
+from sparkdl_runner.worker import lifeline, stacks
+
+# How long a process that was killed may take to be gone.
+KILL_SECONDS = 10.0
+
+
+class ChildProcess:
+    """One worker's process, and this end of all that connects it.
+
+    Args:
+        backend: The backend's name.
+        environment: The whole environment to start with.
+    """
+
+    def __init__(self, *, backend: str, environment: Mapping[str, str]) -> None:
+        self._asking = threading.Lock()
+        self._family = uuid.uuid4().hex
+        ours, theirs = socket.socketpair()
+        lifeline_end, self._lifeline = os.pipe()
+        self._output, output_end = os.pipe()
+        self._stacks, stacks_end = os.pipe()
+        command = [sys.executable, "-P", "-m", "sparkdl_runner.worker", "--backend", backend]
+        command += ["--control-fd", str(theirs.fileno()), "--lifeline-fd", str(lifeline_end)]
+        command += ["--agent-pid", str(os.getpid()), "--stacks-fd", str(stacks_end)]
+        try:
+            self._process = subprocess.Popen(
+                command,
+                env={**environment, lifeline.FAMILY: self._family},
+                stdin=subprocess.DEVNULL,
+                stdout=output_end,
+                stderr=output_end,
+                pass_fds=[theirs.fileno(), lifeline_end, stacks_end],
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            os.close(self._lifeline)
+            os.close(self._output)
+            os.close(self._stacks)
+            raise
+        finally:
+            theirs.close()
+            os.close(lifeline_end)
+            os.close(output_end)
+            os.close(stacks_end)
+        self.line = Line(ours)
+        """The private line to the worker."""
+
+    @property
+    def pid(self) -> int:
+        """The worker's process, and its group."""
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """As ``subprocess`` has it; None until it is reaped."""
+        return self._process.returncode
+
+    def take_output(self) -> int:
+        """The reading end of what the worker prints; whoever takes it closes it."""
+        output, self._output = self._output, -1
+        return output
+
+    def stacks(self, state: Callable[[], str]) -> str:
+        """The Python stacks of the worker's threads, or a sentence on why there are none.
+
+        Args:
+            state: Says the worker's state, as in proc(5).
+        """
+        with self._asking:
+            if self._stacks < 0 or self._has_ended():
+                return "(no stacks: the process has ended)"
+            return stacks.ask(self.pid, self._stacks, state())
+
+    def await_exit(self) -> None:
+        """Waits until the worker's own process is dead; it is not reaped here."""
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+
+    def signal_group(self, number: int) -> None:
+        """Sends a signal to the worker and to what stayed in its group."""
+        # The leader is not reaped before the group is dead, so the id cannot mean another group.
+        try:
+            os.killpg(self.pid, number)
+        except (ProcessLookupError, PermissionError):
+            pass
+
+    def kill(self) -> None:
+        """Ends the worker and all that it started, whether that stayed in its group or not."""
+        self.signal_group(signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(KILL_SECONDS)
+        lifeline.kill_family(self._family)
+
+    def kill_if_it_runs(self) -> None:
+        """The same, unless the worker's own process has ended."""
+        if self._process.poll() is None:
+            self.kill()
+
+    def close(self) -> None:
+        """Closes this end of all that nobody has taken. Idempotent."""
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+        self.line.close()
+        with self._asking:
+            if self._stacks >= 0:
+                os.close(self._stacks)
+                self._stacks = -1
+        if self._output >= 0:
+            os.close(self._output)
+            self._output = -1
+
+    def _has_ended(self) -> bool:
+        """Whether the process is dead; it is not reaped here, so that its group keeps its id."""
+        try:
+            flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            return os.waitid(os.P_PID, self.pid, flags) is not None
+        except ChildProcessError:
+            return True  # It is dead and reaped.

@@ -1,0 +1,93 @@
+"""What a worker prints: into its log, to the driver, and the last lines for an error."""
+
+from __future__ import annotations
+
+import select
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from sparkdl_runner.agent.rank_log import RankLog
+from sparkdl_runner.redaction import LONGEST_SHAPE_BYTES, Redactor
+from sparkdl_runner.wire.sink import Sink
+from sparkdl_runner.world import World
+
+TAIL_LINES = 40
+MAX_LINE_CHARACTERS = 16 * 1024
+OUTPUT_POLL_MILLISECONDS = 250
+
+
+class OutputRelay:
+    """Relays what one worker prints.
+
+    Args:
+        world: The worker's place.
+        sink: Where the lines go.
+        log: Where all of it is written.
+        redact: Takes secrets out.
+        printed: Called whenever something was printed.
+    """
+
+    def __init__(
+        self,
+        *,
+        world: World,
+        sink: Sink,
+        log: RankLog,
+        redact: Redactor,
+        printed: Callable[[], None],
+    ) -> None:
+        self._world = world
+        self._sink = sink
+        self._log = log
+        self._redact = redact
+        self._printed = printed
+        # Of a line that is shown in pieces: what a piece could end with the beginning of.
+        self._kept_bytes = max(redact.longest_bytes, LONGEST_SHAPE_BYTES)
+        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+        """The last lines."""
+
+    def run(self, output: int, is_over: threading.Event) -> None:
+        """Relays until all ends that can be written to are closed, and closes this one.
+
+        Args:
+            output: The reading end of the pipe.
+            is_over: Set once the worker is gone, so that silence is the end.
+        """
+        rest = b""
+        poller = select.poll()
+        poller.register(output, select.POLLIN)
+        with open(output, "rb", buffering=0) as pipe:
+            while True:
+                if not poller.poll(OUTPUT_POLL_MILLISECONDS):
+                    if is_over.is_set():
+                        break  # Someone unknown to us still holds the pipe, in silence.
+                    continue
+                chunk = pipe.read(64 * 1024)
+                if not chunk:
+                    break
+                self._printed()
+                whole, newline, rest = (rest + chunk).rpartition(b"\n")
+                if newline:
+                    self._show(whole + newline)
+                if len(rest) > max(MAX_LINE_CHARACTERS, 2 * self._kept_bytes):
+                    # A secret that has come in part is in what is kept, and whole the next time.
+                    rest = self._redact.raw(rest)
+                    self._show(rest[: -self._kept_bytes])
+                    rest = rest[-self._kept_bytes :]
+            if rest:
+                self._show(rest)
+
+    def _show(self, text: bytes) -> None:
+        # Whole lines, so that no secret is missed because it came in two parts.
+        text = self._redact.raw(text)
+        self._log.write(text)
+        lines = [_readable(raw) for raw in text.removesuffix(b"\n").split(b"\n")]
+        self.tail.extend(lines)
+        self._sink.output(self._world, lines)
+
+
+def _readable(raw: bytes) -> str:
+    """Decodes a line; of a progress bar that rewrites itself, the last state is kept."""
+    text = raw.decode(errors="replace").rstrip("\r")
+    return text.rpartition("\r")[2][:MAX_LINE_CHARACTERS]

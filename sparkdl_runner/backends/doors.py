@@ -1,0 +1,33 @@
+"""The listening sockets of a rendezvous: one for all, and one behind it where there is a relay."""
+
+from __future__ import annotations
+
+import socket
+from typing import NamedTuple
+
+from sparkdl_runner.backends.private_listener import PrivateListener
+
+
+class Doors(NamedTuple):
+    """What a rendezvous listens on."""
+
+    public: socket.socket
+    """Whose port is published."""
+    private: PrivateListener | None = None
+    """What rank 0's worker serves behind it, if it does."""
+
+    @property
+    def port(self) -> int:
+        """The port that is published."""
+        return int(self.public.getsockname()[1])
+
+    @property
+    def for_worker(self) -> socket.socket | None:
+        """What rank 0's worker is to get."""
+        return None if self.private is None else self.private.socket
+
+    def close(self) -> None:
+        """Closes this process's copies. May be called twice."""
+        for door in self:
+            if door is not None:
+                door.close()

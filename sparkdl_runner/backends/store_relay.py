@@ -1,0 +1,94 @@
+"""What listens where torch's ranks look for their store: it admits the run's own, no one else.
+
+torch's store has no authentication: whoever reaches it reads, changes and deletes keys. So rank 0's
+worker serves it on a ``PrivateListener``, which nobody else can reach, and its agent passes on what
+comes from the run's hosts: on its own host, from our own user alone. The relay knows nothing of
+torch's protocol, which differs from version to version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import suppress
+
+from sparkdl_runner.backends.doors import Doors
+from sparkdl_runner.backends.private_listener import PrivateListener
+from sparkdl_runner.wire import network
+from sparkdl_runner.wire.serving import ServerThread
+from sparkdl_runner.wire.socket_owner import Address
+
+# The default group's, NCCL's, and what user code opens by itself.
+CONNECTIONS_PER_RANK = 16
+CONNECT_SECONDS = 10.0
+CHUNK_BYTES = 1 << 16
+_TRIES = 20
+
+
+class StoreRelay(ServerThread):
+    """Passes bytes between torch's clients and its store.
+
+    Args:
+        listener: The listening socket whose port was published.
+        store: What the store is served on.
+        peers: The IP addresses that may connect.
+        num_proc: How many ranks there are.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        store: PrivateListener,
+        peers: frozenset[str],
+        *,
+        num_proc: int,
+    ) -> None:
+        expected = CONNECTIONS_PER_RANK * num_proc
+        super().__init__(listener, name="sparkdl-store-relay", expected=expected)
+        self._store = store
+        self._peers = peers
+
+    def admits(self, here: Address, peer: Address) -> bool:
+        """Only hosts of this run, and no other user of this one."""
+        return peer[0] in self._peers and not self.is_of_another_user(here, peer)
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Passes on one connection, until either end closes it."""
+        async with asyncio.timeout(CONNECT_SECONDS):
+            connection = await self._store.connect()
+        from_store, to_store = await asyncio.open_connection(sock=connection)
+        sending = self.spawn(_pass_on(reader, to_store))
+        try:
+            while some := await from_store.read(CHUNK_BYTES):
+                self.recognize()  # The store has answered, so it is a client of torch's.
+                writer.write(some)
+                await writer.drain()
+        finally:
+            sending.cancel()
+            to_store.close()
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while some := await reader.read(CHUNK_BYTES):
+            writer.write(some)
+            await writer.drain()
+    writer.close()
+
+
+def listen(address: str) -> Doors:
+    """Opens the socket for torch's clients on ``address``, and the one for its store behind it.
+
+    Both have the same port: torch has one argument for the port that rank 0 serves, and for the one
+    that it connects to.
+    """
+    behind = "127.0.0.2" if address == network.LOOPBACK else network.LOOPBACK
+    for left in reversed(range(_TRIES)):
+        listener = network.listen(address)
+        try:
+            return Doors(listener, PrivateListener(behind, listener.getsockname()[1]))
+        except OSError:
+            listener.close()
+            if not left:
+                raise
+    raise AssertionError

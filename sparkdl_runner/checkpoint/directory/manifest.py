@@ -1,0 +1,137 @@
+"""The manifest: what a checkpoint holds, written last, as its commit.
+
+``step-N/attempt-A`` holds the states ``model``, ``optimizer`` and ``extra``, or ``sharded/``;
+``rng-R`` and ``rank-R.json`` of each rank; and ``manifest.json``. Readers trust only what the
+manifest lists; a directory without one is not a checkpoint. How a state is written is in
+``tensor_files``; in format version 1 it was what ``torch.save`` writes.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparkdl_runner.checkpoint.directory.sealed import BrokenSealError, seal, unseal
+from sparkdl_runner.checkpoint.directory.tensor_files import state_in
+from sparkdl_runner.foreign_file import ForeignFileError, build, is_inside
+
+MANIFEST = "manifest.json"
+MODEL, OPTIMIZER, EXTRA = "model", "optimizer", "extra"
+FORMAT_VERSION = 2
+_READABLE_VERSIONS = (1, FORMAT_VERSION)
+
+_NAME = re.compile(r"step-(0|[1-9][0-9]{0,17})/attempt-(0|[1-9][0-9]{0,17})")
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Name:
+    """The place of a checkpoint; ordered from the oldest to the newest."""
+
+    step: int
+    attempt: int
+
+    def __str__(self) -> str:
+        return f"step-{self.step}/attempt-{self.attempt}"
+
+    @classmethod
+    def parse(cls, text: str) -> Name | None:
+        """Reads ``step-N/attempt-A``; None if it is something else."""
+        found = _NAME.fullmatch(text)
+        return cls(step=int(found[1]), attempt=int(found[2])) if found else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileEntry:
+    """One file of a checkpoint."""
+
+    path: str
+    """Relative to the checkpoint's directory, with ``/`` between its parts."""
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """All that a checkpoint says of itself."""
+
+    step: int
+    epoch: int | None
+    attempt: int
+    world_size: int
+    created: str
+    """When, as ISO 8601 in UTC."""
+    sharded: bool
+    parameters: dict[str, dict[str, Any]]
+    """Shape and dtype of each tensor of the model, by name."""
+    optimizer_class: str | None
+    metrics: dict[str, float]
+    loader: Any
+    """The loader's ``state_dict``, or None."""
+    resumable: dict[str, Any]
+    """See :mod:`sparkdl_runner.hooks.resumable`."""
+    files: tuple[FileEntry, ...]
+    versions: dict[str, str] = field(default_factory=dict)
+    format_version: int = FORMAT_VERSION
+
+    @property
+    def name(self) -> Name:
+        """Where it belongs."""
+        return Name(step=self.step, attempt=self.attempt)
+
+    def entries(self, state: str) -> list[FileEntry]:
+        """The files of a state, the first one first; none if the checkpoint does not hold it."""
+        found = [entry for entry in self.files if state_in(entry.path) == state]
+        return sorted(found, key=lambda entry: "~" in entry.path)
+
+    def to_bytes(self) -> bytes:
+        """The content of ``manifest.json``."""
+        files = [dict(vars(entry)) for entry in self.files]
+        return seal({**vars(self), "files": files})
+
+    @classmethod
+    def from_bytes(cls, text: bytes) -> Manifest:
+        """Reads what ``to_bytes`` returned.
+
+        Raises:
+            BrokenSealError: It is damaged, or of another format version.
+        """
+        fields = unseal(text)
+        version = fields.get("format_version")
+        if version not in _READABLE_VERSIONS:
+            raise BrokenSealError(
+                f"it has format version {version!r}, and this version of sparkdl_runner reads "
+                f"versions up to {FORMAT_VERSION}"
+            )
+        try:
+            manifest = build(cls, {**fields, "files": read_entries(fields.get("files"))})
+            if not all("shape" in parameter for parameter in manifest.parameters.values()):
+                raise ForeignFileError("a parameter has no shape")
+        except ForeignFileError as error:
+            raise BrokenSealError(f"it lacks something, or has too much ({error})") from None
+        return manifest
+
+
+def rank_file(rank: int) -> str:
+    """Where a rank lists its own files, once they are written."""
+    return f"rank-{rank}.json"
+
+
+def generators_state(rank: int) -> str:
+    """What the states of a rank's random number generators are called."""
+    return f"rng-{rank}"
+
+
+def read_entries(entries: Any) -> tuple[FileEntry, ...]:
+    """File entries from JSON.
+
+    Raises:
+        ForeignFileError: They are none, or not of files in the checkpoint's directory.
+    """
+    if not isinstance(entries, list):
+        raise ForeignFileError("it has no list of files")
+    found = tuple(build(FileEntry, entry) for entry in entries)
+    for entry in found:
+        if not is_inside(entry.path) or entry.size_bytes < 0:
+            raise ForeignFileError(f"it lists {entry.path!r:.200}, which is no file in its folder")
+    return found

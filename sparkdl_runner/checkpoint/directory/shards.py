@@ -1,0 +1,97 @@
+"""Which parts of which tensors lie in which file, as JSON, and put together from all ranks.
+
+A shard is ``{"path", "key", "offsets", "sizes"}``: the tensor ``key`` in the file ``path`` is the
+block of the whole that begins at ``offsets``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sparkdl_runner.checkpoint.directory.sealed import BrokenSealError, unseal
+from sparkdl_runner.checkpoint.errors import CheckpointError
+from sparkdl_runner.foreign_file import ForeignFileError, build
+
+METADATA = "sharded/metadata.json"
+# Of all ranks' shards of all tensors there may be millions.
+MOST_BYTES = 1 << 30
+
+
+def shards_state(rank: int) -> str:
+    """What a rank's shards are called; see ``tensor_files``."""
+    return f"sharded/rank-{rank}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shard:
+    path: str
+    key: str
+    offsets: list[int]
+    sizes: list[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Tensor:
+    shape: list[int]
+    dtype: str
+    shards: list[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Metadata:
+    tensors: dict[str, Any]
+    values: dict[str, dict[str, str]]
+
+
+def metadata_of(content: bytes) -> dict[str, Any]:
+    """What ``merge`` returned, from its file.
+
+    Raises:
+        BrokenSealError: It is damaged, or is something else.
+    """
+    fields = unseal(content)
+    try:
+        for one in build(_Metadata, fields).tensors.values():
+            for shard in build(_Tensor, one).shards:
+                build(_Shard, shard)
+        if any(value.keys() != {"path", "key"} for value in fields["values"].values()):
+            raise ForeignFileError("a value has no place")
+    except ForeignFileError as error:
+        raise BrokenSealError(f"{METADATA} is none ({error})") from None
+    return fields
+
+
+def merge(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Puts together what all ranks wrote.
+
+    Args:
+        parts: Of each rank: ``{"tensors": {name: {"shape", "dtype", "shards"}}, "values":
+            {name: {"path", "key"}}}``.
+
+    Returns:
+        The same of all together, each shard once.
+
+    Raises:
+        CheckpointError: The shards of a tensor do not make up the whole.
+    """
+    tensors: dict[str, Any] = {}
+    values: dict[str, Any] = {}
+    for part in parts:
+        values.update(part.get("values", {}))
+        for name, mine in part.get("tensors", {}).items():
+            whole = tensors.setdefault(name, {**mine, "shards": []})
+            known = {tuple(shard["offsets"]) for shard in whole["shards"]}
+            whole["shards"] += [
+                shard for shard in mine["shards"] if tuple(shard["offsets"]) not in known
+            ]
+    for name, whole in tensors.items():
+        found = sum(math.prod(shard["sizes"]) for shard in whole["shards"])
+        if found != math.prod(whole["shape"]):
+            raise CheckpointError(
+                f"The ranks' shards of {name} hold {found:,} of its "
+                f"{math.prod(whole['shape']):,} elements: not all ranks saved the same model."
+            )
+    return {"tensors": tensors, "values": values}

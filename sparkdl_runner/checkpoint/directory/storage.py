@@ -1,0 +1,169 @@
+"""Where checkpoints are kept, as little as they need of it: whole new files, and lists of names.
+
+Nothing is overwritten, renamed, appended to or written out of order: object stores and Unity
+Catalog volumes cannot do all of that. Names are relative to the directory of checkpoints.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+
+from sparkdl_runner.checkpoint.directory.local_storage import LocalStorage
+from sparkdl_runner.filesystem import (
+    StorageOptions,
+    local_path,
+    normalize_url,
+    open_filesystem,
+    redact,
+)
+
+if TYPE_CHECKING:
+    from pyarrow import fs
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+# These make directories by themselves, and would keep one made by us as an empty object.
+_WITHOUT_DIRECTORIES = ("s3", "gcs", "abfs")
+
+
+class NewFile(Protocol):
+    """A file that is being written, from its beginning to its end."""
+
+    def write(self, data: Any, /) -> int:
+        """Writes all of a bytes-like object."""
+
+    def close(self) -> None:
+        """Returns once what was written would survive a crash of the host."""
+
+
+class Storage(Protocol):
+    """A directory of checkpoints."""
+
+    shown: str
+    """Its URL as it may be shown: without credentials."""
+    poll_seconds: float
+    """How often to look whether another rank's file is there."""
+
+    def names(self, directory: str = "") -> list[str]:
+        """The files below ``directory``, relative to the storage; none if it is not there."""
+
+    def exists(self, name: str) -> bool:
+        """Whether there is such a file."""
+
+    def create(self, name: str) -> NewFile:
+        """Begins a new file, with the directories above it; FileExistsError if there is one."""
+
+    def open(self, name: str) -> BinaryIO:
+        """Opens a file to be read from its beginning to its end."""
+
+    def local_file(self, name: str) -> str | None:
+        """The path of the file if this host sees it as a local one."""
+
+    def delete(self, name: str) -> None:
+        """Deletes a file; no error if there is none."""
+
+    def delete_directories(self, directory: str) -> None:
+        """Deletes a directory whose files are deleted, as far as that is needed and possible."""
+
+    def free_bytes(self) -> int | None:
+        """What can still be written, where that is known."""
+
+
+def directory_url(directory: str | os.PathLike[str]) -> str:
+    """The URL of the directory that a person named by a URL or a local path.
+
+    Raises:
+        TypeError: It is neither.
+        ValueError: It is no URL, or one that holds credentials.
+    """
+    if isinstance(directory, os.PathLike):
+        directory = os.fspath(directory)
+    if not isinstance(directory, str) or not directory:
+        raise TypeError(
+            f"The directory of checkpoints is {directory!r}; expected a URL or a path, as text."
+        )
+    if not _SCHEME.match(directory) and not directory.startswith(("/Volumes/", "/dbfs/")):
+        directory = f"file:{os.path.abspath(directory)}"
+    return normalize_url(directory)
+
+
+def open_storage(url: str, storage_options: StorageOptions | None = None) -> Storage:
+    """Opens the directory of checkpoints.
+
+    Args:
+        url: As ``directory_url`` returned it.
+        storage_options: As in :func:`~sparkdl_runner.filesystem.open_filesystem`.
+    """
+    path = local_path(url)
+    if path is not None:
+        is_mounted = url.startswith("dbfs:") or path.startswith("/dbfs/")
+        return LocalStorage(path, redact(url), poll_seconds=0.5 if is_mounted else 0.05)
+    filesystem, base = open_filesystem(url, storage_options)
+    return RemoteStorage(filesystem, base, redact(url))
+
+
+class RemoteStorage:
+    """A directory on a filesystem of ``pyarrow.fs``."""
+
+    poll_seconds = 0.5
+
+    def __init__(self, filesystem: fs.FileSystem, base: str, shown: str) -> None:
+        self._filesystem = filesystem
+        self._base = base.rstrip("/")
+        self.shown = shown
+
+    def names(self, directory: str = "") -> list[str]:
+        from pyarrow import fs
+
+        where = self._path(directory) if directory else self._base
+        selector = fs.FileSelector(where, recursive=True, allow_not_found=True)
+        found: Iterable[fs.FileInfo] = self._filesystem.get_file_info(selector)
+        base = self._base.strip("/")
+        return [
+            info.path.strip("/")[len(base) + 1 :]
+            for info in found
+            if info.type == fs.FileType.File and not info.path.endswith("/")
+        ]
+
+    def exists(self, name: str) -> bool:
+        from pyarrow import fs
+
+        return bool(self._filesystem.get_file_info(self._path(name)).type == fs.FileType.File)
+
+    def create(self, name: str) -> NewFile:
+        if self.exists(name):
+            raise FileExistsError(f"{self.shown}/{name} is there already.")
+        if self._filesystem.type_name not in _WITHOUT_DIRECTORIES:
+            self._filesystem.create_dir(self._path(name).rpartition("/")[0], recursive=True)
+        stream: NewFile = self._filesystem.open_output_stream(self._path(name))
+        return stream
+
+    def open(self, name: str) -> BinaryIO:
+        stream: BinaryIO = self._filesystem.open_input_stream(self._path(name))
+        return stream
+
+    def local_file(self, name: str) -> str | None:
+        return None
+
+    def delete(self, name: str) -> None:
+        try:
+            self._filesystem.delete_file(self._path(name))
+        except FileNotFoundError:
+            pass
+
+    def delete_directories(self, directory: str) -> None:
+        above = directory.rpartition("/")[0]
+        for path in (directory, above):
+            try:
+                if path and not self.names(path):
+                    self._filesystem.delete_dir(self._path(path))
+            except OSError:
+                pass  # Where directories are only a way to see names, there is nothing to delete.
+
+    def free_bytes(self) -> int | None:
+        return None
+
+    def _path(self, name: str) -> str:
+        return f"{self._base}/{name}"

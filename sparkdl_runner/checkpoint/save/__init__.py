@@ -1,0 +1,4 @@
+"""From a step of the training to a committed checkpoint, beside the training.
+
+Imported by the manager.
+"""

@@ -1,0 +1,76 @@
+"""The ``sparkdl-runner`` command; each of its commands is imported only when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+import sparkdl_runner
+from sparkdl_runner.cli.command_line import Parser, guarded
+from sparkdl_runner.cli.nearest import did_you_mean
+from sparkdl_runner.errors import ConfigError, LaunchError
+
+# What a job imports at once, and the extra jobs brings; what it lacks later, it says itself.
+_JOBS_NEED = {"pydantic", "yaml"}
+
+# By name: the module whose add_parser(subparsers) sets it up, and one line of help. What doctor
+# needs is always there; other commands may lack what they need.
+_COMMANDS = {
+    "doctor": ("doctor.command", "say what would keep a run from working here, and what to do"),
+    "run": ("jobs.run_function", "run a function as ranks: run module:function --np 2"),
+    "convert": ("jobs.convert", "convert a table or files, for every rank to read its shard"),
+    "train": ("jobs.train", "run a training that a configuration describes, in one MLflow run"),
+    "score": ("jobs.score", "apply a model of MLflow's to a table"),
+    "tune": ("jobs.tune", "search for good hyperparameters, each trial a training"),
+    "checkpoints": ("checkpoint.command", "list or verify checkpoints"),
+    "build-horovod": ("build_horovod", "build Horovod for the torch that is installed"),
+}
+
+
+def command(argv: Sequence[str] | None = None) -> None:
+    """The entry point of the installed command.
+
+    Databricks calls it for a wheel's task and passes over what it returns, so a failure has to be
+    raised.
+    """
+    if code := main(argv):
+        sys.exit(code)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command and returns its exit code."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    chosen = next((word for word in argv if not word.startswith("-")), "")
+    return guarded(f"sparkdl-runner {chosen}".strip(), lambda: _run(argv, chosen))
+
+
+def _run(argv: Sequence[str], chosen: str) -> int | None:
+    if chosen and chosen not in _COMMANDS:
+        raise ConfigError(f"there is no command {chosen!r}{did_you_mean(chosen, _COMMANDS)}")
+    parser = Parser(
+        prog="sparkdl-runner", description="Distributed training on Spark, from the command line."
+    )
+    parser.add_argument("--version", action="version", version=sparkdl_runner.__version__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, (module, summary) in _COMMANDS.items():
+        if name == chosen:
+            _import(name, module).add_parser(commands)
+        else:
+            commands.add_parser(name, help=summary)
+    arguments = parser.parse_args(argv)
+    return arguments.run(arguments)  # type: ignore[no-any-return]
+
+
+def _import(command: str, module: str) -> ModuleType:
+    try:
+        return importlib.import_module(f"sparkdl_runner.{module}")
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in _JOBS_NEED:
+            raise
+        raise LaunchError(
+            f"{command} needs {missing}, which is not installed here: run pip install "
+            "'sparkdl-runner[jobs]'."
+        ) from None

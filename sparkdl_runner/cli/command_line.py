@@ -1,0 +1,135 @@
+"""A command as a process: its flags, its exit code, and a clean end when it is asked to stop.
+
+It needs nothing but this package, so that a command that says what is missing can run without it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+from sparkdl_runner.cli.nearest import nearest
+from sparkdl_runner.errors import ConfigError, LaunchError, RunnerError
+
+DONE = 0
+FAILED = 1
+BAD_CONFIG = 2
+INTERRUPTED = 128 + signal.SIGINT
+TERMINATED = 128 + signal.SIGTERM
+
+EXIT_CODES = """
+exit codes:
+  0    done
+  1    it was begun and failed
+  2    the configuration cannot work; no rank was started
+  130  interrupted (SIGINT)
+  143  asked to end (SIGTERM); nothing is left running
+"""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: to all that holds something, the same as Ctrl-C."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Reads flags; what is wrong with them is one sentence with what was probably meant."""
+
+    pairs_flag = ""
+    """The flag by which arguments of a person's own function are given, if there is one."""
+
+    def __init__(self, **settings: Any) -> None:
+        # The beginning of a flag may be that of another one in the next release.
+        super().__init__(**{**settings, "allow_abbrev": False})
+
+    def error(self, message: str) -> NoReturn:
+        """Raises instead of ending the process."""
+        ends = message.endswith((".", "?"))
+        raise ConfigError(message if ends else f"{message}; --help lists the flags.")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's, and says which flag an unknown one was probably meant to be.
+
+        Of a command that has others below it, each reads its own.
+        """
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"there is no {unknown[0]}{self._meant(unknown[0].partition('=')[0])}")
+        return found, unknown
+
+    def _meant(self, given: str) -> str:
+        flags = self._flags()
+        longer = [flag for flag in flags if len(given) > len("--") and flag.startswith(given)]
+        near = f"; did you mean {longer[0]!r}?" if longer else nearest(given, flags)
+        if near == "." and self.pairs_flag and given.startswith("--"):
+            name = given.removeprefix("--").replace("-", "_")
+            return f"; an argument of the function is given by {self.pairs_flag} {name}=…"
+        return near
+
+    def _flags(self) -> list[str]:
+        """All flags, also those of sub-commands."""
+        found = [flag for flag in self._option_string_actions if flag.startswith("--")]
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for parser in action.choices.values():
+                    found += parser._flags()
+        return found
+
+
+def guarded(name: str, action: Callable[[], int | None]) -> int:
+    """Does something as a process would, and returns its exit code.
+
+    What a person can mend is one sentence on the standard error stream; what is a defect, of this
+    package or of another, keeps its traceback.
+    """
+    try:
+        with _terminable():
+            return action() or DONE
+    except ConfigError as error:
+        return _say(name, error, BAD_CONFIG)
+    except LaunchError as error:
+        # Nothing was started: too few slots, a server that does not answer, a missing backend.
+        return _say(name, error, BAD_CONFIG)
+    except RunnerError as error:
+        return _say(name, error, FAILED)
+    except Terminated:
+        return _say(name, "asked to end by SIGTERM; all ranks are gone.", TERMINATED)
+    except KeyboardInterrupt:
+        return _say(name, "interrupted; all ranks are gone.", INTERRUPTED)
+
+
+def _say(name: str, what: object, code: int) -> int:
+    print(f"{name}: {what}", file=sys.stderr, flush=True)
+    return code
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """While it lasts, SIGTERM ends what runs as Ctrl-C does; the first one only."""
+
+    def end(signum: int, frame: object) -> NoReturn:
+        # A second one must not tear up what cleans up after the first.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise Terminated
+
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        threading.Thread(target=_end_with_parent, name="sparkdl-parent", daemon=True).start()
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _end_with_parent() -> None:
+    """Ends this process when spark-submit is gone, which gets the signals meant for it."""
+    parent = os.getppid()
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,185 @@
+"""Gathers the rows of several steps at once, and cuts them into batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from sparkdl_runner.data.decode.arrays import Array, lists
+from sparkdl_runner.data.decode.columns import DenseColumn, Layout, VariableColumn
+from sparkdl_runner.data.order.plan import IntArray, Order, Tail
+from sparkdl_runner.data.read.arena import Arena, Empty
+from sparkdl_runner.data.read.blocks import BlockLoader, LoadedBlock
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Chunk:
+    """The rows of some steps in a row.
+
+    Attributes:
+        epoch: Their epoch.
+        step: The first of the steps.
+        bounds: int64 ``[steps + 1]``; the batch of step i is rows ``bounds[i]`` up to, not
+            including, ``bounds[i + 1]``.
+        dense: ``[rows, *shape]`` by name.
+        variable: Arrow arrays ``[rows]`` by name.
+        row_mask: Bool ``[rows]``, which rows are real; None where all are.
+    """
+
+    epoch: int
+    step: int
+    bounds: IntArray
+    dense: Mapping[str, Array]
+    variable: Mapping[str, pa.Array]
+    row_mask: npt.NDArray[np.bool_] | None
+
+    def variable_batch(self, index: int, layout: Layout) -> dict[str, Any]:
+        """Entries of one batch whose rows differ in length.
+
+        Returns:
+            By name: a list of ``str`` or ``bytes``, or of lists of them, or NumPy values
+            ``[total]`` and, under ``<name>_offsets``, int64 ``[batch + 1]``.
+        """
+        begin, end = int(self.bounds[index]), int(self.bounds[index + 1])
+        result: dict[str, Any] = {}
+        for column in layout.columns:
+            if isinstance(column, DenseColumn):
+                continue
+            array = self.variable[column.name].slice(begin, end - begin)
+            if column.kind == "ragged" and column.leaf is not None:
+                offsets, values = lists(array)
+                numbers = column.leaf.numbers(values, column.fill)
+                result[column.name] = numbers if numbers.flags.writeable else numbers.copy()
+                result[f"{column.name}_offsets"] = offsets
+            else:
+                nothing = "" if column.kind == "text" else b""
+                rows = array.to_pylist()
+                if column.has_nulls:
+                    rows = _without_nulls(rows, nothing, column.depth + 1)
+                result[column.name] = rows
+        return result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunker:
+    """Makes the chunks of one rank."""
+
+    order: Order
+    layout: Layout
+    lanes: Sequence[int]
+    tail: Tail
+    arena: Arena
+    blocks: BlockLoader
+    chunk_steps: int
+
+    def chunks(
+        self, *, epoch: int, step: int, end_epoch: int | None, empty: Empty
+    ) -> Iterator[Chunk]:
+        """Yields chunks from one step on, through the epochs up to ``end_epoch``."""
+        steps = self.order.steps(self.tail)
+        if steps == 0:
+            return
+        lane_batch = self.order.lane_batch
+        self.blocks.start(
+            epoch=epoch,
+            position=step * lane_batch,
+            end_epoch=end_epoch,
+            lane_end=steps * lane_batch,
+        )
+        while end_epoch is None or epoch < end_epoch:
+            while step < steps:
+                count = min(self.chunk_steps, steps - step)
+                self.blocks.load(epoch, (step + count) * lane_batch)
+                yield self._chunk(epoch, step, count, empty)
+                step += count
+                self.blocks.release(epoch, step * lane_batch)
+                self.blocks.load(epoch, step * lane_batch)
+            epoch, step = epoch + 1, 0
+            self.blocks.release(epoch, 0)
+
+    def _chunk(self, epoch: int, step: int, count: int, empty: Empty) -> Chunk:
+        lane_rows = self.order.lane_rows
+        lane_batch = self.order.lane_batch
+        begin = step * lane_batch
+        # index[i, l] holds what step i takes from the rank's lane l; -1 where the lane has ended.
+        index = np.full((count, len(self.lanes), lane_batch), -1, dtype=np.int64)
+        used: list[list[LoadedBlock]] = []
+        for column, lane in enumerate(self.lanes):
+            end = min(begin + count * lane_batch, int(lane_rows[lane]))
+            blocks = self.blocks.blocks_of(epoch, lane, begin, end)
+            used.append(blocks)
+            places = [loaded.place[_part(loaded, begin, end)] for loaded in blocks]
+            if places:
+                rows = np.full(count * lane_batch, -1, dtype=np.int64)
+                rows[: end - begin] = np.concatenate(places)
+                index[:, column] = rows.reshape(count, lane_batch)
+        flat = index.ravel()
+        real = flat >= 0
+        bounds = np.arange(count + 1) * (len(self.lanes) * lane_batch)
+        row_mask = None
+        if self.tail == "pad":
+            row_mask = real
+        elif not real.all():
+            bounds = np.concatenate([[0], np.cumsum(real)])[bounds]
+            flat = flat[real]
+        dense = self.arena.gather(np.maximum(flat, 0), empty)
+        if row_mask is not None and not row_mask.all():
+            for values in dense.values():
+                values[~row_mask] = 0
+        variable = {
+            column.name: self._interleave(column, used, begin, count, lane_rows)
+            for column in self.layout.columns
+            if not isinstance(column, DenseColumn)
+        }
+        return Chunk(
+            epoch=epoch, step=step, bounds=bounds, dense=dense, variable=variable, row_mask=row_mask
+        )
+
+    def _interleave(
+        self,
+        variable: VariableColumn,
+        used: list[list[LoadedBlock]],
+        begin: int,
+        count: int,
+        lane_rows: IntArray,
+    ) -> pa.Array:
+        """Rows of variable length: first each lane's, then in the order of the steps."""
+        lane_batch = self.order.lane_batch
+        parts: list[pa.Array] = []
+        index = np.full((count, len(self.lanes), lane_batch), -1, dtype=np.int64)
+        taken = 0
+        for column, lane in enumerate(self.lanes):
+            end = min(begin + count * lane_batch, int(lane_rows[lane]))
+            for loaded in used[column]:
+                segments = pa.concat_arrays(
+                    [part for segment in loaded.variable[variable.name] for part in segment]
+                )
+                parts.append(segments.take(pa.array(loaded.order[_part(loaded, begin, end)])))
+            rows = np.full(count * lane_batch, -1, dtype=np.int64)
+            length = max(0, end - begin)
+            rows[:length] = np.arange(taken, taken + length)
+            index[:, column] = rows.reshape(count, lane_batch)
+            taken += length
+        flat = index.ravel()
+        if self.tail != "pad":
+            flat = flat[flat >= 0]
+        whole = pa.concat_arrays([pa.array([], variable.arrow_type), *parts])
+        return whole.take(pa.array(flat, mask=flat < 0))
+
+
+def _without_nulls(value: Any, nothing: str | bytes, depth: int) -> Any:
+    """Lists ``depth`` deep, with empty ones, and empty texts or bytes, in place of nulls."""
+    if depth == 0:
+        return nothing if value is None else value
+    return [_without_nulls(inner, nothing, depth - 1) for inner in value or ()]
+
+
+def _part(loaded: LoadedBlock, begin: int, end: int) -> slice:
+    """Which entries of a block's order are positions ``begin`` to ``end`` of its lane."""
+    start = loaded.block.position
+    return slice(max(begin, start) - start, min(end, start + loaded.block.rows) - start)

@@ -1,0 +1,149 @@
+"""Where batches go: plain memory, or a GPU by way of a ring of pinned memory.
+
+For a GPU, rows are gathered straight into pinned memory, which is reused in turn, and copied on a
+stream of its own while the step before still computes. The step's stream waits for the copy, the
+host never does, except for a ring slot that is still being copied from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from sparkdl_runner.data.decode.arrays import Array
+
+
+class HostMemory:
+    """Batches in ordinary memory, new for every chunk: the caller may keep them."""
+
+    def begin(self) -> None:
+        """Called before a chunk is gathered."""
+
+    def empty(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Memory for one array of the chunk."""
+        return np.empty(shape, dtype=dtype)
+
+    def side_stream(self) -> AbstractContextManager[Any]:
+        """Where a transform runs: apart from the caller's step, on a GPU."""
+        return nullcontext()
+
+    def send(self, batches: Sequence[dict[str, Any]]) -> Any:
+        """Takes the chunk's batches to where they are used; returns what ``receive`` needs."""
+        return None
+
+    def receive(self, batch: Mapping[str, Any], ticket: Any) -> None:
+        """Called in the caller's thread before it gets a batch."""
+
+
+@dataclass(kw_only=True)
+class _Slot:
+    pinned: dict[str, torch.Tensor] = field(default_factory=dict)
+    copied: torch.cuda.Event | None = None
+
+
+class PinnedRing:
+    """Batches on a GPU.
+
+    Args:
+        device: A CUDA device. With a CPU the ring works the same, of ordinary memory and without
+            streams: what its tests use.
+        slots: Chunks in flight: one that is gathered, one that is copied, and spare.
+    """
+
+    def __init__(self, device: torch.device, *, slots: int = 3) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._slots = [_Slot() for _ in range(slots)]
+        self._turn = -1
+
+    def begin(self) -> None:
+        """Takes the next slot, once nothing is copied from it any more."""
+        if self._stream is not None:
+            torch.cuda.set_device(self._device)  # of this thread; pinning would open GPU 0 else
+        self._turn = (self._turn + 1) % len(self._slots)
+        copied = self._slots[self._turn].copied
+        if copied is not None:
+            copied.synchronize()
+
+    def empty(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Pinned memory of the slot, which grows to the largest chunk and then stays."""
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        slot = self._slots[self._turn]
+        memory = slot.pinned.get(name)
+        if memory is None or memory.numel() < size:
+            pin = self._stream is not None
+            memory = slot.pinned[name] = torch.empty(size, dtype=torch.uint8, pin_memory=pin)
+        array: Array = memory.numpy()[:size].view(dtype).reshape(shape)
+        return array
+
+    def side_stream(self) -> AbstractContextManager[Any]:
+        """Makes the ring's stream the current one, so that its ticket covers a transform, too."""
+        stream: AbstractContextManager[Any] = torch.cuda.stream(self._stream)
+        return stream
+
+    def send(self, batches: Sequence[dict[str, Any]]) -> torch.cuda.Event | None:
+        """Starts copying every tensor of the batches, which are changed in place."""
+        with torch.cuda.stream(self._stream):
+            for batch in batches:
+                for name, value in batch.items():
+                    if isinstance(value, torch.Tensor):
+                        batch[name] = self._copy(value)
+            if self._stream is None:
+                return None
+            copied = torch.cuda.Event()
+            copied.record(self._stream)
+        self._slots[self._turn].copied = copied
+        return copied
+
+    def _copy(self, value: torch.Tensor) -> torch.Tensor:
+        if self._stream is None:
+            return value.clone()
+        if value.device == self._device:  # sent before, or made there by a transform
+            return value
+        source = value if value.is_pinned() else value.pin_memory()
+        return source.to(self._device, non_blocking=True)
+
+    def receive(self, batch: Mapping[str, Any], ticket: torch.cuda.Event | None) -> None:
+        """Makes the caller's stream wait for the copy, and tells the allocator who uses it."""
+        if ticket is None:
+            return
+        stream = torch.cuda.current_stream(self._device)
+        stream.wait_event(ticket)
+        for value in batch.values():
+            if isinstance(value, torch.Tensor) and value.is_cuda:
+                value.record_stream(stream)
+
+
+Memory = HostMemory | PinnedRing
+
+
+def memory_for(device: torch.device | str | None) -> Memory:
+    """The memory that batches for a device need.
+
+    Raises:
+        ValueError: The device is neither a CPU nor a CUDA GPU, or there is no such GPU.
+    """
+    if device is None:
+        return HostMemory()
+    try:
+        wanted = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"device={device!r} is no torch device: {error}") from error
+    if wanted.type == "cpu":
+        return HostMemory()
+    if wanted.type != "cuda":
+        raise ValueError(f"device={device!r}: batches go to 'cpu' or 'cuda'.")
+    if not torch.cuda.is_available():
+        raise ValueError(
+            f"device={device!r}, and torch {torch.__version__} sees no GPU here. Leave device out, "
+            "or run where torch.cuda.is_available()."
+        )
+    index = torch.cuda.current_device() if wanted.index is None else wanted.index
+    if index >= torch.cuda.device_count():
+        raise ValueError(f"device={device!r}: there are {torch.cuda.device_count()} GPUs here.")
+    return PinnedRing(torch.device("cuda", index))

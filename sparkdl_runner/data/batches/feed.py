@@ -1,0 +1,157 @@
+"""Makes batches in a thread of its own, a little ahead of the step that uses them."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from sparkdl_runner.data.batches.chunks import Chunk, Chunker
+from sparkdl_runner.data.batches.device import Memory
+from sparkdl_runner.data.decode.columns import ROW_MASK, DenseColumn
+from sparkdl_runner.data.order.state import Position
+
+Batch = dict[str, Any]
+Transform = Callable[[Batch], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Delivery:
+    """Batches of one chunk, and what the caller's stream has to wait for."""
+
+    epoch: int
+    step: int
+    batches: list[Batch]
+    ticket: Any
+
+
+class Feed:
+    """One pass over some epochs.
+
+    Args:
+        chunker: Makes the chunks.
+        memory: Where batches go.
+        transform: Applied to each batch, before it goes to a device.
+        start: Where to begin.
+        end_epoch: The epoch not to enter any more; None for no end.
+    """
+
+    def __init__(
+        self,
+        *,
+        chunker: Chunker,
+        memory: Memory,
+        transform: Transform | None,
+        start: Position,
+        end_epoch: int | None,
+    ) -> None:
+        self._chunker = chunker
+        self._memory = memory
+        self._transform = transform
+        self._start = start
+        self._end_epoch = end_epoch
+        self._stopping = threading.Event()
+        # One chunk waits for the caller while the next one is made; the budget counts on it.
+        self._queue: queue.Queue[_Delivery | BaseException | None] = queue.Queue(1)
+        self._thread = threading.Thread(target=self._run, name="sparkdl-feed", daemon=True)
+
+    def batches(self) -> Iterator[tuple[int, int, Batch]]:
+        """Yields epoch, step and batch."""
+        self._thread.start()
+        try:
+            while True:
+                item = self._queue.get()
+                if item is None:
+                    return
+                if isinstance(item, BaseException):
+                    raise item
+                for offset, batch in enumerate(item.batches):
+                    self._memory.receive(batch, item.ticket)
+                    yield item.epoch, item.step + offset, batch
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """Ends the thread; its reads are over when this returns."""
+        self._stopping.set()
+        while self._thread.is_alive():
+            try:  # make room, in case the thread waits to put something
+                self._queue.get_nowait()
+            except queue.Empty:
+                self._thread.join(0.01)
+
+    def _run(self) -> None:
+        try:
+            self._memory.begin()
+            chunks = self._chunker.chunks(
+                epoch=self._start.epoch,
+                step=self._start.step,
+                end_epoch=self._end_epoch,
+                empty=self._memory.empty,
+            )
+            for chunk in chunks:
+                if not self._put(self._deliver(chunk)):
+                    return
+                self._memory.begin()
+            self._put(None)
+        except BaseException as error:
+            self._put(error)
+        finally:
+            self._chunker.blocks.stop()
+
+    def _put(self, item: _Delivery | BaseException | None) -> bool:
+        while not self._stopping.is_set():
+            try:
+                self._queue.put(item, timeout=0.1)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+    def _deliver(self, chunk: Chunk) -> _Delivery:
+        whole = {name: torch.from_numpy(array) for name, array in chunk.dense.items()}
+        if chunk.row_mask is not None:
+            whole[ROW_MASK] = torch.from_numpy(chunk.row_mask)
+        ticket = None
+        if self._transform is None:
+            ticket = self._memory.send([whole])
+        batches = _split(whole, chunk)
+        layout = self._chunker.layout
+        if not all(isinstance(column, DenseColumn) for column in layout.columns):
+            for index, batch in enumerate(batches):
+                for name, value in chunk.variable_batch(index, layout).items():
+                    batch[name] = (
+                        torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+                    )
+            if self._transform is None:
+                ticket = self._memory.send(batches)
+        if self._transform is not None:
+            with self._memory.side_stream():
+                batches = [_transformed(self._transform, batch) for batch in batches]
+                ticket = self._memory.send(batches)
+        return _Delivery(epoch=chunk.epoch, step=chunk.step, batches=batches, ticket=ticket)
+
+
+def _transformed(transform: Transform, batch: Batch) -> Batch:
+    result = transform(batch)
+    if not isinstance(result, Mapping):
+        raise TypeError(
+            f"transform returned a {type(result).__name__}; expected a dict of tensors, as it was "
+            "given."
+        )
+    return dict(result)
+
+
+def _split(whole: Mapping[str, torch.Tensor], chunk: Chunk) -> list[Batch]:
+    """Cuts a chunk's tensors into its batches: views, not copies."""
+    sizes = np.diff(chunk.bounds).tolist()
+    names = list(whole)
+    columns = [whole[name].split(sizes) for name in names]
+    if not names:
+        return [{} for _ in sizes]
+    return [dict(zip(names, parts, strict=True)) for parts in zip(*columns, strict=True)]

@@ -1,0 +1,242 @@
+"""How a conversion takes the place of an earlier one: by its manifest alone; no folder is moved.
+
+Each conversion that stays has a sub folder of its own below the folder that a person named::
+
+    orders/_manifest.json            the commit: lists _conversion-B/files/part-0.parquet
+    orders/_conversion-B/files/part-0.parquet
+    orders/_conversion-A/…           what another one left, which nobody reads
+
+Files are written, then checked, then the manifest is replaced, then what the earlier manifest
+listed is deleted. The underscore makes Spark, Arrow and petastorm pass over the sub folders when
+they list the folder, so that no reader mixes two of them. While a sub folder is being written, it
+has a marker that says by whom: only what nobody writes any more is deleted.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict
+
+from pyarrow import fs
+
+from sparkdl_runner.data.convert.commit import ConversionError, list_parquet
+from sparkdl_runner.data.dataset.leftovers import MARKER_NAME, Owner
+from sparkdl_runner.data.dataset.manifest import MANIFEST_NAME, MOST_BYTES, Manifest
+from sparkdl_runner.data.errors import DatasetError, NoManifestError
+from sparkdl_runner.foreign_file import ForeignFileError, read_small
+
+SUBFOLDER_PREFIX = "_conversion-"
+
+_log = logging.getLogger(__name__)
+
+
+def replace(
+    filesystem: fs.FileSystem,
+    folder: str,
+    application_id: str,
+    write: Callable[[str], Manifest],
+) -> Manifest:
+    """Has a new conversion written, and lets it take the place of what the folder holds, if any.
+
+    Args:
+        filesystem: Where the folder is.
+        folder: Made if need be.
+        application_id: Says in the marker who writes.
+        write: Writes files into the sub folder of this name, such as ``"a/b/"``, which it makes;
+            checks them; and returns a manifest whose paths are relative to the folder. It
+            raises if anything is wrong, and then the folder is as it was.
+
+    Returns:
+        The manifest, which is in place.
+    """
+    earlier = _read_earlier(filesystem, folder)
+    remove_abandoned(filesystem, folder)
+    name = f"{SUBFOLDER_PREFIX}{time.strftime('%Y%m%d%H%M%S')}-{uuid.uuid4()}"
+    try:
+        _begin(filesystem, folder, name, application_id)
+        manifest = write(f"{name}/files/")
+        # In a thread, where no signal's exception can end it half-way: what was opened for writing
+        # on an object store is put there when it is closed, whole or not.
+        with ThreadPoolExecutor(1, "sparkdl-manifest") as thread:
+            in_place = thread.submit(_put_in_place, filesystem, folder, name, manifest)
+        try:
+            in_place.result()
+        except OSError as error:
+            raise ConversionError(f"Cannot write {folder}/{MANIFEST_NAME}: {error}.") from error
+    except BaseException:
+        _give_up(filesystem, folder, name, earlier)
+        raise
+    _finish(filesystem, folder, name)
+    return manifest
+
+
+def _begin(filesystem: fs.FileSystem, folder: str, name: str, application_id: str) -> None:
+    """Makes the sub folder, marked as being written by this process."""
+    marker = json.dumps(asdict(Owner.this_process(name, application_id))).encode()
+    try:
+        try:
+            _mark(filesystem, f"{folder}/{name}", marker)
+        except FileNotFoundError:  # Who overwrites at the same time took it for abandoned.
+            _mark(filesystem, f"{folder}/{name}", marker)
+    except OSError as error:
+        raise ConversionError(
+            f"Cannot write to {folder} ({error}): make it writable, or choose another place."
+        ) from error
+
+
+def _mark(filesystem: fs.FileSystem, folder: str, marker: bytes) -> None:
+    filesystem.create_dir(folder, recursive=True)
+    with filesystem.open_output_stream(f"{folder}/{MARKER_NAME}") as stream:
+        stream.write(marker)
+
+
+def _read_earlier(filesystem: fs.FileSystem, folder: str) -> bytes | None:
+    """The manifest that is to be replaced, as it is, or None; says so if it is torn."""
+    try:
+        earlier = read_small(filesystem, f"{folder}/{MANIFEST_NAME}", MOST_BYTES)
+    except FileNotFoundError:
+        return None
+    except (OSError, ForeignFileError) as error:
+        raise ConversionError(f"Cannot read {folder}/{MANIFEST_NAME}: {error}.") from error
+    try:
+        Manifest.read(filesystem, folder)
+    except DatasetError as error:
+        _log.warning(
+            "The conversion in %s cannot be read, perhaps since an earlier overwrite was ended "
+            "while it replaced the manifest; this one writes it anew. (%s)",
+            folder,
+            error,
+        )
+    return earlier
+
+
+def _put_in_place(filesystem: fs.FileSystem, folder: str, name: str, manifest: Manifest) -> None:
+    """Replaces the folder's manifest: from here on, it holds the new conversion."""
+    if isinstance(filesystem, fs.LocalFileSystem):
+        beside = f"{folder}/{name}/{MANIFEST_NAME}"
+        manifest.write(filesystem, f"{folder}/{name}")
+        try:
+            filesystem.move(beside, f"{folder}/{MANIFEST_NAME}")
+            return
+        except OSError:  # A mounted object store need not be able to.
+            with suppress(OSError):
+                filesystem.delete_file(beside)
+    manifest.write(filesystem, folder)
+
+
+def _finish(filesystem: fs.FileSystem, folder: str, name: str) -> None:
+    """Deletes what the new conversion has replaced. It is in place already, so this only warns."""
+    try:
+        filesystem.delete_file(f"{folder}/{name}/{MARKER_NAME}")
+        remove_abandoned(filesystem, folder)
+        _remove_flat(filesystem, folder)
+    except (OSError, DatasetError) as error:
+        _log.warning(
+            "The new conversion is in %s; not all of the earlier one could be deleted, which the "
+            "next overwrite does: %s",
+            folder,
+            error,
+        )
+
+
+def _give_up(filesystem: fs.FileSystem, folder: str, name: str, earlier: bytes | None) -> None:
+    """After a failure: deletes the new sub folder, and sees that the earlier manifest is there.
+
+    If the new manifest is in place already, since it was too late to stop, all is left as it is.
+    """
+    try:
+        try:
+            if name in _subfolders_of(Manifest.read(filesystem, folder)):
+                return
+        except DatasetError:  # There is none, or it was being written in place.
+            if earlier is not None:
+                with filesystem.open_output_stream(f"{folder}/{MANIFEST_NAME}") as stream:
+                    stream.write(earlier)
+            elif filesystem.get_file_info(f"{folder}/{MANIFEST_NAME}").type == fs.FileType.File:
+                filesystem.delete_file(f"{folder}/{MANIFEST_NAME}")
+        if filesystem.get_file_info(f"{folder}/{name}").type != fs.FileType.NotFound:
+            filesystem.delete_dir(f"{folder}/{name}")
+        found = filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+        if earlier is not None:
+            _log.warning("The earlier conversion in %s is as it was.", folder)
+        elif not found and filesystem.get_file_info(folder).type != fs.FileType.NotFound:
+            filesystem.delete_dir(folder)
+    except Exception as error:
+        _log.warning("Cannot delete the unfinished conversion %s/%s: %s", folder, name, error)
+
+
+def remove_abandoned(filesystem: fs.FileSystem, folder: str) -> None:
+    """Deletes the sub folders that the manifest does not list and that nobody writes any more."""
+    found = filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+    writers = {
+        one: _writer_of(filesystem, one.path)
+        for one in found
+        if one.type == fs.FileType.Directory and one.base_name.startswith(SUBFOLDER_PREFIX)
+    }
+    # After looking for markers, since another process that commits takes its marker away last.
+    try:
+        kept = _subfolders_of(Manifest.read(filesystem, folder))
+    except NoManifestError:
+        kept = set()
+    except DatasetError:
+        return  # Torn: it cannot say which of them was the earlier conversion.
+    for one, writer in writers.items():
+        if one.base_name in kept:
+            continue
+        if writer is not None:
+            if writer:
+                _log.warning(
+                    "%s is being written by %s, or was left when that was killed: delete it if "
+                    "nothing is being converted to there. No training reads it.",
+                    one.path,
+                    writer,
+                )
+            continue
+        if _writer_of(filesystem, one.path) is not None:
+            continue  # It was just beginning.
+        try:
+            filesystem.delete_dir(one.path)
+        except OSError as error:
+            _log.warning("Cannot delete %s, which nobody reads: %s", one.path, error)
+
+
+def _remove_flat(filesystem: fs.FileSystem, folder: str) -> None:
+    """Deletes replaced files in the folder itself, where a temporary conversion has its own."""
+    listed = {file.path for file in Manifest.read(filesystem, folder).files}
+    names = [name for name in list_parquet(filesystem, folder) if "/" not in name]
+    replaced = [name for name in names if name not in listed]
+    if listed & set(names):
+        return
+    there = {one.base_name for one in filesystem.get_file_info(fs.FileSelector(folder))}
+    for name in ("_SUCCESS", *replaced):
+        for one in (f".{name}.crc", name):  # What names the other goes last.
+            if one in there:
+                filesystem.delete_file(f"{folder}/{one}")
+
+
+def _subfolders_of(manifest: Manifest) -> set[str]:
+    return {file.path.partition("/")[0] for file in manifest.files}
+
+
+def _writer_of(filesystem: fs.FileSystem, path: str) -> str | None:
+    """Who may still be writing a sub folder.
+
+    Returns:
+        Words for a process of which it cannot be known here; ``""`` for one that is at it; None if
+        nobody writes there any more.
+    """
+    try:
+        owner = Owner.of_directory(filesystem, path)
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None  # It is in place, or was ended before it had begun: the marker is torn.
+    except (OSError, ValueError):
+        return "another process"
+    if not owner.is_on_this_machine():
+        return f"a process on {owner.hostname}"
+    return None if owner.is_gone() else ""

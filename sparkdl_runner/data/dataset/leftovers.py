@@ -1,0 +1,232 @@
+"""Directories that say who made them, so that what a crash leaves behind can be removed safely.
+
+Every process that converts makes one directory below the parent cache directory, with a marker
+file written first. The directory goes at exit; if the process is killed, a later sweep finds the
+marker and removes the directory once it is certain that its maker is gone. What has no marker, or
+a marker that names another directory, was not made here and is never touched.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+import socket
+import time
+import uuid
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pyarrow import fs
+
+from sparkdl_runner.data.dataset.place import directory_url, running_session
+from sparkdl_runner.filesystem import (
+    StorageOptions,
+    join_url,
+    local_path,
+    normalize_url,
+    open_filesystem,
+    redact,
+)
+from sparkdl_runner.foreign_file import build, parse_json, read_small
+
+MARKER_NAME = "_sparkdl_runner.json"
+PREFIX = "sparkdl_runner-"
+_MOST_MARKER_BYTES = 64 << 10
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owner:
+    """The process that made a directory, told apart from any other that has the same id."""
+
+    directory: str
+    """The name of the directory that the marker belongs to."""
+    application_id: str
+    hostname: str
+    boot_id: str
+    pid_namespace: str
+    pid: int
+    started_ticks: int
+    """When the process started, in clock ticks since the machine did."""
+    created_unix_seconds: float
+
+    @classmethod
+    def this_process(cls, directory: str, application_id: str) -> Owner:
+        """Describes the calling process as the owner of ``directory``."""
+        return cls(
+            directory=directory,
+            application_id=application_id,
+            hostname=socket.gethostname(),
+            boot_id=_boot_id(),
+            pid_namespace=_pid_namespace(),
+            pid=os.getpid(),
+            started_ticks=_started_ticks(os.getpid()) or 0,
+            created_unix_seconds=time.time(),
+        )
+
+    @classmethod
+    def of_directory(cls, filesystem: fs.FileSystem, directory: str) -> Owner:
+        """Reads the marker in a directory.
+
+        Raises:
+            OSError: There is none, or it cannot be read.
+            json.JSONDecodeError: It is torn.
+            ForeignFileError: It is none.
+        """
+        text = read_small(filesystem, f"{directory}/{MARKER_NAME}", _MOST_MARKER_BYTES)
+        return build(cls, parse_json(text))
+
+    def is_on_this_machine(self) -> bool:
+        """Whether this process can see the owner's process id."""
+        here = (socket.gethostname(), _boot_id(), _pid_namespace())
+        return here == (self.hostname, self.boot_id, self.pid_namespace)
+
+    def is_gone(self) -> bool:
+        """Whether the owner has certainly ended; only for an owner on this machine."""
+        # 0 is what a system without /proc recorded: nothing is certain there.
+        return self.started_ticks > 0 and _started_ticks(self.pid) != self.started_ticks
+
+
+def _started_ticks(pid: int) -> int | None:
+    """When a process started, or None if there is none; see proc(5), field 22 of ``stat``.
+
+    Unlike a time of day it does not move when the clock is corrected.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return int(stat.rpartition(b")")[2].split()[19])  # the name before ")" may hold anything
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _pid_namespace() -> str:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
+def make_marked_directory(
+    parent_url: str,
+    application_id: str,
+    storage_options: StorageOptions | None = None,
+    *,
+    private: bool = False,
+) -> str:
+    """Makes a directory that belongs to this process and is deleted when the process exits.
+
+    Args:
+        parent_url: Where to make it; made as well if it is not there.
+        application_id: Goes into the name, so that a person can tell whose it is.
+        storage_options: As in :func:`~sparkdl_runner.filesystem.open_filesystem`.
+        private: Whether a local one is for this user alone: mode 0700.
+
+    Returns:
+        Its URL.
+
+    Raises:
+        OSError: The parent cannot be written.
+    """
+    time_text = time.strftime("%Y%m%d%H%M%S")
+    name = f"{PREFIX}{time_text}-appid-{application_id}-{uuid.uuid4()}"
+    url = join_url(normalize_url(parent_url), name)
+    filesystem, path = open_filesystem(url, storage_options)
+    owner = Owner.this_process(name, application_id)
+    atexit.register(_delete_at_exit, url, storage_options, os.getpid())
+    if private and isinstance(filesystem, fs.LocalFileSystem):
+        os.makedirs(path, mode=0o700)
+    else:
+        filesystem.create_dir(path, recursive=True)
+    try:
+        with filesystem.open_output_stream(f"{path}/{MARKER_NAME}") as stream:
+            stream.write(json.dumps(asdict(owner)).encode())
+    except BaseException:
+        filesystem.delete_dir(path)  # Without a marker, no sweep would ever remove it.
+        raise
+    return url
+
+
+def delete_directory(url: str, storage_options: StorageOptions | None = None) -> None:
+    """Deletes a directory and what it holds; one that is not there is fine."""
+    filesystem, path = open_filesystem(url, storage_options)
+    if filesystem.get_file_info(path).type != fs.FileType.NotFound:
+        filesystem.delete_dir(path)
+
+
+def sweep_leftovers(
+    parent_url: str,
+    *,
+    older_than_seconds: float | None = None,
+    storage_options: StorageOptions | None = None,
+) -> list[str]:
+    """Removes directories that processes which are gone left in a parent cache directory.
+
+    A directory goes only if it carries this package's marker with its own name, and its maker ran
+    on this machine and has ended. Makers on other machines cannot be seen from here: with
+    ``older_than_seconds`` their directories go too once they are older than that, so choose more
+    than the longest run takes.
+
+    Args:
+        parent_url: The parent cache directory; an absolute path will do where all of Spark is on
+            this host.
+        older_than_seconds: ``None`` leaves what was made on other machines alone.
+        storage_options: As in :func:`~sparkdl_runner.filesystem.open_filesystem`.
+
+    Returns:
+        The URLs of the directories that were removed.
+    """
+    if older_than_seconds is not None and older_than_seconds <= 0:
+        raise ValueError(f"older_than_seconds must be above 0, not {older_than_seconds}.")
+    parent_url = directory_url(parent_url, running_session())
+    filesystem, parent = open_filesystem(parent_url, storage_options)
+    removed = []
+    for entry in filesystem.get_file_info(fs.FileSelector(parent, allow_not_found=True)):
+        if entry.type != fs.FileType.Directory or not entry.base_name.startswith(PREFIX):
+            continue
+        if local_path(parent_url) is not None and Path(entry.path).is_symlink():
+            continue
+        owner = _read_owner(filesystem, entry.path)
+        if owner is None or owner.directory != entry.base_name:
+            continue
+        if not _is_leftover(owner, older_than_seconds):
+            continue
+        try:
+            filesystem.delete_dir(entry.path)
+        except OSError as error:
+            _log.warning("Cannot remove the leftover %s: %s", entry.base_name, error)
+            continue
+        removed.append(join_url(parent_url, entry.base_name))
+    return removed
+
+
+def _is_leftover(owner: Owner, older_than_seconds: float | None) -> bool:
+    if owner.is_on_this_machine():
+        return owner.is_gone()
+    age = time.time() - owner.created_unix_seconds
+    return older_than_seconds is not None and age > older_than_seconds
+
+
+def _read_owner(filesystem: fs.FileSystem, directory: str) -> Owner | None:
+    try:
+        return Owner.of_directory(filesystem, directory)
+    except (OSError, ValueError):
+        return None
+
+
+def _delete_at_exit(url: str, storage_options: StorageOptions | None, pid: int) -> None:
+    if os.getpid() != pid:
+        return  # A fork inherits the handler, but not the directory.
+    try:
+        delete_directory(url, storage_options)
+    except Exception as error:
+        _log.warning("Cannot delete %s at exit: %s", redact(url), error)

@@ -1,0 +1,302 @@
+"""The manifest: what a converted data set holds, written last, as its commit.
+
+Readers trust only what a manifest lists. A file that it does not list, such as the leftover of a
+failed Spark attempt, is never read; a directory without one is not a data set.
+
+``describe.describe_parquet`` builds one, ``describe.check_files`` holds the files against it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs
+
+from sparkdl_runner import __version__
+from sparkdl_runner.data.dataset.row_groups import RowGroups
+from sparkdl_runner.data.errors import DatasetError, NoManifestError
+from sparkdl_runner.foreign_file import (
+    ForeignFileError,
+    build,
+    is_inside,
+    parse_json,
+    read_small,
+)
+
+MANIFEST_NAME = "_manifest.json"
+"""The underscore makes Spark, Arrow and petastorm pass over it when they list a directory."""
+
+FORMAT_VERSION = 1
+
+MOST_BYTES = 64 << 20
+"""Of a manifest: some 200,000 files."""
+
+HINTS = ("vector", "image")
+"""What ``ColumnInfo.hint`` may be, besides None: an ML vector, or a row of Spark's ImageSchema."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileInfo:
+    """One Parquet file."""
+
+    path: str
+    """Relative to the data set's directory, with ``/`` between its parts."""
+    size_bytes: int
+    rows: int
+    footer_crc32: int
+    """CRC-32 of the file's Parquet footer: where every column chunk lies, and its statistics."""
+    modified_ns: int | None = None
+    """When the file was last changed, where the filesystem says; a copy may differ."""
+    crc32: int | None = None
+    """CRC-32 of the whole file, where Spark left checksums beside it: on ``file:`` URLs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnInfo:
+    """What is known of one column beyond its Arrow type."""
+
+    name: str
+    type: str
+    """The Arrow type, for people; the schema is what counts."""
+    null_count: int
+    """Rows that are null, plus null elements inside of lists. Above zero exactly if any is."""
+    list_lengths: tuple[int | None, ...] = ()
+    """The length of every list, at each depth from the outside in; None where lengths differ.
+
+    ``()`` for a column that holds no lists. The size for a column of ML vectors; height, width
+    and channels for images.
+    """
+    size_bytes: int = 0
+    """Encoded but not compressed, of the whole column."""
+    hint: str | None = None
+    """One of ``HINTS``, where Parquet does not say what a column means."""
+    is_clustered: bool = False
+    """Whether most row groups hold one value each, and not all the same, by their statistics."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Manifest:
+    """Files, row groups, schema and columns of one data set."""
+
+    files: tuple[FileInfo, ...]
+    row_groups: RowGroups
+    schema_base64: str
+    """The Arrow schema, as an IPC message without metadata."""
+    columns: tuple[ColumnInfo, ...]
+    content_digest: str | None = None
+    """What Spark made of all values and their order while it wrote them, where it did."""
+    created_by: str = field(default_factory=lambda: f"sparkdl_runner {__version__}")
+    format_version: int = FORMAT_VERSION
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema."""
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.schema_base64)))
+
+    @cached_property
+    def rows(self) -> int:
+        """Rows in all files."""
+        return int(self.row_groups.rows.sum())
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size_bytes for file in self.files)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """32 hex digits that name the rows and their order.
+
+        Equal for equal rows that were converted again, wherever their content is known. Else it is
+        ``files_fingerprint``, which is equal for a copy.
+        """
+        if self.content_digest is None:
+            return self.files_fingerprint
+        columns = [
+            [column.name, column.type, column.null_count, column.list_lengths]
+            for column in self.columns
+        ]
+        digest = hashlib.sha256(json.dumps([self.content_digest, columns]).encode())
+        digest.update(self.row_groups.rows.astype("<i8").tobytes())
+        return digest.hexdigest()[:32]
+
+    @cached_property
+    def files_fingerprint(self) -> str:
+        """32 hex digits that name these very files."""
+        digest = hashlib.sha256()
+        for file in self.files:
+            entry = [file.path, file.size_bytes, file.rows, file.footer_crc32, file.crc32]
+            digest.update(json.dumps(entry).encode())
+        digest.update(self.row_groups.rows.astype("<i8").tobytes())
+        digest.update(self.schema_base64.encode())
+        return digest.hexdigest()[:32]
+
+    @cached_property
+    def digest(self) -> str:
+        """64 hex digits that follow from all that readers take from the manifest."""
+        columns = [vars(column) for column in self.columns]
+        times = [file.modified_ns for file in self.files]
+        known = [self.files_fingerprint, self.content_digest, columns, times]
+        digest = hashlib.sha256(json.dumps(known).encode())
+        digest.update(self.row_groups.file.astype("<i8").tobytes())
+        digest.update(self.row_groups.size_bytes.astype("<i8").tobytes())
+        return digest.hexdigest()
+
+    def column(self, name: str) -> ColumnInfo:
+        """The column called ``name``; KeyError if there is none."""
+        return self._by_name[name]
+
+    @cached_property
+    def _by_name(self) -> dict[str, ColumnInfo]:
+        return {column.name: column for column in self.columns}
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns plain values for ``json.dumps``."""
+        return {
+            "format_version": self.format_version,
+            "created_by": self.created_by,
+            "fingerprint": self.files_fingerprint,  # A checksum of this manifest, as ever.
+            "content_digest": self.content_digest,
+            "rows": self.rows,
+            "columns": [
+                {**vars(column), "list_lengths": list(column.list_lengths)}
+                for column in self.columns
+            ],
+            "schema_base64": self.schema_base64,
+            "files": [dict(vars(file)) for file in self.files],
+            "row_groups": self.row_groups.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, fields: Any) -> Manifest:
+        """Rebuilds what ``to_json`` returned.
+
+        Raises:
+            DatasetError: It is of another format version, or does not add up.
+            ForeignFileError: A value is missing, of another type, or not possible.
+        """
+        if not isinstance(fields, dict):
+            raise ForeignFileError("it holds no fields")
+        version = fields.get("format_version")
+        if version != FORMAT_VERSION:
+            raise DatasetError(
+                f"the manifest has format version {version!r:.60} (written by "
+                f"{fields.get('created_by', 'something else')!s:.60}), and this sparkdl_runner "
+                f"{__version__} reads version {FORMAT_VERSION}. Convert the DataFrame again, or "
+                "use the version that wrote it."
+            )
+        found = build(_Fields, {name: fields.get(name) for name in _FIELDS})
+        files = tuple(build(FileInfo, entry) for entry in found.files)
+        columns = [build(ColumnInfo, entry) for entry in found.columns]
+        manifest = cls(
+            files=files,
+            row_groups=RowGroups.from_json(found.row_groups, len(files)),
+            schema_base64=found.schema_base64,
+            columns=tuple(
+                replace(column, list_lengths=tuple(column.list_lengths)) for column in columns
+            ),
+            content_digest=found.content_digest,
+            created_by=found.created_by,
+        )
+        _check(manifest)
+        if manifest.files_fingerprint != found.fingerprint:
+            raise DatasetError(
+                "the manifest was edited: its files and row groups no longer add up to its "
+                "fingerprint. Convert the DataFrame again."
+            )
+        return manifest
+
+    @classmethod
+    def from_bytes(cls, text: bytes) -> Manifest:
+        """Reads the content of a manifest's file.
+
+        Raises:
+            DatasetError: It is torn, edited, of another format version, or was never a manifest.
+        """
+        try:
+            return cls.from_json(parse_json(text))
+        except ValueError as error:
+            raise DatasetError(
+                f"it cannot be read ({error}): it was cut short or edited. Convert the DataFrame "
+                "again."
+            ) from error
+
+    def write(self, filesystem: pa.fs.FileSystem, directory: str) -> None:
+        """Writes the manifest into ``directory``: the commit, so call it last.
+
+        One small file, written in one go; a torn one is refused by ``read``. How one takes the
+        place of another is seen to in ``replacing``.
+        """
+        text = json.dumps(self.to_json(), separators=(",", ":")).encode()
+        if len(text) > MOST_BYTES:
+            raise DatasetError(
+                f"{directory} has {len(self.files):,} files with {len(self.row_groups):,} row "
+                f"groups, and its manifest would have {len(text):,} bytes; {MOST_BYTES:,} are read "
+                "of one. Write fewer and larger files, by df.coalesce(…) before converting."
+            )
+        with filesystem.open_output_stream(f"{directory.rstrip('/')}/{MANIFEST_NAME}") as stream:
+            stream.write(text)
+
+    @classmethod
+    def read(cls, filesystem: pa.fs.FileSystem, directory: str) -> Manifest:
+        """Reads the manifest of the data set in ``directory``.
+
+        Raises:
+            NoManifestError: There is none.
+            DatasetError: It is torn, edited, or of another format version.
+        """
+        path = f"{directory.rstrip('/')}/{MANIFEST_NAME}"
+        try:
+            text = read_small(filesystem, path, MOST_BYTES)
+        except FileNotFoundError:
+            raise NoManifestError(
+                f"{directory} has no {MANIFEST_NAME}: it is not a converted data set, or its "
+                "conversion did not finish. Convert it with "
+                "sparkdl_runner.data.make_spark_converter."
+            ) from None
+        except ForeignFileError as error:
+            raise DatasetError(
+                f"{path} cannot be a manifest: {error}. Convert the DataFrame again."
+            ) from None
+        try:
+            return cls.from_bytes(text)
+        except DatasetError as error:
+            raise DatasetError(f"{path}: {error}") from error.__cause__
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Fields:
+    """What of a manifest's JSON is looked at, besides its format version."""
+
+    fingerprint: str
+    files: list[Any]
+    row_groups: dict[str, Any]
+    schema_base64: str
+    columns: list[Any]
+    created_by: str
+    content_digest: str | None
+    """Manifests of before have none."""
+
+
+_FIELDS = tuple(field.name for field in fields(_Fields))
+
+
+def _check(manifest: Manifest) -> None:
+    """Raises a ForeignFileError for what no manifest of ours says."""
+    for file in manifest.files:
+        if not is_inside(file.path):
+            raise ForeignFileError(f"it lists {file.path!r:.200}, which is not in its folder")
+        if file.size_bytes < 0 or file.rows < 0:
+            raise ForeignFileError(f"{file.path!r:.200} has an impossible size")
+    try:
+        names = manifest.schema.names
+    except (ValueError, OSError, pa.ArrowException) as error:
+        raise ForeignFileError(f"its schema cannot be read ({error!s:.200})") from None
+    if names != [column.name for column in manifest.columns]:
+        raise ForeignFileError("its columns are not those of its schema")

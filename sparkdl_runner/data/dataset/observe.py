@@ -1,0 +1,80 @@
+"""Counts nulls and measures lists in Arrow arrays: what Parquet's footers do not say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sparkdl_runner.data.decode.arrays import is_list
+
+_VECTOR_FIELDS = {"type", "size", "indices", "values"}
+_IMAGE_FIELDS = {"origin", "height", "width", "nChannels", "mode", "data"}
+
+
+@dataclass(kw_only=True)
+class Observation:
+    """Nulls, and the shortest and longest list at each depth, over any number of arrays."""
+
+    null_count: int = 0
+    extremes: list[tuple[int, int] | None] = field(default_factory=list)
+    """By depth, from the outside in; None where no list was met yet."""
+
+    def see_lengths(self, depth: int, lengths: pa.Array) -> None:
+        """Notes the lengths of lists at ``depth``; nulls among them are passed over."""
+        while len(self.extremes) <= depth:
+            self.extremes.append(None)
+        found = pc.min_max(lengths).as_py()
+        if found["min"] is None:
+            return
+        before = self.extremes[depth] or (found["min"], found["max"])
+        self.extremes[depth] = (min(before[0], found["min"]), max(before[1], found["max"]))
+
+    def merge(self, other: Observation) -> None:
+        """Adds what was seen elsewhere."""
+        self.null_count += other.null_count
+        for depth, pair in enumerate(other.extremes):
+            self.see_lengths(depth, pa.array(pair or [], pa.int64()))
+
+    def lengths(self, depth: int) -> tuple[int | None, ...]:
+        """``[depth]``: the one length of all lists, or None; 0 where there was no list at all."""
+        pairs = [pair or (0, 0) for pair in (self.extremes + [None] * depth)[:depth]]
+        return tuple(low if low == high else None for low, high in pairs)
+
+
+def hint_of(arrow_type: pa.DataType) -> str | None:
+    """``vector`` or ``image`` for the structs that Spark stores for those two, else None."""
+    if pa.types.is_struct(arrow_type):
+        names = {arrow_type.field(index).name for index in range(arrow_type.num_fields)}
+        if names == _VECTOR_FIELDS:
+            return "vector"
+        if names == _IMAGE_FIELDS:
+            return "image"
+    return None
+
+
+def depth_of(arrow_type: pa.DataType) -> int:
+    """How many lengths a value of the type has: see ``ColumnInfo.list_lengths``."""
+    hint = hint_of(arrow_type)
+    if hint is not None:
+        return 3 if hint == "image" else 1
+    if is_list(arrow_type):
+        return 1 + depth_of(arrow_type.value_type)
+    return 0
+
+
+def observe(array: pa.Array, into: Observation, depth: int = 0) -> None:
+    """Adds the nulls and list lengths of ``array`` to ``into``."""
+    into.null_count += array.null_count
+    arrow_type = array.type
+    if is_list(arrow_type):
+        into.see_lengths(depth, pc.list_value_length(array))
+        observe(pc.list_flatten(array), into, depth + 1)
+    elif hint_of(arrow_type) == "vector":
+        dense = pc.equal(pc.struct_field(array, "type"), 1)
+        length = pc.list_value_length(pc.struct_field(array, "values"))
+        into.see_lengths(depth, pc.if_else(dense, length, pc.struct_field(array, "size")))
+    elif hint_of(arrow_type) == "image":
+        for offset, name in enumerate(("height", "width", "nChannels")):
+            into.see_lengths(depth + offset, pc.struct_field(array, name))

@@ -1,0 +1,118 @@
+"""What the columns of a data set become in a batch: arrays of one shape, or rows that differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from sparkdl_runner.data.decode.arrays import Array, Leaf
+
+Nulls = Literal["error", "fill", "nan", "mask"]
+NULLS: tuple[Nulls, ...] = ("error", "fill", "nan", "mask")
+ROW_MASK = "row_mask"
+"""The key that ``tail="pad"`` adds: bool ``[batch]``, which rows are real."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnOptions:
+    """How columns are read; the arguments of the same names of ``ArrowLoader``."""
+
+    columns: Sequence[str] | None = None
+    feature_cols: Sequence[str] | None = None
+    features_name: str = "features"
+    nulls: Nulls | Mapping[str, Nulls] = "error"
+    fill_value: float = 0
+    pad: int | Mapping[str, int] | None = None
+    pad_value: float = 0
+    ragged: Sequence[str] = ()
+    images: Mapping[str, Any] | None = None
+    decimals: Literal["error", "float64"] = "error"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """One dense entry of a batch."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...] = ()
+    """Of one row."""
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseColumn:
+    """A column whose rows all have one shape."""
+
+    name: str
+    outputs: tuple[Output, ...]
+    decode: Callable[[pa.Array], tuple[Array, ...]]
+    """Takes ``[n]`` rows; returns ``[n, *shape]`` for each output."""
+    feature: int | None = None
+    """The column's place in the features matrix; then it has one output, of shape ()."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariableColumn:
+    """A column whose rows differ in length."""
+
+    name: str
+    kind: Literal["ragged", "text", "binary"]
+    arrow_type: pa.DataType
+    leaf: Leaf | None
+    fill: float | None
+    """What a null number in a list becomes; None if there are none."""
+    row_bytes: int
+    """Of one row, on average."""
+    depth: int = 0
+    """How many lists deep the texts or bytes of a row are."""
+
+    @property
+    def has_nulls(self) -> bool:
+        """Whether nulls are to be filled."""
+        return self.fill is not None
+
+    check: Callable[[pa.Array], pa.Array]
+    """Raises on nulls that are not allowed, or fills them."""
+
+
+Column = DenseColumn | VariableColumn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """All columns that are read."""
+
+    columns: tuple[Column, ...]
+    features: Output | None
+    """The matrix made of the columns that have a ``feature``."""
+
+    @property
+    def names(self) -> list[str]:
+        """The columns to read from Parquet."""
+        return [column.name for column in self.columns]
+
+    @property
+    def outputs(self) -> list[Output]:
+        """Every dense entry of a batch."""
+        own = [
+            output
+            for column in self.columns
+            if isinstance(column, DenseColumn) and column.feature is None
+            for output in column.outputs
+        ]
+        return own if self.features is None else [*own, self.features]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row in memory, ready for a batch."""
+        variable = sum(c.row_bytes for c in self.columns if isinstance(c, VariableColumn))
+        return max(1, variable + sum(output.row_bytes for output in self.outputs))

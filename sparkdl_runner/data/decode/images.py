@@ -1,0 +1,129 @@
+"""Images to uint8 arrays: encoded ones by Pillow, and the rows of Spark's ImageSchema."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from sparkdl_runner.data.decode.arrays import as_numpy, lists, validity
+from sparkdl_runner.data.errors import BadRowError, DatasetError
+
+_CHANNELS = {"L": 1, "RGB": 3, "RGBA": 4}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSize:
+    """What every decoded image of a column is made to be."""
+
+    height: int
+    width: int
+    mode: str = "RGB"
+    """Pillow's name: ``L`` (grey), ``RGB`` or ``RGBA``."""
+
+    @classmethod
+    def of(cls, name: str, value: Any) -> ImageSize:
+        """Reads ``(height, width)`` or ``(height, width, mode)``.
+
+        Raises:
+            ValueError: It is neither, or the mode is unknown.
+        """
+        if isinstance(value, ImageSize):
+            return value
+        try:
+            height, width, *mode = value
+            size = cls(height=int(height), width=int(width), mode=mode[0] if mode else "RGB")
+        except (TypeError, ValueError):
+            size = None
+        if size is None or size.height < 1 or size.width < 1 or size.mode not in _CHANNELS:
+            raise ValueError(
+                f"images[{name!r}] is {value!r}; expected (height, width) or (height, width, mode) "
+                f"with mode one of {', '.join(_CHANNELS)}."
+            )
+        return size
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Height, width, channels."""
+        return self.height, self.width, _CHANNELS[self.mode]
+
+
+def decode_encoded(array: pa.Array, size: ImageSize) -> npt.NDArray[np.uint8]:
+    """Decodes JPEG, PNG or anything else that Pillow reads.
+
+    Args:
+        array: Binary ``[n]``; a null becomes a black image.
+        size: What to make of each; an image of another size is resized (bilinear).
+
+    Returns:
+        uint8 ``[n, height, width, channels]``.
+
+    Raises:
+        BadRowError: The bytes are no image that Pillow can read.
+    """
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError:
+        raise ModuleNotFoundError(
+            "images=… decodes with Pillow, which is not installed: pip install pillow."
+        ) from None
+    result = np.zeros((len(array), *size.shape), dtype=np.uint8)
+    for row, value in enumerate(array):
+        if not value.is_valid:
+            continue
+        try:
+            with Image.open(io.BytesIO(value.as_buffer())) as image:
+                ready = image.convert(size.mode)
+        except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
+            # Of what it cannot identify, Pillow says no more than the address of a buffer.
+            unknown = isinstance(error, UnidentifiedImageError)
+            detail = "" if unknown else f" ({error})"
+            raise BadRowError(row, f"is no image that Pillow can read{detail}") from error
+        if ready.size != (size.width, size.height):
+            ready = ready.resize((size.width, size.height), Image.Resampling.BILINEAR)
+        result[row] = np.asarray(ready).reshape(size.shape)
+    return result
+
+
+def decode_schema(array: pa.Array, shape: tuple[int, int, int]) -> npt.NDArray[np.uint8]:
+    """Reads the pixels of Spark's ImageSchema.
+
+    Spark stores them row by row as OpenCV does, blue first; see org.apache.spark.ml.image.
+
+    Args:
+        array: Structs ``[n]`` with ``height``, ``width``, ``nChannels`` and ``data``.
+        shape: Height, width and channels of every image.
+
+    Returns:
+        uint8 ``[n, height, width, channels]``, red first (alpha last, where there are four).
+    """
+    fields = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
+    data = fields["data"].cast(pa.large_binary())
+    content = data.buffers()[2] or pa.py_buffer(b"")
+    as_lists = pa.LargeListArray.from_buffers(
+        pa.large_list(pa.uint8()),
+        len(data),
+        data.buffers()[:2],
+        offset=data.offset,
+        children=[pa.Array.from_buffers(pa.uint8(), content.size, [None, content])],
+    )
+    offsets, values = lists(as_lists)
+    valid = validity(data)
+    sizes = np.diff(offsets)[valid]
+    if (sizes != np.prod(shape)).any():
+        raise DatasetError(
+            f"an image of {int(sizes[sizes != np.prod(shape)][0]):,} bytes was found where "
+            f"{shape[0]} x {shape[1]} x {shape[2]} bytes were expected (only images of 8 bits per "
+            "channel are read)"
+        )
+    result = np.zeros((len(array), *shape), dtype=np.uint8)
+    pixels = as_numpy(values).reshape(-1, *shape)
+    if shape[2] >= 3:
+        order = [2, 1, 0, 3][: shape[2]]
+        pixels = pixels[..., order]
+    result[valid] = pixels
+    return result

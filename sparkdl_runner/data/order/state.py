@@ -1,0 +1,116 @@
+"""Where a loader stands: a few numbers, equal on every rank, that outlive the process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sparkdl_runner.data.errors import StateError
+from sparkdl_runner.data.order.plan import Order
+
+
+@dataclass(frozen=True, kw_only=True)
+class Position:
+    """A place in the endless row of epochs."""
+
+    epoch: int = 0
+    step: int = 0
+    """Steps of the epoch that are done."""
+    first_epoch: int = 0
+    """Where the pass of ``num_epochs`` epochs began."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderState:
+    """What ``ArrowLoader.state_dict`` returns, with names."""
+
+    epoch: int
+    step: int
+    first_epoch: int
+    fingerprint: str
+    seed: int
+    shuffle: bool
+    tail: str
+    global_batch_size: int
+    lanes: int
+    block_rows: int
+    version: int = 1
+
+    @classmethod
+    def of(cls, position: Position, order: Order, tail: str, fingerprint: str) -> LoaderState:
+        """The state of a loader."""
+        return cls(
+            **asdict(position),
+            fingerprint=fingerprint,
+            seed=order.seed,
+            shuffle=order.shuffle,
+            tail=tail,
+            global_batch_size=order.global_batch_size,
+            lanes=order.lanes,
+            block_rows=order.block_rows,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON or ``torch.save``."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> LoaderState:
+        """Reads what ``to_dict`` returned.
+
+        Raises:
+            StateError: It is something else.
+        """
+        if fields.get("version") != 1:
+            raise StateError(
+                "this is not the state of a loader, or of another version of sparkdl_runner: "
+                f"expected version 1 among its entries, found {sorted(fields)}."
+            )
+        try:
+            state = cls(**fields)
+        except TypeError as error:
+            raise StateError(f"this is not the state of a loader: {error}.") from None
+        numbers = (state.epoch, state.step, state.first_epoch, state.lanes, state.block_rows)
+        # Each is an int, and neither bool nor a number of another kind.
+        if not all(type(number) is int for number in numbers):
+            raise StateError("the loader state holds something that is no whole number.")
+        if min(numbers[:3]) < 0 or min(numbers[3:]) < 1:
+            raise StateError("the loader state counts below zero, or has no lanes: it was altered.")
+        return state
+
+    def check(self, order: Order, tail: str, fingerprint: str, world_size: int) -> None:
+        """Compares the state with the loader that is to take it.
+
+        Raises:
+            StateError: They would not go on with the same batches.
+        """
+        if self.fingerprint != fingerprint:
+            raise StateError(
+                f"the loader state is of another data set (fingerprint {self.fingerprint}, and "
+                f"this one has {fingerprint}), or of the same rows in another order. Open the data "
+                "set that it was saved for, or convert the same rows again in the same order."
+            )
+        for name, found, expected in (
+            ("seed", self.seed, order.seed),
+            ("shuffle", self.shuffle, order.shuffle),
+            ("tail", self.tail, tail),
+            ("global_batch_size", self.global_batch_size, order.global_batch_size),
+        ):
+            if found != expected:
+                raise StateError(
+                    f"the loader state was saved with {name}={found!r}, and this loader has "
+                    f"{expected!r}: it could not go on with the same batches. Make the loader "
+                    f"with {name}={found!r}."
+                )
+        if self.step > order.steps(tail):  # type: ignore[arg-type]
+            raise StateError(
+                f"the loader state is after step {self.step} of an epoch that has "
+                f"{order.steps(tail)}: it was altered."  # type: ignore[arg-type]
+            )
+        if self.lanes % world_size:
+            raise StateError(
+                f"the loader state was saved with {self.lanes} lanes, which {world_size} ranks "
+                "cannot share evenly. Resume with a number of ranks that divides "
+                f"{self.lanes}."
+            )

@@ -1,0 +1,1 @@
+"""petastorm, where it can run: its converter writes and its readers read."""

@@ -1,0 +1,4 @@
+"""From files to decoded rows in memory: row groups, the arena that holds them, and the budget.
+
+Imported by ``batches`` and the loader.
+"""

@@ -1,0 +1,190 @@
+"""Memory for decoded rows: reused pages, and one gather for many columns.
+
+Decoded rows of all blocks in use lie in one array per group of columns, so one index gathers a
+batch out of all of them. Columns of one number per row and equal width share an array, a row of
+which holds one number of each: gathering that row costs one visit to memory instead of one per
+column. A block takes pages from anywhere and gives them back when it is used up, so memory
+neither grows nor is cut into pieces, and a page that was never needed is never touched.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sparkdl_runner.data.decode.arrays import Array
+from sparkdl_runner.data.decode.columns import DenseColumn, Layout, Output
+from sparkdl_runner.data.order.plan import IntArray
+
+Empty = Callable[[str, tuple[int, ...], np.dtype[Any]], Array]
+"""Makes the array of a given name, shape and dtype that a gather fills."""
+
+_READ_BYTES = 1 << 20
+_UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Group:
+    """Columns that share one array ``[rows, width]``."""
+
+    rows: Array
+    members: tuple[Output, ...]
+    """One output of any shape, or several of shape (), one per column of the array."""
+
+
+class Arena:
+    """Pages of rows for all dense outputs of a layout."""
+
+    def __init__(self, layout: Layout, *, pages: int, page_rows: int) -> None:
+        self.page_rows = page_rows
+        self.read_rows = read_rows_for(layout, page_rows)
+        self._free = list(range(pages))[::-1]
+        self._pages = pages
+        self._lock = threading.Lock()
+        self._layout = layout
+        self._groups: list[_Group] = []
+        self._place: dict[str, tuple[int, int]] = {}
+        self._scratch: dict[int, Array] = {}
+        capacity = pages * page_rows
+        narrow: dict[int, list[Output]] = {}
+        for output in layout.outputs:
+            if output.shape == ():
+                narrow.setdefault(output.dtype.itemsize, []).append(output)
+            else:
+                width = int(np.prod(output.shape, dtype=np.int64))
+                self._add((output,), np.empty((capacity, width), dtype=output.dtype))
+        for itemsize, outputs in narrow.items():
+            rows = np.empty((capacity, len(outputs)), dtype=_UNSIGNED[itemsize])
+            self._add(tuple(outputs), rows)
+
+    def _add(self, members: tuple[Output, ...], rows: Array) -> None:
+        for place, output in enumerate(members):
+            self._place[output.name] = (len(self._groups), place)
+        self._groups.append(_Group(rows=rows, members=members))
+
+    @property
+    def pages_in_use(self) -> int:
+        """Pages taken and not yet given back."""
+        with self._lock:
+            return self._pages - len(self._free)
+
+    def pages_for(self, rows: int) -> int:
+        """Pages that ``rows`` rows take."""
+        return -(-rows // self.page_rows)
+
+    def take_pages(self, rows: int) -> IntArray:
+        """Takes pages for ``rows`` rows: int64 ``[pages]``. There must be enough."""
+        count = self.pages_for(rows)
+        with self._lock:
+            if count > len(self._free):
+                raise MemoryError(
+                    f"{count} pages are needed and {len(self._free)} of {self._pages} are free."
+                )
+            return np.array([self._free.pop() for _ in range(count)], dtype=np.int64)
+
+    def give_back(self, pages: IntArray) -> None:
+        """Gives pages back."""
+        with self._lock:
+            self._free.extend(pages[::-1].tolist())
+
+    def row_index(self, pages: IntArray, rows: IntArray) -> IntArray:
+        """Where rows of a block lie in the arena.
+
+        Args:
+            pages: The block's pages.
+            rows: int64 ``[n]``, rows within the block.
+        """
+        page, offset = np.divmod(rows, self.page_rows)
+        index: IntArray = pages[page] * self.page_rows + offset
+        return index
+
+    def write(
+        self, pages: IntArray, at: int, column: DenseColumn, values: tuple[Array, ...], rows: slice
+    ) -> None:
+        """Copies decoded rows of one column into a block.
+
+        Args:
+            pages: The block's pages.
+            at: The row of the block where the first one goes.
+            column: The column that was decoded.
+            values: ``[n, *shape]`` for each of its outputs.
+            rows: Which of them to copy.
+        """
+        if column.feature is not None and self._layout.features is not None:
+            targets = [(self._place[self._layout.features.name][0], column.feature)]
+        else:
+            targets = [self._place[output.name] for output in column.outputs]
+        first, count = rows.start, rows.stop - rows.start
+        for (number, place), array in zip(targets, values, strict=True):
+            group = self._groups[number]
+            shared = column.feature is not None or group.members[0].shape == ()
+            if shared and column.feature is None:
+                array = array.view(group.rows.dtype)
+            elif not shared:
+                array = array.reshape(len(array), group.rows.shape[1])
+            done = 0
+            while done < count:
+                page, offset = divmod(at + done, self.page_rows)
+                step = min(self.page_rows - offset, count - done)
+                begin = int(pages[page]) * self.page_rows + offset
+                source = array[first + done : first + done + step]
+                if shared:
+                    group.rows[begin : begin + step, place] = source
+                else:
+                    group.rows[begin : begin + step] = source
+                done += step
+
+    def gather(self, index: IntArray, empty: Empty) -> Mapping[str, Array]:
+        """Collects rows into new arrays.
+
+        Args:
+            index: int64 ``[n]``, rows of the arena.
+            empty: Makes the arrays.
+
+        Returns:
+            ``[n, *shape]`` by name of output, each contiguous.
+        """
+        result: dict[str, Array] = {}
+        count = len(index)
+        for group in self._groups:
+            members = group.members
+            width = group.rows.shape[1]
+            if len(members) == 1:
+                output = members[0]
+                whole = empty(output.name, (count, *output.shape), output.dtype)
+                flat = whole.reshape(count, width).view(group.rows.dtype)
+                # mode="clip" writes straight into `out`; the index is known to be in range.
+                np.take(group.rows, index, axis=0, out=flat, mode="clip")
+                result[output.name] = whole
+                continue
+            rows = self._scratch_for(group, count)
+            np.take(group.rows, index, axis=0, out=rows, mode="clip")
+            # No column can have a name that begins like this one.
+            across = empty(f"\0{group.rows.dtype.itemsize} bytes", (width, count), group.rows.dtype)
+            np.copyto(across, rows.T)
+            for place, output in enumerate(members):
+                result[output.name] = across[place].view(output.dtype)
+        return result
+
+    def _scratch_for(self, group: _Group, count: int) -> Array:
+        """Memory ``[count, width]`` that only this gather uses."""
+        key = group.rows.dtype.itemsize
+        scratch = self._scratch.get(key)
+        if scratch is None or len(scratch) < count:
+            scratch = self._scratch[key] = np.empty((count, group.rows.shape[1]), group.rows.dtype)
+        return scratch[:count]
+
+
+def read_rows_for(layout: Layout, page_rows: int) -> int:
+    """Rows to decode at a time: whole pages, up to 1 MiB of one column and 8 pages."""
+    widest = max((output.row_bytes for output in layout.outputs), default=1)
+    return page_rows * max(1, min(8, _READ_BYTES // max(1, page_rows * widest)))
+
+
+def page_rows_for(row_bytes: int, page_bytes: int) -> int:
+    """Rows of a page: a power of two, from 1 to 4,096, that takes up to ``page_bytes``."""
+    return max(1, min(4096, 1 << (max(1, page_bytes // row_bytes).bit_length() - 1)))

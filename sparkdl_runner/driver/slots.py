@@ -1,0 +1,109 @@
+"""Slots: how many tasks the cluster can run at once, and what to do where that is too few."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from sparkdl_runner.config import RunConfig
+from sparkdl_runner.driver.spark_context import is_single_host
+from sparkdl_runner.errors import LaunchError
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.resource import ResourceProfile
+
+POLL_SECONDS = 0.5
+
+
+def count_slots(context: SparkContext, profile: ResourceProfile | None = None) -> int:
+    """How many tasks of a resource profile the cluster can run at once, busy or not."""
+    scala_context = context._jsc.sc()
+    manager = scala_context.resourceProfileManager()
+    if profile is None:
+        wanted = manager.defaultResourceProfile()
+    else:
+        # Spark's own words for it, which it learns of when a stage first asks for the profile.
+        wanted = context.parallelize([0], 1).withResources(profile)._jrdd.rdd().getResourceProfile()
+    return int(scala_context.maxNumConcurrentTasks(wanted))
+
+
+def check_allocation(context: SparkContext) -> None:
+    """Refuses dynamic allocation, with which clusters start no barrier stage.
+
+    Raises:
+        LaunchError: It is on.
+    """
+    if (context.getConf().get("spark.dynamicAllocation.enabled") or "").lower() == "true":
+        raise LaunchError(
+            "spark.dynamicAllocation.enabled is true, with which clusters start no barrier stage: "
+            "set it to false and give the cluster a fixed size (spark.executor.instances)."
+        )
+
+
+def wait_for_slots(
+    context: SparkContext,
+    needed: int,
+    config: RunConfig,
+    *,
+    profile: ResourceProfile | None = None,
+    least: int | None = None,
+) -> int:
+    """Makes sure that the cluster has enough slots, or will have soon.
+
+    Args:
+        context: The application's context.
+        needed: How many ranks there will be; 0 for as many as there are slots, which must then be
+            ``min_num_proc`` at least.
+        config: Says how long to wait for executors that have yet to register.
+        profile: What each rank's task asks for.
+        least: How few ranks will do, if there are no more slots after that wait.
+
+    Returns:
+        The number of ranks to start.
+
+    Raises:
+        LaunchError: There are too few.
+    """
+    deadline = time.monotonic() + (0 if is_single_host(context) else config.slot_wait_seconds)
+    told = False
+    wanted = needed or config.min_num_proc or 1
+    while (available := count_slots(context, profile)) < wanted:
+        if time.monotonic() >= deadline:
+            if least is not None and available >= least:
+                return available
+            raise LaunchError(
+                _too_few_slots(
+                    context, wanted, available, is_least=not needed and bool(config.min_num_proc)
+                )
+            )
+        if not told:
+            told = True
+            print(
+                f"sparkdl_runner: waiting up to {config.slot_wait_seconds:g} s for executors: "
+                f"{wanted} slots are needed, {available} are there.",
+                file=sys.stderr,
+            )
+        time.sleep(POLL_SECONDS)
+    return needed or available
+
+
+def _too_few_slots(context: SparkContext, needed: int, available: int, *, is_least: bool) -> str:
+    if is_single_host(context):
+        remedy = f"start the session with .master('local[{needed}]')"
+    else:
+        remedy = (
+            "add executors or cores (spark.executor.instances, spark.executor.cores, "
+            "spark.cores.max), or lower spark.task.cpus or spark.task.resource.gpu.amount, or "
+            "raise RunConfig.slot_wait_seconds if executors are still starting"
+        )
+    if is_least:
+        return (
+            f"min_num_proc is {needed}, and the cluster has {available} task slots (master "
+            f"{context.master}): lower RunConfig.min_num_proc, or {remedy}."
+        )
+    return (
+        f"{needed} ranks need {needed} task slots at once, and the cluster has {available} "
+        f"(master {context.master}): ask for at most {available} ranks, or {remedy}."
+    )

@@ -1,0 +1,93 @@
+"""One Spark job: in a thread of its own, under a name and a tag, and nothing of it left after."""
+
+from __future__ import annotations
+
+import atexit
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from sparkdl_runner.wire.outcome import Outcome
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+
+class Job:
+    """A Spark action in a thread of its own, with the caller's job group and other properties.
+
+    Py4J gives each thread one connection, on which the JVM answers in order. Were the action on
+    the caller's, a Ctrl-C there could cancel nothing before the action had ended.
+    """
+
+    def __init__(self, action: Callable[[], list[Outcome]]) -> None:
+        from pyspark import InheritableThread
+
+        self._end: Future[list[Outcome]] = Future()
+        self._action = action
+        self._thread = InheritableThread(target=self._run, name="sparkdl-job", daemon=True)
+        self._thread.start()
+
+    def result(self) -> list[Outcome]:
+        """Waits for the action; may be interrupted. Raises what the action raised."""
+        return self._end.result()
+
+    def wait(self, timeout_seconds: float) -> bool:
+        """Waits until the action has ended in any way, at most so long. Returns whether it has."""
+        wait([self._end], timeout_seconds)
+        if self._end.done():
+            self._thread.join(timeout_seconds)
+        return self._end.done()
+
+    def _run(self) -> None:
+        try:
+            self._end.set_result(self._action())
+        except BaseException as error:
+            self._end.set_exception(error)
+
+
+@contextmanager
+def tagged(context: SparkContext, num_proc: int, backend: str) -> Iterator[str]:
+    """Names the job in Spark's UI, and tags it so that it alone can be cancelled."""
+    tag = f"sparkdl-runner-{uuid.uuid4().hex}"
+    description = context.getLocalProperty("spark.job.description")
+    context.setLocalProperty(
+        "spark.job.description", description or f"sparkdl_runner: {num_proc} ranks, {backend}"
+    )
+    context.addJobTag(tag)
+    try:
+        yield tag
+    finally:
+        with suppress(Exception):  # The session may have ended meanwhile.
+            context.removeJobTag(tag)
+            context.setLocalProperty("spark.job.description", description)  # type: ignore[arg-type]
+
+
+_jvm_will_exit = False
+
+
+def let_the_jvm_exit(context: SparkContext) -> None:
+    """Ends Spark's barrier timer when this process ends.
+
+    Up to Spark 3.5 that timer's thread is no daemon. With a local master it lives in the driver's
+    JVM, which under spark-submit would then wait for it for ever after the script's end.
+    """
+    global _jvm_will_exit
+    if _jvm_will_exit or int(context.version.partition(".")[0]) >= 4:
+        return
+    _jvm_will_exit = True
+    jvm: Any = context._jvm
+    try:
+        barrier = jvm.java.lang.Class.forName("org.apache.spark.BarrierTaskContext$")
+        timer = barrier.getMethod("org$apache$spark$BarrierTaskContext$$timer", None)
+        cancel = timer.invoke(barrier.getField("MODULE$").get(None), None).cancel
+    except Exception:
+        return  # A JVM that forbids this is a notebook's, which nobody waits for.
+
+    def cancel_if_it_still_runs() -> None:
+        with suppress(Exception):  # The JVM may be gone by then.
+            cancel()
+
+    atexit.register(cancel_if_it_still_runs)

@@ -1,0 +1,162 @@
+"""How each rank reads its data: each tells the driver, which compares.
+
+Ranks share the rows of a data set without talking to one another: each computes the whole order
+and takes its part. Where one computes another order, from a seed of its own for example, rows are
+read twice and others never, and nothing else tells of it. No rank waits for this comparison.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from types import FrameType
+from typing import Any
+
+from sparkdl_runner.world import World
+
+_LOADERS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "data", "")
+_MOST_FRAMES = 50
+_MOST_RANKS = 8
+
+_send: Callable[[dict[str, Any]], None] | None = None
+_worker_pid: int | None = None
+_turns: Counter[tuple[str, str]] = Counter()
+
+
+def connect(send: Callable[[dict[str, Any]], None]) -> None:
+    """Tells plans by ``send`` from now on. Called once, by the worker."""
+    global _send, _worker_pid
+    _send, _worker_pid = send, os.getpid()
+
+
+def place_of_caller() -> str:
+    """Where in the user's code this was called, as the same call in another rank would say.
+
+    It holds each caller's line, so that loaders that one function opens for others are told apart.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    lines: list[str] = []
+    while frame is not None and len(lines) < _MOST_FRAMES:
+        path = frame.f_code.co_filename
+        if not path.startswith(_LOADERS):
+            # Without its folder, which may differ between hosts.
+            lines.append(f"{os.path.basename(path)}:{frame.f_lineno}")
+        frame = frame.f_back
+    return " < ".join(lines)
+
+
+def tell(data: str, place: str, *, order: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+    """Tells the driver how a loader is about to read. Does nothing outside a rank.
+
+    Args:
+        data: The data set's directory.
+        place: Where the loader was made, as ``place_of_caller`` has it.
+        order: All that must be equal on all ranks, as plain JSON values.
+        arguments: What was given for it, by the names that the caller knows.
+    """
+    # A forked process shares the socket; two writers would tear each other's messages.
+    if _send is None or os.getpid() != _worker_pid:
+        return
+    _turns[data, place] += 1
+    plan = {
+        "data": data,
+        "place": place,
+        "turn": _turns[data, place],
+        "order": dict(order),
+        "arguments": dict(arguments),
+    }
+    with suppress(OSError):  # The agent is gone, and this process will be.
+        _send(plan)
+
+
+class LoaderPlans:
+    """What the ranks of one attempt told.
+
+    The plans of two ranks belong together where both made the loader at the same place, over the
+    same directory, for the same time. A loader that one rank alone makes has no counterpart; which
+    those are, and which were only made at another place, is known when all ranks have ended.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._plans: dict[tuple[str, str, int], dict[int, dict[str, Any]]] = {}
+        self._worlds: dict[int, World] = {}
+        self._has_differed = False
+
+    def compare(self, world: World, plan: Mapping[str, Any]) -> str | None:
+        """Takes a rank's plan; returns the first difference to another's, to follow its name."""
+        key = (str(plan["data"]), str(plan["place"]), int(plan["turn"]))
+        mine = {"order": plan["order"], "arguments": plan["arguments"], "place": key[1]}
+        with self._lock:
+            self._worlds[world.rank] = world
+            told = self._plans.setdefault(key, {})
+            told[world.rank] = mine
+            orders = [one["order"] for one in told.values()]
+            if len(told) == world.size:
+                del self._plans[key]  # All have told; there may be one for every epoch.
+            if self._has_differed or all(order == orders[0] for order in orders):
+                return None
+            self._has_differed = True
+            return _sentence(told, key[1])
+
+    def compare_left_over(self) -> tuple[World, str] | None:
+        """Compares the loaders that ranks made at different places, once all have returned.
+
+        Returns:
+            A rank that read as no other did, and what to follow its name.
+        """
+        left: dict[str, dict[int, list[dict[str, Any]]]] = {}
+        for (data, _, _), told in self._plans.items():
+            for rank, plan in told.items():
+                left.setdefault(data, {}).setdefault(rank, []).append(plan)
+        for by_rank in left.values():
+            # Where a rank has none left, the others read by themselves.
+            if len(by_rank) < next(iter(self._worlds.values())).size or self._has_differed:
+                continue
+            rank = min(by_rank, key=lambda one: (len(by_rank[one]), -one))
+            for mine in by_rank[rank]:
+                nearest = {
+                    other: min(plans, key=lambda plan: _distance(mine, plan))
+                    for other, plans in by_rank.items()
+                }
+                if any(plan["order"] != mine["order"] for plan in nearest.values()):
+                    return self._worlds[rank], _sentence(nearest, mine["place"])
+        return None
+
+
+def _sentence(told: Mapping[int, Mapping[str, Any]], place: str) -> str:
+    found = _differences(told, "arguments") or _differences(told, "order")
+    return (
+        "reads its data in another order than other ranks, so that some rows would be read "
+        f"twice and others never: {'; '.join(found)}. Its loader is made in "
+        f"{place.partition(' < ')[0] or 'unknown code'}. Give all ranks the same. Where a "
+        "rank is to read all rows by itself, give cur_shard=0 and shard_count=1."
+    )
+
+
+def _distance(one: Mapping[str, Any], other: Mapping[str, Any]) -> int:
+    """In how many settings two plans differ."""
+    return sum(one["order"][name] != other["order"].get(name) for name in one["order"])
+
+
+def _differences(told: Mapping[int, Mapping[str, Any]], part: str) -> list[str]:
+    """One entry for each setting that is not the same: its values, and which ranks have each."""
+    found = []
+    for name in next(iter(told.values()))[part]:
+        ranks: dict[str, list[int]] = {}
+        for rank, plan in sorted(told.items()):
+            ranks.setdefault(repr(plan[part].get(name)), []).append(rank)
+        if len(ranks) > 1:
+            values = [f"{value} on {_named(those)}" for value, those in ranks.items()]
+            found.append(f"{name} is {', '.join(values[:_MOST_RANKS])}")
+    return found
+
+
+def _named(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, ranks[:_MOST_RANKS]))
+    more = ", …" if len(ranks) > _MOST_RANKS else ""
+    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}{more}"

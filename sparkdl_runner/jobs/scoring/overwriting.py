@@ -1,0 +1,86 @@
+"""New files take the place of what a folder holds, which stays there until they are whole.
+
+Spark would delete it before it writes. Here the new files are written into a sub folder with an
+underscore, which readers pass over; then the earlier ones are deleted and the new ones moved up,
+``_SUCCESS`` last. What ends the process before that leaves the earlier files as they were.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from sparkdl_runner.errors import RunnerError
+from sparkdl_runner.filesystem import redact
+from sparkdl_runner.jobs.spark.java_cause import java_cause
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BESIDE_PREFIX = "_new-"
+_MARKER = "_SUCCESS"
+
+
+def overwrite(spark: SparkSession, folder: str, write: Callable[[str], None]) -> None:
+    """Has files written, and lets them take the place of all that the folder holds.
+
+    Args:
+        spark: The session, which knows the storage.
+        folder: Made if need be.
+        write: Writes files into the folder of this path, and raises if that fails; then the
+            folder holds what it held.
+
+    Raises:
+        RunnerError: They are whole, and could not be put in place.
+    """
+    beside = f"{folder.rstrip('/')}/{BESIDE_PREFIX}{uuid.uuid4().hex}"
+    try:
+        write(beside)
+    except Exception:
+        with suppress(Exception):  # It must not hide why nothing was written.
+            filesystem, there = _open(spark, beside)
+            filesystem.delete(there, True)
+        raise
+    try:
+        # In a thread, where no signal's exception can end it half-way.
+        with ThreadPoolExecutor(1, "sparkdl-overwrite") as thread:
+            thread.submit(_put_in_place, spark, folder, beside).result()
+    except Exception as error:
+        raise RunnerError(
+            f"The new files were written to {redact(beside)}, and could not all be put in place of "
+            f"what {redact(folder)} held: {java_cause(error)}. Move those that are left there, or "
+            "begin again."
+        ) from error
+
+
+def delete_if_empty(spark: SparkSession, folder: str) -> None:
+    """Deletes a folder that holds nothing, if it is there."""
+    filesystem, there = _open(spark, folder)
+    if filesystem.exists(there) and len(filesystem.listStatus(there)) == 0:
+        filesystem.delete(there, False)
+
+
+def _put_in_place(spark: SparkSession, folder: str, beside: str) -> None:
+    filesystem, there = _open(spark, folder)
+    _, new = _open(spark, beside)
+    # While there is a marker, all is there: it is the first that goes, and the last that comes.
+    for one in sorted(_held(filesystem, there), key=lambda one: one.getName() != _MARKER):
+        if one.getName() != new.getName() and not filesystem.delete(one, True):
+            raise OSError(f"{one.getName()} cannot be deleted")
+    for one in sorted(_held(filesystem, new), key=lambda one: one.getName() == _MARKER):
+        _, target = _open(spark, f"{folder.rstrip('/')}/{one.getName()}")
+        if not filesystem.rename(one, target):
+            raise OSError(f"{one.getName()} cannot be moved")
+    filesystem.delete(new, True)
+
+
+def _held(filesystem: Any, folder: Any) -> list[Any]:
+    return [one.getPath() for one in filesystem.listStatus(folder)]
+
+
+def _open(spark: SparkSession, path: str) -> tuple[Any, Any]:
+    there = spark._jvm.org.apache.hadoop.fs.Path(path)  # type: ignore[union-attr]
+    return there.getFileSystem(spark._jsc.hadoopConfiguration()), there

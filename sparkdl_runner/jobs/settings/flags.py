@@ -1,0 +1,101 @@
+"""The command line of a job: one flag for each of its settings, and what they say."""
+
+from __future__ import annotations
+
+import argparse
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pydantic
+
+from sparkdl_runner.cli.command_line import Parser
+from sparkdl_runner.jobs.settings import Settings, parse_value
+
+
+def add_flags(parser: Parser, kind: type[Settings]) -> None:
+    """Adds ``--config`` and a flag for each setting; none has a default of its own.
+
+    Args:
+        parser: Where to add them.
+        kind: The settings.
+    """
+    parser.add_argument("--config", metavar="FILE", help="YAML with these settings; flags win")
+    for name, field in kind.model_fields.items():
+        flag = f"--{name.replace('_', '-')}"
+        text = (field.description or "").replace("%", "%%")
+        if _is_mapping(field):
+            as_pairs(parser, flag, text, default=argparse.SUPPRESS)
+            if name == kind.arguments_of_function:
+                parser.pairs_flag = flag
+        else:
+            parser.add_argument(
+                flag,
+                dest=name,
+                type=str if _is_text(field) else parse_value,
+                default=argparse.SUPPRESS,
+                metavar=_metavar(field),
+                help=text + _default(field),
+            )
+
+
+def as_pairs(parser: Parser, flag: str, text: str, default: Any = ()) -> None:
+    """Adds a flag whose values are ``key=value``, each as YAML would read it."""
+    parser.add_argument(
+        flag,
+        nargs="+",
+        action="extend",
+        type=_pair,
+        default=default if default is argparse.SUPPRESS else list(default),
+        metavar="KEY=VALUE",
+        help=text,
+    )
+
+
+def given(arguments: argparse.Namespace, kind: type[Settings]) -> dict[str, Any]:
+    """What was said by flags, by key."""
+    found = {}
+    for name in kind.model_fields:
+        if hasattr(arguments, name):
+            value = getattr(arguments, name)
+            found[name] = dict(value) if _is_mapping(kind.model_fields[name]) else value
+    return found
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    return key, parse_value(value)
+
+
+def _options(field: pydantic.fields.FieldInfo) -> Sequence[Any]:
+    """The types that a field admits, besides None."""
+    annotation = field.annotation
+    parts = typing.get_args(annotation) if typing.get_origin(annotation) is not None else ()
+    is_union = typing.get_origin(annotation) not in (dict, list, Mapping, typing.Literal, None)
+    return [one for one in parts if one is not type(None)] if is_union else [annotation]
+
+
+def _is_mapping(field: pydantic.fields.FieldInfo) -> bool:
+    return any(
+        typing.get_origin(one) in (dict, Mapping)
+        or (isinstance(one, type) and issubclass(one, Settings) and not one.has_short_form)
+        for one in _options(field)
+    )
+
+
+def _is_text(field: pydantic.fields.FieldInfo) -> bool:
+    return all(one is str or typing.get_origin(one) is typing.Literal for one in _options(field))
+
+
+def _metavar(field: pydantic.fields.FieldInfo) -> str:
+    (first, *_) = _options(field)
+    if typing.get_origin(first) is typing.Literal:
+        return "|".join(str(one) for one in typing.get_args(first))
+    return {int: "N", float: "X", bool: "true|false", str: "TEXT"}.get(first, "VALUE")
+
+
+def _default(field: pydantic.fields.FieldInfo) -> str:
+    default = field.default
+    return f" (default: {default})" if isinstance(default, (str, int)) and default != "" else ""

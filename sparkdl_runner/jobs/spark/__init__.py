@@ -1,0 +1,1 @@
+"""What jobs need of Spark: a session, rows, and places to write to."""

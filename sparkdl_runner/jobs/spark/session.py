@@ -1,0 +1,172 @@
+"""The Spark session of a job: quiet and on this machine, unless someone has chosen another."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sparkdl_runner.driver.spark_context import is_stopped, refuse_spark_connect
+from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.jobs.spark import class_archive, python_daemon
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+# Each imports torch before it starts, which takes a core for seconds.
+RANKS_PER_CORE = 4
+# In the project's folder; where only the package is installed, Spark's own settings hold.
+LOG4J = Path(__file__).resolve().parents[3] / "conf" / "log4j2.properties"
+
+
+def start_spark(app_name: str, *, slots: int, jvm_options: str = "") -> SparkSession:
+    """Returns the running session, or starts one.
+
+    Args:
+        app_name: Its name, where one is started.
+        slots: How many tasks run at once, where neither spark-submit nor PYSPARK_SUBMIT_ARGS
+            has chosen a master; 0 for one on each core.
+        jvm_options: For the JVM, in the same case.
+
+    Raises:
+        LaunchError: Spark is reached by Spark Connect, is not installed, or does not start; or this
+            machine is too small for so many slots.
+    """
+    if not is_chosen() and not _has_session():
+        check_cores(slots)
+    if importlib.util.find_spec("pyspark") is None:
+        raise LaunchError(
+            "This needs Spark, and pyspark is not installed here: run pip install "
+            "'sparkdl-runner[spark]'."
+        )
+    if "SPARK_REMOTE" in os.environ:
+        # Not its value, which may hold a token.
+        raise LaunchError(
+            "SPARK_REMOTE is set, so that this would reach Spark through Spark Connect, which "
+            "offers no barrier tasks with a channel to the driver: unset it, and let spark-submit "
+            "choose a cluster (on Databricks: one with dedicated access mode)."
+        )
+    from pyspark.sql import SparkSession
+
+    refuse_spark_connect()
+    # Spark would otherwise start whatever is called python3.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(app_name).config("spark.ui.showConsoleProgress", "false")
+    if not is_chosen():
+        builder = (
+            builder.master(f"local[{slots or '*'}]")
+            .config("spark.ui.enabled", "false")
+            # The loopback interface is there also without a network.
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+        )
+        options = [jvm_options, class_archive.java_options()]
+        if LOG4J.exists():
+            options.append(f"-Dlog4j2.configurationFile={LOG4J.as_uri()}")
+        if given := " ".join(filter(None, options)):
+            builder = builder.config("spark.driver.extraJavaOptions", given)
+        for name, value in python_daemon.settings().items():
+            builder = builder.config(name, value)
+    try:
+        spark = builder.getOrCreate()
+        refuse_spark_connect()  # Spark 4 has more ways to choose it.
+        spark.sparkContext.setLogLevel("ERROR")
+    except LaunchError:
+        raise
+    except Exception as error:
+        raise _not_started(_cause(error)) from error
+    if not _is_registered(spark.sparkContext):
+        raise _not_started("")
+    return spark
+
+
+def check_cores(num_proc: int) -> None:
+    """Refuses so many ranks on this machine that they would not even start in time.
+
+    Raises:
+        LaunchError: They are too many.
+    """
+    cores = len(os.sched_getaffinity(0))
+    most = RANKS_PER_CORE * cores
+    if num_proc > most:
+        raise LaunchError(
+            f"{num_proc} ranks are too many for the {cores} {'core' if cores == 1 else 'cores'} of "
+            f"this machine, on which they would run since no cluster was chosen: ask for at most "
+            f"{most} to try it here, or run it by spark-submit --master, which says where."
+        )
+
+
+def _has_session() -> bool:
+    # Not the active session, of which each thread has its own.
+    context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
+    active = None if context is None else context._active_spark_context
+    return active is not None and not is_stopped(active)
+
+
+def _is_registered(context: SparkContext) -> bool:
+    """Whether the application has its cluster.
+
+    Spark makes a session also where no standalone master answers, and ends it in the background a
+    moment later. Only a master gives the application an id of its own.
+    """
+    if is_databricks() or not (context.master or "").startswith("spark://"):
+        return True
+    return not context.applicationId.startswith("spark-application-")
+
+
+def _not_started(cause: str) -> LaunchError:
+    """The sentence, after what may be left of the session is stopped."""
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context
+    place = ""
+    if context is not None:
+        place = f" on {context.master}"
+        # One that goes down already has no other words for it.
+        if not _is_registered(context):
+            cause = "no master has answered"
+        if not is_databricks():  # There it is the whole cluster's.
+            with suppress(Exception):
+                context.stop()
+    return LaunchError(
+        f"Spark did not start{place}: {cause}. What it wrote itself is above; sparkdl-runner "
+        "doctor, given the same --master, looks at Java, the master and Spark's settings, and "
+        "says what to do."
+    )
+
+
+def _cause(error: Exception) -> str:
+    """What Spark says, without Py4J's line before it and Java's stack after it."""
+    text = str(error)
+    java = re.search(r"^: (?:[\w.$]+: )?(.+)$", text, re.MULTILINE)
+    told = java.group(1) if java else (text.splitlines() or [type(error).__name__])[0]
+    return told.strip().rstrip(".")[:300]
+
+
+@contextmanager
+def spark_session(app_name: str, *, slots: int) -> Iterator[SparkSession]:
+    """The same for as long as the context lasts; one that was there before stays."""
+    was_there = is_databricks() or _has_session()
+    spark = start_spark(app_name, slots=slots)
+    try:
+        yield spark
+    finally:
+        if not was_there:
+            spark.stop()
+
+
+def is_databricks() -> bool:
+    """Whether this runs on a cluster of Databricks, where the session is not ours to stop."""
+    return "DATABRICKS_RUNTIME_VERSION" in os.environ
+
+
+def is_chosen() -> bool:
+    """Whether spark-submit, Databricks or the environment says where Spark runs."""
+    chosen_by = {"PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS"}
+    return is_databricks() or not chosen_by.isdisjoint(os.environ)

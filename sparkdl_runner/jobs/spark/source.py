@@ -1,0 +1,207 @@
+"""Where a job's rows come from: a table, or files of a format that Spark reads."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import pydantic
+
+from sparkdl_runner.cli.nearest import did_you_mean, nearest
+from sparkdl_runner.errors import ConfigError
+from sparkdl_runner.filesystem import redact
+from sparkdl_runner.jobs.settings import Settings
+from sparkdl_runner.jobs.spark import storage
+from sparkdl_runner.jobs.spark.csv_columns import spoilt_column
+from sparkdl_runner.jobs.spark.java_cause import java_cause
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_TABLE = re.compile(r"(\w+|`[^`]+`)(\.(\w+|`[^`]+`)){0,2}")
+_BY_ENDING = {".csv": "csv", ".json": "json", ".jsonl": "json", ".orc": "orc"}
+_FILE = (*_BY_ENDING, ".parquet")
+_HEADER = "header"
+# Spark's own defaults take the first line for a row, and every number for a text.
+_CSV_OPTIONS = {_HEADER: True, "inferSchema": True}
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+
+
+def is_table(text: str) -> bool:
+    """Whether a text names a table, in one to three parts, and not a file."""
+    return _TABLE.fullmatch(text) is not None and not text.endswith(_FILE)
+
+
+class Source(Settings):
+    """A table or a path. A text is short for either: what holds a slash or a scheme is a path."""
+
+    has_short_form: ClassVar[bool] = True
+
+    table: str | None = None
+    path: str | None = None
+    format: Literal["parquet", "delta", "csv", "json", "orc"] | None = None
+    """Of the files; None for what the path looks like, else Parquet."""
+    options: dict[str, str | int | float | bool] = pydantic.Field(default_factory=dict)
+    """Options of Spark's reader; for CSV they are ``header`` and ``inferSchema`` if not given."""
+    columns: list[str] | None = None
+    """Which columns are read; None for all."""
+    where: str | None = None
+    """Which rows are read, as an SQL condition; None for all."""
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, given: Any) -> Any:
+        if not isinstance(given, str):
+            return given
+        return {"table" if is_table(given) else "path": given}
+
+    @pydantic.model_validator(mode="after")
+    def _one_place(self) -> Source:
+        if (self.table is None) == (self.path is None):
+            raise ValueError("give either a table or a path")
+        if self.table is not None and (self.format or self.options):
+            raise ValueError(f"the table {self.table} has a format of its own: leave it out")
+        return self
+
+    @property
+    def place(self) -> str:
+        """What a person calls it."""
+        return f"table {self.table}" if self.table is not None else redact(self.path or "")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it may be a folder of Parquet files, of which everything is wanted."""
+        return (
+            self.path is not None
+            and self.format in (None, "parquet")
+            and not (self.options or self.columns or self.where or self._ending())
+        )
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        """Returns a DataFrame of it; no task has run then, or only what finds a schema.
+
+        Raises:
+            ConfigError: It is not there, or has no such columns, or cannot be read.
+        """
+        from pyspark.errors import AnalysisException
+
+        try:
+            frame = self._open(spark)
+        except AnalysisException as error:
+            raise ConfigError(self._why_not(spark, error)) from None
+        except Exception as error:
+            raise ConfigError(self._unreadable(java_cause(error))) from None
+        self._check_header(frame)
+        self._check_types(frame)
+        unknown = [one for one in self.columns or [] if one not in frame.columns]
+        if unknown:
+            near = did_you_mean(unknown[0], frame.columns)
+            raise ConfigError(f"{self.place} has no column {unknown[0]!r}{near}")
+        try:
+            kept = frame if self.where is None else frame.where(self.where)
+        except Exception as error:
+            raise ConfigError(
+                f"the condition {self.where!r} does not fit {self.place}: {java_cause(error)}."
+            ) from None
+        return kept if self.columns is None else kept.select(*[f"`{one}`" for one in self.columns])
+
+    def _open(self, spark: SparkSession) -> DataFrame:
+        if self.table is not None:
+            return spark.table(self.table)
+        from sparkdl_runner.data import make_spark_converter
+        from sparkdl_runner.data.dataset.manifest import MANIFEST_NAME
+
+        path = self.path or ""
+        form = self.format or self._ending()
+        # Some filesystems raise where they are asked what is below a file.
+        may_be_folder = form in (None, "parquet") and not _is_file(path, spark)
+        if form is None:
+            is_delta = may_be_folder and storage.exists(spark, f"{path}/_delta_log")
+            form = "delta" if is_delta else "parquet"
+        if form == "parquet" and may_be_folder and storage.exists(spark, f"{path}/{MANIFEST_NAME}"):
+            url = storage.qualified(path, spark)
+            files = make_spark_converter(url, allow_nulls=True).file_urls
+            return spark.read.options(**self.options).parquet(*files)
+        reader = spark.read.format(form)
+        if form == "csv":
+            reader = reader.options(**_CSV_OPTIONS)
+        return reader.options(**self.options).load(path)
+
+    def _ending(self) -> str | None:
+        path = self.path or ""
+        return next((form for end, form in _BY_ENDING.items() if path.endswith(end)), None)
+
+    def _check_header(self, frame: DataFrame) -> None:
+        """Refuses a CSV file whose first line was taken for a header, and holds numbers."""
+        given = {name.lower() for name in self.options}
+        if (self.format or self._ending()) != "csv" or _HEADER in given:
+            return
+        numbers = [name for name in frame.columns if _NUMBER.fullmatch(name)]
+        if numbers:
+            raise ConfigError(
+                f"the first line of {self.place} holds {numbers[0]}, and should be the names of "
+                "the columns: say by options {header: false} that it is a row like the others "
+                "(columns are _c0, _c1, … then), or by {header: true} that it is the header."
+            )
+
+    def _check_types(self, frame: DataFrame) -> None:
+        """Refuses a CSV column that Spark takes for texts because of a few values."""
+        given = {name.lower() for name in self.options}
+        if (self.format or self._ending()) != "csv" or "inferschema" in given:
+            return
+        kept = [one for one in frame.columns if self.columns is None or one in self.columns]
+        spoilt = spoilt_column(frame.select(*[f"`{one}`" for one in kept]))
+        if spoilt is not None:
+            example = repr(spoilt.example[:40])
+            raise ConfigError(
+                f"the column {spoilt.name!r} of {self.place} holds numbers, and {spoilt.texts} "
+                f"other {'value' if spoilt.texts == 1 else 'values'} such as {example}, so that it "
+                f"would be read as texts: say by options {{nullValue: {example}}} what stands for "
+                f"a missing number, and by where: {spoilt.name} is not null that its rows are left "
+                "out; or by options {inferSchema: true} that texts are meant."
+            )
+
+    def _why_not(self, spark: SparkSession, error: Exception) -> str:
+        told = str(error)
+        if self.table is not None and ("NOT_FOUND" in told or "not found" in told):
+            near = _path_of_that_name(spark, self.table) or _nearest_table(spark, self.table)
+            return f"there is no table {self.table}{near}"
+        if "PATH_NOT_FOUND" in told:
+            return f"there is nothing at {self.place}."
+        return self._unreadable(java_cause(error))
+
+    def _unreadable(self, why: str) -> str:
+        told = f"Spark cannot read {self.place}: {why}."
+        if self.path is not None and self.format is None and self._ending() is None:
+            told += " Files are Parquet unless format says that they are csv, json, orc or delta."
+        return told
+
+
+def _is_file(path: str, spark: SparkSession) -> bool:
+    """Whether it is one file, or a place that this driver may not look at though Spark reads it."""
+    try:
+        return storage.is_file(path, spark)
+    except ConfigError:
+        return True
+
+
+def _path_of_that_name(spark: SparkSession, table: str) -> str | None:
+    """What to say where a path was meant, which without a slash is read as a table's name."""
+    try:
+        is_there = storage.exists(spark, table)
+    except ConfigError:
+        return None
+    if not is_there:
+        return None
+    return f"; there are files of that name: write ./{table}, since a path holds a slash."
+
+
+def _nearest_table(spark: SparkSession, table: str) -> str:
+    """What table of Spark's own catalog was probably meant, asked without running a job."""
+    database, _, name = table.rpartition(".")
+    try:
+        catalog = spark._jsparkSession.sessionState().catalog()
+        found = catalog.listTables(database or catalog.getCurrentDatabase())
+        return nearest(name, [found.apply(index).table() for index in range(found.size())])
+    except Exception:  # Some other catalog, which need not answer so.
+        return "."

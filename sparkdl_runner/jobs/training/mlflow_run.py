@@ -1,0 +1,124 @@
+"""What jobs do in MLflow besides: the store, a run's configuration, its model in the registry."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from sparkdl_runner.errors import ConfigError, LaunchError, RunnerError
+from sparkdl_runner.redaction import Redactor, secrets_of
+from sparkdl_runner.tracking.run.deadline import TookTooLongError, problem_within, within
+from sparkdl_runner.tracking.run.opening import check_store
+from sparkdl_runner.tracking.run.server_calls import no_answer
+from sparkdl_runner.tracking.settings import Tracking
+
+DESCRIBE_SECONDS = 20.0
+
+
+def use(tracking: Tracking) -> None:
+    """Makes its store the one of this process, once it is known to be there.
+
+    Raises:
+        ConfigError: MLflow is missing or old, or the store is not there.
+    """
+    try:
+        uri = check_store(tracking)
+    except LaunchError as error:
+        raise ConfigError(str(error)) from None
+    import mlflow
+
+    if tracking.tracking_uri is not None:
+        mlflow.set_tracking_uri(uri)
+
+
+def tag(run_id: str, name: str, timeout_seconds: float) -> str | None:
+    """The value of a tag of a run; None if it has none.
+
+    Raises:
+        ConfigError: There is no such run, or MLflow hangs for so long.
+    """
+    import mlflow
+
+    try:
+        client = mlflow.MlflowClient()
+        tags = within(lambda: client.get_run(run_id), timeout_seconds).data.tags
+    except TookTooLongError:
+        told = no_answer(mlflow.get_tracking_uri(), f"resume run {run_id}", timeout_seconds)
+        raise ConfigError(told) from None
+    except Exception as error:
+        raise ConfigError(f"cannot resume the MLflow run {run_id}: {_told(error)}.") from None
+    value = tags.get(name)
+    return None if value is None else str(value)
+
+
+def describe(run_id: str, hyperparameters: Mapping[str, Any], written: Mapping[str, Any]) -> None:
+    """Adds the hyperparameters that the training has not logged itself, and the configuration.
+
+    That takes some seconds at most, and fails quietly: it must not hide how the training ended.
+    """
+    import mlflow
+
+    client = mlflow.MlflowClient()
+    redact = Redactor(secrets_of())
+
+    def tell() -> None:
+        known = client.get_run(run_id).data.params
+        for name, value in redact.value(hyperparameters).items():
+            if name not in known:
+                with suppress(mlflow.MlflowException):  # longer than the store takes, say
+                    client.log_param(run_id, name, value)
+        client.log_dict(run_id, redact.value(written), "config.yaml")
+
+    problem = problem_within(tell, DESCRIBE_SECONDS)
+    if problem is not None:
+        print(f"The run's configuration was not logged: {redact(problem)}.", file=sys.stderr)
+
+
+def register(run_id: str, name: str, alias: str | None) -> None:
+    """Registers the model that the run has logged last.
+
+    Raises:
+        RunnerError: It has logged none, or the registry refuses.
+    """
+    import mlflow
+
+    client = mlflow.MlflowClient()
+    try:
+        uri = _newest_model(client, client.get_run(run_id))
+        if uri is None:
+            raise RunnerError(
+                f"The training has logged no model that could be registered as {name}: call "
+                "sparkdl_runner.tracking.log_model in the function."
+            )
+        version = mlflow.register_model(uri, name).version
+        if alias is not None:
+            client.set_registered_model_alias(name, alias, str(version))
+    except RunnerError:
+        raise
+    except Exception as error:
+        raise RunnerError(f"The model cannot be registered as {name}: {_told(error)}.") from None
+    print(f"registered as models:/{name}/{version}" + (f", {name}@{alias}" if alias else ""))
+
+
+def _newest_model(client: Any, run: Any) -> str | None:
+    """The URI of the model that a run has logged last; None if it has logged none."""
+    if not hasattr(client, "get_logged_model"):  # Before MLflow 3, a tag lists them.
+        history = json.loads(run.data.tags.get("mlflow.log-model.history", "[]"))
+        return f"runs:/{run.info.run_id}/{history[-1]['artifact_path']}" if history else None
+    from mlflow.entities import LoggedModelStatus
+
+    named = run.outputs.model_outputs if run.outputs is not None else []
+    # One that a rank was killed at has no files, and an attempt may log a step again.
+    logged = [(one.step or 0, client.get_logged_model(one.model_id)) for one in named]
+    ready = [one for one in logged if one[1].status == LoggedModelStatus.READY]
+    if not ready:
+        return None
+    return str(max(ready, key=lambda one: (one[0], one[1].creation_timestamp))[1].model_uri)
+
+
+def _told(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return Redactor(secrets_of())(lines[0] if lines else type(error).__name__).rstrip(".")[:400]

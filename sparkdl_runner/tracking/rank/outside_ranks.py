@@ -1,0 +1,77 @@
+"""``log_metrics`` outside of a rank: straight to MLflow's active run, if there is one."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from sparkdl_runner.redaction import Redactor
+from sparkdl_runner.tracking.rank.recorder import Recorder
+from sparkdl_runner.tracking.run.delivery import Delivery
+from sparkdl_runner.tracking.run.journal import Journal
+from sparkdl_runner.tracking.run.server import TrackingServer
+from sparkdl_runner.tracking.run.spool import Spool
+
+CLOSE_SECONDS = 30.0
+
+
+class _Nobody(Recorder):
+    """Checks what is said, and forgets it."""
+
+    def __init__(self) -> None:
+        super().__init__(0, send=lambda _: None)
+
+    def start(self) -> None:
+        """There is nothing to send."""
+
+    def log_metrics(self, *args: Any, **options: Any) -> None:
+        """See ``Recorder.log_metrics``."""
+        super().log_metrics(*args, **options)
+        self._said.clear()
+
+
+_nobody = _Nobody()
+_by_run: dict[str, Recorder] = {}
+
+
+def recorder() -> Recorder:
+    """The recorder of MLflow's active run; one that tells nobody if there is none."""
+    mlflow = sys.modules.get("mlflow")
+    active = mlflow.active_run() if mlflow is not None else None
+    if mlflow is None or active is None:
+        return _nobody
+    run_id = active.info.run_id
+    if run_id not in _by_run:
+        _by_run[run_id] = _record(mlflow.get_tracking_uri(), run_id)
+    return _by_run[run_id]
+
+
+def _record(uri: str, run_id: str) -> Recorder:
+    """Makes a recorder that ends with this process."""
+    folder = Path(tempfile.mkdtemp(prefix="sparkdl_runner-mlflow-"))
+    spool = Spool(folder / f"{run_id}.jsonl")
+    delivery = Delivery(spool, TrackingServer(uri, run_id))
+    journal = Journal({}, {}, Redactor())
+
+    def send(report: dict[str, Any]) -> None:
+        spool.put(journal.admit(report["entries"]))
+        for problem in report["problems"]:
+            print(f"sparkdl_runner: {problem}.", file=sys.stderr)
+
+    found = Recorder(0, send)
+
+    def close() -> None:
+        found.close()
+        if left := delivery.close(CLOSE_SECONDS):
+            print(
+                f"sparkdl_runner: {left} metrics were not delivered; they are in {spool.path}.",
+                file=sys.stderr,
+            )
+        else:
+            folder.rmdir()
+
+    atexit.register(close)
+    return found

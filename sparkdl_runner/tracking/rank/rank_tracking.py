@@ -1,0 +1,51 @@
+"""The tracking of one rank, from the start of its worker to its end."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from sparkdl_runner.hooks import facts
+from sparkdl_runner.tracking.rank import metrics
+from sparkdl_runner.tracking.rank.mlflow_import import prepare
+from sparkdl_runner.tracking.rank.recorder import Recorder, Send
+from sparkdl_runner.tracking.rank.step_trace import StepTrace
+from sparkdl_runner.tracking.rank_run import RankRun, artifacts_in
+
+
+def begin(rank: int, run: Mapping[str, Any] | None, send: Send, *, trace_steps: bool) -> Recorder:
+    """Sets up what this rank's training tells. Called once, by the worker.
+
+    Args:
+        rank: This rank.
+        run: The MLflow run, as ``RankRun.to_json`` made it; None if there is none.
+        send: Takes reports; see ``Recorder``.
+        trace_steps: Whether rank 0 traces its first steps.
+
+    Returns:
+        The recorder, to be closed at the end.
+    """
+    facts.note(gpus=_visible_gpus())
+    trace = None
+    if run is not None and trace_steps and rank == 0:
+        trace = StepTrace(artifacts_in(run["folder"]) / "torch-profiler-rank-0.json.gz")
+    recorder = Recorder(rank, send, trace, run_id="" if run is None else str(run["run_id"]))
+    if run is not None:
+        recorder.start()
+        prepare(RankRun(**run), recorder)
+    metrics.use(recorder)
+    with suppress(OSError):  # The agent is gone, and this process will be.
+        recorder.flush()  # The driver says so when all ranks have come so far.
+    return recorder
+
+
+def _visible_gpus() -> int:
+    """How many GPUs the rank sees; those of one host all see the same."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return len([entry for entry in named.split(",") if entry.strip()])
+    torch = sys.modules.get("torch")
+    return int(torch.cuda.device_count()) if torch is not None else 0

@@ -1,0 +1,51 @@
+"""The files of a run, kept on the driver until they go to MLflow."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from sparkdl_runner.tracking.report.page import Attempt
+from sparkdl_runner.world import World
+
+_KINDS = ("logs", "traces")
+
+
+class RunFolder:
+    """A new folder for logs, traces, attempts and the report.
+
+    Attributes:
+        path: Where it is.
+    """
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="sparkdl_runner-run-"))
+
+    def keep_part(self, world: World, name: str, data: bytes, *, is_first: bool) -> None:
+        """Writes a part of a file that a rank sends, at the end of what is there of it.
+
+        What is neither a log nor a trace, or would be outside of the folder, is passed over.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        kind, _, rest = name.partition("/")
+        if kind not in _KINDS or not rest or ".." in Path(rest).parts:
+            return
+        path = self.path / kind / f"attempt-{world.attempt}" / rest
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb" if is_first else "ab") as file:
+            file.write(data)
+
+    def keep_attempt(self, attempt: Attempt) -> None:
+        """Writes what is known of an attempt, if there is room."""
+        path = self.path / "attempts" / f"attempt-{attempt.number}.txt"
+        with suppress(OSError):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(attempt.text())
+
+    def remove(self) -> None:
+        """Removes all of it."""
+        shutil.rmtree(self.path, ignore_errors=True)

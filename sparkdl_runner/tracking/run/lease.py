@@ -1,0 +1,58 @@
+"""Who holds a run: so that two drivers never write into one at the same time."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import uuid
+from collections.abc import Mapping
+
+import psutil
+
+from sparkdl_runner.tracking.entries import Entry
+
+# MLflow's pages show no tags that begin so.
+HOLDER_TAG = "mlflow.sparkdl_runner.driver"
+ALIVE_TAG = "mlflow.sparkdl_runner.driver_alive_at"
+RENEW_SECONDS = 20.0
+EXPIRE_SECONDS = 90.0
+
+
+class Lease:
+    """This driver's hold on a run, told by two tags of it."""
+
+    def __init__(self) -> None:
+        own = psutil.Process()
+        self.holder = f"{socket.gethostname()} {own.pid} {own.create_time():.0f} {uuid.uuid4().hex}"
+
+    def entries(self, now: float | None = None) -> list[Entry]:
+        """The tags that say that this driver holds the run, and lives."""
+        at = time.time() if now is None else now
+        return [["tag", HOLDER_TAG, self.holder], ["tag", ALIVE_TAG, f"{at:.0f}"]]
+
+    def held_by_another(self, tags: Mapping[str, str], now: float | None = None) -> str | None:
+        """Says who else holds a run that is not over, by its tags; None if nobody does."""
+        holder, alive_at = tags.get(HOLDER_TAG, ""), tags.get(ALIVE_TAG, "")
+        parts = holder.split()
+        if holder == self.holder or len(parts) != 4 or not alive_at.isdecimal():
+            return None
+        host, pid, created, _ = parts
+        silent = (time.time() if now is None else now) - float(alive_at)
+        if silent > EXPIRE_SECONDS:
+            return None
+        if host == socket.gethostname() and not _runs(pid, created):
+            return None
+        return (
+            f"the driver with process id {pid} on host {host}, heard of {max(0, silent):.0f} s ago"
+        )
+
+
+def _runs(pid: str, created: str) -> bool:
+    """Whether a process of this host lives."""
+    try:
+        process = psutil.Process(int(pid))
+        # Process ids are used again; a start time is not.
+        return f"{process.create_time():.0f}" == created and process.pid != os.getpid()
+    except (psutil.Error, ValueError):
+        return False

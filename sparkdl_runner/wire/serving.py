@@ -1,0 +1,154 @@
+"""An asyncio TCP server in a thread of its own, on a socket that is already listening."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import socket
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine
+from typing import Any
+
+from sparkdl_runner.wire.network import addresses_of_host
+from sparkdl_runner.wire.socket_owner import Address, owner
+
+# asyncio's own is 100: of a thousand agents that connect at once, some would be turned away.
+BACKLOG = 512
+# asyncio accepts as many as it is told the backlog is before any is looked at: a burst of strangers
+# would use up this process's open files.
+ACCEPTED_AT_ONCE = 16
+
+
+class ServerThread(ABC):
+    """Accepts connections until closed, each handled by ``handle`` and closed after it.
+
+    When there are too many connections, the oldest one that has not authenticated is closed, so
+    that strangers cannot keep the run's own processes out.
+
+    Args:
+        listener: A listening socket; the server owns it from ``start`` on.
+        name: The thread's name.
+        expected: How many connections the run's own processes need at once. Others may be open
+            besides, as far as this process's limit of open files allows.
+    """
+
+    def __init__(self, listener: socket.socket, *, name: str, expected: int) -> None:
+        self._listener = listener
+        open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._most = expected + min(max(64, 4 * expected), open_files // 8)
+        self._strangers: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._own_addresses = frozenset(addresses_of_host())
+        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._helpers: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._stopped: asyncio.Event = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """The IP address and port that the server listens on."""
+        host, port = self._listener.getsockname()[:2]
+        return str(host), int(port)
+
+    @abstractmethod
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serves one connection. What it raises ends that connection and nothing else."""
+
+    def admits(self, here: Address, peer: Address) -> bool:
+        """Whether a connection between two addresses, this end's first, may be served at all."""
+        return True
+
+    def is_of_another_user(self, here: Address, peer: Address) -> bool:
+        """Whether another user of this host holds the other end of a connection."""
+        user = owner(here, peer)
+        if user is None:  # It comes from another host, or was closed.
+            return peer[0] in self._own_addresses
+        return user != os.geteuid()
+
+    def recognize(self) -> None:
+        """Says that the connection that is being handled has shown whose it is."""
+        task = asyncio.current_task()
+        if task is not None:
+            self._strangers.pop(task, None)
+
+    def start(self) -> None:
+        """Begins to serve."""
+        self._thread.start()
+
+    def call(self, coroutine: Coroutine[Any, Any, Any], timeout_seconds: float) -> None:
+        """Runs ``coroutine`` in the server's loop and waits for it, at most so long."""
+        if not self._thread.is_alive():
+            coroutine.close()
+            return
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            future.result(timeout_seconds)
+        except TimeoutError:
+            future.cancel()
+
+    def close(self) -> None:
+        """Stops serving, closes all connections and the listening socket. May be called twice."""
+        if self._thread.ident is None:
+            self._listener.close()
+            self._loop.close()
+        elif self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stopped.set)
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_until_complete(self._serve())
+        finally:
+            self._listener.close()
+            self._loop.close()
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Runs something beside a connection, whose handler must cancel it at its end."""
+        task = self._loop.create_task(coroutine)
+        self._helpers.add(task)
+        task.add_done_callback(self._helpers.discard)
+        return task
+
+    async def _serve(self) -> None:
+        server = await asyncio.start_server(
+            self._accept, sock=self._listener, backlog=ACCEPTED_AT_ONCE
+        )
+        self._listener.listen(BACKLOG)
+        await self._stopped.wait()
+        # A connection that asyncio is just accepting would be lost, open, if the server closed now:
+        # accept no more, and let those become ours before all are ended.
+        self._loop.remove_reader(self._listener)
+        others = {*self._connections, *self._helpers, asyncio.current_task()}
+        accepting = asyncio.all_tasks() - others
+        await asyncio.gather(*accepting, return_exceptions=True)
+        server.close()
+        connections = dict(self._connections)
+        for task, writer in connections.items():
+            task.cancel()
+            writer.transport.abort()
+        await asyncio.gather(*connections, return_exceptions=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = self._loop.create_task(self._converse(reader, writer))
+        self._connections[task] = self._strangers[task] = writer
+        task.add_done_callback(self._forget)
+        if len(self._connections) > self._most:
+            oldest = next(iter(self._strangers))
+            self._strangers.pop(oldest).transport.abort()
+            oldest.cancel()
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        del self._connections[task]
+        self._strangers.pop(task, None)
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            here, peer = map(writer.get_extra_info, ("sockname", "peername"))
+            if here and peer and self.admits(here[:2], peer[:2]):
+                await self.handle(reader, writer)
+        except (OSError, EOFError, ValueError, asyncio.LimitOverrunError):
+            pass  # That connection broke, took too long, or spoke nonsense.
+        finally:
+            writer.close()

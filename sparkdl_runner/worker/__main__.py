@@ -1,0 +1,178 @@
+"""The worker: a fresh process that runs the user's function as one rank.
+
+Started as ``python -m sparkdl_runner.worker`` by an agent (or by the local launcher), it imports
+the backend while the agents still find one another, then receives its envelope, sets the
+environment, unpickles the function, runs it, and sends back the value or the error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import gc
+import importlib
+import os
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from sparkdl_runner import world
+from sparkdl_runner.backends import Backend, get_backend
+from sparkdl_runner.backends.environment import beside_own
+from sparkdl_runner.hooks import loader_plans, preemption
+from sparkdl_runner.importing import without_collecting
+from sparkdl_runner.tracking.rank import rank_tracking as tracking
+from sparkdl_runner.wire import function
+from sparkdl_runner.wire.control import Envelope, Line
+from sparkdl_runner.wire.outcome import (
+    FAILED,
+    MAX_MESSAGE,
+    MAX_TRACEBACK,
+    RESULT_REFUSALS,
+    RETURNED,
+)
+from sparkdl_runner.worker import driver_log, gpu_memory, lifeline, pulse, stacks
+from sparkdl_runner.worker.search_path import complete_search_path, search_path_for_children
+
+
+def main() -> None:
+    """Runs one rank, from the command line that ``child_process`` builds."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--backend", required=True)
+    parser.add_argument("--control-fd", type=int, required=True)
+    parser.add_argument("--lifeline-fd", type=int, required=True)
+    parser.add_argument("--agent-pid", type=int, required=True)
+    parser.add_argument("--stacks-fd", type=int, required=True)
+    arguments = parser.parse_args()
+
+    complete_search_path()
+    guard_pid = lifeline.die_with_agent(arguments.lifeline_fd, arguments.agent_pid)
+    # What the function starts must not hold this, or its closing would go unseen.
+    os.set_inheritable(arguments.control_fd, False)
+    stacks.offer(arguments.stacks_fd)
+    # Lines must reach the agent when they are printed, not when a buffer is full.
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+
+    line = Line(socket.socket(fileno=arguments.control_fd))
+    backend = get_backend(arguments.backend)
+    _import_early(backend.imports)
+    try:
+        envelope = Envelope.receive(line)
+    except EOFError:
+        return  # The agent gave up before the run began.
+    os.environ.update(beside_own(envelope.environment, os.environ))
+    added = [path for path in envelope.search_path if _is_new(path)]
+    os.environ["PYTHONPATH"] = search_path_for_children(added)
+    sys.path += added
+    world.enter_world(envelope.world)
+    driver_log.connect(line)
+    loader_plans.connect(lambda plan: line.send({"kind": "loader_plan", "plan": plan}))
+    preemption.ours = line.has_word
+    pulse.start(line, backend)
+    code = _run(line, backend, envelope)
+    _exit(code, guard_pid, stay=lambda: backend.stay_in_worker(line))
+
+
+def _import_early(modules: Iterable[str]) -> None:
+    """Imports what the function will import anyway; what fails will fail there, with its reason."""
+    with without_collecting():
+        for module in modules:
+            try:
+                importlib.import_module(module)
+            except Exception:
+                break
+    gc.freeze()
+
+
+def _is_new(path: str) -> bool:
+    return path not in sys.path and os.path.exists(path)
+
+
+def _run(line: Line, backend: Backend, envelope: Envelope) -> int:
+    """Runs the function and sends its end to the agent. Returns the exit code."""
+    pid = os.getpid()
+    recorder = tracking.begin(
+        envelope.world.rank,
+        envelope.mlflow_run,
+        lambda report: line.send({"kind": "progress", "report": report}),
+        trace_steps=envelope.trace_steps,
+    )
+    try:
+        backend.join_in_worker(envelope.listener)
+        try:
+            value = function.call(envelope.function)
+        except SystemExit as stop:
+            if stop.code not in (None, 0):
+                raise
+            value = None
+        _end_if_forked(pid, None)
+        recorder.close()
+        payload = function.pack_result(value, envelope.world, envelope.most_result_bytes)
+    except BaseException as error:
+        _end_if_forked(pid, error)
+        with suppress(Exception):  # Nothing may keep the error itself from being heard.
+            if advice := backend.advice(error) or gpu_memory.advice(error):
+                error.add_note(advice)
+        _send_failure(line, backend, error)
+        recorder.close()  # Only now: the error must be heard, whatever becomes of the metrics.
+        return 1
+    line.send({"kind": RETURNED}, payload)
+    return 0
+
+
+def _end_if_forked(pid: int, error: BaseException | None) -> None:
+    """Ends a process that the function forked and let return; only the rank speaks for the rank."""
+    if os.getpid() == pid:
+        return
+    if error is not None:
+        traceback.print_exception(error)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0 if error is None else 1)
+
+
+def _send_failure(line: Line, backend: Backend, error: BaseException) -> None:
+    shown = error.with_traceback(function.user_traceback(error))
+    line.send(
+        {
+            "kind": FAILED,
+            "exception": type(error).__name__,
+            "message": _text_of(error),
+            "traceback": "".join(traceback.format_exception(shown))[-MAX_TRACEBACK:],
+            # Without memory, NCCL's errors look as if a peer was lost; here they are the cause.
+            "is_communication_error": backend.is_communication_error(error)
+            and not gpu_memory.ran_out(error),
+            "is_preemption": bool(getattr(error, "is_preemption", False)),
+            "is_worth_a_restart": getattr(error, "is_worth_a_restart", False) is True,
+            "refused_result": type(error).__name__ if isinstance(error, RESULT_REFUSALS) else "",
+        },
+        function.pack_exception(error),
+    )
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)[:MAX_MESSAGE]
+    except Exception:
+        return "(its text cannot be had: its __str__ raised)"
+
+
+def _exit(code: int, guard_pid: int, stay: Callable[[], None]) -> None:
+    """Ends the process in order, but without Python's slow dismantling of all loaded modules."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if code == 0:
+            stay()
+        lifeline.release(guard_pid)
+    finally:
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""Where a worker finds modules, beyond what its interpreter finds by itself."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+# In a worker's environment: folders to put first on its search path once Python has started.
+LATER_PATH = "SPARKDL_RUNNER_LATER_PATH"
+
+
+def complete_search_path() -> None:
+    """Adds, in a worker that has started, what would have kept Python from starting.
+
+    A script's folder counts for Python, too, only once it has started: a ``types.py`` there does no
+    harm then.
+    """
+    later = os.environ.pop(LATER_PATH, "")
+    sys.path[:0] = [path for path in later.split(os.pathsep) if path]
+
+
+def search_path_for_children(added: Sequence[str]) -> str:
+    """The ``PYTHONPATH`` by which what a worker starts finds the same modules.
+
+    Args:
+        added: What was added to the worker's own path.
+    """
+    found = dict.fromkeys([*extra_search_path(sys.path), *extra_search_path(added)])
+    return os.pathsep.join(path for path in found if not hides_standard_modules(path))
+
+
+def hides_standard_modules(folder: str) -> bool:
+    """Whether a folder has modules named like those of Python's own that a process imports."""
+    try:
+        names = os.listdir(folder)
+    except OSError:  # An archive.
+        return False
+    modules = {name.removesuffix(".py") for name in names if name.endswith(".py")}
+    return any(name in sys.modules for name in modules & sys.stdlib_module_names)
+
+
+def extra_search_path(paths: Iterable[str]) -> list[str]:
+    """Of the places of modules, those beyond the interpreter's own: py-files, archives.
+
+    The interpreter's own folders stay out: the variable reaches whatever the function starts,
+    which may be another Python. So does what comes behind them: ahead of them it would hide the
+    interpreter's own packages, of which it may hold other versions. The worker finds what ``.pth``
+    files name, and is told the rest; but this package it needs before it can be told.
+    """
+    own = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    full = [os.path.abspath(path) if path else os.getcwd() for path in paths]
+    packages = sysconfig.get_path("purelib")
+    ahead = full[: full.index(packages)] if packages in full else full
+    home = str(Path(__file__).parents[2])
+    if home in full and home not in ahead and home not in _named_by_pth_files(packages):
+        ahead.append(home)
+    return [
+        path
+        for path in ahead
+        if not path.startswith(own)
+        and not os.path.basename(path).startswith("python3")
+        and os.path.exists(path)
+    ]
+
+
+def _named_by_pth_files(packages: str) -> set[str]:
+    """The folders that any interpreter adds to its search path when it starts."""
+    lines = [
+        line.strip()
+        for file in Path(packages).glob("*.pth")
+        for line in file.read_text(errors="replace").splitlines()
+    ]
+    return {os.path.join(packages, line) for line in lines if not line.startswith(("import", "#"))}

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import pytest
+
+from sparkdl_runner.agent import memory_evidence
+from sparkdl_runner.agent.memory_evidence import MemoryEvidence
+
+
+@pytest.fixture
+def group(tmp_path, monkeypatch):
+    """A control group of version 2, and a kernel that has killed nobody on this host."""
+    monkeypatch.setattr(memory_evidence, "_own_cgroup", lambda: tmp_path)
+    (tmp_path / "memory.events").write_text("low 0\noom 3\noom_kill 2\n")
+    (tmp_path / "memory.max").write_text("1073741824\n")
+    return tmp_path
+
+
+def test_a_kill_in_the_container_is_told_with_its_limit(group):
+    evidence = MemoryEvidence()
+    assert evidence.verdict() is None
+    (group / "memory.events").write_text("low 0\noom 4\noom_kill 3\n")
+    told = evidence.verdict()
+    assert told is not None
+    assert "its container (cgroup, 1,073,741,824 bytes) was reached" in told
+    assert "spark.executor.memoryOverhead" in told
+
+
+def test_a_kill_of_long_ago_explains_nothing(group):
+    evidence = MemoryEvidence()
+    (group / "memory.events").write_text("oom_kill 3\n")
+    for _ in range(5):
+        evidence.look()
+    assert evidence.verdict() is None
+
+
+def test_a_container_without_a_limit_has_none_to_tell(group):
+    (group / "memory.max").write_text("max\n")
+    evidence = MemoryEvidence()
+    (group / "memory.events").write_text("oom_kill 3\n")
+    assert "(cgroup)" in str(evidence.verdict())
+
+
+def test_version_1_counts_in_another_file(group):
+    (group / "memory.events").unlink()
+    control = group / "memory.oom_control"
+    control.write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 0\n")
+    evidence = MemoryEvidence()
+    control.write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")
+    assert evidence.verdict() is not None
+
+
+def test_no_control_group_is_no_evidence(monkeypatch):
+    monkeypatch.setattr(memory_evidence, "_own_cgroup", lambda: None)
+    monkeypatch.setattr(memory_evidence, "_read_key", lambda path, key: None)
+    assert MemoryEvidence().verdict() is None

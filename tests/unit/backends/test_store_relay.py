@@ -1,0 +1,107 @@
+"""The relay admits the run's own to torch's store."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
+
+import pytest
+
+from sparkdl_runner.backends import store_relay
+from sparkdl_runner.backends.store_relay import StoreRelay
+from sparkdl_runner.wire import network
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def doors():
+    public, private = store_relay.listen("127.0.0.1")
+    with closing(public), closing(private):
+        yield public, private
+
+
+@pytest.fixture
+def relay(doors, request: pytest.FixtureRequest) -> Iterator[StoreRelay]:
+    peers = getattr(request, "param", "127.0.0.1")
+    with closing(StoreRelay(*doors, frozenset({peers}), num_proc=2)) as relay:
+        relay.start()
+        yield relay
+
+
+def visit(relay: StoreRelay) -> socket.socket:
+    return socket.create_connection(relay.address, timeout=30)
+
+
+def was_closed(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_both_ends_of_a_connection_hear_each_other_and_of_the_end(relay, doors):
+    _, private = doors
+    for ours_closes in (True, False):
+        with visit(relay) as client, private.socket.accept()[0] as store:
+            store.settimeout(30)
+            client.sendall(b"question")
+            assert store.recv(8, socket.MSG_WAITALL) == b"question"
+            store.sendall(b"answer")
+            assert client.recv(6, socket.MSG_WAITALL) == b"answer"
+            first, second = (client, store) if ours_closes else (store, client)
+            first.close()
+            assert was_closed(second)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+def test_another_user_of_this_host_is_not_passed_on(relay, doors):
+    _, private = doors
+    host, port = relay.address
+    theirs = f"import socket; c = socket.create_connection(({host!r}, {port})); print(c.recv(1))"
+    subprocess.run(["/usr/bin/python3", "-c", theirs], user=NOBODY, capture_output=True, timeout=30)
+    with visit(relay) as ours:
+        ours.sendall(b"o")
+        with private.socket.accept()[0] as first:
+            assert first.recv(1) == b"o"
+
+
+@pytest.mark.parametrize("relay", ["192.0.2.7"], indirect=True)
+def test_hosts_that_are_not_of_the_run_are_not_passed_on(relay):
+    with visit(relay) as stranger:
+        assert was_closed(stranger)
+
+
+def test_torch_serves_it_and_its_clients_do_not_notice(relay, doors):
+    distributed = pytest.importorskip("torch.distributed")
+    _, private = doors
+    host, port = relay.address
+    patience = timedelta(seconds=30)
+    served = distributed.TCPStore(
+        host,
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        master_listen_fd=os.dup(private.socket.fileno()),
+        timeout=patience,
+    )
+    client = distributed.TCPStore(host, port, wait_for_workers=False, timeout=patience)
+    client.set("key", b"v" * 300_000)
+    assert served.get("key") == b"v" * 300_000
+    assert client.delete_key("key")
+
+
+def test_a_port_that_is_taken_behind_is_given_up_for_another(monkeypatch):
+    taken = socket.create_server(("127.0.0.2", 0))
+    port = taken.getsockname()[1]
+    ports = iter([port, 0])
+    monkeypatch.setattr(
+        network, "listen", lambda address: socket.create_server((address, next(ports)))
+    )
+    public, private = store_relay.listen("127.0.0.1")
+    with taken, closing(public), closing(private):
+        assert public.getsockname()[1] == private.socket.getsockname()[1] != port

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import pytest
+
+from sparkdl_runner.driver.spark_failure import explain, is_executor_loss, with_lost_executors
+from sparkdl_runner.errors import LaunchError, RunCancelledError, WorkerFailedError
+from sparkdl_runner.wire.outcome import FAILED, LOST, Outcome, UnheardFailureError
+from sparkdl_runner.world import Peer, assign_ranks
+
+JAVA = "\n\n\tat org.apache.spark.api.python.BasePythonRunner.handle(PythonRunner.scala:572)\n"
+
+
+def from_task(last_lines: str) -> Exception:
+    return RuntimeError(
+        "An error occurred while calling collectAndServe.\n: org.apache.spark.SparkException: Job "
+        "aborted due to stage failure: Could not recover from a failed barrier ResultStage.\n"
+        "org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"
+        '  File "worker.py", line 1, in main\n    process()\n' + last_lines + JAVA
+    )
+
+
+def test_an_error_of_ours_keeps_its_kind_and_its_sentence():
+    text = "sparkdl_runner.errors.LaunchError: GPU 0 was given to two ranks."
+    error = explain(from_task(text), python="python3")
+    assert type(error) is LaunchError
+    assert str(error) == "GPU 0 was given to two ranks."
+
+
+WORLD = assign_ranks(
+    [Peer(partition=0, host="h", host_key="k", address="::1", interface="lo")], backend="torch"
+)[0]
+
+
+@pytest.mark.parametrize("ending", ["", "\n SQLSTATE: 38000"])
+def test_a_failure_that_only_spark_could_report_is_what_it_would_have_been(ending):
+    outcome = Outcome(
+        world=WORLD,
+        status=FAILED,
+        ended_at=0.0,
+        exception="ValueError",
+        message="bad",
+        traceback="Traceback (most recent call last):\n  here\nValueError: bad",
+    )
+    text = f"sparkdl_runner.wire.outcome.UnheardFailureError: {UnheardFailureError.of(outcome)}"
+    error = explain(from_task(text + ending), python="python3")
+    assert isinstance(error, WorkerFailedError)
+    assert error.rank == 0
+    assert error.remote_traceback == outcome.traceback
+
+
+def test_ranks_that_lost_a_peer_are_consequences_of_what_spark_says():
+    lost = Outcome(
+        world=WORLD,
+        status=FAILED,
+        ended_at=0.0,
+        exception="HorovodInternalError",
+        is_communication_error=True,
+    )
+    text = "x\nExecutorLostFailure (executor 1 exited)\ny"
+    said = str(explain(RuntimeError(text), python="python3", failures=[lost]))
+    assert said.startswith("Spark ended the run before the ranks had finished: ExecutorLostFailure")
+    assert "As a consequence:\n  rank 0 on host h lost its peers (HorovodInternalError)" in said
+
+
+def test_an_executor_with_another_python_is_explained():
+    error = explain(from_task("ModuleNotFoundError: No module named 'psutil'"), python="python3")
+    assert isinstance(error, LaunchError)
+    assert "(python3) has no module 'psutil'" in str(error)
+    assert "PYSPARK_PYTHON" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("bigger than spark.driver.maxResultSize (1024.0 MiB)", "Write large things to shared"),
+        ("Job 3 cancelled as part of cancellation of all jobs", "was cancelled"),
+        (
+            "Job aborted: reason.\nExecutorLostFailure (executor 1 exited)\ny",
+            "had finished: ExecutorLostFailure (executor 1 exited)",
+        ),
+    ],
+)
+def test_known_reasons_are_named(text, words):
+    assert words in str(explain(RuntimeError(text), python="python3"))
+
+
+def test_an_application_that_has_ended_is_named_whatever_py4j_says():
+    error = RuntimeError("Job 0 cancelled because SparkContext was shut down")
+    said = str(explain(error, python="python3", application_end="its session was stopped"))
+    assert said.endswith("ended before the ranks had finished: its session was stopped.")
+
+
+def test_an_error_whose_text_only_a_dead_jvm_knows():
+    class Py4JJavaError(Exception):
+        def __str__(self) -> str:
+            raise ConnectionRefusedError(111, "Connection refused")
+
+    assert not is_executor_loss(Py4JJavaError())
+    said = explain(Py4JJavaError(), python="python3", application_end="its JVM died")
+    assert type(said) is RunCancelledError
+    assert str(said).endswith("had finished: its JVM died.")
+
+
+def test_an_unknown_reason_keeps_sparks_own_words():
+    assert "something new\nin two lines" in str(
+        explain(RuntimeError("something new\nin two lines"), python="python3")
+    )
+
+
+def test_the_loss_of_an_executor_is_told_in_sparks_words_without_its_stack():
+    text = (
+        "Job aborted due to stage failure: ExecutorLostFailure (executor 1 exited caused by one of "
+        "the running tasks) Reason: Command exited with code 137\n"
+        "Driver stacktrace:\n\tat org.apache.spark.DAGScheduler(DAGScheduler.scala:2856)\n"
+    )
+    lost = Outcome(world=WORLD, status=LOST, ended_at=0.0, message="is lost")
+    error = RuntimeError(text)
+    assert is_executor_loss(error)
+    assert with_lost_executors([lost], error)[0].message == (
+        "is lost: executor 1 exited caused by one of the running tasks (Command exited with code "
+        "137)."
+    )
+    assert not is_executor_loss(RuntimeError("something else"))
+    assert with_lost_executors([lost], RuntimeError("something else")) == [lost]

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import functools
+import threading
+from dataclasses import replace
+
+import pytest
+
+from sparkdl_runner.errors import NotPicklableError, ResultTooLargeError
+from sparkdl_runner.wire import function
+from sparkdl_runner.world import Peer, assign_ranks
+
+RANK_0 = assign_ranks(
+    [Peer(partition=0, host="h", host_key="k", address="127.0.0.1", interface="lo")],
+    backend="torch",
+)[0]
+LOCK = threading.Lock()
+
+
+def test_closures_lambdas_and_partials_travel():
+    offset = 10
+
+    def add(a, b):
+        return a + b + offset
+
+    assert function.call(function.pack(add, {"a": 1, "b": 2})) == 13
+    assert function.call(function.pack(lambda a: a + offset, {"a": 1})) == 11
+    assert function.call(function.pack(functools.partial(add, 1), {"b": 3})) == 14
+
+
+def uses_global_lock():
+    return LOCK
+
+
+def helper():
+    return uses_global_lock()
+
+
+def uses_lock_in_a_comprehension():
+    return [LOCK.locked() for _ in range(3)]
+
+
+def takes_lock_by_default(*, lock=LOCK):
+    return lock
+
+
+def make_function_over_lock():
+    guard = threading.Lock()
+
+    def train():
+        return guard
+
+    return train
+
+
+class Trainer:
+    def __init__(self):
+        self.guard = threading.Lock()
+
+    def train(self):
+        return self.guard
+
+
+# Functions of this module travel by name; these must travel by value, as a notebook's do.
+def by_value(main):
+    main.__module__ = "__main__"
+    return main
+
+
+@pytest.mark.parametrize(
+    ("main", "kwargs", "words"),
+    [
+        (make_function_over_lock(), {}, "the enclosing function's variable 'guard'"),
+        (by_value(uses_global_lock), {}, "the global variable 'LOCK'"),
+        (by_value(uses_lock_in_a_comprehension), {}, "the global variable 'LOCK'"),
+        (by_value(takes_lock_by_default), {}, "a default argument"),
+        (by_value(helper), {}, "the global variable 'LOCK'"),
+        (lambda data: data, {"data": LOCK}, "the argument 'data'"),
+        (functools.partial(lambda data: data, LOCK), {}, "argument 0 of the partial"),
+        (Trainer().train, {}, "the attribute 'guard' of the method's object"),
+    ],
+)
+def test_what_cannot_be_pickled_is_named(main, kwargs, words):
+    with pytest.raises(NotPicklableError, match=words) as caught:
+        function.pack(main, kwargs)
+    assert "_thread.lock" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_result_that_cannot_be_pickled_names_its_type():
+    with pytest.raises(NotPicklableError, match="rank 0 returned, a lock, cannot be pickled"):
+        function.pack_result(LOCK, RANK_0)
+
+
+def test_a_result_that_is_too_large_says_how_large():
+    with pytest.raises(ResultTooLargeError, match=r"takes 1,0\d\d bytes, .* at most 1,000\. Write"):
+        function.pack_result(bytes(1000), RANK_0, 1000)
+    assert function.pack_result(bytes(900), RANK_0, 1000)
+
+
+def test_values_of_other_ranks_are_not_pickled():
+    assert function.pack_result(LOCK, replace(RANK_0, rank=1)) == b""
+
+
+def test_values_of_all_ranks_travel_where_they_are_wanted():
+    main = function.on_each_rank(functools.partial(pow, 3))
+    value = function.call(function.pack(main, {"exp": 2}))
+    for rank in range(2):
+        packed = function.pack_result(value, replace(RANK_0, rank=rank))
+        assert function.unpack_result(packed).value == 9
+    with pytest.raises(NotPicklableError, match="rank 1 returned, a lock, cannot be pickled"):
+        function.pack_result(function.EachRanksValue(LOCK), replace(RANK_0, rank=1))
+
+
+def test_a_function_whose_values_are_all_wanted_is_seen_through():
+    main = function.on_each_rank(make_function_over_lock())
+    with pytest.raises(NotPicklableError, match=r"train cannot be sent.*variable 'guard'"):
+        function.pack(main, {})
+    with pytest.raises(TypeError, match="train"):
+        function.check_call(main, {"epochs": 3})
+
+
+def test_a_result_that_the_driver_cannot_unpickle_is_explained():
+    with pytest.raises(NotPicklableError, match="cannot be unpickled on the driver"):
+        function.unpack_result(b"cnosuchmodule\nthing\n.")
+
+
+def test_a_missing_module_in_the_worker_is_explained():
+    with pytest.raises(RuntimeError, match="--py-files"):
+        function.call(b"cnosuchmodule\nthing\n.")
+
+
+class UnloadableError(Exception):
+    def __init__(self, one, two):
+        super().__init__(one)
+
+
+def test_exceptions_travel_where_they_can():
+    assert isinstance(function.unpack_exception(function.pack_exception(KeyError(1))), KeyError)
+    assert function.pack_exception(UnloadableError(1, 2)) == b""
+    assert function.pack_exception(ValueError(LOCK)) == b""
+    assert function.pack_exception(ValueError(bytes(function.MAX_EXCEPTION_BYTES))) == b""
+    assert function.unpack_exception(b"nonsense") is None

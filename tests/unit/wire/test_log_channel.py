@@ -1,0 +1,462 @@
+from __future__ import annotations
+
+import queue
+import secrets
+import socket
+import threading
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparkdl_runner.agent import log_client
+from sparkdl_runner.agent.log_client import LogClient
+from sparkdl_runner.backends import get_backend
+from sparkdl_runner.config import RunConfig
+from sparkdl_runner.driver.log_server import LogServer
+from sparkdl_runner.driver.watch import Watch
+from sparkdl_runner.wire import network
+from sparkdl_runner.wire.channel import ChannelAddress
+from sparkdl_runner.wire.frames import LENGTH, MAC_BYTES, FrameCodec
+from sparkdl_runner.wire.outcome import FAILED, Outcome
+from sparkdl_runner.wire.sink import Sink
+from sparkdl_runner.wire.vital_signs import VitalSigns
+from sparkdl_runner.world import Peer, assign_ranks
+
+WORLDS = assign_ranks(
+    [
+        Peer(partition=i, host="h", host_key="k", address="127.0.0.1", interface="lo")
+        for i in range(2)
+    ],
+    backend="torch",
+)
+
+# How long to wait for what must come; nothing takes so long, even on a busy machine.
+PATIENCE_SECONDS = 30.0
+
+
+class Recorder(Sink):
+    def __init__(self):
+        self.heard = []
+
+    def output(self, world, lines):
+        self.heard.append((world.rank, "output", lines))
+
+    def message(self, world, text):
+        self.heard.append((world.rank, "message", text))
+
+    def failed(self, outcome):
+        self.heard.append((outcome.world.rank, "failed", outcome))
+
+    def loader_plan(self, world, plan):
+        self.heard.append((world.rank, "loader_plan", plan))
+
+    def progress(self, world, report):
+        self.heard.append((world.rank, "progress", report["entries"]))
+
+
+@pytest.fixture
+def recorder():
+    return Recorder()
+
+
+def watch_of(num_proc=2):
+    return Watch(
+        config=RunConfig(),
+        backend=get_backend("torch"),
+        num_proc=num_proc,
+        ask_stacks=dict,
+        on_verdict=lambda verdict: None,
+    )
+
+
+@pytest.fixture
+def server(recorder):
+    server = LogServer(network.listen("127.0.0.1"), host="127.0.0.1", num_proc=2, sink=recorder)
+    server.watch = watch_of()
+    server.start()
+    yield server
+    server.close()
+
+
+def client_of(server, rank=0, *, channel=None, **arguments):
+    client = LogClient(
+        channel or server.channel,
+        rank,
+        **{
+            "relay_output": True,
+            "fence_seconds": 60.0,
+            "on_stop": lambda: None,
+            "on_stacks": lambda: f"stacks of {rank}",
+            **arguments,
+        },
+    )
+    client.place(WORLDS[rank])
+    return client
+
+
+def test_what_a_rank_says_arrives_in_order_and_before_the_end(server, recorder):
+    client = client_of(server)
+    for number in range(100):
+        client.output(WORLDS[0], [f"line {number}"])
+    client.message(WORLDS[0], "done ü")
+    assert client.notes() == ()
+    client.close()
+    server.flush()
+    assert recorder.heard == [(0, "output", [f"line {n}"]) for n in range(100)] + [
+        (0, "message", "done ü")
+    ]
+
+
+def test_how_a_rank_reads_its_data_has_arrived_when_the_rank_ends(server, recorder):
+    client = client_of(server)
+    client.loader_plan(WORLDS[0], {"turn": 1})
+    assert client.notes() == ()
+    assert recorder.heard == [(0, "loader_plan", {"turn": 1})]
+    client.close()
+
+
+def test_output_that_nobody_asked_for_is_not_sent(server, recorder):
+    client = client_of(server, relay_output=False)
+    client.output(WORLDS[0], ["quiet"])
+    client.message(WORLDS[0], "loud")
+    client.close()
+    assert recorder.heard == [(0, "message", "loud")]
+
+
+def test_a_failure_arrives_without_its_pickle(server, recorder):
+    outcome = Outcome(
+        world=WORLDS[1],
+        status=FAILED,
+        ended_at=1.5,
+        exception="ValueError",
+        message="bad",
+        traceback="Traceback…",
+        output_tail=("a", "b"),
+        payload=b"a pickle",
+    )
+    client = client_of(server, rank=1)
+    client.failed(outcome)
+    client.close()
+    assert recorder.heard == [(1, "failed", replace(outcome, payload=b""))]
+
+
+def test_the_largest_failure_fits_a_frame(server, recorder):
+    client = client_of(server)
+    client.failed(
+        Outcome(
+            world=WORLDS[0],
+            status=FAILED,
+            ended_at=0.0,
+            exception="E",
+            message="😀" * 100_000,
+            traceback="😀" * 100_000,
+            output_tail=("😀" * 20_000,) * 40,
+        )
+    )
+    client.close()
+    assert [kind for _, kind, _ in recorder.heard] == ["failed"]
+
+
+def test_the_driver_stops_ranks_that_are_there_and_ranks_that_come_later(server):
+    stopped = [threading.Event(), threading.Event()]
+    first = client_of(server, rank=0, on_stop=stopped[0].set)
+    assert first.is_connected
+    wait_for(lambda: 0 in server._writers)
+    server.stop_ranks()
+    second = client_of(server, rank=1, on_stop=stopped[1].set)
+    assert stopped[0].wait(PATIENCE_SECONDS)
+    assert stopped[1].wait(PATIENCE_SECONDS)
+    first.close()
+    second.close()
+
+
+def test_a_client_with_another_key_is_not_heard(server, recorder):
+    channel = replace(server.channel, key=secrets.token_bytes(32))
+    stranger = client_of(server, channel=channel)
+    stranger.message(WORLDS[0], "forged")
+    stranger.close()
+    honest = client_of(server, rank=1)
+    honest.message(WORLDS[1], "true")
+    honest.close()
+    assert recorder.heard == [(1, "message", "true")]
+
+
+def test_recorded_frames_cannot_be_replayed(server, recorder):
+    """A frame that was right on one connection is wrong on another: the nonce differs."""
+    with socket.create_connection(server.address, timeout=PATIENCE_SECONDS) as connection:
+        nonce = connection.recv(16, socket.MSG_WAITALL)
+        codec = FrameCodec(server.channel.key, nonce, b"agent")
+        hello = codec.seal({"kind": "hello", "partition": 0, "host": "h"})
+        hello += codec.seal({"kind": "placed", "world": WORLDS[0].to_json()})
+        message = codec.seal({"kind": "message", "text": "once"})
+        connection.sendall(hello + message + message)
+        assert connection.recv(1) == b""  # the repeated frame ended the connection
+    with socket.create_connection(server.address, timeout=PATIENCE_SECONDS) as connection:
+        connection.recv(16, socket.MSG_WAITALL)
+        connection.sendall(hello + message)
+        assert connection.recv(1) == b""
+    assert recorder.heard == [(0, "message", "once")]
+
+
+def test_an_oversized_frame_ends_the_connection(server):
+    with socket.create_connection(server.address, timeout=PATIENCE_SECONDS) as connection:
+        connection.recv(16, socket.MSG_WAITALL)
+        connection.sendall(LENGTH.pack(0xFFFFFFFF))
+        assert connection.recv(1) == b""
+
+
+def test_an_unreachable_driver_is_said_once_and_the_run_goes_on(server, capsys, monkeypatch):
+    monkeypatch.setattr(log_client, "CONNECT_SECONDS", 0.2)
+    closed = network.listen("127.0.0.1")
+    channel = replace(server.channel, port=closed.getsockname()[1])
+    closed.close()
+    client = client_of(server, channel=channel)
+    client.output(WORLDS[0], ["lost"])
+    assert not client.is_connected
+    client._sender.join(PATIENCE_SECONDS)
+    assert capsys.readouterr().err.count("cannot reach the driver") == 1
+    client.close()
+    assert "could not reach the driver at 127.0.0.1" in client.notes()[0]
+    assert "cannot reach the driver" not in capsys.readouterr().err
+
+
+def test_a_failure_gets_through_a_queue_that_is_full(recorder, monkeypatch):
+    monkeypatch.setattr(log_client, "MAX_QUEUED_FRAMES", 3)
+    listener = network.listen("127.0.0.1")
+    server = LogServer(listener, host="127.0.0.1", num_proc=1, sink=recorder)
+    server.watch = watch_of(1)
+    client = client_of(server)  # connected by the kernel; the server does not yet accept
+    for _ in range(10):
+        client.output(WORLDS[0], ["line"])
+    client.failed(Outcome(world=WORLDS[0], status=FAILED, ended_at=0.0))
+    server.start()
+    client.close()
+    server.close()
+    assert [kind for _, kind, _ in recorder.heard][-1] == "failed"
+    assert client.dropped_lines == 8
+
+
+def test_a_failure_is_heard_once_the_driver_has_answered_it(server):
+    client = client_of(server)
+    answer = threading.Timer(0.2, server.stop_ranks)
+    answer.start()
+    assert client.driver_has_heard()
+    client.close()
+
+
+def test_a_failure_that_nobody_answers_was_not_heard(server, monkeypatch):
+    monkeypatch.setattr(log_client, "ANSWER_SECONDS", 0.1)
+    client = client_of(server)
+    assert not client.driver_has_heard()
+    client.close()
+
+
+def test_a_connection_that_the_driver_has_closed_is_no_connection(server):
+    client = client_of(server)
+    assert client.is_connected
+    server.close()
+    wait_for(lambda: not client.is_connected)
+    client.close()
+
+
+@pytest.mark.deadline
+def test_a_driver_that_does_not_read_costs_lines_not_time(monkeypatch):
+    monkeypatch.setattr(log_client, "FLUSH_SECONDS", 0.2)
+    listener = network.listen("127.0.0.1")
+    address = ChannelAddress(host="127.0.0.1", port=listener.getsockname()[1], key=bytes(32))
+    client = client_of(None, channel=address)
+    accepted, _ = listener.accept()
+    accepted.sendall(bytes(16))
+    assert client.is_connected
+    started = time.monotonic()
+    for _ in range(2000):
+        client.output(WORLDS[0], ["x" * 60_000])
+    assert time.monotonic() - started < 5
+    assert client.dropped_lines > 1000
+    notes = client.notes()
+    # What waited in the queue is not shown either: only a few frames are in the kernel's hands.
+    assert client.dropped_lines > 2000 - log_client.MAX_QUEUED_FRAMES
+    assert f"{client.dropped_lines} lines of rank 0 were not shown" in notes[0]
+    accepted.close()
+    listener.close()
+    client._sender.join()
+
+
+def test_the_driver_asks_for_stacks(server):
+    clients = [client_of(server, rank) for rank in range(2)]
+    assert all(client.is_connected for client in clients)
+    wait_for(lambda: len(server._writers) == 2)
+    assert server.ask_stacks() == {0: "stacks of 0", 1: "stacks of 1"}
+    for client in clients:
+        client.close()
+
+
+def test_the_watch_is_told_of_signs_and_of_the_end(server):
+    client = client_of(server)
+    signs = VitalSigns(
+        silent_seconds=1.0, idle_seconds=2.0, joining_seconds=0.0, state="S", has_begun=True
+    )
+    client.vital_signs(WORLDS[0], signs)
+    client.close()
+    server.flush()
+    rank = server.watch._ranks[0]
+    assert rank.world == WORLDS[0]
+    assert rank.has_ended
+    assert rank.gone_at is None
+
+
+def test_an_agent_that_goes_without_a_word_is_gone(server):
+    client = client_of(server)
+    assert client.is_connected
+    wait_for(lambda: 0 in server._writers)
+    client._is_closing = True  # as when its process is killed: it neither says so nor comes back
+    client._queue.put(None)
+    wait_for(lambda: server.watch._ranks[0].gone_at is not None)
+    client.close()
+
+
+def test_a_connection_that_breaks_is_made_again(server, recorder):
+    client = client_of(server)
+    client.message(WORLDS[0], "before")
+    wait_for(lambda: recorder.heard)
+    first = server._writers[0][0]
+    server._loop.call_soon_threadsafe(first.transport.abort)
+    wait_for(lambda: 0 in server._writers and server._writers[0][0] is not first)
+    client.message(WORLDS[0], "after")
+    client.close()
+    assert [text for _, _, text in recorder.heard] == ["before", "after"]
+    assert server.watch._ranks[0].gone_at is None
+
+
+def test_a_worker_that_is_cut_off_from_the_driver_is_ended(server):
+    ended = threading.Event()
+    client = client_of(server, fence_seconds=1.0, on_stop=ended.set)
+    assert client.is_connected
+    server.close()
+    assert ended.wait(PATIENCE_SECONDS)
+    client._sender.join(PATIENCE_SECONDS)
+    assert "had not heard the driver for 1 s" in client.notes()[0]
+    client.close()
+
+
+def test_a_server_closes_while_agents_are_connected(server):
+    client = client_of(server)
+    assert client.is_connected
+    wait_for(lambda: 0 in server._writers)
+    closing = threading.Thread(target=server.close)
+    closing.start()
+    closing.join(PATIENCE_SECONDS)
+    assert not closing.is_alive()
+    client.close()
+
+
+def test_an_agent_that_was_turned_away_at_first_tries_again(recorder):
+    listener = network.listen("127.0.0.1")
+    server = LogServer(listener, host="127.0.0.1", num_proc=1, sink=recorder)
+    server.watch = watch_of(1)
+    client = client_of(server)
+    listener.accept()[0].close()  # as a server does that has too many
+    server.start()
+    client.message(WORLDS[0], "here")
+    client.close()
+    server.close()
+    assert [text for _, _, text in recorder.heard] == ["here"]
+
+
+def test_an_agent_that_was_never_heard_goes_on(server, monkeypatch):
+    monkeypatch.setattr(log_client, "CONNECT_SECONDS", 0.2)
+    closed = network.listen("127.0.0.1")
+    channel = replace(server.channel, port=closed.getsockname()[1])
+    closed.close()
+    ended = threading.Event()
+    client = client_of(server, channel=channel, fence_seconds=0.1, on_stop=ended.set)
+    assert not client.is_connected
+    assert not ended.wait(0.5)
+    client.close()
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@settings(max_examples=40)
+@given(
+    st.binary(min_size=32, max_size=32),
+    st.dictionaries(st.text(), st.text()),
+    st.integers(min_value=0),
+    st.integers(min_value=0, max_value=7),
+)
+def test_a_frame_with_any_bit_flipped_is_refused(key, message, position, bit):
+    frame = bytearray(FrameCodec(key, bytes(16), b"agent").seal(message))
+    body = frame[LENGTH.size :]
+    body[position % len(body)] ^= 1 << bit
+    with pytest.raises(ValueError, match="MAC"):
+        FrameCodec(key, bytes(16), b"agent").open(bytes(body[:MAC_BYTES]), bytes(body[MAC_BYTES:]))
+
+
+def test_a_frame_of_the_other_direction_is_refused():
+    frame = FrameCodec(bytes(32), bytes(16), b"driver").seal({"kind": "stop"})
+    body = frame[LENGTH.size :]
+    with pytest.raises(ValueError, match="MAC"):
+        FrameCodec(bytes(32), bytes(16), b"agent").open(body[:MAC_BYTES], body[MAC_BYTES:])
+
+
+def test_the_key_is_not_shown(server):
+    assert server.channel.key.hex() not in repr(server.channel)
+    assert "key" not in repr(server.channel)
+
+
+@pytest.mark.parametrize(
+    ("lines", "reports", "unconfirmed", "words"),
+    [
+        (0, 0, (), []),
+        (4, 0, (), ["4 lines of rank 0 were not shown"]),
+        (0, 2, (7, 8, 9), ["5 reports of rank 0 "]),
+        (1, 0, (7,), ["1 lines of rank 0 were not shown", "1 reports of rank 0 "]),
+    ],
+)
+def test_what_was_lost_is_counted_in_the_notes(lines, reports, unconfirmed, words):
+    client = SimpleNamespace(
+        close=lambda: None,
+        _is_fenced=False,
+        _was_connected=True,
+        _world=WORLDS[0],
+        _unconfirmed=unconfirmed,
+        dropped_lines=lines,
+        dropped_reports=reports,
+    )
+    notes = LogClient.notes(client)
+    assert len(notes) == len(words)
+    assert all(note.startswith(word) for note, word in zip(notes, words, strict=True))
+
+
+def test_each_purpose_has_a_word_of_its_own_that_only_this_attempt_can_say():
+    channels = [ChannelAddress(host="h", port=1, key=bytes([n]) * 32) for n in (1, 1, 2)]
+    words = [one.secret_for("departures") for one in channels]
+    assert words[0] == words[1] != words[2]
+    assert words[0] != channels[0].secret_for("rendezvous")
+    assert len(words[0]) == 64
+    assert words[0].isalnum()
+
+
+@pytest.mark.parametrize("is_connected", [True, False])
+def test_confirmations_are_waited_for_at_the_end_where_the_driver_hears(is_connected):
+    order = []
+    client = SimpleNamespace(
+        _is_closing=False,
+        is_connected=is_connected,
+        _unconfirmed=SimpleNamespace(wait_until_empty=lambda seconds: order.append("confirmed")),
+        _queue=queue.Queue(),
+        _sender=SimpleNamespace(join=lambda seconds: order.append(client._queue.get_nowait())),
+        _drop=lambda message: None,
+        _put=lambda message: None,
+    )
+    LogClient.close(client)
+    assert order == [*["confirmed"] * is_connected, {"kind": "ended"}]

@@ -1,0 +1,101 @@
+"""Metrics and files arrive once, however often the connection between agent and driver breaks."""
+
+from __future__ import annotations
+
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from test_log_channel import WORLDS, Recorder, client_of, watch_of
+
+from sparkdl_runner.driver.log_server import LogServer
+from sparkdl_runner.wire import network
+from sparkdl_runner.wire.channel import ChannelAddress
+from sparkdl_runner.wire.frames import LENGTH, MAC_BYTES, NONCE_BYTES, FrameCodec
+
+KEY = bytes(range(32))
+
+
+def report(step):
+    return {"entries": [["metric", "loss", 1.0, 0, step, {}]], "problems": []}
+
+
+def receive(connection, codec):
+    (size,) = LENGTH.unpack(connection.recv(LENGTH.size, socket.MSG_WAITALL))
+    mac = connection.recv(MAC_BYTES, socket.MSG_WAITALL)
+    return codec.open(mac, connection.recv(size, socket.MSG_WAITALL))
+
+
+def receive_next(connection, codec, kind):
+    for _ in range(20):  # Signs of life, one a second, go on for ever.
+        if (message := receive(connection, codec))["kind"] == kind:
+            return message
+    raise AssertionError(f"no {kind!r} among 20 messages")
+
+
+class Driver:
+    """The driver's end, message by message."""
+
+    def __init__(self):
+        self.listener = network.listen("127.0.0.1")
+        port = self.listener.getsockname()[1]
+        self.channel = ChannelAddress(host="127.0.0.1", port=port, key=KEY)
+
+    def accept(self):
+        connection, _ = self.listener.accept()
+        connection.settimeout(30)
+        nonce = bytes(NONCE_BYTES)
+        connection.sendall(nonce)
+        return connection, FrameCodec(KEY, nonce, b"agent"), FrameCodec(KEY, nonce, b"driver")
+
+
+@pytest.fixture
+def driver():
+    driver = Driver()
+    yield driver
+    driver.listener.close()
+
+
+def test_what_a_broken_connection_carried_is_sent_again_until_it_is_confirmed(driver):
+    client = client_of(None, channel=driver.channel)
+    first, incoming, outgoing = driver.accept()
+    for step in (1, 2, 3):
+        client.progress(WORLDS[0], report(step))
+    sent = [receive_next(first, incoming, "sure") for _ in range(3)]
+    assert [one["message"]["report"] for one in sent] == [report(step) for step in (1, 2, 3)]
+    # It takes the first, and then the connection breaks: nobody knows what became of the others.
+    first.sendall(outgoing.seal({"kind": "confirmed", "number": sent[0]["number"]}))
+    while len(client._unconfirmed) == 3:
+        receive(first, incoming)  # An agent says something every second.
+    first.close()
+    second, incoming, outgoing = driver.accept()
+    again = [receive_next(second, incoming, "sure") for _ in range(2)]
+    assert again == sent[1:]
+    second.sendall(outgoing.seal({"kind": "confirmed", "number": again[-1]["number"]}))
+    with ThreadPoolExecutor(1) as threads:
+        notes = threads.submit(client.notes)
+        receive_next(second, incoming, "ended")
+        second.close()
+    assert notes.result() == ()
+
+
+def test_what_arrives_again_is_confirmed_again_and_counts_once():
+    recorder = Recorder()
+    server = LogServer(network.listen("127.0.0.1"), host="127.0.0.1", num_proc=2, sink=recorder)
+    server.watch = watch_of()
+    server.start()
+    # The confirmation of 2 was lost with the first connection; then it goes on with 3.
+    for numbers in ((1, 2), (2, 3)):
+        with socket.create_connection(server.address, timeout=30) as agent:
+            nonce = agent.recv(NONCE_BYTES, socket.MSG_WAITALL)
+            outgoing = FrameCodec(server.channel.key, nonce, b"agent")
+            incoming = FrameCodec(server.channel.key, nonce, b"driver")
+            agent.sendall(outgoing.seal({"kind": "hello", "partition": 0, "host": "h"}))
+            agent.sendall(outgoing.seal({"kind": "placed", "world": WORLDS[0].to_json()}))
+            for number in numbers:
+                message = {"kind": "progress", "report": report(number)}
+                sure = {"kind": "sure", "number": number, "message": message}
+                agent.sendall(outgoing.seal(sure))
+                assert receive_next(agent, incoming, "confirmed")["number"] == number
+    server.close()
+    assert [entries[0][4] for _, _, entries in recorder.heard] == [1, 2, 3]

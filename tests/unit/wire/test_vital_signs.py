@@ -1,0 +1,107 @@
+"""A worker's signs of life and of progress, on real processes and a clock that the test sets."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from sparkdl_runner.wire.vital_signs import Observer
+
+
+@pytest.fixture
+def process():
+    """A process that computes for a while when a line is written to it."""
+    code = (
+        "import sys\n"
+        "for line in sys.stdin:\n"
+        "    end = __import__('time').process_time() + float(line)\n"
+        "    while __import__('time').process_time() < end: pass\n"
+        "    print('done', flush=True)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    compute(process, 0.01)  # it is up
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def compute(process, seconds):
+    process.stdin.write(f"{seconds}\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "done\n"
+
+
+class Clock:
+    seconds = 100.0
+
+    def __call__(self):
+        return self.seconds
+
+
+def test_waiting_at_one_place_is_life_without_progress(process):
+    clock = Clock()
+    observer = Observer(process.pid, clock)
+    assert not observer.look().has_begun
+    for _ in range(5):
+        clock.seconds += 10
+        observer.pulse(7, [process.pid], joining=True, communicating=False)
+        signs = observer.look()
+    assert signs.has_begun
+    assert (signs.silent_seconds, signs.idle_seconds, signs.joining_seconds) == (0, 40, 40)
+    observer.pulse(8, [process.pid], joining=False, communicating=False)
+    signs = observer.look()
+    assert (signs.idle_seconds, signs.joining_seconds) == (0, 0)
+
+
+def test_computing_is_progress_unless_it_is_the_backends_way_to_wait(process):
+    clock = Clock()
+    observer = Observer(process.pid, clock)
+    observer.pulse(7, [process.pid], joining=False, communicating=False)
+    observer.look()
+    compute(process, 0.1)
+    clock.seconds += 0.25
+    assert observer.look().idle_seconds == 0
+    observer.pulse(7, [process.pid], joining=False, communicating=True)
+    compute(process, 0.1)
+    clock.seconds += 0.25
+    signs = observer.look()
+    assert signs.idle_seconds == 0.25
+    assert signs.silent_seconds == 0
+
+
+def test_output_is_progress(process):
+    clock = Clock()
+    observer = Observer(process.pid, clock)
+    observer.look()
+    clock.seconds += 10
+    assert observer.look().idle_seconds == 10
+    observer.printed()
+    assert observer.look().idle_seconds == 0
+
+
+def test_a_stopped_process_gives_no_sign_of_life(process):
+    clock = Clock()
+    observer = Observer(process.pid, clock)
+    observer.look()
+    os.kill(process.pid, signal.SIGSTOP)
+    deadline = time.monotonic() + 30
+    while observer.look().state != "T":
+        assert time.monotonic() < deadline
+    before = observer.look().silent_seconds
+    clock.seconds += 30
+    signs = observer.look()
+    assert signs.silent_seconds == before + 30
+    assert signs.state == "T"
+
+
+def test_a_process_that_is_gone_has_no_state():
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    assert Observer(process.pid).look().state == ""
