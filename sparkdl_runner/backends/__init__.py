@@ -78,7 +78,7 @@ class Backend(ABC):
     ) -> dict[str, str]:
         """The variables that make user code find its peers.
 
-        See ``worker_environment.beside_own`` for those that a user's own come before.
+        See ``environment.beside_own`` for those that a user's own come before.
 
         Args:
             world: The rank's place.

@@ -11,7 +11,7 @@ class Reports:
     """Takes what ranks tell of their training. Must neither raise nor block for long."""
 
     def progress(self, world: World, report: dict[str, Any]) -> None:
-        """Takes a rank's report: see ``tracking.recorder``."""
+        """Takes a rank's report: see ``tracking.rank.recorder``."""
 
     def host_metrics(self, world: World, values: dict[str, float]) -> None:
         """Takes a look at a host, from one of its ranks, every ten seconds."""
