@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -226,3 +227,10 @@ def test_importing_checkpoints_imports_nothing_heavy():
         "import sys, sparkdl_runner.checkpoint as c\nc.CheckpointManager\nprint(*sys.modules)"
     ).split()
     assert not (HEAVY | {"pyarrow", "numpy"}) & set(loaded)
+
+
+def test_no_two_test_files_have_one_name():
+    """pytest imports them by their names alone, and the second could not be collected."""
+    files = list(Path(__file__).parents[1].rglob("test_*.py"))
+    names = Counter(file.name for file in files)
+    assert not {name for name, count in names.items() if count > 1}
