@@ -32,7 +32,7 @@ _NAME = re.compile(
 )
 _PARTS_OF_NAMES = str.maketrans(".- ", "___")
 
-# What a secret looks like: what the text must hold in lower case, the pattern, and its replacement.
+# Per kind of secret: a lower-case text to look for first, the pattern, and its replacement.
 _SHAPES = (
     # The password in a URL, up to the last @, since passwords hold some. A user alone is no secret.
     ("://", r"://[^/\s:@]*:[^/\s]*@", f"://{HIDDEN}@"),

@@ -114,7 +114,7 @@ class LoaderPlans:
             for rank, plan in told.items():
                 left.setdefault(data, {}).setdefault(rank, []).append(plan)
         for by_rank in left.values():
-            # Where a rank has none left, the others read by themselves.
+            # Compare only data that every rank read by a loader of its own place.
             if len(by_rank) < next(iter(self._worlds.values())).size or self._has_differed:
                 continue
             rank = min(by_rank, key=lambda one: (len(by_rank[one]), -one))

@@ -11,7 +11,7 @@ FLUSH_SECONDS = 3.0
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelAddress:
-    """Where agents reach the driver, and the key to be heard. Travels in Spark's closure only."""
+    """The driver's address and the key of its agents. Travels in Spark's closure alone."""
 
     host: str
     port: int

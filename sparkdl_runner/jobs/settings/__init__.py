@@ -24,7 +24,7 @@ _MOST_BYTES = 256 << 10
 _MOST_VALUES = 100_000
 _MOST_BITS = 1024
 _MOST_CHARACTERS = 1000
-# What the shell opened for us, as for --config <(…), nobody else has put there.
+# The shell opens these for --config <(…). No other user can have put a file there.
 _OWN_DESCRIPTORS = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 
 

@@ -78,7 +78,7 @@ def test_damage_that_one_rank_sees_makes_all_take_the_one_before(undisturbed, tm
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory) -> dict[str, Any]:
-    """What the ranks say of checkpoints of their own, and where those are."""
+    """What the ranks of one run report of their checkpoints, and the folder of these."""
     import torch
 
     folder = tmp_path_factory.mktemp("told")

@@ -1,4 +1,4 @@
-"""What an ordinary second user of the host gets from a training of the first: nothing."""
+"""Another user of the host can neither read nor change a training."""
 
 from __future__ import annotations
 

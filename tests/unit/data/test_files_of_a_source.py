@@ -1,4 +1,4 @@
-"""What a folder holds, as Hadoop lists it."""
+"""The files of a source, as Hadoop's file system lists them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the local launcher lets go of, without a rank."""
+"""Workers that the local launcher has started end where another cannot be started."""
 
 from __future__ import annotations
 

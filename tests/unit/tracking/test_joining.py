@@ -1,4 +1,4 @@
-"""What is logged to the training's run goes to the recorder, and to another run as ever."""
+"""Metrics of the training's run go to the recorder; those of another run go to MLflow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank notes of itself when its training begins."""
+"""The facts that a rank reports when its training begins."""
 
 from __future__ import annotations
 
