@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import sys
+import threading
 import time
 import warnings
 from typing import Any
@@ -16,24 +16,31 @@ MAX_METRICS = 4
 
 
 class ProgressBar(Reports):
-    """Shows how far rank 0 is; appears with the first step that ``log_metrics`` tells of.
+    """Shows how far rank 0 is, from its first step on. It is for where ``is_watched`` is true.
 
-    Where nobody watches (no terminal and no notebook), or tqdm is not installed, it shows nothing.
+    Of trainings side by side one has the screen until it ends; then another that goes on has it.
+    Bars below one another need a terminal's cursor, and a notebook's text has none.
     """
+
+    _screen = threading.Lock()
 
     def __init__(self) -> None:
         self._bar: Any = None
         self._shown: tuple[Any, ...] = ()
         self._seconds = 0.0
-        self._in_notebook = _in_notebook()
-        self._is_wanted = is_watched()
 
     def progress(self, world: World, report: dict[str, Any]) -> None:
         """See ``Reports.progress``."""
-        if world.rank != 0 or report["step"] is None or not self._is_wanted:
+        if world.rank != 0 or report["step"] is None:
             return
-        if self._bar is None and not self._open(report):
-            return
+        if self._bar is None:
+            if not self._screen.acquire(blocking=False):
+                return
+            try:
+                self._bar = _open_bar(report)
+            except BaseException:
+                self._screen.release()
+                raise
         bar = self._bar
         if report["total_steps"]:
             bar.total = report["total_steps"]
@@ -57,27 +64,7 @@ class ProgressBar(Reports):
             self._set_clock()
             self._bar.close()
             self._bar = None
-
-    def _open(self, report: dict[str, Any]) -> bool:
-        try:
-            with warnings.catch_warnings():
-                # A notebook without widgets gets a bar of text, and needs no advice on widgets.
-                warnings.simplefilter("ignore")
-                tqdm = importlib.import_module("tqdm.auto").tqdm
-        except ImportError:
-            self._is_wanted = False
-            return False
-        self._bar = tqdm(
-            total=report["total_steps"] or None,
-            initial=report["step"],
-            unit=" step",
-            desc="training",
-            dynamic_ncols=True,
-            # In a notebook each change between the two streams begins a new block, and what ranks
-            # print is on stdout: there the bar could not stay below it.
-            file=sys.stdout if self._in_notebook else sys.stderr,
-        )
-        return True
+            self._screen.release()
 
     def _set_clock(self) -> None:
         """Makes the bar count the time from rank 0's first step to its last.
@@ -88,8 +75,25 @@ class ProgressBar(Reports):
         self._bar.start_t = self._bar.last_print_t - self._seconds
 
 
+def _open_bar(report: dict[str, Any]) -> Any:
+    with warnings.catch_warnings():
+        # In a notebook without widgets, tqdm shows text, and advises to install widgets.
+        warnings.simplefilter("ignore")
+        from tqdm.auto import tqdm
+    return tqdm(
+        total=report["total_steps"] or None,
+        initial=report["step"],
+        unit=" step",
+        desc="training",
+        dynamic_ncols=True,
+        # In a notebook each change between the two streams begins a new block. Ranks print on
+        # stdout: below that, a bar on stderr would be shown again and again.
+        file=sys.stdout if _in_notebook() else sys.stderr,
+    )
+
+
 def is_watched() -> bool:
-    """Whether there is somebody to see a bar: in a notebook, or at a terminal."""
+    """Whether a bar can be shown: in a notebook or at a terminal, with tqdm installed."""
     stream = sys.stderr
     is_terminal = stream is not None and hasattr(stream, "isatty") and bool(stream.isatty())
     return (_in_notebook() or is_terminal) and importlib.util.find_spec("tqdm") is not None

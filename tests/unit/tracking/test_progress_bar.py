@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import sys
 import types
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sparkdl_runner.tracking.report.progress_bar import ProgressBar
+from sparkdl_runner.tracking.report.progress_bar import ProgressBar, is_watched
 from sparkdl_runner.world import Peer, World, assign_ranks
 
 WORLD: World = assign_ranks(
@@ -92,6 +93,24 @@ def test_what_has_not_changed_is_not_drawn_again(notebook: Callable[[], Screen])
     bar.close()
 
 
+def test_of_trainings_side_by_side_one_is_shown_at_a_time(notebook: Callable[[], Screen]) -> None:
+    screen, first, second = notebook(), ProgressBar(), ProgressBar()
+    for step in (50, 200):
+        first.progress(WORLD, report(step, steps=step, seconds=1.0))
+        second.progress(WORLD, report(step - 1, steps=step, seconds=1.0))
+    first.close()
+    second.progress(WORLD, report(199, steps=199, seconds=2.0))
+    second.close()
+    assert [line[:9] for line in screen.lines()] == ["training:", "training:", ""]
+    assert "200/200" in screen.lines()[0]
+    assert "199/200" in screen.lines()[1]
+    third = ProgressBar()
+    third.close()  # It was never shown, and holds nothing back.
+    third.progress(WORLD, report(1, steps=1, seconds=1.0))
+    third.close()
+    assert "1/200" in screen.lines()[2]
+
+
 def test_after_a_restart_it_goes_on_at_the_checkpoint(notebook: Callable[[], Screen]) -> None:
     screen, bar = notebook(), ProgressBar()
     bar.progress(WORLD, report(50, steps=49, seconds=4.9))
@@ -112,13 +131,16 @@ def test_on_a_terminal_it_is_on_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "50/200" in screen.lines()[0]
 
 
-def test_where_nobody_watches_it_shows_nothing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_it_is_for_terminals_and_notebooks(
+    monkeypatch: pytest.MonkeyPatch, notebook: Callable[[], Screen]
 ) -> None:
+    assert is_watched(), "a notebook"
+    monkeypatch.delitem(sys.modules, "IPython")
     monkeypatch.delitem(sys.modules, "dbruntime", raising=False)
     # Spark 4 imports it, kernel or not.
     monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
-    bar = ProgressBar()
-    bar.progress(WORLD, report(50, steps=49, seconds=0.49))
-    bar.close()
-    assert capsys.readouterr() == ("", "")
+    assert not is_watched()
+    monkeypatch.setattr(sys, "stderr", Screen())
+    assert is_watched(), "a terminal"
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert not is_watched(), "without tqdm"
