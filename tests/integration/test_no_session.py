@@ -54,7 +54,7 @@ def test_without_pyspark():
 
 def test_under_spark_connect():
     # The classic lane has no Connect client; there the mode is all that can be had.
-    if importlib.util.find_spec("grpc") is not None:
+    if importlib.util.find_spec("grpc_status") is not None:
         said = run_python(CONNECT + RUN)
     else:
         said = run_python(RUN, SPARK_CONNECT_MODE_ENABLED="1")

@@ -9,7 +9,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from sparkdl_runner.driver import spark_job
+from sparkdl_runner.driver.spark import job as spark_job
 
 
 @pytest.mark.parametrize(("version", "times"), [("3.5.9", 1), ("4.0.1", 0)])
@@ -27,7 +27,9 @@ def test_the_barriers_timer_is_ended_once_with_the_script(monkeypatch, version, 
     assert cancel.call_count == times
 
 
-def test_a_job_says_whether_it_has_ended():
+def test_a_job_says_whether_it_has_ended(monkeypatch):
+    # A thread that inherits Spark's properties asks for a context wherever Spark's JVM has run.
+    monkeypatch.setattr("pyspark.SparkContext._gateway", None)
     may_end = threading.Event()
     job = spark_job.Job(lambda: may_end.wait() and [])
     assert job.wait(0.0) is False
