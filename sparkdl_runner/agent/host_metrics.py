@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -12,6 +14,16 @@ LOOK_SECONDS = 10.0
 # The first look comes early, so that a short run has one, too.
 FIRST_LOOK_SECONDS = 2.0
 _MEGA = 1e6
+
+
+def look_until(is_over: threading.Event, tell: Callable[[dict[str, float]], None]) -> None:
+    """Looks at this host now and then, until ``is_over`` is set."""
+    with suppress(Exception):  # Missing figures are no reason to end a training.
+        host = HostMetrics()
+        pause = FIRST_LOOK_SECONDS
+        while not is_over.wait(pause):
+            tell(host.look())
+            pause = LOOK_SECONDS
 
 
 class HostMetrics:

@@ -9,13 +9,13 @@ _LOOKS = 5
 
 
 class MemoryEvidence:
-    """Remembers the kernel's last counts of out-of-memory kills, to see which has just grown."""
+    """Remembers the kernel's counts of out-of-memory kills, to see which has just grown."""
 
     def __init__(self) -> None:
         self._seen: deque[dict[str, int]] = deque([_counts()], maxlen=_LOOKS)
 
     def look(self) -> None:
-        """Takes the counts. What grew before the last few looks is another process's end."""
+        """Reads the counters. Kills that are older than the last few looks explain nothing new."""
         self._seen.append(_counts())
 
     def verdict(self) -> str | None:
@@ -43,18 +43,12 @@ _SENTENCES = {
 
 
 def _counts() -> dict[str, int]:
-    counts = {}
+    counts = {"host": _oom_kills(Path("/proc/vmstat"))}
     group = _own_cgroup()
     if group is not None:
-        for file, key in (("memory.events", "oom_kill"), ("memory.oom_control", "oom_kill")):
-            value = _read_key(group / file, key)
-            if value is not None:
-                counts["cgroup"] = value
-                break
-    host = _read_key(Path("/proc/vmstat"), "oom_kill")
-    if host is not None:
-        counts["host"] = host
-    return counts
+        events = group / "memory.events"
+        counts["cgroup"] = _oom_kills(events if events.exists() else group / "memory.oom_control")
+    return {name: count for name, count in counts.items() if count is not None}
 
 
 def _own_cgroup() -> Path | None:
@@ -67,22 +61,19 @@ def _own_cgroup() -> Path | None:
         number, controllers, path = line.split(":", 2)
         if number == "0" or "memory" in controllers.split(","):
             root = Path("/sys/fs/cgroup") if number == "0" else Path("/sys/fs/cgroup/memory")
-            # Inside a container the path is often the host's, and the root is ours.
+            # In a container the path is often that of the host, and our own group is the root.
             for group in (root / path.strip("/"), root):
                 if (group / "memory.events").exists() or (group / "memory.oom_control").exists():
                     return group
     return None
 
 
-def _read_key(path: Path, key: str) -> int | None:
+def _oom_kills(path: Path) -> int | None:
     try:
-        for line in path.read_text().splitlines():
-            name, _, value = line.partition(" ")
-            if name == key:
-                return int(value)
-    except (OSError, ValueError):
-        pass
-    return None
+        counters = dict(line.split(" ", 1) for line in path.read_text().splitlines())
+        return int(counters["oom_kill"])
+    except (OSError, KeyError, ValueError):
+        return None
 
 
 def _limit() -> str:

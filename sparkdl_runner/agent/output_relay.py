@@ -9,8 +9,6 @@ from collections.abc import Callable
 
 from sparkdl_runner.agent.rank_log import RankLog
 from sparkdl_runner.redaction import LONGEST_SHAPE_BYTES, Redactor
-from sparkdl_runner.wire.sink import Sink
-from sparkdl_runner.world import World
 
 TAIL_LINES = 40
 MAX_LINE_CHARACTERS = 16 * 1024
@@ -21,8 +19,7 @@ class OutputRelay:
     """Relays what one worker prints.
 
     Args:
-        world: The worker's place.
-        sink: Where the lines go.
+        show: Takes lines.
         log: Where all of it is written.
         redact: Takes secrets out.
         printed: Called whenever something was printed.
@@ -31,18 +28,16 @@ class OutputRelay:
     def __init__(
         self,
         *,
-        world: World,
-        sink: Sink,
+        show: Callable[[list[str]], None],
         log: RankLog,
         redact: Redactor,
         printed: Callable[[], None],
     ) -> None:
-        self._world = world
-        self._sink = sink
+        self._show_lines = show
         self._log = log
         self._redact = redact
         self._printed = printed
-        # Of a line that is shown in pieces: what a piece could end with the beginning of.
+        # A long line is shown in pieces. So much of it is kept back, as a secret may begin there.
         self._kept_bytes = max(redact.longest_bytes, LONGEST_SHAPE_BYTES)
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         """The last lines."""
@@ -61,7 +56,7 @@ class OutputRelay:
             while True:
                 if not poller.poll(OUTPUT_POLL_MILLISECONDS):
                     if is_over.is_set():
-                        break  # Someone unknown to us still holds the pipe, in silence.
+                        break  # Another process still holds the pipe, and writes nothing.
                     continue
                 chunk = pipe.read(64 * 1024)
                 if not chunk:
@@ -71,7 +66,7 @@ class OutputRelay:
                 if newline:
                     self._show(whole + newline)
                 if len(rest) > max(MAX_LINE_CHARACTERS, 2 * self._kept_bytes):
-                    # A secret that has come in part is in what is kept, and whole the next time.
+                    # A secret that has come only in part stays in the rest until it is whole.
                     rest = self._redact.raw(rest)
                     self._show(rest[: -self._kept_bytes])
                     rest = rest[-self._kept_bytes :]
@@ -84,7 +79,7 @@ class OutputRelay:
         self._log.write(text)
         lines = [_readable(raw) for raw in text.removesuffix(b"\n").split(b"\n")]
         self.tail.extend(lines)
-        self._sink.output(self._world, lines)
+        self._show_lines(lines)
 
 
 def _readable(raw: bytes) -> str:

@@ -1,4 +1,4 @@
-"""A rank's own folder of a run on its host: held while the rank lives, and never left for good."""
+"""A rank's own folder of a run on its host, and the files of it that are kept with the run."""
 
 from __future__ import annotations
 
@@ -6,20 +6,29 @@ import fcntl
 import os
 import shutil
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from sparkdl_runner.tracking.rank_run import folder_prefix
+from sparkdl_runner.agent.rank_log import RankLog
+from sparkdl_runner.foreign_file import open_regular
+from sparkdl_runner.tracking.rank_run import artifacts_in, folder_prefix
+from sparkdl_runner.wire.messages import FilePart
+from sparkdl_runner.world import World
 
-# Between its making and its being held a folder looks abandoned.
+FILE_PART_BYTES = 256 * 1024
+# How much of one file is kept with the run.
+MAX_FILE_BYTES = 64 << 20
+
+# A folder that was just made is not locked yet, and so looks abandoned.
 ABANDONED_SECONDS = 3600.0
 
 
 class RankFolder:
-    """Holds a folder that was just made, by a lock that the kernel takes back from the dead.
+    """A folder that was just made, held by a lock that the kernel releases if the process dies.
 
-    An agent may be killed with its executor, and then nobody removes its rank's folder. The next
-    rank on the host sees by the lock that it is nobody's, and does.
+    An agent may be killed with its executor before it removes the folder. The next rank on the host
+    sees that nobody holds the lock, and removes it.
 
     Args:
         path: The folder, made by ``RunTicket.for_rank``.
@@ -42,7 +51,7 @@ class RankFolder:
 
 
 def _lock(path: Path) -> int | None:
-    """Locks a folder. Returns what holds the lock; None if somebody else does, or nobody can."""
+    """Locks a folder. Returns the descriptor that holds the lock, or None if that failed."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -53,13 +62,45 @@ def _lock(path: Path) -> int | None:
 
 
 def _remove_abandoned(own: Path) -> None:
-    """Removes this user's other folders of this host that nobody holds any more."""
+    """Removes this user's other folders of this host that no process holds."""
     limit = time.time() - ABANDONED_SECONDS
     for other in own.parent.glob(f"{folder_prefix()}*"):
-        with suppress(OSError):  # Other ranks of this host may be at it, too.
+        with suppress(OSError):  # Another rank of this host may be removing it.
             found = other.lstat()
             if other == own or found.st_uid != os.getuid() or found.st_mtime > limit:
                 continue
             if (fd := _lock(other)) is not None:
                 shutil.rmtree(other, ignore_errors=True)
                 os.close(fd)
+
+
+def leave_files(world: World, folder: Path, log: RankLog, tell: Callable[[FilePart], None]) -> None:
+    """Sends the files that are kept with the run: the log and traces.
+
+    Args:
+        world: The rank.
+        folder: The rank's own folder of the run.
+        log: Its log.
+        tell: Takes the files, part by part.
+    """
+    if log.size_bytes:
+        _leave(world, f"logs/rank-{world.rank}.log", log.path, tell)
+    artifacts = artifacts_in(folder)
+    for path in sorted(artifacts.rglob("*")):
+        if path.is_file() and not path.is_symlink():
+            _leave(world, f"traces/{path.relative_to(artifacts).as_posix()}", path, tell)
+
+
+def _leave(world: World, name: str, path: Path, tell: Callable[[FilePart], None]) -> None:
+    try:
+        with os.fdopen(open_regular(path, os.O_NOFOLLOW), "rb") as file:
+            for start in range(0, MAX_FILE_BYTES, FILE_PART_BYTES):
+                data = file.read(FILE_PART_BYTES)
+                if not data:
+                    return
+                tell(FilePart(name, data, start == 0))
+            if os.fstat(file.fileno()).st_size > MAX_FILE_BYTES:
+                where = f"... cut here: all of it is in {path} on host {world.host}"
+                tell(FilePart(name, f"\n{where}\n".encode(), False))
+    except OSError:
+        return  # The file or its disk is gone. What was read so far is kept.

@@ -33,7 +33,6 @@ class RankLog:
         self._was_asked_for = was_asked_for
         self.path = directory / f"rank-{rank}.log"
         self.problem: str | None = None
-        self.missing_bytes = 0
         self.size_bytes = 0
         self._fd = -1
         try:
@@ -45,19 +44,16 @@ class RankLog:
     def write(self, raw: bytes) -> None:
         """Appends what the rank printed. Never raises: a full disk must not end a training."""
         if self._fd < 0:
-            self.missing_bytes += len(raw)
             return
         if self.size_bytes + len(raw) > MAX_LOG_BYTES:
             self.problem = f"the log {self.path} ends at its limit of {MAX_LOG_BYTES:,} bytes"
             self.close()
-            self.missing_bytes += len(raw)
             return
         try:
             os.write(self._fd, raw)
         except OSError as error:
             self.problem = f"the log {self.path} ends early: {error}"
             self.close()
-            self.missing_bytes += len(raw)
             return
         self.size_bytes += len(raw)
 
@@ -93,7 +89,7 @@ def rank_log(configured: str | None, run: str, world: World) -> RankLog:
         else:
             base = private_folder("sparkdl_runner-logs")
             remove_old_logs(base)
-    except OSError:  # A full disk must not keep ranks from starting; opening the log will tell.
+    except OSError:  # A full disk must not keep ranks from starting. Opening the log reports it.
         base = Path(tempfile.gettempdir())
     directory = base / run / f"attempt-{world.attempt}"
     return RankLog(directory, world.rank, was_asked_for=bool(configured))
@@ -105,7 +101,7 @@ def remove_old_logs(base: Path, now: float | None = None) -> None:
     with os.scandir(base) as found:
         runs = list(found)
     for run in runs:
-        try:  # Other ranks of this host may be at it, too.
+        try:  # Another rank of this host may be removing it.
             # Ranks wait for this, so look into a run's folder only if it is old itself.
             if run.is_symlink() or run.stat(follow_symlinks=False).st_mtime >= limit:
                 continue

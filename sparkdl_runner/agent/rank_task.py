@@ -6,31 +6,32 @@ the environment, not the working folder, and it imports neither torch nor horovo
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sparkdl_runner import __version__
-from sparkdl_runner.agent.departures import Departures, attend
 from sparkdl_runner.agent.log_client import LogClient
 from sparkdl_runner.agent.other_users import check_host_is_not_shared
 from sparkdl_runner.agent.rank_log import rank_log
+from sparkdl_runner.agent.supervision import supervise
 from sparkdl_runner.agent.worker_environment import worker_environment
 from sparkdl_runner.agent.worker_process import WorkerProcess
-from sparkdl_runner.backends import get_backend
-from sparkdl_runner.config import RunConfig
+from sparkdl_runner.backends import Rendezvous, get_backend
+from sparkdl_runner.backends.departures import Departures, attend
 from sparkdl_runner.errors import LaunchError
-from sparkdl_runner.tracking.rank_run import RunTicket
 from sparkdl_runner.wire import network
-from sparkdl_runner.wire.channel import ChannelAddress
+from sparkdl_runner.wire.attempt import Attempt
+from sparkdl_runner.wire.channel import SETTLE_SECONDS, ChannelAddress
 from sparkdl_runner.wire.control import Envelope
-from sparkdl_runner.wire.outcome import SETTLE_SECONDS, Outcome, UnheardFailureError
+from sparkdl_runner.wire.failure_report import UnheardFailureError
+from sparkdl_runner.wire.messages import Text
+from sparkdl_runner.wire.outcome import Outcome
 from sparkdl_runner.world import Peer, assign_ranks, visible_gpus
 
 # pyspark's task results end at 2 GiB; some of that is left to a rank's notes and last output.
@@ -41,22 +42,12 @@ MOST_RESULT_BYTES = (1 << 31) - (1 << 20)
 class RankTask:
     """What Spark carries to every agent: one attempt of one run."""
 
-    backend: str
-    attempt: int
-    function: bytes = field(repr=False)
-    search_path: tuple[str, ...]
-    variables: Mapping[str, str] = field(repr=False)
-    """Of the driver's environment."""
+    attempt: Attempt
     channel: ChannelAddress
-    config: RunConfig
-    run: str
-    """The run's own name, which no other run has."""
-    ticket: RunTicket | None
-    """The MLflow run that the training goes into."""
     single_host: bool
     """All tasks share the driver's host, so nothing needs to leave the loopback interface."""
     spark_set_threads: bool = False
-    """Whether OMP_NUM_THREADS in the task's environment is Spark's, for a task of another size."""
+    """Whether Spark set OMP_NUM_THREADS in the task's environment, for a task of another size."""
     version: str = __version__
 
     def __call__(self, _rows: Iterable[Any]) -> Iterator[Outcome]:
@@ -66,17 +57,19 @@ class RankTask:
         yield self._run(BarrierTaskContext.get())
 
     def _run(self, context: Any) -> Outcome:
-        if self.config.refuse_shared_hosts:
+        attempt, config = self.attempt, self.attempt.config
+        if config.refuse_shared_hosts:
             check_host_is_not_shared()
-        backend = get_backend(self.backend)
+        backend = get_backend(attempt.backend)
         backend.check_installed()
         address, interface = self._own_address(context)
         with ExitStack() as stack:
-            # Bound before anyone is told of it, and never let go: no port is picked by guess.
+            # Bound before its port is published, and kept open: another process could take a port
+            # that is picked, closed and bound again.
             doors = backend.listen(address) if context.partitionId() == 0 else None
             if doors is not None:
                 stack.callback(doors.close)
-            farewells = None  # Where the others' agents say that their ranks have ended.
+            farewells = None  # Where the other agents tell that their ranks have ended.
             if doors is not None and backend.store_in_worker:
                 farewells = network.listen(address)
                 stack.callback(farewells.close)
@@ -94,51 +87,49 @@ class RankTask:
             )
             # The worker imports torch and the backend while Spark gathers.
             worker = WorkerProcess(
-                backend=self.backend,
+                backend=backend.name,
                 environment=worker_environment(
                     threads=context.cpus(),
-                    variables=self.variables,
+                    variables=attempt.variables,
                     overrule=self.spark_set_threads,
                 ),
-                shutdown_grace_seconds=self.config.shutdown_grace_seconds,
+                shutdown_grace_seconds=config.shutdown_grace_seconds,
             )
             stack.callback(worker.end)
             client = LogClient(
                 self.channel,
                 me.partition,
-                relay_output=self.config.driver_log_verbosity == "all",
+                relay_output=config.driver_log_verbosity == "all",
                 echo_output=not self.single_host,
-                fence_seconds=2 * self.config.heartbeat_timeout_seconds,
+                fence_seconds=2 * config.heartbeat_timeout_seconds,
                 on_stop=worker.stop,
                 on_stacks=worker.stacks,
             )
             stack.callback(client.close)
             peers = self._gather(context, me)
-            world = assign_ranks(peers, backend=self.backend, attempt=self.attempt)[me.partition]
-            environment = backend.environment(
-                world,
-                peers[0].address,
-                peers[0].rendezvous_port,
+            worlds = assign_ranks(peers, backend=backend.name, attempt=attempt.number)
+            world = worlds[me.partition]
+            rendezvous = Rendezvous(
+                address=peers[0].address,
+                port=peers[0].rendezvous_port,
                 secret=self.channel.secret_for("rendezvous"),
-                config=self.config,
-                run=self.run,
+                peers=frozenset(address for peer in peers for address in peer.addresses),
+                num_proc=len(peers),
+                attempt=attempt,
             )
+            environment = backend.environment(world, rendezvous)
             if gpus := visible_gpus(peers, me.host_key):
                 environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-            hosts = frozenset(address for peer in peers for address in peer.addresses)
             if doors is not None:
-                release = backend.serve(
-                    doors,
-                    hosts,
-                    num_proc=len(peers),
-                    secret=self.channel.secret_for("rendezvous"),
-                    tell=functools.partial(client.message, world),
+                stack.callback(
+                    backend.serve(
+                        doors, rendezvous, tell=lambda text: client.take(world, Text(text))
+                    )
                 )
-                stack.callback(release)
             if farewells is not None:
                 departures = Departures(
                     farewells,
-                    hosts,
+                    rendezvous.peers,
                     len(peers) - 1,
                     self.channel.secret_for("departures"),
                     worker.release,
@@ -155,26 +146,24 @@ class RankTask:
                     )
                 )
             client.place(world)
-            worker.begin(
+            outcome = supervise(
+                worker,
                 Envelope.of(
+                    attempt,
                     world,
                     environment=environment,
-                    search_path=self.search_path,
-                    function=self.function,
-                    ticket=self.ticket,
                     most_result_bytes=MOST_RESULT_BYTES,
                     listener=doors.for_worker if doors is not None else None,
                 ),
-                sink=client,
-                log=rank_log(self.config.log_directory, self.run, world),
+                receiver=client,
+                log=rank_log(config.log_directory, attempt.run, world),
             )
-            outcome = worker.wait()
             if outcome.is_failure and not client.driver_has_heard():
                 if outcome.is_communication_error:
-                    # Spark tells the driver of the task that fails first: let that be the cause's.
+                    # Spark reports only the task that fails first. That should be the cause's.
                     time.sleep(3 * SETTLE_SECONDS)
                 raise UnheardFailureError.of(outcome)
-            return replace(outcome, notes=outcome.notes + client.notes())
+            return replace(outcome, notes=outcome.notes + client.notes(world))
 
     def _own_address(self, context: Any) -> tuple[str, str]:
         if self.single_host:

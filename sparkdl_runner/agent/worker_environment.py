@@ -35,8 +35,8 @@ COPIED = (
     "TORCH_NCCL_*",
     "TORCH_SHOW_*",
 )
-# What no pattern copies: each host has its own, or modules travel by another way.
-_HOSTS_OWN = (*SPARK_SECRETS, "CUDA_VISIBLE_DEVICES", "PYTHONHOME", "PYTHONPATH")
+# Never copied by a pattern: each host has its own, and modules are sent in another way.
+HOSTS_OWN = (*SPARK_SECRETS, "CUDA_VISIBLE_DEVICES", "PYTHONHOME", "PYTHONPATH")
 
 
 def driver_variables(asked: Mapping[str, str] | Sequence[str] | None) -> dict[str, str]:
@@ -51,9 +51,9 @@ def driver_variables(asked: Mapping[str, str] | Sequence[str] | None) -> dict[st
     copied = {
         name: value
         for name, value in os.environ.items()
-        if name not in _HOSTS_OWN
+        if name not in HOSTS_OWN
         and any(fnmatchcase(name, pattern) for pattern in patterns)
-        # Who wants a secret to travel says so.
+        # A secret is copied only if the user asks for it.
         and not (is_default and is_secret_name(name))
     }
     return copied | dict(given)
@@ -68,12 +68,12 @@ def driver_search_path() -> list[str]:
 def worker_environment(
     threads: int, *, variables: Mapping[str, str], overrule: bool = False
 ) -> dict[str, str]:
-    """The environment that a worker starts with: this process's, made fit for it.
+    """The environment that a worker starts with: this process's without Spark's secrets.
 
     Args:
         threads: The CPU threads that the rank may use, unless OMP_NUM_THREADS says otherwise.
         variables: The driver's, which come before this process's own.
-        overrule: Whether this process's OMP_NUM_THREADS is no person's choice, and means nothing.
+        overrule: Whether to replace this process's OMP_NUM_THREADS, which nobody chose.
     """
     environment = {name: value for name, value in os.environ.items() if name not in SPARK_SECRETS}
     if overrule or "OMP_NUM_THREADS" not in environment:

@@ -1,44 +1,126 @@
-"""All or nothing: once one rank has failed, the others are ended, but not before they can tell."""
+"""The ranks of one attempt, all or nothing: once one has failed, the others are ended."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
 
-from sparkdl_runner.wire.outcome import SETTLE_SECONDS
+from sparkdl_runner.backends import get_backend
+from sparkdl_runner.driver.console import Console
+from sparkdl_runner.driver.diagnosis import with_failures
+from sparkdl_runner.driver.watch import Verdict, Watch
+from sparkdl_runner.hooks.loader_plans import LoaderPlans
+from sparkdl_runner.hooks.reports import Reports
+from sparkdl_runner.wire.attempt import Attempt
+from sparkdl_runner.wire.channel import SETTLE_SECONDS
+from sparkdl_runner.wire.messages import VitalSigns
+from sparkdl_runner.wire.outcome import Outcome, Status
+from sparkdl_runner.world import World
 
 
-class Gang:
-    """Decides when the remaining ranks must be stopped.
+class Gang(Console, ABC):
+    """The ranks of one attempt, as the driver has them: shown, watched, and ended together.
+
+    Each kind of launcher has its own, which says how ranks are started, ended, and asked for
+    their stacks.
 
     Args:
-        stop_all: Ends every rank that still runs; called once at most, from any thread.
+        attempt: What they run.
+        num_proc: How many there are.
+        reports: Who takes what they tell of their training.
+        show_output: Whether the lines that they print are shown.
     """
 
-    def __init__(self, stop_all: Callable[[], None]) -> None:
-        self._stop_all = stop_all
-        self._stopping = threading.Lock()
+    def __init__(
+        self, attempt: Attempt, num_proc: int, reports: Sequence[Reports], *, show_output: bool
+    ) -> None:
+        super().__init__(show_output=show_output, reports=reports)
+        self.attempt = attempt
+        self.num_proc = num_proc
+        self.backend = get_backend(attempt.backend)
+        self.failures: list[Outcome] = []
+        self.watch = Watch(
+            config=attempt.config,
+            backend=self.backend,
+            num_proc=num_proc,
+            ask_stacks=self.ask_stacks,
+            on_verdict=self.act_on,
+            lost_slots=self.lost_slots,
+        )
+        self._plans = LoaderPlans()
+        self._ending = threading.Lock()
         self._timer: threading.Timer | None = None
 
-    def rank_failed(self, *, is_communication_error: bool) -> None:
-        """Takes note of a failure.
+    @abstractmethod
+    def run(self) -> list[Outcome]:
+        """Starts all ranks and waits for their ends; see ``Launcher.run``."""
 
-        Its cause ends the gang at once. A mere communication error is a consequence: whoever
-        caused it gets a moment to be heard first.
+    @abstractmethod
+    def end_ranks(self) -> None:
+        """Ends every rank that still runs; called once at most, from any thread."""
+
+    @abstractmethod
+    def ask_stacks(self) -> dict[int, str]:
+        """The Python stacks of all ranks that answer, by rank."""
+
+    def lost_slots(self) -> str | None:
+        """Why the ranks can never start, asked until the first has; None if they may."""
+        return None
+
+    def failed(self, outcome: Outcome) -> None:
+        """Remembers a failure, and ends the other ranks.
+
+        A mere communication error is a consequence, and its cause gets a moment to be heard
+        first: an error should name the cause.
         """
-        if not is_communication_error:
+        self.failures.append(outcome)
+        self.watch.ended(outcome.world)
+        if not outcome.is_communication_error:
             self.stop()
         elif self._timer is None:
             self._timer = threading.Timer(SETTLE_SECONDS, self.stop)
             self._timer.daemon = True
             self._timer.start()
 
+    def vital_signs(self, world: World, signs: VitalSigns) -> None:
+        """Lets the watch judge."""
+        self.watch.vital_signs(world, signs)
+
+    def loader_plan(self, world: World, plan: dict[str, Any]) -> None:
+        """Compares it with those of other ranks; a difference ends them all."""
+        difference = self._plans.compare(world, plan)
+        if difference is not None:
+            self.failed(_differs(world, difference))
+
+    def act_on(self, verdict: Verdict) -> None:
+        """Ends the ranks, since the watch has found something wrong."""
+        for failure in verdict.failures:
+            self.failed(failure)
+        self.stop()
+
+    def ends(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """How the ranks ended, as they told and as the driver saw it."""
+        if all(outcome.status == Status.RETURNED for outcome in outcomes):
+            # Only now is it known which loaders have no counterpart in another rank.
+            found = self._plans.compare_left_over()
+            if found is not None:
+                self.failures.append(_differs(*found))
+        return with_failures(outcomes, self.failures)
+
     def stop(self) -> None:
-        """Stops all ranks, unless that has been done."""
-        if self._stopping.acquire(blocking=False):
-            self._stop_all()
+        """Ends all ranks, unless that has been done."""
+        if self._ending.acquire(blocking=False):
+            self.end_ranks()
 
     def close(self) -> None:
-        """Forgets a stop that is still to come. Called when all ranks have ended."""
+        """Stops watching, and forgets an end that is still to come."""
+        self.watch.close()
         if self._timer is not None:
             self._timer.cancel()
+
+
+def _differs(world: World, difference: str) -> Outcome:
+    return Outcome(world=world, status=Status.DIFFERS, ended_at=time.time(), message=difference)

@@ -1,4 +1,4 @@
-"""Runs a gang as processes of this host alone: no Spark, no Java."""
+"""Runs ranks as processes of this host alone: no Spark, no Java."""
 
 from __future__ import annotations
 
@@ -7,191 +7,170 @@ import os
 import secrets
 import socket
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 
 from sparkdl_runner.agent.other_users import check_host_is_not_shared
-from sparkdl_runner.agent.rank_log import rank_log
-from sparkdl_runner.agent.worker_environment import (
-    driver_search_path,
-    driver_variables,
-    worker_environment,
-)
+from sparkdl_runner.agent.rank_log import RankLog, rank_log
+from sparkdl_runner.agent.supervision import supervise
+from sparkdl_runner.agent.worker_environment import worker_environment
 from sparkdl_runner.agent.worker_process import WorkerProcess
-from sparkdl_runner.backends import get_backend
-from sparkdl_runner.config import RunConfig
-from sparkdl_runner.driver.console import Console
+from sparkdl_runner.backends import Backend, Rendezvous
 from sparkdl_runner.driver.gang import Gang
-from sparkdl_runner.driver.watch import Verdict, Watch
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.hooks.reports import Reports
-from sparkdl_runner.tracking.rank_run import RunTicket
 from sparkdl_runner.wire import network
+from sparkdl_runner.wire.attempt import Attempt
 from sparkdl_runner.wire.control import Envelope
-from sparkdl_runner.wire.outcome import Outcome, with_failures
+from sparkdl_runner.wire.outcome import Outcome
 from sparkdl_runner.world import Peer, World, assign_ranks
 
 # With more, ranks take minutes to import torch, and most of the memory.
 RANKS_PER_CORE = 8
 
 
-def check_cores(num_proc: int) -> None:
+class LocalLauncher:
+    """The ``Launcher`` of this host.
+
+    Args:
+        num_proc: How many ranks.
+        backend: What they use.
+
+    Raises:
+        LaunchError: They are too many for this host, or the backend is not installed.
+    """
+
+    is_single_host = True
+    application_id = None
+
+    def __init__(self, num_proc: int, backend: Backend) -> None:
+        check_cores(
+            num_proc,
+            per_core=RANKS_PER_CORE,
+            reason="where a negative number runs them",
+            instead=f"for {num_proc}, without the minus, on a Spark cluster",
+        )
+        backend.check_installed()
+        self._num_proc = num_proc
+
+    def run(self, attempt: Attempt, reports: Sequence[Reports]) -> list[Outcome]:
+        """See ``Launcher.run``."""
+        return LocalGang(attempt, self._num_proc, reports).run()
+
+
+class LocalGang(Gang):
+    """Ranks as child processes of the driver, which does for each what an agent would.
+
+    All that they print is shown, whatever ``driver_log_verbosity`` is: the driver is the only
+    place where it could be seen.
+    """
+
+    def __init__(self, attempt: Attempt, num_proc: int, reports: Sequence[Reports]) -> None:
+        super().__init__(attempt, num_proc, reports, show_output=True)
+        self._workers: list[WorkerProcess] = []
+
+    def run(self) -> list[Outcome]:
+        """See ``Launcher.run``."""
+        if self.attempt.config.refuse_shared_hosts:
+            check_host_is_not_shared()
+        worlds = self._worlds()
+        with ExitStack() as stack:
+            doors = self.backend.listen(network.LOOPBACK)
+            stack.callback(doors.close)
+            rendezvous = Rendezvous(
+                address=network.LOOPBACK,
+                port=doors.port,
+                secret=secrets.token_hex(16),
+                peers=frozenset({network.LOOPBACK}),
+                num_proc=self.num_proc,
+                attempt=self.attempt,
+            )
+            tell = functools.partial(self.message, worlds[0])
+            stack.callback(self.backend.serve(doors, rendezvous, tell))
+            environment = worker_environment(
+                threads=max(1, len(os.sched_getaffinity(0)) // self.num_proc),
+                variables=self.attempt.variables,
+            )
+            for _ in worlds:
+                worker = WorkerProcess(
+                    backend=self.backend.name,
+                    environment=environment,
+                    shutdown_grace_seconds=self.attempt.config.shutdown_grace_seconds,
+                )
+                stack.callback(worker.end)
+                self._workers.append(worker)
+            pool = stack.enter_context(ThreadPoolExecutor(self.num_proc, "sparkdl-rank"))
+            stack.callback(self.close)
+            try:
+                for world in worlds:
+                    self.watch.placed(world.rank, world)
+                self.watch.start()
+                ends = []
+                for world, worker in zip(worlds, self._workers, strict=True):
+                    envelope = Envelope.of(
+                        self.attempt,
+                        world,
+                        environment=self.backend.environment(world, rendezvous),
+                        listener=doors.for_worker if world.rank == 0 else None,
+                    )
+                    log = rank_log(self.attempt.config.log_directory, self.attempt.run, world)
+                    ends.append(pool.submit(self._run, worker, envelope, log))
+                # Rank 0's worker may serve what the others need, and so ends after them.
+                wait(ends[1:])
+                self._workers[0].release()
+                return self.ends([end.result() for end in ends])
+            except BaseException:
+                self.stop()
+                raise
+
+    def end_ranks(self) -> None:
+        """See ``Gang.end_ranks``."""
+        for worker in self._workers:
+            worker.stop()
+
+    def ask_stacks(self) -> dict[int, str]:
+        """See ``Gang.ask_stacks``."""
+        return {rank: worker.stacks() for rank, worker in enumerate(self._workers)}
+
+    def _worlds(self) -> list[World]:
+        """The ranks' places, in the order of ranks."""
+        interface = network.interface_of(network.LOOPBACK) or "lo"
+        peers = [
+            Peer(
+                partition=rank,
+                host=socket.gethostname(),
+                host_key="this host",
+                address=network.LOOPBACK,
+                interface=interface,
+            )
+            for rank in range(self.num_proc)
+        ]
+        attempt = self.attempt
+        worlds = assign_ranks(peers, backend=attempt.backend, attempt=attempt.number)
+        return list(worlds.values())
+
+    def _run(self, worker: WorkerProcess, envelope: Envelope, log: RankLog) -> Outcome:
+        try:
+            return supervise(worker, envelope, self, log)
+        finally:
+            self.watch.ended(envelope.world)
+
+
+def check_cores(num_proc: int, *, per_core: int, reason: str, instead: str) -> None:
     """Refuses so many ranks on this host that they would hardly start.
+
+    Args:
+        num_proc: How many there are to be.
+        per_core: How many of them a core of this host can start.
+        reason: Why they would run on this host.
+        instead: What else the person can ask for.
 
     Raises:
         LaunchError: They are too many.
     """
     cores = len(os.sched_getaffinity(0))
-    most = RANKS_PER_CORE * cores
-    if num_proc > most:
+    if num_proc > per_core * cores:
         raise LaunchError(
-            f"{num_proc} ranks are too many for this host, where a negative number runs them: it "
-            f"has {cores} {'core' if cores == 1 else 'cores'}. Ask for at most {most} ranks here "
-            f"({-most}), or for {num_proc}, without the minus, on a Spark cluster."
+            f"{num_proc} ranks are too many for the {cores} {'core' if cores == 1 else 'cores'} of "
+            f"this host, {reason}: ask for at most {per_core * cores} ranks here, or {instead}."
         )
-
-
-def launch(
-    *,
-    num_proc: int,
-    backend: str,
-    function: bytes,
-    config: RunConfig,
-    run: str,
-    attempt: int = 0,
-    ticket: RunTicket | None = None,
-    reports: Sequence[Reports] = (),
-) -> list[Outcome]:
-    """Runs the function as ``num_proc`` ranks on this host and waits for all of them to end.
-
-    All that the ranks print is shown, whatever ``driver_log_verbosity`` is: here the driver is
-    the only place where it could be seen.
-
-    Args:
-        num_proc: The number of ranks.
-        backend: The backend's name.
-        function: Made by ``function.pack``.
-        config: The run's settings.
-        run: The run's own name.
-        attempt: Which submission of the gang this is.
-        ticket: The MLflow run that the training goes into.
-        reports: Who takes what ranks tell of their training.
-
-    Returns:
-        How each rank ended, in the order of ranks.
-
-    Raises:
-        LaunchError: The host is shared, and ``config`` refuses that.
-    """
-    if config.refuse_shared_hosts:
-        check_host_is_not_shared()
-    interface = network.interface_of(network.LOOPBACK) or "lo"
-    peers = [
-        Peer(
-            partition=rank,
-            host=socket.gethostname(),
-            host_key="this host",
-            address=network.LOOPBACK,
-            interface=interface,
-        )
-        for rank in range(num_proc)
-    ]
-    worlds = assign_ranks(peers, backend=backend, attempt=attempt)
-    console = Console(show_output=True, reports=reports)
-    chosen = get_backend(backend)
-    environment = worker_environment(
-        threads=max(1, len(os.sched_getaffinity(0)) // num_proc),
-        variables=driver_variables(config.environment),
-    )
-    with ExitStack() as stack:
-        doors = chosen.listen(network.LOOPBACK)
-        stack.callback(doors.close)
-        secret = secrets.token_hex(16)
-        release = chosen.serve(
-            doors,
-            frozenset({network.LOOPBACK}),
-            num_proc=num_proc,
-            secret=secret,
-            tell=functools.partial(console.message, worlds[0]),
-        )
-        stack.callback(release)
-        workers = []
-        for _ in range(num_proc):
-            worker = WorkerProcess(
-                backend=backend,
-                environment=environment,
-                shutdown_grace_seconds=config.shutdown_grace_seconds,
-            )
-            stack.callback(worker.end)
-            workers.append(worker)
-
-        def stop_all() -> None:
-            for worker in workers:
-                worker.stop()
-
-        def ask_stacks() -> dict[int, str]:
-            return {world.rank: worker.stacks() for world, worker in ranks}
-
-        def act_on(verdict: Verdict) -> None:
-            for failure in verdict.failures:
-                console.failed(failure)
-            console.gang.stop()
-
-        console.gang = Gang(stop_all)
-        stack.callback(console.gang.close)
-        console.watch = Watch(
-            config=config,
-            backend=chosen,
-            num_proc=num_proc,
-            ask_stacks=ask_stacks,
-            on_verdict=act_on,
-        )
-        ranks = list(zip(worlds.values(), workers, strict=True))
-        pool = stack.enter_context(
-            ThreadPoolExecutor(num_proc + 1, thread_name_prefix="sparkdl-rank")
-        )
-        try:
-            for world, worker in ranks:
-                envelope = Envelope.of(
-                    world,
-                    environment=chosen.environment(
-                        world,
-                        network.LOOPBACK,
-                        doors.port,
-                        secret=secret,
-                        config=config,
-                        run=run,
-                    ),
-                    search_path=driver_search_path(),
-                    function=function,
-                    ticket=ticket,
-                    most_result_bytes=None,
-                    listener=doors.for_worker if world.rank == 0 else None,
-                )
-                worker.begin(envelope, console, rank_log(config.log_directory, run, world))
-            for world, _ in ranks:
-                console.watch.present(world.rank, world.host)
-                console.watch.placed(world.rank, world)
-            console.watch.start()
-            stack.callback(console.watch.close)
-            ends = [pool.submit(_wait, world, worker, console) for world, worker in ranks]
-            pool.submit(_release, workers[0], ends[1:])
-            outcomes = [end.result() for end in ends]
-            console.all_ended(outcomes)
-            return with_failures(outcomes, console.failures)
-        except BaseException:
-            console.gang.stop()
-            raise
-
-
-def _release(worker: WorkerProcess, others: Sequence[Future[Outcome]]) -> None:
-    """Lets rank 0's worker end once no other rank can need what it serves."""
-    wait(others)
-    worker.release()
-
-
-def _wait(world: World, worker: WorkerProcess, console: Console) -> Outcome:
-    try:
-        return worker.wait()
-    finally:
-        console.watch.ended(world)

@@ -7,24 +7,34 @@ agents can make (``frames``). Nothing is unpickled.
 from __future__ import annotations
 
 import asyncio
-import base64
 import secrets
 import socket
-from typing import Any
 
 from sparkdl_runner.driver.watch import Watch
+from sparkdl_runner.wire import messages
 from sparkdl_runner.wire.channel import FLUSH_SECONDS, ChannelAddress
-from sparkdl_runner.wire.frames import LENGTH, MAC_BYTES, MAX_FRAME_BYTES, NONCE_BYTES, FrameCodec
-from sparkdl_runner.wire.outcome import Outcome
+from sparkdl_runner.wire.frames import NONCE_BYTES, FrameCodec, read_frame
+from sparkdl_runner.wire.message_json import decode, encode
+from sparkdl_runner.wire.messages import Message
 from sparkdl_runner.wire.serving import ServerThread
 from sparkdl_runner.wire.sink import Sink
-from sparkdl_runner.wire.vital_signs import VitalSigns
 from sparkdl_runner.world import World
 
 HELLO_SECONDS = 10.0
 PING_SECONDS = 1.0
 # A stopped process is woken for its stacks, which takes a moment.
 STACKS_SECONDS = 3.0
+
+
+class _Agent:
+    """A connection to one agent."""
+
+    def __init__(self, writer: asyncio.StreamWriter, codec: FrameCodec) -> None:
+        self.writer = writer
+        self._codec = codec
+
+    def send(self, message: Message) -> None:
+        self.writer.write(self._codec.seal(encode(message)))
 
 
 class LogServer(ServerThread):
@@ -43,14 +53,14 @@ class LogServer(ServerThread):
         super().__init__(listener, name="sparkdl-log-channel", expected=num_proc)
         self._sink = sink
         self._num_proc = num_proc
-        self._delivering: set[int] = set()
-        self._stacks: dict[int, str] = {}
         self._key = secrets.token_bytes(32)
         self._host = host
-        self._writers: dict[int, tuple[asyncio.StreamWriter, FrameCodec]] = {}
         self._stop_requested = False
-        self._had: dict[int, int] = {}
-        """By partition, the number of the last message that was confirmed."""
+        self._agents: dict[int, _Agent] = {}
+        self._delivering: set[int] = set()
+        self._stacks: dict[int, str] = {}
+        self._confirmed: dict[int, int] = {}
+        """By partition, the number of the last sure message that has come."""
 
     @property
     def channel(self) -> ChannelAddress:
@@ -76,102 +86,84 @@ class LogServer(ServerThread):
         nonce = secrets.token_bytes(NONCE_BYTES)
         writer.write(nonce)
         incoming = FrameCodec(self._key, nonce, b"agent")
-        outgoing = FrameCodec(self._key, nonce, b"driver")
         async with asyncio.timeout(HELLO_SECONDS):
-            hello = await _read_frame(reader, incoming)
-        partition = int(hello["partition"])
-        if hello["kind"] != "hello" or not 0 <= partition < self._num_proc:
+            hello = decode(await read_frame(reader, incoming), messages.AGENT_TO_DRIVER)
+        if not isinstance(hello, messages.Hello) or not 0 <= hello.partition < self._num_proc:
             raise ValueError("not the hello of one of the run's agents")
         self.recognize()
-        if partition in self._writers:
-            self._writers[partition][0].transport.abort()  # It comes again: the link had broken.
-        self._writers[partition] = writer, outgoing
-        self.watch.present(partition, str(hello["host"]))
-        ping = self.spawn(self._ping(partition, writer, outgoing))
+        partition = hello.partition
+        if partition in self._agents:
+            self._agents[partition].writer.transport.abort()  # It comes again: the link had broken.
+        agent = self._agents[partition] = _Agent(writer, FrameCodec(self._key, nonce, b"driver"))
+        self.watch.present(partition, hello.host)
+        ping = self.spawn(self._ping(partition, agent))
         try:
             if self._stop_requested:
-                writer.write(outgoing.seal({"kind": "stop"}))
-            world: World | None = None
-            while True:
-                message = await _read_frame(reader, incoming)
-                self.watch.heard(partition)
-                if message["kind"] == "placed":
-                    world = World.from_json(message["world"])
-                    self.watch.placed(partition, world)
-                elif world is not None:
-                    number = int(message["number"]) if message["kind"] == "sure" else None
-                    if number is not None:
-                        message = message["message"]
-                        if number <= self._had.get(partition, 0):
-                            message = {"kind": "nothing"}  # It had arrived; the word of that not.
-                        # Before it is delivered, as it may come again meanwhile.
-                        self._had[partition] = max(number, self._had.get(partition, 0))
-                    # The sink prints, which may block; the loop must go on hearing the others.
-                    self._delivering.add(partition)
-                    await asyncio.to_thread(self._deliver, world, message)
-                    self._delivering.discard(partition)
-                    if number is not None:
-                        writer.write(outgoing.seal({"kind": "confirmed", "number": number}))
+                agent.send(messages.Stop())
+            await self._listen(partition, agent, reader, incoming)
         finally:
             ping.cancel()
             self._delivering.discard(partition)
-            if self._writers.get(partition, (None,))[0] is writer:
-                del self._writers[partition]
+            if self._agents.get(partition) is agent:
+                del self._agents[partition]
                 self.watch.gone(partition)
 
-    def _deliver(self, world: World, message: dict[str, Any]) -> None:
-        kind = message.get("kind")
-        if kind == "output":
-            self._sink.output(world, [str(line) for line in message["lines"]])
-        elif kind == "message":
-            self._sink.message(world, str(message["text"]))
-        elif kind == "failed":
-            self._sink.failed(Outcome.from_report(world, message["report"]))
-        elif kind == "vital_signs":
-            self._sink.vital_signs(world, VitalSigns.from_json(message["signs"]))
-        elif kind == "progress":
-            self._sink.progress(world, message["report"])
-        elif kind == "loader_plan":
-            self._sink.loader_plan(world, message["plan"])
-        elif kind == "host_metrics":
-            self._sink.host_metrics(world, message["values"])
-        elif kind == "file_part":
-            data = base64.b64decode(message["data"])
-            name, is_first = str(message["name"]), bool(message["is_first"])
-            self._sink.file_part(world, name, data, is_first=is_first)
-        elif kind == "stacks":
-            self._stacks[world.rank] = str(message["text"])
-        elif kind == "ended":
-            self.watch.ended(world)
+    async def _listen(
+        self, partition: int, agent: _Agent, reader: asyncio.StreamReader, codec: FrameCodec
+    ) -> None:
+        world: World | None = None
+        while True:
+            message = decode(await read_frame(reader, codec), messages.AGENT_TO_DRIVER)
+            self.watch.heard(partition)
+            if isinstance(message, messages.Placed):
+                world = message.world
+                self.watch.placed(partition, world)
+            elif world is None:
+                continue
+            elif not isinstance(message, messages.Sure):
+                await self._deliver(partition, world, message)
+            else:
+                # It comes again where the connection broke before it was confirmed.
+                if message.number > self._confirmed.get(partition, 0):
+                    self._confirmed[partition] = message.number
+                    await self._deliver(partition, world, message.message)
+                agent.send(messages.Confirmed(message.number))
 
-    async def _ping(self, partition: int, writer: asyncio.StreamWriter, codec: FrameCodec) -> None:
+    async def _deliver(self, partition: int, world: World, message: Message) -> None:
+        """Hands on a message. The sink may block, and the loop must go on hearing the others."""
+        self._delivering.add(partition)
+        await asyncio.to_thread(self._take, world, message)
+        self._delivering.discard(partition)
+
+    def _take(self, world: World, message: Message) -> None:
+        match message:
+            case messages.Stacks(text):
+                self._stacks[world.rank] = text
+            case messages.Ended():
+                self.watch.ended(world)
+            case _:
+                self._sink.take(world, message)
+
+    async def _ping(self, partition: int, agent: _Agent) -> None:
         """Lets an agent know that the driver is there, and the watch that the agent is."""
         while True:
             await asyncio.sleep(PING_SECONDS)
-            writer.write(codec.seal({"kind": "ping"}))
+            agent.send(messages.Ping())
             if partition in self._delivering:  # Not silent: it is we who do not listen just now.
                 self.watch.busy(partition)
 
     async def _send_stop(self) -> None:
         self._stop_requested = True
-        for writer, codec in self._writers.values():
-            writer.write(codec.seal({"kind": "stop"}))
+        for agent in self._agents.values():
+            agent.send(messages.Stop())
 
     async def _gather_stacks(self) -> None:
-        asked = len(self._writers)
-        for writer, codec in self._writers.values():
-            writer.write(codec.seal({"kind": "stacks"}))
+        asked = len(self._agents)
+        for agent in self._agents.values():
+            agent.send(messages.AskStacks())
         while len(self._stacks) < asked:
             await asyncio.sleep(0.02)
 
     async def _drain(self) -> None:
-        while self._writers:
+        while self._agents:
             await asyncio.sleep(0.005)
-
-
-async def _read_frame(reader: asyncio.StreamReader, codec: FrameCodec) -> dict[str, Any]:
-    (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
-    if size > MAX_FRAME_BYTES:
-        raise ValueError("the frame is over the limit")
-    mac = await reader.readexactly(MAC_BYTES)
-    return codec.open(mac, await reader.readexactly(size))

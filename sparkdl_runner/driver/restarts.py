@@ -1,12 +1,15 @@
-"""Whether, and when, all ranks are started once more."""
+"""The attempts of a run: whether, and when, all ranks are started once more."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner.config import RunConfig
+from sparkdl_runner.driver.diagnosis import result_of
+from sparkdl_runner.driver.launcher import Launcher
 from sparkdl_runner.errors import (
     LaunchError,
     NotPicklableError,
@@ -15,64 +18,88 @@ from sparkdl_runner.errors import (
     RunnerError,
     WorkerFailedError,
 )
+from sparkdl_runner.hooks.reports import Reports
+from sparkdl_runner.wire.attempt import Attempt
+
+if TYPE_CHECKING:
+    from sparkdl_runner.tracking.run.tracked_run import TrackedRun
 
 MOST_BACKOFF_SECONDS = 60.0
 _FINAL = (LaunchError, NotPicklableError, ResultTooLargeError, RunCancelledError)
 
 
-class Restarts:
-    """Counts the attempts of one run.
+def run_with_restarts(
+    launcher: Launcher, attempt: Attempt, tracked: TrackedRun | None, shown: Reports
+) -> Any:
+    """Runs attempts until one returns a value, or no other is worth while.
 
     Args:
-        config: Says how many there may be, and after what.
-        first_attempt: The number of the first; not 0 where an earlier driver made some.
-        sleep: Waits for so many seconds.
+        launcher: Runs each of them.
+        attempt: The first.
+        tracked: The MLflow run, if there is one: it is told of each attempt, and keeps the reports.
+        shown: Who shows the reports of the ranks.
 
-    Attributes:
-        attempt: Which submission of the gang is the next, from 0.
+    Returns:
+        What the last attempt returned.
+
+    Raises:
+        RunnerError: What ended the last attempt.
     """
+    reports = [shown] if tracked is None else [tracked, shown]
+    first, restarts = attempt.number, 0
+    while True:
+        attempt = replace(attempt, number=first + restarts, is_restart=restarts > 0)
+        if tracked is not None:
+            tracked.begin_attempt(attempt.number)
+            ticket = tracked.ticket(single_host=launcher.is_single_host)
+            attempt = replace(attempt, ticket=ticket)
+        try:
+            value = result_of(launcher.run(attempt, reports))
+        except BaseException as error:
+            if tracked is not None:
+                tracked.end_attempt(error)
+            if not isinstance(error, RunnerError):
+                raise
+            wait_or_raise(error, attempt, restarts)
+            restarts += 1
+        else:
+            if tracked is not None:
+                tracked.end_attempt(None)
+            return value
 
-    def __init__(
-        self,
-        config: RunConfig,
-        sleep: Callable[[float], None] = time.sleep,
-        first_attempt: int = 0,
-    ) -> None:
-        self._config = config
-        self._sleep = sleep
-        self._first_attempt = first_attempt
-        self.attempt = first_attempt
 
-    @property
-    def count(self) -> int:
-        """How often ranks were started again."""
-        return self.attempt - self._first_attempt
+def wait_or_raise(error: RunnerError, attempt: Attempt, restarts: int) -> None:
+    """Waits for the next attempt, or raises the error that ended this one.
 
-    def wait_or_raise(self, error: RunnerError) -> None:
-        """Waits for the next attempt, or raises the error that ended the last one."""
-        if self.count >= self._config.max_restarts or not self._is_worth_it(error):
-            if self.attempt and hasattr(error, "add_note"):
-                error.add_note(f"This was attempt {self.attempt}, counted from 0.")
-            if self.count and isinstance(error, LaunchError):
-                # To who called, ranks that could not be started are ranks that never ran.
-                raise RunnerError(f"The ranks could not be started again. {error}") from error
-            raise error
-        seconds = min(self._config.restart_backoff_seconds * 2**self.count, MOST_BACKOFF_SECONDS)
-        self.attempt += 1
-        summary = str(error).partition("\n")[0]
-        print(
-            f"sparkdl_runner: {summary} Restarting all ranks in {seconds:g} s: restart "
-            f"{self.count} of {self._config.max_restarts}.",
-            file=sys.stderr,
-        )
-        self._sleep(seconds)
+    Args:
+        error: What ended it.
+        attempt: The one that has ended.
+        restarts: How many attempts this driver made before it.
+    """
+    config = attempt.config
+    if restarts >= config.max_restarts or not _is_worth_it(error, config):
+        if attempt.number:
+            error.add_note(f"This was attempt {attempt.number}, counted from 0.")
+        if restarts and isinstance(error, LaunchError):
+            # A LaunchError says that nothing has run, and an earlier attempt has.
+            raise RunnerError(f"The ranks could not be started again. {error}") from error
+        raise error
+    seconds = min(config.restart_backoff_seconds * 2**restarts, MOST_BACKOFF_SECONDS)
+    summary = str(error).partition("\n")[0]
+    print(
+        f"sparkdl_runner: {summary} Restarting all ranks in {seconds:g} s: restart "
+        f"{restarts + 1} of {config.max_restarts}.",
+        file=sys.stderr,
+    )
+    time.sleep(seconds)
 
-    def _is_worth_it(self, error: RunnerError) -> bool:
-        """Whether another attempt may fare better: not where it was refused, or called off."""
-        if isinstance(error, _FINAL):
-            return False
-        if isinstance(error, WorkerFailedError) and not error.is_communication_error:
-            # A rank that was asked to end by its host, and saved a checkpoint, did nothing wrong.
-            is_expected = error.is_preemption or error.is_worth_a_restart
-            return is_expected or self._config.restart_user_errors
-        return True
+
+def _is_worth_it(error: RunnerError, config: RunConfig) -> bool:
+    """Whether another attempt may succeed: not if this one was refused, or cancelled."""
+    if isinstance(error, _FINAL):
+        return False
+    if isinstance(error, WorkerFailedError) and not error.is_communication_error:
+        # Its host will be taken away, or the error says that it may not recur.
+        is_expected = error.is_preemption or error.is_worth_a_restart
+        return is_expected or config.restart_user_errors
+    return True

@@ -51,5 +51,5 @@ def test_version_1_counts_in_another_file(group):
 
 def test_no_control_group_is_no_evidence(monkeypatch):
     monkeypatch.setattr(memory_evidence, "_own_cgroup", lambda: None)
-    monkeypatch.setattr(memory_evidence, "_read_key", lambda path, key: None)
+    monkeypatch.setattr(memory_evidence, "_oom_kills", lambda path: None)
     assert MemoryEvidence().verdict() is None

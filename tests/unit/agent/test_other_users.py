@@ -16,9 +16,9 @@ import pytest
 from sparkdl_runner.agent import other_users
 from sparkdl_runner.agent.rank_task import RankTask
 from sparkdl_runner.config import RunConfig
-from sparkdl_runner.driver import local_launcher
+from sparkdl_runner.driver.local_launcher import LocalGang
 from sparkdl_runner.errors import LaunchError
-from sparkdl_runner.wire import function
+from sparkdl_runner.wire.attempt import Attempt
 
 NEIGHBOUR = 54321
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
@@ -73,26 +73,16 @@ def test_the_system_is_no_neighbour(uid: int, expected: bool) -> None:
     assert other_users.is_ordinary(uid) is expected
 
 
+ATTEMPT = Attempt(backend="torch", function=b"", config=refusing, run="run")
+
+
 def start_here() -> None:
-    local_launcher.launch(
-        num_proc=1, backend="torch", function=function.pack(print, {}), config=refusing, run="run"
-    )
+    LocalGang(ATTEMPT, 1, ()).run()
 
 
 def start_on_spark() -> None:
     nothing: Any = None
-    RankTask(
-        backend="torch",
-        attempt=0,
-        function=b"",
-        search_path=(),
-        variables={},
-        channel=nothing,
-        config=refusing,
-        run="run",
-        ticket=None,
-        single_host=True,
-    )._run(nothing)
+    RankTask(attempt=ATTEMPT, channel=nothing, single_host=True)._run(nothing)
 
 
 @pytest.mark.parametrize("start", [start_here, start_on_spark])

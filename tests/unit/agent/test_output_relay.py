@@ -12,40 +12,15 @@ import pytest
 from sparkdl_runner.agent.output_relay import MAX_LINE_CHARACTERS, TAIL_LINES, OutputRelay
 from sparkdl_runner.agent.rank_log import RankLog
 from sparkdl_runner.redaction import LONGEST_SHAPE_BYTES, Redactor
-from sparkdl_runner.wire.outcome import Outcome
-from sparkdl_runner.wire.sink import Sink
-from sparkdl_runner.world import Peer, World, assign_ranks
-
-WORLD = assign_ranks(
-    [Peer(partition=0, host="h", host_key="k", address="127.0.0.1", interface="lo")],
-    backend="torch",
-    attempt=0,
-)[0]
-
-
-class Lines(Sink):
-    def __init__(self) -> None:
-        self.shown: list[list[str]] = []
-
-    def output(self, world: World, lines: list[str]) -> None:
-        assert world == WORLD
-        self.shown.append(lines)
-
-    def message(self, world: World, text: str) -> None:
-        raise AssertionError("a worker's output is no message of the function")
-
-    def failed(self, outcome: Outcome) -> None:
-        raise AssertionError("to print is no failure")
 
 
 def relayed(
     log: RankLog, *chunks: bytes, secrets: Sequence[str] = ("hunter2-hunter2",)
-) -> tuple[Lines, OutputRelay]:
+) -> tuple[list[list[str]], OutputRelay]:
     """Relays what is written in these pieces, each of which is read before the next is written."""
-    sink, read = Lines(), threading.Semaphore(0)
-    relay = OutputRelay(
-        world=WORLD, sink=sink, log=log, redact=Redactor(secrets), printed=read.release
-    )
+    shown: list[list[str]] = []
+    read = threading.Semaphore(0)
+    relay = OutputRelay(show=shown.append, log=log, redact=Redactor(secrets), printed=read.release)
     output, input_end = os.pipe()
     thread = threading.Thread(target=relay.run, args=(output, threading.Event()))
     thread.start()
@@ -57,7 +32,7 @@ def relayed(
     assert not thread.is_alive()
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(output)
-    return sink, relay
+    return shown, relay
 
 
 @pytest.fixture
@@ -66,25 +41,24 @@ def log(tmp_path: Path) -> RankLog:
 
 
 def test_lines_are_shown_whole_and_a_secret_in_two_pieces_is_hidden(log: RankLog) -> None:
-    sink, relay = relayed(log, b"one\ntw", b"o\nkey hunter2-", b"hunter2\nlast words")
+    pieces, relay = relayed(log, b"one\ntw", b"o\nkey hunter2-", b"hunter2\nlast words")
     log.close()
-    assert sink.shown == [["one"], ["two"], ["key [redacted]"], ["last words"]]
+    assert pieces == [["one"], ["two"], ["key [redacted]"], ["last words"]]
     assert list(relay.tail) == ["one", "two", "key [redacted]", "last words"]
     assert log.path.read_bytes() == b"one\ntwo\nkey [redacted]\nlast words"
 
 
 def test_of_a_bar_that_is_drawn_again_the_last_state_counts(log: RankLog) -> None:
-    sink, _ = relayed(log, b"10%\r50%\r100%\r\nb\xff\n")
+    pieces, _ = relayed(log, b"10%\r50%\r100%\r\nb\xff\n")
     log.close()
-    assert sink.shown == [["100%", "b\ufffd"]]
+    assert pieces == [["100%", "b\ufffd"]]
 
 
 def test_a_line_without_end_is_shown_in_pieces_and_the_tail_is_short(log: RankLog) -> None:
-    sink, relay = relayed(log, b"x" * (MAX_LINE_CHARACTERS + 1), b"y\n", b"z\n" * 100)
+    pieces, relay = relayed(log, b"x" * (MAX_LINE_CHARACTERS + 1), b"y\n", b"z\n" * 100)
     log.close()
     kept = LONGEST_SHAPE_BYTES
-    pieces = [["x" * (MAX_LINE_CHARACTERS + 1 - kept)], ["x" * kept + "y"]]
-    assert sink.shown[:2] == pieces
+    assert pieces[:2] == [["x" * (MAX_LINE_CHARACTERS + 1 - kept)], ["x" * kept + "y"]]
     assert list(relay.tail) == ["z"] * TAIL_LINES
 
 
@@ -95,10 +69,10 @@ def test_a_secret_where_a_long_line_is_cut_is_hidden(
 ) -> None:
     half = len(secret) // 2
     line = b"x" * before + secret + b"x" * 10
-    sink, _ = relayed(log, line[: before + half], line[before + half :] + b"\n")
+    pieces, _ = relayed(log, line[: before + half], line[before + half :] + b"\n")
     log.close()
     assert log.path.read_bytes().count(b"[redacted]") == 1
-    shown = "".join(piece for (piece,) in sink.shown)
+    shown = "".join(piece for (piece,) in pieces)
     assert "hunter" not in shown
     assert "p" not in shown
 
@@ -108,10 +82,10 @@ def test_a_line_is_not_cut_before_it_is_longer_than_twice_the_longest_secret(
 ) -> None:
     secret = b"s" * MAX_LINE_CHARACTERS
     line = b"x" * (MAX_LINE_CHARACTERS + 1)
-    sink, _ = relayed(log, line, b"y", secret + b"\n", secrets=[secret.decode()])
+    pieces, _ = relayed(log, line, b"y", secret + b"\n", secrets=[secret.decode()])
     log.close()
     assert log.path.read_bytes() == line + b"y[redacted]\n"
-    assert sink.shown == [["x" * MAX_LINE_CHARACTERS]]
+    assert pieces == [["x" * MAX_LINE_CHARACTERS]]
 
 
 def test_each_line_of_a_secret_of_several_lines_is_hidden() -> None:
@@ -122,12 +96,13 @@ def test_each_line_of_a_secret_of_several_lines_is_hidden() -> None:
 def test_silence_ends_it_once_the_worker_is_gone_though_someone_holds_the_pipe(
     log: RankLog,
 ) -> None:
-    sink, is_over = Lines(), threading.Event()
-    relay = OutputRelay(world=WORLD, sink=sink, log=log, redact=Redactor([]), printed=lambda: None)
+    pieces: list[list[str]] = []
+    is_over = threading.Event()
+    relay = OutputRelay(show=pieces.append, log=log, redact=Redactor([]), printed=lambda: None)
     output, input_end = os.pipe()
     os.write(input_end, b"kept")
     is_over.set()
     relay.run(output, is_over)
     os.close(input_end)
     log.close()
-    assert sink.shown == [["kept"]]
+    assert pieces == [["kept"]]

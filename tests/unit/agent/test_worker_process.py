@@ -1,33 +1,21 @@
-"""What an agent tells of its worker while that has not ended yet."""
+"""A worker's process, where it cannot be started."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+import os
+import subprocess
 
 import pytest
 
 from sparkdl_runner.agent.worker_process import WorkerProcess
-from sparkdl_runner.wire.outcome import FAILED, RETURNED
 
 
-@pytest.mark.parametrize(
-    ("kind", "was_stopped", "told", "kept"),
-    [
-        (FAILED, False, ["an outcome"], True),
-        (RETURNED, False, [], True),
-        (RETURNED, True, [], True),
-        # What is raised after a stop is raised because of it.
-        (FAILED, True, [], False),
-    ],
-)
-def test_a_failure_is_told_at_once_and_a_return_at_the_end(kind, was_stopped, told, kept):
-    heard: list[str] = []
-    worker = SimpleNamespace(
-        _was_stopped=was_stopped,
-        _report=None,
-        _sink=SimpleNamespace(failed=heard.append),
-        _outcome=lambda: "an outcome",
-    )
-    WorkerProcess._note(worker, "report", ({"kind": kind}, b""))
-    assert heard == told
-    assert (worker._report is not None) == kept
+def test_a_process_that_cannot_be_started_leaves_nothing_open(monkeypatch):
+    def refuse(*arguments, **options):
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    before = set(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="allocate"):
+        WorkerProcess(backend="torch", environment={}, shutdown_grace_seconds=1.0)
+    assert set(os.listdir("/proc/self/fd")) == before

@@ -6,14 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparkdl_runner.driver.spark_launcher import _listen_on_driver
+from sparkdl_runner.driver.spark.context import listen_on_driver
 from sparkdl_runner.errors import LaunchError
 
 
 def listen(master, **settings):
     configuration = {f"spark.driver.{name}": value for name, value in settings.items()}
     context = SimpleNamespace(master=master, getConf=lambda: configuration)
-    listener, host = _listen_on_driver(context)
+    listener, host = listen_on_driver(context)
     with listener:
         return listener.getsockname()[0], host
 

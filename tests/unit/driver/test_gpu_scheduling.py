@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparkdl_runner.driver.gpu_scheduling import rank_profile
+from sparkdl_runner.driver.spark.gpu_scheduling import rank_profile
 from sparkdl_runner.errors import LaunchError
 
 

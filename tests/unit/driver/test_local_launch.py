@@ -8,6 +8,7 @@ import pytest
 
 from sparkdl_runner.config import RunConfig
 from sparkdl_runner.driver import local_launcher
+from sparkdl_runner.wire.attempt import Attempt
 
 
 def test_workers_that_were_started_end_where_another_cannot_be(
@@ -25,21 +26,27 @@ def test_workers_that_were_started_end_where_another_cannot_be(
             ended.append(self)
 
     monkeypatch.setattr(local_launcher, "WorkerProcess", Worker)
+    attempt = Attempt(backend="torch", function=b"", config=RunConfig(), run="r")
     with pytest.raises(OSError, match="Cannot allocate memory"):
-        local_launcher.launch(
-            num_proc=2, backend="torch", function=b"", config=RunConfig(), run="r"
-        )
+        local_launcher.LocalGang(attempt, 2, ()).run()
     assert ended == started
 
 
-def test_a_rank_that_has_ended_however_is_not_watched_any_more() -> None:
+def test_a_rank_that_has_ended_however_is_not_watched_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    attempt = Attempt(backend="torch", function=b"", config=RunConfig(), run="r")
+    gang = local_launcher.LocalGang(attempt, 2, ())
     ended: list[str] = []
-    console = SimpleNamespace(watch=SimpleNamespace(ended=ended.append))
+    monkeypatch.setattr(gang.watch, "ended", ended.append)
 
-    def lost() -> None:
-        raise EOFError
+    def supervise(worker: str, *arguments: object) -> str:
+        if worker == "lost":
+            raise EOFError
+        return "value"
 
-    assert local_launcher._wait("first", SimpleNamespace(wait=lambda: "value"), console) == "value"
+    monkeypatch.setattr(local_launcher, "supervise", supervise)
+    assert gang._run("returned", SimpleNamespace(world="first"), None) == "value"
     with pytest.raises(EOFError):
-        local_launcher._wait("second", SimpleNamespace(wait=lost), console)
+        gang._run("lost", SimpleNamespace(world="second"), None)
     assert ended == ["first", "second"]

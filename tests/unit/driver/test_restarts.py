@@ -1,9 +1,11 @@
+"""Whether, and when, another attempt is made."""
+
 from __future__ import annotations
 
 import pytest
 
-from sparkdl_runner import RunConfig, runner
-from sparkdl_runner.driver.restarts import Restarts
+from sparkdl_runner import RunConfig
+from sparkdl_runner.driver import restarts
 from sparkdl_runner.errors import (
     LaunchError,
     NotPicklableError,
@@ -14,7 +16,14 @@ from sparkdl_runner.errors import (
     WorkerFailedError,
     WorkerHungError,
 )
+from sparkdl_runner.hooks.reports import Reports
+from sparkdl_runner.wire.attempt import Attempt
+from sparkdl_runner.wire.outcome import Outcome, Status
+from sparkdl_runner.world import Peer, assign_ranks
 
+WORLD = assign_ranks(
+    [Peer(partition=0, host="h", host_key="k", address="::1", interface="lo")], backend="torch"
+)[0]
 PLACE = {"rank": 1, "host": "h", "attempt": 0, "output_tail": ()}
 DIED = WorkerDiedError("Rank 1 died.", **PLACE)
 HUNG = WorkerHungError("Rank 1 hung.", **PLACE, stacks="")
@@ -27,16 +36,30 @@ NOT_SAVED = WorkerFailedError(
 )
 
 
-def test_the_backoff_doubles_up_to_a_minute(capsys):
-    slept = []
-    restarts = Restarts(RunConfig(max_restarts=6, restart_backoff_seconds=5), slept.append)
-    for _ in range(6):
-        restarts.wait_or_raise(DIED)
+@pytest.fixture
+def slept(monkeypatch):
+    """For how many seconds each restart was waited for."""
+    seconds = []
+    monkeypatch.setattr(restarts.time, "sleep", seconds.append)
+    return seconds
+
+
+def end(error, config, *, made=0, first=0):
+    """Ends an attempt, before which the driver has made so many."""
+    attempt = Attempt(backend="torch", function=b"", config=config, run="r", number=first + made)
+    restarts.wait_or_raise(error, attempt, made)
+
+
+def test_the_backoff_doubles_up_to_a_minute(slept, capsys):
+    config = RunConfig(max_restarts=6, restart_backoff_seconds=5)
+    for made in range(6):
+        end(DIED, config, made=made)
     assert slept == [5, 10, 20, 40, 60, 60]
-    assert restarts.attempt == 6
+    error = WorkerDiedError("Rank 1 died.", **PLACE)
     with pytest.raises(WorkerDiedError) as caught:
-        restarts.wait_or_raise(DIED)
-    assert caught.value.__notes__ == ["This was attempt 6, counted from 0."]
+        end(error, config, made=6)
+    assert caught.value is error
+    assert error.__notes__ == ["This was attempt 6, counted from 0."]
     told = capsys.readouterr().err
     assert "Rank 1 died. Restarting all ranks in 5 s: restart 1 of 6." in told
 
@@ -44,10 +67,9 @@ def test_the_backoff_doubles_up_to_a_minute(capsys):
 @pytest.mark.parametrize(
     "error", [DIED, HUNG, LOST_PEERS, NOT_SAVED, RunnerError("Spark ended the run.")]
 )
-def test_what_another_attempt_may_survive_is_tried_again(error):
-    restarts = Restarts(RunConfig(max_restarts=1), lambda seconds: None)
-    restarts.wait_or_raise(error)
-    assert restarts.attempt == 1
+def test_what_another_attempt_may_survive_is_tried_again(slept, error):
+    end(error, RunConfig(max_restarts=1))
+    assert len(slept) == 1
 
 
 @pytest.mark.parametrize(
@@ -60,48 +82,47 @@ def test_what_another_attempt_may_survive_is_tried_again(error):
         RunCancelledError("x"),
     ],
 )
-def test_what_would_fail_again_or_was_called_off_is_not(error):
+def test_what_would_fail_again_or_was_called_off_is_not(slept, error):
     with pytest.raises(type(error)):
-        Restarts(RunConfig(max_restarts=9), lambda seconds: None).wait_or_raise(error)
+        end(error, RunConfig(max_restarts=9))
+    assert not slept
 
 
-def test_errors_of_the_function_are_tried_again_if_asked_for():
-    config = RunConfig(max_restarts=1, restart_user_errors=True)
-    Restarts(config, lambda seconds: None).wait_or_raise(RAISED)
+def test_errors_of_the_function_are_tried_again_if_asked_for(slept):
+    end(RAISED, RunConfig(max_restarts=1, restart_user_errors=True))
+    assert len(slept) == 1
 
 
-def test_without_restarts_the_error_is_raised_as_it_is():
-    with pytest.raises(WorkerDiedError) as caught:
-        Restarts(RunConfig()).wait_or_raise(DIED)
-    assert caught.value is DIED
+def test_ranks_that_cannot_be_started_again_have_run_before(slept):
+    with pytest.raises(RunnerError, match=r"could not be started again\. x") as caught:
+        end(LaunchError("x"), RunConfig(max_restarts=9), made=1)
+    assert not isinstance(caught.value, LaunchError)
 
 
-def test_a_resumed_run_has_all_its_restarts_and_waits_as_a_new_one_does(capsys):
-    slept = []
+def test_a_resumed_run_has_all_its_restarts_and_waits_as_a_new_one_does(slept, capsys):
     config = RunConfig(max_restarts=2, restart_backoff_seconds=5)
-    restarts = Restarts(config, slept.append, first_attempt=7)
-    for _ in range(2):
-        restarts.wait_or_raise(DIED)
+    for made in range(2):
+        end(DIED, config, made=made, first=7)
     assert slept == [5, 10]
-    assert (restarts.attempt, restarts.count) == (9, 2)
     assert "restart 2 of 2." in capsys.readouterr().err
     with pytest.raises(WorkerDiedError):
-        restarts.wait_or_raise(DIED)
+        end(DIED, config, made=2, first=7)
 
 
 def test_the_first_attempt_of_a_resumed_run_is_no_restart():
     """Only a restart makes do with ``min_num_proc`` ranks."""
     started = []
 
-    def attempt(number, is_restart, ticket):
-        started.append((number, is_restart))
-        if len(started) == 1:
-            raise DIED
-        return "done"
+    class Launcher:
+        is_single_host = True
+
+        def run(self, attempt, reports):
+            started.append((attempt.number, attempt.is_restart))
+            if len(started) == 1:
+                raise DIED
+            return [Outcome(world=WORLD, status=Status.RETURNED, ended_at=0.0, payload=b"I3\n.")]
 
     class Resumed:
-        first_attempt = 3
-
         def begin_attempt(self, number):
             pass
 
@@ -112,7 +133,6 @@ def test_the_first_attempt_of_a_resumed_run_is_no_restart():
             return None
 
     config = RunConfig(max_restarts=1, restart_backoff_seconds=0)
-    ranks = runner.DistributedRunner(num_proc=-2, config=config)
-    gang = runner._Gang(attempt=attempt, is_single_host=True, application_id=None)
-    assert ranks._run_attempts(gang, Resumed()) == "done"
+    attempt = Attempt(backend="torch", function=b"", config=config, run="r", number=3)
+    assert restarts.run_with_restarts(Launcher(), attempt, Resumed(), Reports()) == 3
     assert started == [(3, False), (4, True)]

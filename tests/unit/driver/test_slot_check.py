@@ -1,4 +1,4 @@
-"""Slots that may not be there, or are lost between the submission of a run and its start."""
+"""Slots that are lost between the submission of a run and its start."""
 
 from __future__ import annotations
 
@@ -6,12 +6,29 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparkdl_runner.driver import slots, spark_launcher
-from sparkdl_runner.driver.spark_launcher import _SlotCheck
-from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.config import RunConfig
+from sparkdl_runner.driver.spark import launcher
+from sparkdl_runner.wire.attempt import Attempt
+
+ATTEMPT = Attempt(backend="torch", function=b"", config=RunConfig(), run="r")
 
 
-def test_slots_are_counted_now_and_then_while_nobody_has_started(monkeypatch):
+@pytest.fixture
+def gang_of():
+    """Makes gangs, whose listening sockets are closed at the end."""
+    gangs = []
+
+    def make(num_proc, *, master="spark://host:7077"):
+        context = SimpleNamespace(master=master, getConf=dict)
+        gangs.append(launcher.SparkGang(context, None, ATTEMPT, num_proc, ()))
+        return gangs[-1]
+
+    yield make
+    for gang in gangs:
+        gang._server.close()
+
+
+def test_slots_are_counted_now_and_then_while_nobody_has_started(monkeypatch, gang_of):
     counted = []
 
     def count(context, profile):
@@ -19,30 +36,20 @@ def test_slots_are_counted_now_and_then_while_nobody_has_started(monkeypatch):
         return 2
 
     clock = [100.0]
-    monkeypatch.setattr(spark_launcher.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(spark_launcher.slots, "count_slots", count)
-    context = SimpleNamespace(master="spark://host:7077")
-    enough, too_few = _SlotCheck(context, 2, None), _SlotCheck(context, 3, None)
-    assert enough() is None
-    assert too_few() is None
+    monkeypatch.setattr(launcher.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(launcher, "count_slots", count)
+    enough, too_few = gang_of(2), gang_of(3)
+    assert enough.lost_slots() is None
+    assert too_few.lost_slots() is None
     assert not counted
     clock[0] += 6
-    assert enough() is None
-    assert "only 2 slots left: executors were lost" in too_few()
-    assert too_few() is None  # not at every turn
+    assert enough.lost_slots() is None
+    assert "only 2 slots left: executors were lost" in too_few.lost_slots()
+    assert too_few.lost_slots() is None  # not at every turn
     assert len(counted) == 2
 
 
-def test_on_one_host_no_executor_can_be_lost():
-    check = _SlotCheck(SimpleNamespace(master="local[2]"), 3, None)
-    check._next_at = 0.0
-    assert check() is None
-
-
-def test_dynamic_allocation_is_refused():
-    for value in (None, "", "false"):
-        conf = {"spark.dynamicAllocation.enabled": value}
-        slots.check_allocation(SimpleNamespace(getConf=lambda conf=conf: conf))
-    on = {"spark.dynamicAllocation.enabled": "True"}
-    with pytest.raises(LaunchError, match="set it to false and give the cluster a fixed size"):
-        slots.check_allocation(SimpleNamespace(getConf=lambda: on))
+def test_on_one_host_no_executor_can_be_lost(gang_of):
+    gang = gang_of(3, master="local[2]")
+    gang._count_slots_at = 0.0
+    assert gang.lost_slots() is None

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from sparkdl_runner.driver.spark_context import check_version, require_spark_context
+from sparkdl_runner.driver.spark.context import check_version, require_spark_context
 from sparkdl_runner.errors import LaunchError
 
 

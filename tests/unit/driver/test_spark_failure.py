@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from sparkdl_runner.driver.spark_failure import explain, is_executor_loss, with_lost_executors
+from sparkdl_runner.driver.spark.failure import executor_loss, explain
 from sparkdl_runner.errors import LaunchError, RunCancelledError, WorkerFailedError
-from sparkdl_runner.wire.outcome import FAILED, LOST, Outcome, UnheardFailureError
+from sparkdl_runner.wire.failure_report import UnheardFailureError
+from sparkdl_runner.wire.outcome import Outcome, Status
 from sparkdl_runner.world import Peer, assign_ranks
 
 JAVA = "\n\n\tat org.apache.spark.api.python.BasePythonRunner.handle(PythonRunner.scala:572)\n"
@@ -35,7 +36,7 @@ WORLD = assign_ranks(
 def test_a_failure_that_only_spark_could_report_is_what_it_would_have_been(ending):
     outcome = Outcome(
         world=WORLD,
-        status=FAILED,
+        status=Status.FAILED,
         ended_at=0.0,
         exception="ValueError",
         message="bad",
@@ -51,7 +52,7 @@ def test_a_failure_that_only_spark_could_report_is_what_it_would_have_been(endin
 def test_ranks_that_lost_a_peer_are_consequences_of_what_spark_says():
     lost = Outcome(
         world=WORLD,
-        status=FAILED,
+        status=Status.FAILED,
         ended_at=0.0,
         exception="HorovodInternalError",
         is_communication_error=True,
@@ -67,6 +68,26 @@ def test_an_executor_with_another_python_is_explained():
     assert isinstance(error, LaunchError)
     assert "(python3) has no module 'psutil'" in str(error)
     assert "PYSPARK_PYTHON" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            'java.io.IOException: Cannot run program "python3": error=2, No such file',
+            'Executors cannot start python3: Cannot run program "python3": error=2, No such file.',
+        ),
+        (
+            "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than 3.11",
+            "Executors start python3, another version of Python than the driver's",
+        ),
+    ],
+)
+def test_an_executor_whose_python_does_not_serve_is_a_launch_error(text, words):
+    error = explain(RuntimeError(text), python="python3")
+    assert isinstance(error, LaunchError)
+    assert words in str(error)
+    assert "Set PYSPARK_PYTHON" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +116,7 @@ def test_an_error_whose_text_only_a_dead_jvm_knows():
         def __str__(self) -> str:
             raise ConnectionRefusedError(111, "Connection refused")
 
-    assert not is_executor_loss(Py4JJavaError())
+    assert executor_loss(Py4JJavaError()) == ""
     said = explain(Py4JJavaError(), python="python3", application_end="its JVM died")
     assert type(said) is RunCancelledError
     assert str(said).endswith("had finished: its JVM died.")
@@ -113,12 +134,7 @@ def test_the_loss_of_an_executor_is_told_in_sparks_words_without_its_stack():
         "the running tasks) Reason: Command exited with code 137\n"
         "Driver stacktrace:\n\tat org.apache.spark.DAGScheduler(DAGScheduler.scala:2856)\n"
     )
-    lost = Outcome(world=WORLD, status=LOST, ended_at=0.0, message="is lost")
-    error = RuntimeError(text)
-    assert is_executor_loss(error)
-    assert with_lost_executors([lost], error)[0].message == (
-        "is lost: executor 1 exited caused by one of the running tasks (Command exited with code "
-        "137)."
+    assert executor_loss(RuntimeError(text)) == (
+        "executor 1 exited caused by one of the running tasks (Command exited with code 137)"
     )
-    assert not is_executor_loss(RuntimeError("something else"))
-    assert with_lost_executors([lost], RuntimeError("something else")) == [lost]
+    assert executor_loss(RuntimeError("something else")) == ""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.resource import ResourceProfile
 
 _WITH_STAGE_LEVEL = {"spark": (3, 4, 0), "yarn": (3, 5, 1), "k8s": (3, 5, 1)}
-"""Per kind of master, the first version that can do it without dynamic allocation."""
+"""By kind of master, the first version that can do it without dynamic allocation."""
 
 
 def rank_profile(context: SparkContext) -> ResourceProfile | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import platform
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
-from sparkdl_runner import errors
-from sparkdl_runner.wire.outcome import LOST, Outcome, UnheardFailureError, consequences, to_error
+from sparkdl_runner import errors, java
+from sparkdl_runner.driver.diagnosis import consequences, to_error
+from sparkdl_runner.wire.failure_report import UnheardFailureError
+from sparkdl_runner.wire.outcome import Outcome
 
 
 def explain(
@@ -23,14 +25,14 @@ def explain(
         error: What pyspark raised.
         python: The Python that Spark starts on executors.
         failures: What ranks have reported; none of it is the cause.
-        application_end: Words on how the application ended; empty if it has not.
+        application_end: See ``end_of``.
 
     Returns:
         The error to raise in its place. Where the reason is not a known one, it is followed by
         Spark's own words.
     """
-    text = _text(error)
-    raised = _raised_in_task(text)
+    text = java.text_of(error)
+    raised = java.raised_in_task(text)
     if raised is not None:
         name, message = raised
         if name.endswith(UnheardFailureError.__name__):
@@ -49,6 +51,18 @@ def explain(
                 "the Python in which sparkdl_runner is installed, before the session starts; on a "
                 "cluster, install it on every host."
             )
+    if found := re.search(rf'Cannot run program "{re.escape(python)}"[^\n]*', text):
+        return errors.LaunchError(
+            f"Executors cannot start {python}: {found[0].rstrip('.')}. Set PYSPARK_PYTHON to a "
+            "Python that all hosts have, before the session starts."
+        )
+    if found := re.search(r"Python in worker has different version[^\n]*", text):
+        return errors.LaunchError(
+            f"Executors start {python}, another version of Python than the driver's "
+            f"{platform.python_version()} ({found[0].rstrip('.')}). Set PYSPARK_PYTHON to a Python "
+            "of the driver's version that all hosts have, before the session starts, or send one "
+            "along (--archives with venv-pack)."
+        )
     if "spark.driver.maxResultSize" in text:
         return errors.ResultTooLargeError(
             "The value that rank 0 returned is larger than spark.driver.maxResultSize allows. "
@@ -73,44 +87,13 @@ def explain(
     )
 
 
-_EXECUTOR_LOSS = re.compile(r"ExecutorLostFailure \(([^)\n]*)\)(?: Reason: ([^\n]*))?")
-
-
-def is_executor_loss(error: Exception) -> bool:
-    """Whether Spark ended a stage because an executor was lost."""
-    return _EXECUTOR_LOSS.search(_text(error)) is not None
-
-
-def with_lost_executors(failures: Sequence[Outcome], error: Exception) -> list[Outcome]:
-    """Adds, to ranks that were lost, what Spark says of the loss of an executor."""
-    found = _EXECUTOR_LOSS.search(_text(error))
+def executor_loss(error: Exception) -> str:
+    """Spark's reason if it ended a stage because an executor was lost; else empty."""
+    pattern = r"ExecutorLostFailure \(([^)\n]*)\)(?: Reason: ([^\n]*))?"
+    found = re.search(pattern, java.text_of(error))
     if found is None:
-        return list(failures)
-    reason = found.group(1) + (f" ({found.group(2)})" if found.group(2) else "")
-    return [
-        replace(failure, message=f"is lost: {reason}.") if failure.status == LOST else failure
-        for failure in failures
-    ]
-
-
-def _text(error: Exception) -> str:
-    """The error's text. Py4J asks the JVM for it, and the JVM may be gone."""
-    try:
-        return str(error)
-    except Exception as problem:
-        return f"{type(error).__name__} ({problem})"
-
-
-def _raised_in_task(text: str) -> tuple[str, str] | None:
-    """The type and message of the exception that ended the Python task, if one did."""
-    found = re.search(r"Traceback \(most recent call last\):\n(.*?)\n\n?\tat ", text, re.DOTALL)
-    if found is None:
-        return None
-    # The exception's own lines follow the last frame, whose lines are indented.
-    last = re.split(r"^  .*\n", found.group(1), flags=re.MULTILINE)[-1]
-    name, _, message = last.partition(": ")
-    # Spark 4 adds a line of its own.
-    return name.strip(), re.sub(r"\n\s*SQLSTATE: \w+\s*$", "", message).strip()
+        return ""
+    return found[1] + (f" ({found[2]})" if found[2] else "")
 
 
 def _stage_failure(text: str) -> str:

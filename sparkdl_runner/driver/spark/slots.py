@@ -1,4 +1,4 @@
-"""Slots: how many tasks the cluster can run at once, and what to do where that is too few."""
+"""Slots: how many tasks the cluster can run at once, and what to do if they are too few."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from sparkdl_runner.config import RunConfig
-from sparkdl_runner.driver.spark_context import is_single_host
+from sparkdl_runner.driver.spark.context import is_single_host
 from sparkdl_runner.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -24,22 +24,9 @@ def count_slots(context: SparkContext, profile: ResourceProfile | None = None) -
     if profile is None:
         wanted = manager.defaultResourceProfile()
     else:
-        # Spark's own words for it, which it learns of when a stage first asks for the profile.
+        # The JVM's object for the profile, which is made when a stage first asks for it.
         wanted = context.parallelize([0], 1).withResources(profile)._jrdd.rdd().getResourceProfile()
     return int(scala_context.maxNumConcurrentTasks(wanted))
-
-
-def check_allocation(context: SparkContext) -> None:
-    """Refuses dynamic allocation, with which clusters start no barrier stage.
-
-    Raises:
-        LaunchError: It is on.
-    """
-    if (context.getConf().get("spark.dynamicAllocation.enabled") or "").lower() == "true":
-        raise LaunchError(
-            "spark.dynamicAllocation.enabled is true, with which clusters start no barrier stage: "
-            "set it to false and give the cluster a fixed size (spark.executor.instances)."
-        )
 
 
 def wait_for_slots(
@@ -67,26 +54,23 @@ def wait_for_slots(
         LaunchError: There are too few.
     """
     deadline = time.monotonic() + (0 if is_single_host(context) else config.slot_wait_seconds)
-    told = False
     wanted = needed or config.min_num_proc or 1
-    while (available := count_slots(context, profile)) < wanted:
-        if time.monotonic() >= deadline:
-            if least is not None and available >= least:
-                return available
-            raise LaunchError(
-                _too_few_slots(
-                    context, wanted, available, is_least=not needed and bool(config.min_num_proc)
-                )
-            )
-        if not told:
-            told = True
-            print(
-                f"sparkdl_runner: waiting up to {config.slot_wait_seconds:g} s for executors: "
-                f"{wanted} slots are needed, {available} are there.",
-                file=sys.stderr,
-            )
+    available = count_slots(context, profile)
+    if available < wanted and time.monotonic() < deadline:
+        print(
+            f"sparkdl_runner: waiting up to {config.slot_wait_seconds:g} s for executors: "
+            f"{wanted} slots are needed, {available} are there.",
+            file=sys.stderr,
+        )
+    while available < wanted and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
-    return needed or available
+        available = count_slots(context, profile)
+    if available >= wanted:
+        return needed or available
+    if least is not None and available >= least:
+        return available
+    is_least = not needed and bool(config.min_num_proc)
+    raise LaunchError(_too_few_slots(context, wanted, available, is_least=is_least))
 
 
 def _too_few_slots(context: SparkContext, needed: int, available: int, *, is_least: bool) -> str:

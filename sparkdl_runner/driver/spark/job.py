@@ -1,4 +1,4 @@
-"""One Spark job: in a thread of its own, under a name and a tag, and nothing of it left after."""
+"""A Spark job in a thread of its own, with a name in Spark's UI and a tag to cancel it by."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def let_the_jvm_exit(context: SparkContext) -> None:
         timer = barrier.getMethod("org$apache$spark$BarrierTaskContext$$timer", None)
         cancel = timer.invoke(barrier.getField("MODULE$").get(None), None).cancel
     except Exception:
-        return  # A JVM that forbids this is a notebook's, which nobody waits for.
+        return  # Only a notebook's JVM forbids this, and that one need not exit.
 
     def cancel_if_it_still_runs() -> None:
         with suppress(Exception):  # The JVM may be gone by then.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import socket
 from typing import TYPE_CHECKING
 
 from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.wire import network
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -46,12 +48,16 @@ def refuse_spark_connect() -> None:
         LaunchError: Spark is reached by Spark Connect.
     """
     if _is_spark_connect():
-        raise LaunchError(
-            "This session reaches Spark through Spark Connect, which offers no barrier tasks with "
-            "a channel to the driver: run on a cluster with a classic session (on Databricks: "
-            "dedicated access mode, not serverless or standard), or use a negative number to run "
-            "on this host alone."
-        )
+        raise no_spark_connect("This session reaches Spark through Spark Connect")
+
+
+def no_spark_connect(found: str) -> LaunchError:
+    """The error where ``found`` says that Spark is reached through Spark Connect, and why."""
+    return LaunchError(
+        f"{found}, which offers no barrier tasks with a channel to the driver: run on a cluster "
+        "with a classic session (on Databricks: dedicated access mode, not serverless or "
+        "standard), or use a negative number to run on this host alone."
+    )
 
 
 def check_version(version: str) -> None:
@@ -75,12 +81,12 @@ def is_stopped(context: SparkContext) -> bool:
 
 
 def end_of(context: SparkContext) -> str:
-    """Words on how the application has ended; empty while it has not."""
+    """How the application has ended, to follow a colon; empty while it runs."""
     if context._jsc is None:
         return "its session was stopped"
     try:
         return "its session was stopped" if context._jsc.sc().isStopped() else ""
-    except Exception:  # Nobody answers.
+    except Exception:  # The JVM does not answer.
         return (
             "its JVM died, as the driver's does of a result larger than spark.driver.memory holds"
         )
@@ -97,3 +103,29 @@ def _is_spark_connect() -> bool:
 def is_single_host(context: SparkContext) -> bool:
     """Whether all tasks run in the driver's own process."""
     return re.fullmatch(r"local(\[.*\])?", context.master or "") is not None
+
+
+def listen_on_driver(context: SparkContext) -> tuple[socket.socket, str]:
+    """Opens the log channel's socket. Returns it, and the name that executors are told.
+
+    It is bound to the one address by which executors reach the driver, also where Spark itself
+    listens on all interfaces. Under address translation the driver has no such address; then it
+    is bound to the one that spark.driver.bindAddress names.
+
+    Raises:
+        LaunchError: That is no address of this host.
+    """
+    if is_single_host(context):
+        return network.listen(network.LOOPBACK), network.LOOPBACK
+    configuration = context.getConf()
+    host = (configuration.get("spark.driver.host") or network.LOOPBACK).strip("[]")
+    bound = (configuration.get("spark.driver.bindAddress") or host).strip("[]")
+    try:
+        if bound in ("0.0.0.0", "::") and network.interface_of(network.resolve(host)):  # noqa: S104
+            bound = host
+        return network.listen(network.resolve(bound)), host
+    except OSError as error:
+        raise LaunchError(
+            f"The driver cannot listen on {bound} ({error}), which spark.driver.bindAddress or "
+            "spark.driver.host names: set it to an address of this host that executors can reach."
+        ) from error

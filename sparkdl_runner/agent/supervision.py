@@ -1,0 +1,272 @@
+"""Supervises one worker while it works, and says how it ended."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from sparkdl_runner.agent.host_metrics import look_until
+from sparkdl_runner.agent.output_relay import OutputRelay
+from sparkdl_runner.agent.rank_folder import RankFolder, leave_files
+from sparkdl_runner.agent.rank_log import RankLog
+from sparkdl_runner.agent.vital_signs import Observer
+from sparkdl_runner.agent.worker_process import KILL_SECONDS, WorkerProcess
+from sparkdl_runner.redaction import Redactor, secrets_of
+from sparkdl_runner.wire import messages
+from sparkdl_runner.wire.control import Envelope
+from sparkdl_runner.wire.message_json import decode, encode
+from sparkdl_runner.wire.messages import Message, Raised, Release, Returned, Serving, Stop
+from sparkdl_runner.wire.outcome import Outcome, Status, describe_exit
+from sparkdl_runner.wire.sink import Receiver
+
+# How long a process may take to end whose function has returned, whatever the grace is.
+LEAST_EXIT_SECONDS = 1.0
+# How long last words may take to arrive once the worker is dead.
+DRAIN_SECONDS = 2.0
+LOOK_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Report:
+    """The worker's report of how its function ended."""
+
+    end: Returned | Raised
+    payload: bytes
+
+
+@dataclass(frozen=True)
+class Exited:
+    """The worker's own process is dead."""
+
+
+def supervise(
+    worker: WorkerProcess, envelope: Envelope, receiver: Receiver, log: RankLog
+) -> Outcome:
+    """Gives a worker its work, and waits until it and all that it started are gone.
+
+    Args:
+        worker: The process.
+        envelope: Its place and its work.
+        receiver: Takes what it says.
+        log: Takes all that it prints.
+
+    Returns:
+        How it ended.
+    """
+    return _Supervision(worker, envelope, receiver, log).run()
+
+
+class _Supervision:
+    """What is known of one worker while it works."""
+
+    def __init__(
+        self, worker: WorkerProcess, envelope: Envelope, receiver: Receiver, log: RankLog
+    ) -> None:
+        self._worker = worker
+        self._envelope = envelope
+        self._world = envelope.world
+        self._receiver = receiver
+        self._log = log
+        run = envelope.mlflow_run
+        self._folder = None if run is None else RankFolder(run["folder"])
+        self._redact = Redactor(worker.secrets + secrets_of(envelope.environment))
+        self._observer = Observer(worker.pid)
+        self._relay = OutputRelay(
+            show=lambda lines: self._tell(messages.Output(lines)),
+            log=log,
+            redact=self._redact,
+            printed=self._observer.printed,
+        )
+        self._report: Report | None = None
+        self._was_stopped = False
+        self._was_killed = False
+        self._lingering = ""
+        self._is_over = threading.Event()
+
+    def run(self) -> Outcome:
+        """See ``supervise``."""
+        output = self._worker.take_output()  # The relaying thread closes it.
+        relaying = self._start("output", lambda: self._relay.run(output, self._is_over))
+        receiving = self._start("control", self._receive)
+        looking = self._start("vitals", self._look)
+        self._start("exit", self._await_exit)
+        if self._folder and self._envelope.system_metrics and self._world.local_rank == 0:
+            # In a thread of its own: a GPU driver that hangs must not pass for a rank that does.
+            self._start("host", self._look_at_host)
+        try:
+            with suppress(OSError):  # It died while it was starting, and its exit says how.
+                self._envelope.send(self._worker.line)
+            try:
+                self._supervise()
+            finally:
+                self._worker.kill()
+            # The worker's last messages may be read only after its exit was noticed.
+            receiving.join(DRAIN_SECONDS)
+            while not self._worker.events.empty():
+                event = self._worker.events.get()
+                if isinstance(event, Report):
+                    self._note(event)
+            self._is_over.set()
+            relaying.join(DRAIN_SECONDS)
+            looking.join(DRAIN_SECONDS)
+            outcome = self._outcome()
+            if outcome.status == Status.DIED:
+                self._tell(messages.Failed(outcome))
+            if self._folder is not None:
+                leave_files(self._world, self._folder.path, self._log, self._tell)
+            self._log.close(keep=outcome.status != Status.RETURNED)
+            return outcome
+        finally:
+            self._is_over.set()
+            self._worker.end()
+            self._log.close()
+            if self._folder is not None:
+                self._folder.remove()
+
+    def _start(self, name: str, target: Callable[[], None]) -> threading.Thread:
+        name = f"sparkdl-{name}-{self._world.rank}"
+        thread = threading.Thread(target=target, name=name, daemon=True)
+        thread.start()
+        return thread
+
+    def _tell(self, message: Message) -> None:
+        self._receiver.take(self._world, message)
+
+    def _supervise(self) -> None:
+        """Handles events until the worker's own process has ended."""
+        kill_at: float | None = None
+        is_serving = is_released = False
+        while True:
+            try:
+                patience = None if kill_at is None else max(0.0, kill_at - time.monotonic())
+                event = self._worker.events.get(timeout=patience)
+            except queue.Empty:
+                if self._was_killed:
+                    return  # A process that waits in the kernel, as for a disk, outlives SIGKILL.
+                self._was_killed, kill_at = True, time.monotonic() + KILL_SECONDS
+                self._worker.signal_group(signal.SIGKILL)
+                continue
+            match event:
+                case Exited():
+                    return
+                case Stop() if not self._was_stopped:
+                    self._was_stopped = True
+                    self._tell_worker(event)  # First: it takes other SIGTERMs for preemptions.
+                    self._worker.signal_group(signal.SIGTERM)
+                    kill_at = time.monotonic() + self._worker.grace_seconds
+                case Serving():
+                    is_serving = True
+                    if not self._was_stopped:
+                        kill_at = None  # It stays as long as other ranks need what it serves.
+                case Release():
+                    is_released = True
+                case Report():
+                    self._note(event)
+                    if kill_at is None:
+                        # The process has only to end now, so a thread of it must not take for ever.
+                        least = LEAST_EXIT_SECONDS if isinstance(event.end, Returned) else 0.0
+                        kill_at = time.monotonic() + max(self._worker.grace_seconds, least)
+            if is_serving and is_released:
+                self._tell_worker(Release())
+
+    def _tell_worker(self, message: Message) -> None:
+        with suppress(OSError):
+            self._worker.line.send(encode(message))
+
+    def _note(self, report: Report) -> None:
+        """Keeps a report, and passes on a failure without waiting for the exit."""
+        has_failed = isinstance(report.end, Raised)
+        if has_failed and self._was_stopped:
+            return  # What is raised after a stop is raised because of it.
+        self._report = report
+        if has_failed:
+            self._tell(messages.Failed(self._outcome()))
+
+    def _outcome(self) -> Outcome:
+        outcome = Outcome(
+            world=self._world,
+            status=Status.STOPPED if self._was_stopped else Status.DIED,
+            ended_at=time.time(),
+            exit_code=self._worker.exit_code,
+            output_tail=tuple(self._relay.tail),
+            log_path=str(self._log.path) if self._log.size_bytes else "",
+        )
+        if self._report is None:
+            if outcome.status == Status.DIED and outcome.exit_code == -signal.SIGKILL:
+                outcome = replace(outcome, message=self._worker.memory.verdict() or "")
+            return outcome
+        end, payload = self._report.end, self._report.payload
+        outcome = replace(outcome, payload=payload, notes=self._notes(end))
+        if isinstance(end, Raised):
+            return replace(outcome, status=Status.FAILED, **vars(end))
+        return replace(outcome, status=Status.RETURNED)
+
+    def _notes(self, end: Returned | Raised) -> tuple[str, ...]:
+        notes = []
+        if self._log.problem is not None:
+            notes.append(f"rank {self._world.rank}: {self._log.problem}")
+        exit_code = self._worker.exit_code
+        if isinstance(end, Returned) and exit_code not in (None, 0) and not self._was_stopped:
+            then = (
+                f"was ended after shutdown_grace_seconds={self._worker.grace_seconds:g}, since "
+                f"{self._lingering or 'something'} kept it from ending"
+                if self._was_killed
+                else describe_exit(exit_code)
+            )
+            notes.append(f"rank {self._world.rank} returned its value, but its process then {then}")
+        return tuple(notes)
+
+    def _await_exit(self) -> None:
+        try:
+            self._worker.await_exit()
+        finally:
+            self._worker.events.put(Exited())
+
+    def _receive(self) -> None:
+        try:
+            while True:
+                values, payload = self._worker.line.receive()
+                self._heard(decode(values, messages.WORKER_TO_AGENT), payload)
+        except EOFError:
+            pass
+        except Exception as error:  # The function wrote to the line, which is not its own.
+            told = self._redact(f"what came from the worker could not be understood: {error!r}")
+            raised = Raised(exception=type(error).__name__, message=told)
+            self._worker.events.put(Report(raised, b""))
+
+    def _heard(self, message: Message, payload: bytes) -> None:
+        match message:
+            case messages.Text(text):
+                self._observer.printed()
+                text = self._redact(text)
+                self._log.write(f"{text}\n".encode(errors="replace"))
+                self._tell(messages.Text(text))
+            case messages.Pulse():
+                self._lingering = message.lingering
+                self._observer.pulse(message)
+            case Serving():
+                self._worker.events.put(message)
+            case Returned():
+                self._worker.events.put(Report(message, payload))
+            case Raised():
+                shown = replace(
+                    message,
+                    message=self._redact(message.message),
+                    traceback=self._redact(message.traceback),
+                )
+                self._worker.events.put(Report(shown, payload))
+            case _:
+                self._tell(message)
+
+    def _look(self) -> None:
+        while not self._is_over.wait(LOOK_SECONDS):
+            self._worker.memory.look()
+            self._tell(self._observer.look())
+
+    def _look_at_host(self) -> None:
+        look_until(self._is_over, lambda values: self._tell(messages.HostMetrics(values)))

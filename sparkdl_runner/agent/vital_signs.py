@@ -1,0 +1,127 @@
+"""What an agent knows of its worker: whether it lives, and whether it gets anywhere.
+
+A process that waits for ever looks like one that works: so two things are told apart. *Signs of
+life* are a pulse or any use of the processor; a process that is stopped, or stuck in the kernel,
+gives none. *Progress* is that the main thread came to another place, that the process computed
+(for a quarter of the time in which it was given a core, or more; waiting in a loop takes less), or
+that it printed something.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+
+from sparkdl_runner.wire.messages import Pulse, VitalSigns
+
+_BUSY_SHARE = 0.25
+# A thread that had a core for less than this share of the time is judged as if it had had so much:
+# a few microseconds say nothing.
+_LEAST_SHARE_GIVEN = 0.02
+
+
+class Observer:
+    """Watches one worker.
+
+    Args:
+        pid: The worker's process.
+        now: The clock.
+    """
+
+    def __init__(self, pid: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._pid = pid
+        self._now = now
+        self._lock = threading.Lock()
+        self._place: int | None = None
+        self._joining_since: float | None = None
+        self._seen_at = self._alive_at = self._moved_at = now()
+        self._pulse_at = self._seen_at
+        self._cpu_seconds = 0.0
+        self._threads = [pid]
+        self._ran_and_waited = {pid: (0.0, 0.0)}
+
+    def pulse(self, pulse: Pulse) -> None:
+        """Takes note of a pulse."""
+        with self._lock:
+            self._alive_at = self._pulse_at = self._now()
+            # The waiting of a backend or a GPU uses the processor, and is no progress.
+            self._threads = [] if pulse.communicating or pulse.on_gpu else pulse.threads
+            if pulse.place != self._place:
+                self._place, self._moved_at = pulse.place, self._alive_at
+            if not pulse.joining:
+                self._joining_since = None
+            elif self._joining_since is None:
+                self._joining_since = self._alive_at
+
+    def printed(self) -> None:
+        """Takes note of output."""
+        with self._lock:
+            self._moved_at = self._alive_at = self._now()
+
+    def look(self) -> VitalSigns:
+        """Looks at the process, from outside."""
+        threads = self._threads
+        state, cpu_seconds = _state(f"/proc/{self._pid}/stat")
+        ran_and_waited = {tid: _ran_and_waited(self._pid, tid) for tid in threads}
+        with self._lock:
+            now = self._now()
+            passed = now - self._seen_at
+            if cpu_seconds > self._cpu_seconds:
+                self._alive_at = now
+            if self._busy_share(ran_and_waited, passed) > _BUSY_SHARE:
+                self._moved_at = now
+            self._cpu_seconds, self._ran_and_waited = cpu_seconds, ran_and_waited
+            self._seen_at = now
+            since = self._joining_since
+            return VitalSigns(
+                silent_seconds=now - self._alive_at,
+                idle_seconds=now - self._moved_at,
+                joining_seconds=0.0 if since is None else self._pulse_at - since,
+                state=state,
+                has_begun=self._place is not None,
+            )
+
+    def _busy_share(self, ran_and_waited: dict[int, tuple[float, float]], passed: float) -> float:
+        """How much of the time in which they could have, the threads computed; 1 for each at most.
+
+        The time that a thread waits for a processor is left out: where many processes share few
+        cores, a thread that computes all the time is on a core for a small part of it.
+        """
+        share = 0.0
+        for tid, (ran, waited) in ran_and_waited.items():
+            ran_before, waited_before = self._ran_and_waited.get(tid, (0.0, 0.0))
+            given = max(passed - (waited - waited_before), _LEAST_SHARE_GIVEN * passed)
+            share += (ran - ran_before) / given if given else 0.0
+        return share
+
+
+def process_state(pid: int) -> str:
+    """A process's state, as in proc(5); empty if there is none."""
+    return _state(f"/proc/{pid}/stat")[0]
+
+
+def _state(path: str) -> tuple[str, float]:
+    """State and seconds of processor time of a process or thread; see proc(5), ``stat``."""
+    try:
+        with open(path, "rb") as stat:
+            fields = stat.read().rpartition(b")")[2].split()
+    except OSError:
+        return "", 0.0
+    ticks = int(fields[11]) + int(fields[12])
+    return fields[0].decode(), ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _ran_and_waited(pid: int, tid: int) -> tuple[float, float]:
+    """Seconds that a thread ran, and seconds that it was ready to run and waited for a processor.
+
+    See the kernel's documentation, sched-stats. Where a kernel does not count them (gVisor), the
+    seconds of ``stat`` are taken, and the thread is held to have waited for none.
+    """
+    try:
+        with open(f"/proc/{pid}/task/{tid}/schedstat", "rb") as schedstat:
+            ran, waited, _ = schedstat.read().split()
+    except (OSError, ValueError):
+        return _state(f"/proc/{pid}/task/{tid}/stat")[1], 0.0
+    return int(ran) / 1e9, int(waited) / 1e9

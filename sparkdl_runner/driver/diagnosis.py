@@ -1,0 +1,157 @@
+"""What a run returns: rank 0's value, or the error that names the rank that was the cause."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from sparkdl_runner.errors import RunnerError, WorkerDiedError, WorkerFailedError, WorkerHungError
+from sparkdl_runner.wire import function
+from sparkdl_runner.wire.outcome import Outcome, Status, describe_exit
+
+
+def result_of(outcomes: Sequence[Outcome]) -> Any:
+    """Returns rank 0's value, or a list of all ranks' where that is what was asked for.
+
+    Args:
+        outcomes: How the ranks of one attempt ended.
+
+    Raises:
+        RunnerError: They failed, or were stopped.
+    """
+    cause = root_cause(outcomes)
+    if cause is not None:
+        raise to_error(cause, outcomes)
+    returned = {one.world.rank: one for one in outcomes if one.status == Status.RETURNED}
+    if 0 not in returned:
+        raise RunnerError("The ranks were stopped before rank 0 had returned its value.")
+    for outcome in outcomes:
+        for note in outcome.notes:
+            print(f"sparkdl_runner: {note.rstrip('.')}.", file=sys.stderr)
+    value = function.unpack_result(returned[0].payload)
+    if not isinstance(value, function.EachRanksValue):
+        return value
+    if len(returned) < returned[0].world.size:
+        raise RunnerError("The ranks were stopped before all had returned their values.")
+    packed = (returned[rank].payload for rank in range(1, len(returned)))
+    return [value.value, *(function.unpack_result(one).value for one in packed)]
+
+
+def explains_the_end(failures: Sequence[Outcome]) -> bool:
+    """Whether the failures hold a cause, and not only that ranks lost one another."""
+    return any(one.status == Status.HUNG or not one.is_communication_error for one in failures)
+
+
+def root_cause(outcomes: Sequence[Outcome]) -> Outcome | None:
+    """Picks the failure that explains the others: the earliest that is no communication error."""
+    failures = sorted(
+        (outcome for outcome in outcomes if outcome.is_failure),
+        key=lambda outcome: (outcome.is_communication_error, outcome.ended_at),
+    )
+    return failures[0] if failures else None
+
+
+def with_failures(outcomes: Sequence[Outcome], failures: Sequence[Outcome]) -> list[Outcome]:
+    """The ends that ranks told of, but where the driver itself saw one fail, what it saw.
+
+    Args:
+        outcomes: As the agents saw them; a rank that was found to hang was then stopped.
+        failures: What was reported, or seen, while the ranks ran.
+    """
+    judged = {one.world.rank: one for one in failures if one.status.is_drivers_finding}
+    known = [
+        replace(
+            judged.pop(outcome.world.rank),
+            output_tail=outcome.output_tail,
+            log_path=outcome.log_path,
+        )
+        if outcome.world.rank in judged and outcome.status == Status.STOPPED
+        else outcome
+        for outcome in outcomes
+    ]
+    return known + list(judged.values())
+
+
+def to_error(cause: Outcome, outcomes: Sequence[Outcome]) -> RunnerError:
+    """Makes the exception that the driver raises.
+
+    Args:
+        cause: What ``root_cause`` picked.
+        outcomes: All ends that are known; the other failures are listed as consequences.
+    """
+    world = cause.world
+    place = f"Rank {world.rank} of {world.size} on host {world.host}"
+    for refusal in function.RESULT_REFUSALS:
+        if refusal.__name__ == cause.refused_result:
+            return refusal(cause.message)
+    if cause.status == Status.FAILED:
+        summary = f"{place} raised {cause.exception}: {cause.message}".rstrip(": ")
+    else:
+        summary = f"{place} {_end_of(cause)}"
+    parts = [summary]
+    if cause.traceback:
+        what = "Stacks" if cause.status == Status.HUNG else "Traceback"
+        parts.append(f"{what} of rank {world.rank}:\n{_indent(cause.traceback)}")
+    if cause.output_tail:
+        tail = "\n".join(cause.output_tail)
+        parts.append(f"Last output of rank {world.rank}:\n{_indent(tail)}")
+    if cause.log_path:
+        parts.append(f"All that it printed is in {cause.log_path} on host {world.host}.")
+    parts += consequences([other for other in outcomes if other is not cause])
+    message = "\n\n".join(parts)
+    place_of_error: dict[str, Any] = {
+        "rank": world.rank,
+        "host": world.host,
+        "attempt": world.attempt,
+        "output_tail": cause.output_tail,
+        "log_path": cause.log_path,
+    }
+    if cause.status in (Status.DIED, Status.LOST):
+        return WorkerDiedError(message, **place_of_error)
+    if cause.status == Status.HUNG:
+        return WorkerHungError(message, **place_of_error, stacks=cause.traceback)
+    error = WorkerFailedError(
+        message,
+        **place_of_error,
+        remote_traceback=cause.traceback,
+        is_communication_error=cause.is_communication_error,
+        is_preemption=cause.is_preemption,
+        is_worth_a_restart=cause.is_worth_a_restart,
+    )
+    error.__cause__ = function.unpack_exception(cause.payload) if cause.payload else None
+    return error
+
+
+def consequences(outcomes: Sequence[Outcome]) -> list[str]:
+    """A paragraph on the ranks that failed because something else had; none if none did."""
+    failures = [_consequence(outcome) for outcome in outcomes if outcome.is_failure]
+    return ["As a consequence:\n" + _indent("\n".join(failures))] if failures else []
+
+
+def _end_of(outcome: Outcome) -> str:
+    if outcome.status.is_drivers_finding:
+        return outcome.message
+    if outcome.exit_code == -signal.SIGKILL and outcome.message:
+        return f"was ended by SIGKILL. {outcome.message}"
+    return describe_exit(outcome.exit_code)
+
+
+def _consequence(outcome: Outcome) -> str:
+    world = outcome.world
+    what = (
+        outcome.message
+        if outcome.status.is_drivers_finding
+        else "lost its peers (" + outcome.exception + ")"
+        if outcome.is_communication_error
+        else f"raised {outcome.exception}: {outcome.message}"
+        if outcome.status == Status.FAILED
+        else _end_of(outcome)
+    )
+    return f"rank {world.rank} on host {world.host} {what}"
+
+
+def _indent(text: str) -> str:
+    return "\n".join("  " + line for line in text.rstrip().splitlines())

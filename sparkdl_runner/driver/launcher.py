@@ -1,0 +1,39 @@
+"""What the runner asks of a place where ranks can run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from sparkdl_runner.hooks.reports import Reports
+from sparkdl_runner.wire.attempt import Attempt
+from sparkdl_runner.wire.outcome import Outcome
+
+
+class Launcher(Protocol):
+    """Starts ranks in one kind of place, with a ``Gang`` of its own for each attempt.
+
+    Its constructor checks all that can be checked before ranks start, and raises LaunchError.
+    """
+
+    @property
+    def is_single_host(self) -> bool:
+        """Whether all ranks run on the driver's host."""
+
+    @property
+    def application_id(self) -> str | None:
+        """Spark's name for the application, if ranks run in one."""
+
+    def run(self, attempt: Attempt, reports: Sequence[Reports]) -> list[Outcome]:
+        """Runs all ranks once, and waits until they have ended.
+
+        Args:
+            attempt: What to run.
+            reports: Who takes what ranks tell of their training.
+
+        Returns:
+            How each rank ended, for as many as could tell.
+
+        Raises:
+            RunnerError: They could not start, or ended and no rank said why.
+        """

@@ -1,0 +1,90 @@
+"""What the launcher checks of a Spark session before it takes a slot. The doctor asks the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from sparkdl_runner.backends import Backend
+from sparkdl_runner.config import RunConfig
+from sparkdl_runner.driver.spark.context import is_single_host
+from sparkdl_runner.driver.spark.gpu_scheduling import rank_profile
+from sparkdl_runner.errors import LaunchError
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+ENCRYPTION_SETTINGS = (
+    "spark.ssl.enabled",
+    "spark.ssl.rpc.enabled",
+    "spark.network.crypto.enabled",
+    "spark.authenticate.enableSaslEncryption",
+)
+
+
+def check(context: SparkContext, backend: Backend, config: RunConfig) -> None:
+    """Raises the first of ``refusals``, if there is one."""
+    for _, refusal in refusals(context, backend, config):
+        if refusal is not None:
+            raise refusal
+
+
+def refusals(
+    context: SparkContext, backend: Backend, config: RunConfig
+) -> Iterator[tuple[str, LaunchError | None]]:
+    """Yields each check's name, and why the launcher refuses the session by it, or None."""
+    for name, pass_or_raise in _CHECKS.items():
+        try:
+            pass_or_raise(context, backend, config)
+            yield name, None
+        except LaunchError as error:
+            yield name, error
+
+
+def encryption_asked_for(context: SparkContext) -> list[str]:
+    """The settings by which Spark's network is to be encrypted."""
+    return [name for name in ENCRYPTION_SETTINGS if _is_on(context, name)]
+
+
+def _check_backend(context: SparkContext, backend: Backend, config: RunConfig) -> None:
+    """Looks for the backend where this Python is also the ranks'; elsewhere each agent looks."""
+    if is_single_host(context):
+        backend.check_installed()
+
+
+def _check_encryption(context: SparkContext, backend: Backend, config: RunConfig) -> None:
+    """Refuses to send gradients in the clear over a network that Spark is told not to trust."""
+    if config.allow_unencrypted or is_single_host(context):
+        return  # What stays on one host crosses no network.
+    asked = encryption_asked_for(context)
+    if asked:
+        raise LaunchError(
+            f"{asked[0]} is true, so this cluster's network must not see data in the clear, and "
+            f"the {backend.name} backend sends gradients and weights unencrypted between hosts. "
+            "Run on one host, put the hosts into a network that encrypts by itself (WireGuard, "
+            "IPsec, the cloud's own), or accept it with RunConfig(allow_unencrypted=True)."
+        )
+
+
+def _check_allocation(context: SparkContext, backend: Backend, config: RunConfig) -> None:
+    if _is_on(context, "spark.dynamicAllocation.enabled"):
+        raise LaunchError(
+            "spark.dynamicAllocation.enabled is true, with which clusters start no barrier stage: "
+            "set it to false and give the cluster a fixed size (spark.executor.instances)."
+        )
+
+
+def _check_gpus(context: SparkContext, backend: Backend, config: RunConfig) -> None:
+    rank_profile(context)
+
+
+def _is_on(context: SparkContext, setting: str) -> bool:
+    return (context.getConf().get(setting) or "").lower() == "true"
+
+
+_CHECKS: dict[str, Callable[[SparkContext, Backend, RunConfig], None]] = {
+    "backend": _check_backend,
+    "encryption": _check_encryption,
+    "allocation": _check_allocation,
+    "gpus": _check_gpus,
+}

@@ -1,0 +1,226 @@
+"""Runs ranks as the tasks of one barrier-mode Spark stage."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sparkdl_runner.agent.rank_task import RankTask
+from sparkdl_runner.backends import Backend
+from sparkdl_runner.config import RunConfig
+from sparkdl_runner.driver.deadlines import GONE_SECONDS
+from sparkdl_runner.driver.diagnosis import explains_the_end
+from sparkdl_runner.driver.gang import Gang
+from sparkdl_runner.driver.log_server import LogServer
+from sparkdl_runner.driver.spark import checks, failure
+from sparkdl_runner.driver.spark.context import (
+    end_of,
+    is_single_host,
+    listen_on_driver,
+    require_spark_context,
+)
+from sparkdl_runner.driver.spark.gpu_scheduling import rank_profile
+from sparkdl_runner.driver.spark.job import Job, let_the_jvm_exit, tagged
+from sparkdl_runner.driver.spark.slots import count_slots, wait_for_slots
+from sparkdl_runner.driver.watch import Verdict
+from sparkdl_runner.errors import LaunchError, RunnerError
+from sparkdl_runner.hooks.reports import Reports
+from sparkdl_runner.wire.attempt import Attempt
+from sparkdl_runner.wire.channel import FLUSH_SECONDS
+from sparkdl_runner.wire.outcome import Outcome, Status
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.resource import ResourceProfile
+
+# How long a cancelled job's tasks may take to end.
+CANCEL_SECONDS = 10.0
+# How long ranks that were told to stop may take beyond their grace.
+STOP_SECONDS = 2.0
+SLOT_CHECK_SECONDS = 5.0
+
+
+class SparkLauncher:
+    """The ``Launcher`` of the running Spark application.
+
+    Args:
+        num_proc: How many ranks; 0 for as many as there are slots at the first attempt.
+        backend: What they use.
+        config: Says how long to wait for slots, with how few a restart may go on, and what of the
+            session is accepted.
+
+    Raises:
+        LaunchError: There is no session, or it is refused: see ``checks``.
+    """
+
+    def __init__(self, num_proc: int, backend: Backend, config: RunConfig) -> None:
+        self._context = require_spark_context()
+        checks.check(self._context, backend, config)
+        self._profile = rank_profile(self._context)
+        self._num_proc = num_proc
+        self.is_single_host = is_single_host(self._context)
+        self.application_id = self._context.applicationId
+
+    def run(self, attempt: Attempt, reports: Sequence[Reports]) -> list[Outcome]:
+        """See ``Launcher.run``."""
+        num_proc = wait_for_slots(
+            self._context,
+            self._num_proc,
+            attempt.config,
+            profile=self._profile,
+            least=attempt.config.min_num_proc if attempt.is_restart else None,
+        )
+        self._num_proc = self._num_proc or num_proc
+        return SparkGang(self._context, self._profile, attempt, num_proc, reports).run()
+
+
+class SparkGang(Gang):
+    """Ranks as barrier tasks, whose agents report over the log channel.
+
+    Args:
+        context: The application's context, which has the slots.
+        profile: What each rank's task asks Spark for; None for what all tasks get.
+        attempt: See ``Gang``, as for the rest.
+    """
+
+    def __init__(
+        self,
+        context: SparkContext,
+        profile: ResourceProfile | None,
+        attempt: Attempt,
+        num_proc: int,
+        reports: Sequence[Reports],
+    ) -> None:
+        show_output = attempt.config.driver_log_verbosity == "all"
+        super().__init__(attempt, num_proc, reports, show_output=show_output)
+        self._context = context
+        self._profile = profile
+        self._is_single_host = is_single_host(context)
+        self._count_slots_at = time.monotonic() + SLOT_CHECK_SECONDS
+        listener, host = listen_on_driver(context)
+        self._server = LogServer(listener, host=host, num_proc=num_proc, sink=self)
+        self._server.watch = self.watch
+        self._launch_problem = ""
+
+    def run(self) -> list[Outcome]:
+        """See ``Launcher.run``."""
+        if self._is_single_host:
+            let_the_jvm_exit(self._context)
+        with ExitStack() as stack:
+            stack.callback(self._server.close)
+            stack.callback(self.close)
+            self._tag = stack.enter_context(tagged(self._context, self.num_proc, self.backend.name))
+            tasks = self._context.parallelize(range(self.num_proc), self.num_proc)
+            if self._profile is not None:
+                tasks = tasks.withResources(self._profile)
+            ends = tasks.barrier().mapPartitions(self._rank_task())
+            self._server.start()
+            self._job = Job(lambda: list(ends.collect()))
+            self.watch.start()
+            try:
+                outcomes = self._job.result()
+                self._server.flush()  # Reports may still be on their way.
+                return self.ends(outcomes)
+            except BaseException as error:
+                # Spark may leave the other tasks a few seconds; their workers get none.
+                self.stop()
+                self._cancel_job()
+                self._job.wait(CANCEL_SECONDS)
+                if not isinstance(error, Exception):
+                    raise
+                return self._ends_after(error)
+            finally:
+                # A lost rank cannot report why it stopped, so do not wait for it.
+                is_complete = all(one.status != Status.LOST for one in self.failures)
+                self._server.flush(FLUSH_SECONDS if is_complete else 0.5)
+
+    def end_ranks(self) -> None:
+        """See ``Gang.end_ranks``."""
+        self._server.stop_ranks()
+
+    def ask_stacks(self) -> dict[int, str]:
+        """See ``Gang.ask_stacks``."""
+        return self._server.ask_stacks()
+
+    def lost_slots(self) -> str | None:
+        """See ``Gang.lost_slots``.
+
+        Spark counts slots when a barrier stage is submitted, and never again: a stage whose slots
+        are lost after that would wait for ever.
+        """
+        if self._is_single_host or time.monotonic() < self._count_slots_at:
+            return None
+        self._count_slots_at = time.monotonic() + SLOT_CHECK_SECONDS
+        available = count_slots(self._context, self._profile)
+        if available >= self.num_proc:
+            return None
+        return (
+            f"{self.num_proc} ranks were to start, and the cluster has only {available} slots "
+            "left: executors were lost after the run was submitted."
+        )
+
+    def act_on(self, verdict: Verdict) -> None:
+        """Ends the ranks; where Spark does not know yet that one is lost, its job as well."""
+        self._launch_problem = verdict.launch_problem
+        super().act_on(verdict)
+        lost = {one.world.rank for one in verdict.failures if one.status == Status.LOST}
+        deadline = time.monotonic() + self.attempt.config.shutdown_grace_seconds + STOP_SECONDS
+        while not self._job.wait(0.1):
+            others_ended = bool(lost) and self.watch.running() <= lost
+            if time.monotonic() > deadline or others_ended or verdict.launch_problem:
+                self._cancel_job()
+                break
+
+    def _rank_task(self) -> RankTask:
+        is_set_by_hand = self._context.getConf().contains("spark.executorEnv.OMP_NUM_THREADS")
+        return RankTask(
+            attempt=self.attempt,
+            channel=self._server.channel,
+            single_host=self._is_single_host,
+            # Spark goes by spark.task.cpus, and a profile's tasks may have more.
+            spark_set_threads=self._profile is not None and not is_set_by_hand,
+        )
+
+    def _cancel_job(self) -> None:
+        with suppress(Exception):  # If the JVM is gone, so is the job.
+            self._context.cancelJobsWithTag(self._tag)
+
+    def _ends_after(self, error: Exception) -> list[Outcome]:
+        """The failures that explain why Spark ended the stage.
+
+        Raises:
+            RunnerError: No rank said why.
+        """
+        if self._launch_problem:
+            # What was lost since an earlier attempt may come back for a later one.
+            kind = RunnerError if self.attempt.is_restart else LaunchError
+            raise kind(self._launch_problem) from None
+        failures = self.failures
+        application_end = end_of(self._context)
+        if application_end:
+            # Its tasks are lost because of it.
+            failures = [one for one in failures if one.status != Status.LOST]
+        if loss := failure.executor_loss(error):
+            failures = [
+                replace(one, message=f"is lost: {loss}.") if one.status == Status.LOST else one
+                for one in self._failures_and_missing()
+            ]
+        if explains_the_end(failures):
+            return failures
+        raise failure.explain(
+            error,
+            python=self._context.pythonExec,
+            failures=failures,
+            application_end=application_end,
+        ) from None
+
+    def _failures_and_missing(self) -> list[Outcome]:
+        """The failures, with the ranks of an executor whose loss Spark may know of before we do."""
+        deadline = time.monotonic() + GONE_SECONDS
+        while not (missing := self.watch.missing()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        known = {failure.world.rank for failure in self.failures}
+        return [*self.failures, *(one for one in missing if one.world.rank not in known)]

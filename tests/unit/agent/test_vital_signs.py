@@ -1,0 +1,146 @@
+"""A worker's signs of life and of progress, on real processes and a clock that the test sets."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from sparkdl_runner.agent.vital_signs import Observer
+from sparkdl_runner.wire.messages import Pulse
+
+
+@pytest.fixture
+def process():
+    """A process that computes for a while when a line is written to it."""
+    code = (
+        "import sys\n"
+        "for line in sys.stdin:\n"
+        "    end = __import__('time').process_time() + float(line)\n"
+        "    while __import__('time').process_time() < end: pass\n"
+        "    print('done', flush=True)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    compute(process, 0.01)  # it is up
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def compute(process, seconds):
+    process.stdin.write(f"{seconds}\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "done\n"
+
+
+def pulse(process, place, *, joining=False, communicating=False):
+    return Pulse(
+        place=place,
+        threads=[process.pid],
+        joining=joining,
+        communicating=communicating,
+        on_gpu=False,
+        lingering="",
+    )
+
+
+class Clock:
+    seconds = 100.0
+
+    def __call__(self):
+        return self.seconds
+
+
+def test_waiting_at_one_place_is_life_without_progress(process):
+    clock = Clock()
+    observer = Observer(process.pid, clock)
+    assert not observer.look().has_begun
+    for _ in range(5):
+        clock.seconds += 10
+        observer.pulse(pulse(process, 7, joining=True))
+        signs = observer.look()
+    assert signs.has_begun
+    assert (signs.silent_seconds, signs.idle_seconds, signs.joining_seconds) == (0, 40, 40)
+    observer.pulse(pulse(process, 8))
+    signs = observer.look()
+    assert (signs.idle_seconds, signs.joining_seconds) == (0, 0)
+
+
+def test_computing_is_progress_unless_it_is_the_backends_way_to_wait(process):
+    clock = Clock()
+    observer = Observer(process.pid, clock)
+    observer.pulse(pulse(process, 7))
+    observer.look()
+    compute(process, 0.1)
+    clock.seconds += 0.25
+    assert observer.look().idle_seconds == 0
+    observer.pulse(pulse(process, 7, communicating=True))
+    compute(process, 0.1)
+    clock.seconds += 0.25
+    signs = observer.look()
+    assert signs.idle_seconds == 0.25
+    assert signs.silent_seconds == 0
+
+
+WORK = "while True: pass"
+POLL = "import time\nwhile True: time.sleep(0.001)"
+
+
+@pytest.mark.parametrize(("code", "moves"), [(WORK, True), (POLL, False)])
+def test_work_is_told_from_waiting_also_where_others_take_the_processor(code, moves):
+    """The kernel gives the watched process a tenth of the core that it shares with the other."""
+    core = min(os.sched_getaffinity(0))
+    start = f"import os\nos.sched_setaffinity(0, [{core}])\nprint(1, flush=True)\n"
+    processes = []
+    try:
+        for text in (f"import os\nos.nice(10)\n{start}{code}", start + WORK):
+            process = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE)
+            processes.append(process)
+            process.stdout.read(1)  # it is up
+        observer = Observer(processes[0].pid)
+        observer.pulse(pulse(processes[0], 7))
+        time.sleep(0.6)
+        observer.look()
+        time.sleep(0.6)
+        assert (observer.look().idle_seconds < 0.6) == moves
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def test_output_is_progress(process):
+    clock = Clock()
+    observer = Observer(process.pid, clock)
+    observer.look()
+    clock.seconds += 10
+    assert observer.look().idle_seconds == 10
+    observer.printed()
+    assert observer.look().idle_seconds == 0
+
+
+def test_a_stopped_process_gives_no_sign_of_life(process):
+    clock = Clock()
+    observer = Observer(process.pid, clock)
+    observer.look()
+    os.kill(process.pid, signal.SIGSTOP)
+    deadline = time.monotonic() + 30
+    while observer.look().state != "T":
+        assert time.monotonic() < deadline
+    before = observer.look().silent_seconds
+    clock.seconds += 30
+    signs = observer.look()
+    assert signs.silent_seconds == before + 30
+    assert signs.state == "T"
+
+
+def test_a_process_that_is_gone_has_no_state():
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    assert Observer(process.pid).look().state == ""

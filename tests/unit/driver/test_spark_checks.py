@@ -1,0 +1,55 @@
+"""What the launcher refuses of a session, and what the doctor is told of it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from sparkdl_runner.backends import get_backend
+from sparkdl_runner.config import RunConfig
+from sparkdl_runner.driver.spark.checks import check, refusals
+from sparkdl_runner.errors import LaunchError
+
+TORCH = get_backend("torch")
+
+
+def session(master="spark://host:7077", **settings):
+    settings = {f"spark.{name.replace('_', '.')}": value for name, value in settings.items()}
+    return SimpleNamespace(master=master, version="3.5.9", getConf=lambda: settings)
+
+
+@pytest.mark.parametrize("value", [None, "", "false"])
+def test_a_session_of_a_fixed_size_passes_all_checks(value):
+    context = session(dynamicAllocation_enabled=value, ssl_enabled=value)
+    names = ["backend", "encryption", "allocation", "gpus"]
+    assert list(refusals(context, TORCH, RunConfig())) == [(name, None) for name in names]
+    check(context, TORCH, RunConfig())
+
+
+def test_dynamic_allocation_is_refused():
+    context = session(dynamicAllocation_enabled="True")
+    with pytest.raises(LaunchError, match="set it to false and give the cluster a fixed size"):
+        check(context, TORCH, RunConfig())
+
+
+def test_encryption_that_no_backend_has_is_refused_unless_that_is_accepted():
+    context = session(network_crypto_enabled="true")
+    with pytest.raises(LaunchError, match=r"network\.crypto\.enabled is true.* the torch backend"):
+        check(context, TORCH, RunConfig())
+    check(context, TORCH, RunConfig(allow_unencrypted=True))
+    check(session("local[2]", network_crypto_enabled="true"), TORCH, RunConfig())
+
+
+def test_all_that_is_wrong_is_told():
+    context = session(
+        "yarn",
+        dynamicAllocation_enabled="true",
+        ssl_enabled="true",
+        executor_resource_gpu_amount="2",
+    )
+    found = {name: str(refusal) for name, refusal in refusals(context, TORCH, RunConfig())}
+    assert found["backend"] == "None"
+    assert found["encryption"].startswith("spark.ssl.enabled is true")
+    assert found["allocation"].startswith("spark.dynamicAllocation.enabled is true")
+    assert found["gpus"].endswith("Set spark.task.resource.gpu.amount to 1.")
