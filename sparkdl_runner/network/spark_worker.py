@@ -1,0 +1,163 @@
+"""What Spark's Python workers do: load the network once, and predict batch by batch."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .columns import Array
+from .predictor import Description, Predictor, threads
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Of a Python worker: the networks that it has loaded, by their content and device.
+_loaded: OrderedDict[tuple[str, str], Any] = OrderedDict()
+_MOST_LOADED = 2
+
+
+class PackedNetwork:
+    """A network on its way to Python workers, each of which unpacks it once.
+
+    Args:
+        content: The network, as ``packed`` makes it.
+        is_graph: Whether that is a file of ``torch.export``.
+        context: The SparkContext whose workers are to have it.
+    """
+
+    def __init__(self, content: bytes, *, is_graph: bool, context: Any) -> None:
+        self.key = key_of(content)
+        self._is_graph = is_graph
+        # A broadcast reaches each host once, and not with each task.
+        self._content: Any = context.broadcast(content)
+
+    def on(self, device: str) -> Any:
+        """The network, on a device of this Python worker."""
+        place = self.key, device
+        if place not in _loaded:
+            if self._is_graph:
+                from .exporting import load_graph
+
+                _loaded[place] = load_graph(self._content.value, device)
+            else:
+                _loaded[place] = _unpickled(self._content.value).to(device)
+            while len(_loaded) > _MOST_LOADED:
+                _loaded.popitem(last=False)
+        _loaded.move_to_end(place)
+        return _loaded[place]
+
+
+def _unpickled(content: bytes) -> Any:
+    try:
+        return pickle.loads(content)  # noqa: S301 - it came with Spark's own task
+    except Exception as error:
+        raise RuntimeError(
+            "The model's network could not be unpickled in Spark's Python worker "
+            f"({type(error).__name__}: {error}). If it is of a module of your own, that must be "
+            "importable on every host: pass it with --py-files or sc.addPyFile, or define the "
+            "network in the notebook."
+        ) from error
+
+
+def key_of(content: bytes) -> str:
+    """By what Python workers know a network again."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def device_of(task: Any) -> str:
+    """The task's own GPU as torch names it, if it has one; else the CPU.
+
+    Args:
+        task: Spark's TaskContext, or None.
+    """
+    import torch
+
+    gpu = None if task is None else task.resources().get("gpu")
+    if gpu is None or not gpu.addresses or not torch.cuda.is_available():
+        return "cpu"
+    address = gpu.addresses[0]
+    # torch counts the devices that are visible, and Spark those of the host.
+    visible = [one.strip() for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    number = visible.index(address) if address in visible else int(address)
+    return f"cuda:{number if number < torch.cuda.device_count() else 0}"
+
+
+class Prediction:
+    """Computes the predictions of a Spark task, batch by batch.
+
+    Args:
+        packed: The network.
+        description: What it takes and returns.
+        batch_size: How many rows it is given at once.
+    """
+
+    def __init__(self, packed: PackedNetwork, description: Description, batch_size: int) -> None:
+        self._packed = packed
+        self._description = description
+        self._batch_size = batch_size
+
+    def of_arrow(self, batches: Iterator[Any]) -> Iterator[pa.StructArray]:
+        """Predicts for batches of Arrow arrays, one for each column."""
+        from .arrow_values import values_of
+
+        return self._of_each(batches, values_of)
+
+    def of_pandas(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Predicts for batches of pandas series, one for each column."""
+        import pandas as pd
+
+        from .pandas_values import values_of
+
+        for made in self._of_each(batches, values_of):
+            # Arrow's arrays as they are: of NumPy's, pyspark would make a list for each row.
+            columns = {
+                one.name: pd.array(made.field(number), dtype=pd.ArrowDtype(one.type))
+                for number, one in enumerate(made.type)
+            }
+            yield pd.DataFrame(columns, copy=False)
+
+    def _of_each(self, batches: Iterator[Any], values_of: Any) -> Iterator[pa.StructArray]:
+        from pyspark import TaskContext
+
+        task = TaskContext.get()
+        device = device_of(task)
+        predictor = Predictor(self._packed.on(device), self._description, self._batch_size, device)
+        with threads(None if task is None else task.cpus()):
+            for batch in batches:
+                columns = batch if isinstance(batch, tuple) else (batch,)
+                values = list(map(values_of, self._description.columns, columns))
+                rows = len(columns[0])
+                yield _struct(predictor.predict(values, rows), rows)
+
+
+def field(number: int, name: str) -> str:
+    """The name of a column of predictions in the struct, by the number of its label."""
+    return f"p{number}_{name}"
+
+
+def _struct(found: dict[str, dict[str, Array]], rows: int) -> pa.StructArray:
+    import pyarrow as pa
+
+    arrays, names = [], []
+    for number, columns in enumerate(found.values()):
+        for name, numbers in columns.items():
+            offsets = np.zeros(rows + 1, dtype=np.int32)
+            if numbers.dtype == np.bool_:
+                # As Spark's evaluators take several labels: their numbers.
+                np.cumsum(numbers.sum(axis=1), out=offsets[1:])
+                flat = np.nonzero(numbers)[1]
+            else:
+                offsets[1:] = np.arange(1, rows + 1) * (numbers.size // max(rows, 1))
+                flat = numbers.reshape(-1)
+            array = pa.array(flat.astype(np.float64, copy=False))
+            if numbers.ndim > 1:
+                array = pa.ListArray.from_arrays(pa.array(offsets), array)
+            arrays.append(array)
+            names.append(field(number, name))
+    return pa.StructArray.from_arrays(arrays, names)

@@ -1,0 +1,121 @@
+"""A network is saved as a graph where it can be, and opened only where it is trusted."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from sparkdl_runner.network import saved
+from sparkdl_runner.network.columns import Column
+from sparkdl_runner.network.exporting import example_of
+from sparkdl_runner.network.inputs import Inputs
+from sparkdl_runner.network.outputs import Output
+from sparkdl_runner.network.predictor import Description
+from sparkdl_runner.network.served import _load_pyfunc
+
+
+class Words(nn.Module):
+    """A sequence with its mask, numbers by name, and two outputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.kind = nn.Embedding(9, 3), nn.Linear(5, 4)
+
+    def forward(self, words, others, words_mask):
+        both = torch.cat([(self.words(words) * words_mask[..., None]).sum(1), others], 1)
+        return {"kind": self.kind(both), "price": both[:, 0]}
+
+
+class Branching(nn.Linear):
+    """Has no graph: what it does depends on its numbers."""
+
+    def __init__(self):
+        super().__init__(2, 1)
+
+    def forward(self, numbers):
+        return super().forward(numbers) if float(numbers.sum()) > 0 else numbers[:, :1]
+
+
+WORDS = Description(
+    inputs=Inputs({"words": ("w",), "others": ("a", "b")}, ("words_mask",)),
+    columns=(
+        Column(name="w", kind="list", dtype="int64", shape=(None,), pad=4),
+        Column(name="a"),
+        Column(name="b"),
+    ),
+    outputs={"kind": Output("multiclass"), "price": Output("regression")},
+)
+FLAT = Description(
+    inputs=Inputs({"": ("x",)}),
+    columns=(Column(name="x", kind="list", shape=(2,)),),
+    outputs={"y": Output("regression")},
+)
+
+
+def opened(folder, **options):
+    options = {"trust_pickle": False, "how_to_trust": "say so", **options}
+    return saved.load(folder, **options)
+
+
+def test_a_graph_answers_as_its_network_and_needs_no_code(tmp_path):
+    network = Words().eval()
+    assert saved.save(tmp_path, network, description=WORDS, about={}) == ("graph", "")
+    found = opened(tmp_path)
+    assert found.description == WORDS
+    for rows in (1, 5):
+        positional, named = WORDS.inputs(example_of(WORDS.columns, rows))
+        expected, made = network(*positional, **named), found.module(*positional, **named)
+        assert all(torch.allclose(made[label], expected[label]) for label in expected)
+    again = tmp_path / "again"
+    again.mkdir()
+    saved.save(again, found.module, graph=found.graph, description=WORDS, about={})
+    assert opened(again).graph == found.graph
+
+
+def test_what_has_no_graph_is_saved_by_the_name_of_what_makes_it(tmp_path):
+    network = Branching().eval()
+    form, reason = saved.save(tmp_path, network, description=FLAT, factory=Branching, about={})
+    assert (form, bool(reason)) == ("reference", True)
+    found = opened(tmp_path)
+    assert isinstance(found.module, Branching)
+    assert found.factory is Branching
+    assert torch.equal(found.module.weight, network.weight)
+    assert saved.reference_of(lambda: network) is None
+    assert saved.reference_of(None) is None
+
+
+def test_a_pickle_is_opened_only_where_it_is_trusted(tmp_path, monkeypatch):
+    network = Branching().eval()
+    about = {"names": {"y": {"prediction": "prediction"}}, "batch_size": 2}
+    form, _ = saved.save(tmp_path, network, description=FLAT, about=about)
+    assert form == "pickle"
+    with pytest.raises(saved.UntrustedPickleError, match=r"can run any code.*say so"):
+        opened(tmp_path)
+    assert torch.equal(opened(tmp_path, trust_pickle=True).module.weight, network.weight)
+    served = _load_pyfunc(str(tmp_path))
+    found = served.predict(
+        pd.DataFrame({"x": [[1.0, 2.0], [3.0, 1.0], [2.0, 2.0]]}, index=[7, 8, 9])
+    )
+    assert list(found.index) == [7, 8, 9]
+    with pytest.raises(ValueError, match=r"no column 'x'.*It has: z"):
+        served.predict(pd.DataFrame({"z": [1]}))
+    monkeypatch.setenv("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "false")
+    with pytest.raises(saved.UntrustedPickleError, match=r"MLFLOW_ALLOW_PICKLE_DESERIALIZATION"):
+        _load_pyfunc(str(tmp_path))
+
+
+def test_other_versions_are_told(tmp_path):
+    saved.save(tmp_path, Words().eval(), description=WORDS, about={"sparkdl_runner": "9.0"})
+    file = tmp_path / saved.ABOUT_FILE
+    about = json.loads(file.read_text())
+    (tmp_path / saved.GRAPH_FILE).write_bytes(b"of another time")
+    file.write_text(json.dumps({**about, "torch": "1.0"}))
+    with pytest.raises(RuntimeError, match=r"cannot be opened.*saved with torch 1.0, and this is"):
+        opened(tmp_path)
+    file.write_text(json.dumps({**about, "format": 99}))
+    with pytest.raises(ValueError, match=r"format 99 by sparkdl_runner 9.0"):
+        opened(tmp_path)
