@@ -1,0 +1,67 @@
+"""A training whose model is logged to its MLflow run."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from sparkdl_runner.network.inputs import Inputs
+from sparkdl_runner.training.plan import Trained, TrainingPlan, columns_of, train
+
+if TYPE_CHECKING:
+    from sparkdl_runner.data import SparkDatasetConverter
+
+
+def train_and_log(
+    plan: TrainingPlan,
+    train_data: SparkDatasetConverter,
+    validation_data: SparkDatasetConverter | None = None,
+    checkpoint_url: str | None = None,
+) -> dict[str, float] | None:
+    """Trains on this rank's shard, and logs the model.
+
+    Returns:
+        On rank 0 the losses and metrics of the epoch whose weights were kept, and how many epochs
+        and steps there were.
+    """
+    if checkpoint_url is not None:
+        plan = dataclasses.replace(plan, checkpoint_dir=checkpoint_url)
+    trained = train(plan, train_data, validation_data)
+    if trained is None:
+        return None
+    _log_model(plan, trained, train_data)
+    history, kept = trained.history, -1
+    if plan.early_stopping is not None and history:
+        kept = plan.early_stopping.best_epoch(history)
+    return {**(history[kept] if history else {}), "epochs": len(history), "steps": trained.steps}
+
+
+def _log_model(plan: TrainingPlan, trained: Trained, data: SparkDatasetConverter) -> None:
+    """Logs it so that it takes the columns of the training by their names, where it can."""
+    from safetensors.torch import load
+    from torch import nn
+
+    from sparkdl_runner.tracking import log_model
+
+    network = plan.model if isinstance(plan.model, nn.Module) else plan.model()
+    network.load_state_dict(load(trained.weights))
+    reading: dict[str, Any] = {
+        "columns": columns_of(plan),
+        "transform": plan.transformation_fn,
+        **plan.reading,
+    }
+    with data.make_torch_dataloader(
+        2, num_epochs=1, shuffle=False, cur_shard=0, shard_count=1, **reading
+    ) as loader:
+        batch = next(iter(loader))
+    inputs = Inputs.of(plan.feature_cols, network)
+    positional, named = inputs(batch)
+    tensors = [*positional, *named.values()]
+    if len(tensors) > 1 or len(plan.label_cols) > 1:
+        print(
+            "sparkdl_runner: the model was not logged: log_model takes networks of one input and "
+            "one output. Its weights are in the checkpoints.",
+            flush=True,
+        )
+        return
+    log_model(network, input_example=tensors[0], columns=inputs.columns, step=trained.steps)

@@ -1,0 +1,249 @@
+"""``Trainer``: trains a network on all ranks, evaluates it, and goes on after a failure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from itertools import islice
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from sparkdl_runner.checkpoint import CheckpointManager
+from sparkdl_runner.network.inputs import FeatureCols, Inputs
+from sparkdl_runner.tracking import log_metrics
+from sparkdl_runner.training import batches
+from sparkdl_runner.training.batches import Batch, on_device, rows_of
+from sparkdl_runner.training.checks import check_arguments, made
+from sparkdl_runner.training.early_stopping import EarlyStopping
+from sparkdl_runner.training.learning_rate import LearningRate
+from sparkdl_runner.training.losses import ClassWeights, Loss, Losses, Pairs
+from sparkdl_runner.training.metrics import Metrics
+from sparkdl_runner.training.ranks import MakeOptimizer, Strategy, connect
+from sparkdl_runner.training.resuming import restore, save
+from sparkdl_runner.training.steps import take_step
+
+Hook = Callable[["Trainer"], None]
+History = list[dict[str, float]]
+
+
+class Trainer:
+    """The loop over epochs, batches and ranks. Override ``train_step`` for a loss of your own.
+
+    All ranks make one and call the same methods; outside of a run it trains alone. Ranks begin with
+    rank 0's weights. One rank takes the very steps of a plain loop with the same seed.
+
+    Args:
+        model: A module, or a function that makes one.
+        optimizer: Makes the optimizer of parameters: ``functools.partial(torch.optim.Adam,
+            lr=1e-3)``.
+        loss: Compares outputs and labels: ``torch.nn.functional.cross_entropy``; or one by label
+            column. For its mean over rows see ``Losses``.
+        feature_cols: Which columns of a batch the model takes: see ``Inputs``.
+        label_cols: Which columns are labels. A model with several has an output for each.
+        loss_weights: What the loss of each label counts.
+        class_weights: What a row counts, by its class; of several labels, by label and class.
+        sample_weight_col: The column that says what a row counts.
+        metrics: torchmetrics by name; of several labels, by label and name. They get probabilities
+            where the loss takes scores.
+        lr_scheduler: Makes the scheduler of an optimizer; it takes a step after each epoch.
+        warmup_epochs: Over so many epochs the learning rate grows from the optimizer's own to that
+            times the number of ranks, where it stays.
+        gradient_accumulation_steps: Batches of one rank to each step of the optimizer. The last
+            step of an epoch may have fewer, and takes their mean all the same.
+        gradient_clip_norm: To what norm gradients are cut.
+        precision: ``"bf16"`` computes in bfloat16 where torch's autocast does so.
+        strategy: ``"ddp"``: each rank has the whole model; ``"fsdp2"``: a part of it.
+        early_stopping: Ends the training, and takes back the best weights.
+        checkpoints: Where the training goes on from, and is saved to when it is due and at its end.
+        seed: Of the model's first weights and of what is random in it.
+        on_step: Called after each step, on every rank.
+        on_epoch: Called after each epoch, on every rank. Where a hook sets ``should_stop``, on any
+            rank, the training of all ends after this epoch.
+
+    Raises:
+        TypeError: An argument is of another kind.
+        ValueError: An argument is out of range, or names what is not there.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Callable[[], nn.Module],
+        optimizer: MakeOptimizer,
+        loss: Loss | Mapping[str, Loss],
+        *,
+        feature_cols: FeatureCols = ("features",),
+        label_cols: Sequence[str] = ("label",),
+        loss_weights: Mapping[str, float] | None = None,
+        class_weights: ClassWeights | None = None,
+        sample_weight_col: str | None = None,
+        metrics: Mapping[str, Any] | None = None,
+        lr_scheduler: Callable[[torch.optim.Optimizer], Any] | None = None,
+        warmup_epochs: float = 0,
+        gradient_accumulation_steps: int = 1,
+        gradient_clip_norm: float | None = None,
+        precision: Literal["fp32", "bf16"] = "fp32",
+        strategy: Strategy = "ddp",
+        early_stopping: EarlyStopping | None = None,
+        checkpoints: CheckpointManager | None = None,
+        seed: int = 0,
+        on_step: Hook | None = None,
+        on_epoch: Hook | None = None,
+    ) -> None:
+        check_arguments(vars())
+        self.ranks = connect(strategy)
+        torch.manual_seed(seed)
+        self.model = made(model).to(self.ranks.device)
+        self.inputs = Inputs.of(feature_cols, self.model)
+        if self.ranks.rank:
+            torch.manual_seed(seed + self.ranks.rank)  # Each rank drops out units of its own.
+        self.network, self.optimizer = self.ranks.prepare(
+            self.model, optimizer, gradient_accumulation_steps
+        )
+        self.losses = Losses(
+            loss,
+            label_cols,
+            loss_weights=loss_weights,
+            class_weights=class_weights,
+            sample_weight_col=sample_weight_col,
+        )
+        self.metrics = Metrics(metrics or {}, label_cols, self.ranks)
+        self.learning_rate = LearningRate(
+            self.optimizer, lr_scheduler, warmup_epochs=warmup_epochs, size=self.ranks.size
+        )
+        self.gradient_accumulation_steps = gradient_accumulation_steps
+        self.gradient_clip_norm = gradient_clip_norm
+        self.autocast: Callable[[], Any] = nullcontext
+        if precision == "bf16":
+            self.autocast = lambda: torch.autocast(self.ranks.device.type, torch.bfloat16)
+        self.early_stopping = early_stopping
+        self.checkpoints = checkpoints
+        self.on_step, self.on_epoch = on_step, on_epoch
+        self.should_stop = False
+        self.step = self.epoch = 0
+        """Steps that are done, and the epoch that goes on, both counted from 0."""
+        self.loss = math.nan
+        """This rank's mean loss of the last step."""
+        self.history: History = []
+        """Of each epoch, its losses and metrics; those of validation data begin with ``val_``."""
+        self._checks_labels = self.ranks.device.type == "cpu"  # A GPU would be waited for.
+        self.best_weights: dict[str, Tensor] | None = None
+        """Of the best epoch so far, with early stopping."""
+        self.loss_and_rows = [0.0, 0.0]
+        """Of this rank and epoch: the sum of the rows' losses, and the rows."""
+
+    def fit(self, train_data: Any, validation_data: Any = None, *, epochs: int) -> History:
+        """Trains until so many epochs are done, of which a checkpoint may hold some.
+
+        Args:
+            train_data: A loader of one epoch with ``tail="drop"``: dicts of tensors ``[rows, …]``
+                by column. Without checkpoints, any sized iterable of such dicts.
+            validation_data: A loader of one epoch, with ``shuffle=False`` and ``tail="pad"``.
+            epochs: Passes over ``train_data``, in all.
+
+        Returns:
+            The history.
+
+        Raises:
+            NonFiniteLossError: The loss is NaN or infinite.
+            ValueError: There is not one whole batch, or labels do not fit the model's outputs.
+        """
+        steps = math.ceil(batches.require_batches(train_data) / self.gradient_accumulation_steps)
+        is_read, is_trained = restore(self, train_data), False
+        while len(self.history) < epochs and not self.should_stop:
+            self.epoch, is_due, is_trained = len(self.history), False, True
+            self.network.train()
+            rest = iter(()) if is_read else batches.rest_of_epoch(train_data, self.epoch)
+            while window := list(islice(rest, self.gradient_accumulation_steps)):
+                rows = take_step(self, window, self.step / steps)
+                progress: dict[str, Any] = {"epoch": self.epoch + 1, "total_steps": epochs * steps}
+                log_metrics(self.step, loss=self.loss, samples=rows, **progress)
+                if self.on_step:
+                    self.on_step(self)
+                if self.checkpoints:
+                    is_due = self.checkpoints.due(self.step)
+                    # After an epoch's last step its evaluation comes first, but for SIGTERM.
+                    if is_due and (self.step % steps or self.checkpoints.preempted):
+                        save(self, train_data)
+            self._end_epoch(validation_data)
+            is_read = self._checks_labels = False
+            if is_due and len(self.history) < epochs and not self.should_stop:
+                save(self, train_data)
+        if is_trained and self.checkpoints:
+            save(self, train_data)
+        if self.best_weights is not None:
+            self.ranks.load_weights(self.model, self.best_weights)
+        return self.history
+
+    def train_step(self, batch: Batch) -> Tensor:
+        """The mean loss of a batch's rows: a tensor of one number that has a gradient."""
+        pairs = self.losses.pairs(self.forward(self.network, batch), batch)
+        if self._checks_labels:  # In the first epoch, which has nearly all rows.
+            self.losses.check_labels(pairs)
+        return self.losses.of_pairs(pairs, batch)
+
+    def eval_step(self, batch: Batch) -> tuple[Tensor, Pairs]:
+        """The mean loss of a batch's rows, and what metrics compare: by label, outputs and labels.
+
+        Override it beside ``train_step`` where that has another loss.
+        """
+        pairs = self.losses.pairs(self.forward(self.model, batch), batch)
+        return self.losses.of_pairs(pairs, batch), self.losses.probabilities(pairs)
+
+    def forward(self, network: nn.Module, batch: Batch) -> Any:
+        """The outputs of a network for a batch."""
+        positional, named = self.inputs(batch)
+        try:
+            return network(*positional, **named)
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            error.add_note(self.inputs.shown(batch))
+            raise
+
+    @torch.no_grad()
+    def evaluate(self, data: Any) -> dict[str, float]:
+        """The loss and the metrics over the rows of all ranks, of which each counts once.
+
+        Args:
+            data: A loader of one epoch, with ``shuffle=False`` and ``tail="pad"``. All ranks have
+                the same number of batches; rows that ``row_mask`` leaves out do not count.
+        """
+        self.ranks.broadcast_buffers(self.model)
+        was_training = self.network.training
+        self.network.eval()
+        loss, rows = torch.zeros((), dtype=torch.float64, device=self.ranks.device), 0
+        for batch in data:
+            count = rows_of(batch, self.losses.labels[0])
+            if not count and not self.ranks.forwards_together:
+                continue
+            with self.autocast():
+                mean, pairs = self.eval_step(on_device(batch, self.ranks.device))
+            if count:
+                loss, rows = loss + mean.double() * count, rows + count
+                self.metrics.update(pairs)
+        self.network.train(was_training)
+        total, all_rows = self.ranks.sum(torch.stack([loss, loss.new_tensor(rows)])).tolist()
+        return {"loss": total / all_rows if all_rows else math.nan, **self.metrics.compute()}
+
+    def weights(self) -> dict[str, Tensor]:
+        """The model's whole state in host memory; of a sharded model, on rank 0 alone."""
+        return self.ranks.weights(self.model)
+
+    def _end_epoch(self, validation_data: Any) -> None:
+        loss, rows = self.ranks.sum(torch.tensor(self.loss_and_rows, dtype=torch.float64)).tolist()
+        self.loss_and_rows = [0.0, 0.0]
+        metrics = {"loss": loss / rows if rows else math.nan}
+        if validation_data is not None:
+            metrics |= {f"val_{name}": one for name, one in self.evaluate(validation_data).items()}
+        self.history.append(metrics)
+        logged = {("epoch_loss" if name == "loss" else name): one for name, one in metrics.items()}
+        log_metrics(self.step, logged)
+        self.learning_rate.end_epoch(metrics)
+        if self.early_stopping is not None:
+            if self.early_stopping.best_epoch(self.history) == self.epoch:
+                self.best_weights = self.weights()
+            self.should_stop |= self.early_stopping.is_over(self.history)
+        if self.on_epoch:
+            self.on_epoch(self)
+        self.should_stop = bool(self.ranks.sum(torch.tensor([float(self.should_stop)])))

@@ -1,0 +1,124 @@
+"""What a training is made of is checked before anything starts."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torchmetrics import MeanSquaredError
+
+from sparkdl_runner.training.checks import check_arguments, made
+from sparkdl_runner.training.early_stopping import EarlyStopping
+from sparkdl_runner.training.learning_rate import LearningRate
+from sparkdl_runner.training.plan import TrainingPlan
+
+GOOD = {
+    "model": nn.Linear(1, 1),
+    "optimizer": torch.optim.Adam,
+    "loss": nn.functional.mse_loss,
+    "feature_cols": ["x"],
+    "label_cols": ["y"],
+}
+ADAM = torch.optim.Adam(nn.Linear(1, 1).parameters())
+
+
+def test_a_plan_is_checked_by_its_fields():
+    check_arguments(vars(TrainingPlan(**GOOD, metrics={"mse": MeanSquaredError()})))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"model": 3}, "model is 3; expected a torch.nn.Module, or a function that makes one"),
+        ({"optimizer": ADAM}, "optimizer is of type Adam; .*partial.*each rank makes its own"),
+        ({"optimizer": "adam"}, "optimizer is 'adam'; expected a function"),
+        ({"lr_scheduler": torch.optim.lr_scheduler.StepLR(ADAM, 1)}, "lr_scheduler is of type"),
+        ({"loss": nn.MSELoss}, r"loss is the class MSELoss; expected MSELoss\(\)"),
+        ({"loss": "mse"}, "loss is 'mse'; expected a function of an output and a label"),
+        ({"label_cols": "y"}, "label_cols is 'y'; expected a list of columns"),
+        ({"metrics": {"mse": len}}, r"metrics\['mse'\] is .*; expected a metric of torchmetrics"),
+        ({"metrics": {"mse": MeanSquaredError}}, "is the class MeanSquaredError"),
+        ({"early_stopping": 3}, "early_stopping is 3; expected EarlyStopping"),
+        ({"gradient_accumulation_steps": 1.5}, "gradient_accumulation_steps is 1.5"),
+    ],
+)
+def test_other_kinds_are_refused(wrong, message):
+    with pytest.raises(TypeError, match=message):
+        check_arguments(vars(TrainingPlan(**{**GOOD, **wrong})))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"loss": {"z": nn.MSELoss()}}, "loss names 'z', and the label columns are y"),
+        ({"loss": {}}, "loss has none for the label column 'y'"),
+        ({"loss_weights": {"z": 1.0}}, "loss_weights names 'z'"),
+        ({"class_weights": {"z": {0: 1.0}}}, "class_weights names 'z'"),
+        ({"metrics": {"z": {"mse": MeanSquaredError()}}}, "metrics names 'z'"),
+        ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps is 0; expected 1"),
+        ({"gradient_clip_norm": 0}, "gradient_clip_norm is 0; expected more than 0"),
+        ({"warmup_epochs": -1}, "warmup_epochs is -1; expected 0 or more"),
+        ({"precision": "fp16"}, "precision is 'fp16'; expected 'fp32' or 'bf16'"),
+        ({"strategy": "fsdp"}, "strategy is 'fsdp'; expected 'ddp' or 'fsdp2'"),
+    ],
+)
+def test_values_out_of_range_are_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        check_arguments(vars(TrainingPlan(**{**GOOD, **wrong})))
+
+
+def test_metrics_of_several_labels_are_named_by_label():
+    plan = TrainingPlan(**{**GOOD, "label_cols": ["y", "z"]}, metrics={"mse": MeanSquaredError()})
+    with pytest.raises(ValueError, match="metrics names 'mse', and there are 2 label columns"):
+        check_arguments(vars(plan))
+
+
+def test_a_function_must_make_a_module():
+    with pytest.raises(TypeError, match=r"model\(\) returned 3; expected a torch.nn.Module"):
+        made(lambda: 3)
+
+
+def test_early_stopping_follows_from_the_history():
+    values = [3.0, 2.0, 1.95, float("nan"), 1.92]
+    history = [{"val_loss": value} for value in values]
+    stopping = EarlyStopping(patience=3, min_delta=0.1)
+    assert [stopping.best_epoch(history[:end]) for end in range(6)] == [-1, 0, 1, 1, 1, 1]
+    assert [stopping.is_over(history[:end]) for end in range(1, 6)] == [False] * 4 + [True]
+    largest = EarlyStopping(mode="max")
+    assert largest.best_epoch(history) == 0
+    assert EarlyStopping(metric="val_loss").best_epoch([{"val_loss": float("nan")}]) == -1
+
+
+def test_early_stopping_names_the_metrics_that_there_are():
+    with pytest.raises(ValueError, match="watches 'val_loss', and each epoch has loss"):
+        EarlyStopping().best_epoch([{"loss": 1.0}])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"mode": "low"}, "mode is 'low'"),
+        ({"patience": 0}, "patience"),
+        ({"min_delta": -1}, "min_"),
+    ],
+)
+def test_early_stopping_refuses_values_out_of_range(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        EarlyStopping(**wrong)
+
+
+def test_warm_up_grows_to_the_number_of_ranks_and_leaves_the_scheduler_alone():
+    optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.5)
+    rate = LearningRate(
+        optimizer, partial(torch.optim.lr_scheduler.StepLR, step_size=1), warmup_epochs=2, size=5
+    )
+    assert [rate.factor(done) for done in (0, 0.5, 1, 2, 9)] == [1, 2, 3, 5, 5]
+    with rate.of_step(2):
+        assert optimizer.param_groups[0]["lr"] == 2.5
+    optimizer.step()
+    rate.end_epoch({"loss": 1.0})
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05)
+    alone = LearningRate(optimizer, None, warmup_epochs=0, size=5)
+    assert alone.factor(3) == 1
