@@ -1,0 +1,279 @@
+"""``TorchEstimator``: fits a torch model to a DataFrame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark import keyword_only
+from pyspark.ml import Estimator
+from pyspark.ml.base import _FitMultipleIterator
+from pyspark.ml.param import Param
+from pyspark.ml.util import MLReadable, MLWritable
+from pyspark.sql import functions as F
+
+from sparkdl_runner.config import RunConfig
+from sparkdl_runner.data.convert.plan import quoted
+from sparkdl_runner.driver.spark import checks as launch_checks
+from sparkdl_runner.driver.spark.context import require_spark_context
+from sparkdl_runner.estimator.described import parameters
+from sparkdl_runner.estimator.fitting import checks
+from sparkdl_runner.estimator.fitting.columns import check_types, is_list, require_columns
+from sparkdl_runner.estimator.fitting.conversions import Conversions, Selection, columns_as_trained
+from sparkdl_runner.estimator.fitting.first_batch import check_first_batch, network_of
+from sparkdl_runner.estimator.fitting.fit_identity import checkpoint_folder
+from sparkdl_runner.estimator.fitting.tasks import tasks_of
+from sparkdl_runner.estimator.model import TorchModel
+from sparkdl_runner.estimator.params import TorchEstimatorParams
+from sparkdl_runner.estimator.prediction.logged_model import log_fitted
+from sparkdl_runner.estimator.saved_estimator import EstimatorReader, EstimatorWriter
+from sparkdl_runner.network.inputs import Inputs
+from sparkdl_runner.runner import DistributedRunner
+from sparkdl_runner.training.plan import TrainingPlan, columns_of, train_with_parameters
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# Params that are fields of a TrainingPlan by the same name.
+_OF_PLAN = [name for name in TrainingPlan.__dataclass_fields__ if name != "reading"]
+_READING = ("nulls", "fill_value", "pad", "images")
+# The runner logs the others itself, such as batch_size_per_rank.
+_LOGGED = sorted({*_OF_PLAN, *_READING, "task", "validation"} - {"batch_size_per_rank"})
+
+
+class TorchEstimator(
+    Estimator[TorchModel], TorchEstimatorParams, MLWritable, MLReadable["TorchEstimator"]
+):
+    """Fits a ``torch.nn.Module`` to a DataFrame, on all ranks of a run.
+
+    Every argument is a Param of Spark ML, with ``set…`` and ``get…`` methods as Spark's own
+    estimators have (``setBatchSizePerRank``), so that grids can go over it; ``explainParams()``
+    prints what each means. None leaves a Param at its default.
+    """
+
+    @keyword_only
+    def __init__(
+        self,
+        *,
+        model: Any = None,
+        optimizer: Any = None,
+        loss: Any = None,
+        feature_cols: Sequence[str] | Mapping[str, Any] | None = None,
+        label_cols: Sequence[str] | None = None,
+        num_proc: int | None = None,
+        backend: str | None = None,
+        metrics: Any = None,
+        task: str | Mapping[str, str] | None = None,
+        sample_weight_col: str | None = None,
+        class_weights: Any = None,
+        loss_weights: Any = None,
+        validation: float | str | None = None,
+        batch_size_per_rank: int | None = None,
+        epochs: int | None = None,
+        lr_scheduler: Any = None,
+        warmup_epochs: float | None = None,
+        gradient_accumulation_steps: int | None = None,
+        gradient_clip_norm: float | None = None,
+        precision: str | None = None,
+        strategy: str | None = None,
+        early_stopping: Any = None,
+        checkpoint_dir: str | None = None,
+        seed: int | None = None,
+        transformation_fn: Any = None,
+        train_step: Any = None,
+        training_fn: Any = None,
+        callbacks: Sequence[Any] | None = None,
+        nulls: Any = None,
+        fill_value: float | None = None,
+        pad: Any = None,
+        images: Any = None,
+        config: Any = None,
+        predictionCol: str | None = None,  # noqa: N803
+        probabilityCol: str | None = None,  # noqa: N803
+        rawPredictionCol: str | None = None,  # noqa: N803
+    ) -> None:
+        super().__init__()
+        self._setDefault(**self.DEFAULTS)
+        self.setParams(**self._input_kwargs)  # type: ignore[attr-defined]
+
+    def setParams(self, **params: Any) -> TorchEstimator:  # noqa: N802
+        """Sets Params by name."""
+        for name in params:
+            self.getParam(name)
+        return self._set(**params)
+
+    def write(self) -> EstimatorWriter:
+        """What saves the estimator; ``save(path)`` does so at once.
+
+        Functions and classes are saved by name. What has none that can be imported is pickled,
+        with a warning.
+        """
+        return EstimatorWriter(self)
+
+    @classmethod
+    def read(cls) -> EstimatorReader:
+        """What loads an estimator; pickles only where SPARKDL_RUNNER_TRUST_PICKLE is 1."""
+        return EstimatorReader(cls)
+
+    @classmethod
+    def load(cls, path: str, *, trust_pickle: bool = False) -> TorchEstimator:
+        """Loads what ``save`` wrote.
+
+        Args:
+            path: Its folder.
+            trust_pickle: Whether Params that were pickled may be opened, which can run any code.
+
+        Raises:
+            ValueError: See ``EstimatorReader.load``.
+        """
+        return EstimatorReader(cls, trust_pickle=trust_pickle).load(path)
+
+    def fitMultiple(  # noqa: N802
+        self,
+        dataset: DataFrame,
+        paramMaps: Sequence[Mapping[Param[Any], Any]],  # noqa: N803
+    ) -> Iterator[tuple[int, TorchModel]]:
+        """Fits once for each map of Params, in threads if the caller's ask at once.
+
+        Those that read the same columns share one conversion. The fitted models are not logged to
+        the fits' MLflow runs, since most of them are tried only: ``log_torch_model`` logs one.
+        """
+        estimators = [self.copy(dict(one)) for one in paramMaps]
+        conversions = Conversions(dataset, len(estimators))
+        return _FitMultipleIterator(
+            lambda index: estimators[index]._fit_on(dataset, conversions), len(estimators)
+        )
+
+    def _fit(self, dataset: DataFrame) -> TorchModel:
+        model = self._fit_on(dataset, Conversions(dataset))
+        if model.run_id is not None:
+            log_fitted(model, self._value("config") or RunConfig())
+        return model
+
+    def _fit_on(self, dataset: DataFrame, conversions: Conversions) -> TorchModel:
+        with conversions:
+            plan = self._plan()
+            validation = self._value("validation")
+            checks.check_settings(
+                plan,
+                backend=self.getOrDefault("backend"),
+                task=self._value("task"),
+                has_validation=validation is not None,
+            )
+            tasks = self._tasks(dataset, plan)
+            runner = self._runner()
+            share = isinstance(validation, float)
+            data = conversions.get(
+                Selection(
+                    columns=tuple(columns_of(plan)),
+                    classes=tuple(name for name, task in tasks.items() if task == "multiclass"),
+                    validation=validation,
+                    seed=plan.seed if share else 0,
+                )
+            )
+            num_proc = runner.num_proc
+            checks.check_rows(data, plan, num_proc)
+            network = network_of(plan.model)
+            check_first_batch(plan, network, data, tasks)
+            inputs = Inputs.of(plan.feature_cols, network)
+            columns = columns_as_trained(dataset.schema, inputs.columns, plan.reading, data.train)
+            if plan.checkpoint_dir is not None:
+                plan = replace(plan, checkpoint_dir=checkpoint_folder(plan, data, num_proc))
+            trained: Any = runner.run(
+                train_with_parameters,
+                plan=plan,
+                train_data=data.train,
+                validation_data=data.validation,
+                parameters=parameters({name: self._value(name) for name in _LOGGED}),
+            )
+        from safetensors.torch import load
+        from torch.nn import Module
+
+        network.load_state_dict(load(trained.weights))
+        model = TorchModel(
+            network,
+            inputs,
+            tasks,
+            columns=columns,
+            reading=plan.reading,
+            factory=None if isinstance(plan.model, Module) else plan.model,
+            history=trained.history,
+            run_id=runner.mlflow_run_id,
+        )
+        return self._copyValues(model)
+
+    def _runner(self) -> DistributedRunner:
+        """What starts the ranks; refuses a session that cannot, before anything is converted."""
+        runner = DistributedRunner(
+            num_proc=self.getOrDefault("num_proc"),
+            backend=self.getOrDefault("backend"),
+            config=self._value("config"),
+        )
+        if runner.num_proc >= 0:
+            launch_checks.check(require_spark_context(), runner.backend, runner.config)
+        return runner
+
+    def _plan(self) -> TrainingPlan:
+        missing = [name for name in self.REQUIRED if not self.isDefined(name)]
+        if missing:
+            raise ValueError(
+                f"{' and '.join(missing)} not set: a fit needs {', '.join(self.REQUIRED)}."
+            )
+        chosen = {name: self._value(name) for name in _OF_PLAN}
+        labels = chosen["label_cols"]
+        for name in ("loss", "loss_weights"):
+            if isinstance(chosen[name], list):
+                chosen[name] = checks.by_label(name, chosen[name], labels)
+        if isinstance(chosen["class_weights"], list):
+            chosen["class_weights"] = dict(enumerate(chosen["class_weights"]))
+        reading = {name: self._value(name) for name in _READING}
+        return TrainingPlan(
+            **{name: value for name, value in chosen.items() if value is not None},
+            reading={name: value for name, value in reading.items() if value is not None},
+        )
+
+    def _tasks(self, dataset: DataFrame, plan: TrainingPlan) -> dict[str, Any]:
+        """Checks the DataFrame's columns. Returns what the labels are."""
+        features = columns_of(plan)
+        validation = self._value("validation")
+        weight = plan.sample_weight_col
+        require_columns(
+            dataset,
+            {
+                "label_cols": plan.label_cols,
+                "sample_weight_col": [weight] if weight else [],
+                "validation": [validation] if isinstance(validation, str) else [],
+                "feature_cols": features,
+            },
+        )
+        lists = [name for name in plan.label_cols if is_list(dataset.schema[name].dataType)]
+        tasks = tasks_of(plan.label_cols, plan.loss, self._value("task"), lists)
+        check_types(
+            dataset.select(*(F.col(quoted(one)) for one in features)),
+            tasks,
+            weight,
+            plan.reading.get("images", {}),
+        )
+        return tasks
+
+
+def _add_accessors(name: str) -> None:
+    """Gives ``batch_size_per_rank`` a ``setBatchSizePerRank`` and a ``getBatchSizePerRank``."""
+    camel = "".join(part[:1].upper() + part[1:] for part in name.split("_"))
+
+    def setter(self: TorchEstimator, value: Any) -> TorchEstimator:
+        return self._set(**{name: value})
+
+    def getter(self: TorchEstimator) -> Any:
+        return self.getOrDefault(name)
+
+    for prefix, method, doc in (("set", setter, "Sets"), ("get", getter, "Returns")):
+        method.__name__, method.__doc__ = prefix + camel, f"{doc} the Param ``{name}``."
+        method.__qualname__ = f"{TorchEstimator.__name__}.{method.__name__}"
+        setattr(TorchEstimator, method.__name__, method)
+
+
+for _name, _param in vars(TorchEstimatorParams).items():
+    if isinstance(_param, Param):
+        _add_accessors(_name)

@@ -1,0 +1,160 @@
+"""What the driver checks of a fit before it takes slots: settings, rows and labels."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from sparkdl_runner.estimator.fitting.footers import extremes
+from sparkdl_runner.estimator.fitting.tasks import ignored_class
+from sparkdl_runner.training.plan import TrainingPlan, columns_of, train
+from sparkdl_runner.wire import function
+
+if TYPE_CHECKING:
+    from sparkdl_runner.estimator.fitting.conversions import FitData
+
+
+def by_label(name: str, values: Sequence[Any], labels: Sequence[str]) -> dict[str, Any]:
+    """A list of one value for each label, by label."""
+    if len(values) != len(labels):
+        raise ValueError(
+            f"{name} is a list of {len(values)}, and label_cols has {len(labels)} "
+            f"({', '.join(labels)}): give one for each."
+        )
+    return dict(zip(labels, values, strict=True))
+
+
+def check_settings(plan: TrainingPlan, *, backend: str, task: Any, has_validation: bool) -> None:
+    """Checks what follows from the settings alone.
+
+    Raises:
+        ValueError: Two do not fit together.
+        NotPicklableError: One cannot be sent to the ranks.
+    """
+    labels = plan.label_cols
+    both = set(labels) & set(_features(plan))
+    if both:
+        raise ValueError(
+            f"{min(both)!r} is in feature_cols and in label_cols: a model that is given what it "
+            "is to predict learns nothing."
+        )
+    for name, value in (("loss", plan.loss), ("task", task), ("loss_weights", plan.loss_weights)):
+        if isinstance(value, Mapping):
+            _check_labels(name, value, labels, each=name != "loss_weights")
+    if plan.strategy == "fsdp2" and backend == "horovod":
+        raise ValueError("strategy='fsdp2' needs backend='torch', and backend is 'horovod'.")
+    metrics = metric_names(plan.metrics or {}, labels)
+    if metrics and not has_validation:
+        raise ValueError(
+            "metrics are of validation data, and there are none: give validation=0.2, or the "
+            "name of a column."
+        )
+    _check_early_stopping(plan, metrics, has_validation)
+    # The model is left out: it is large, and if it cannot be sent, run() says so.
+    function.pack(train, vars(replace(plan, model=None)))
+
+
+def metric_names(metrics: Mapping[str, Any], labels: Sequence[str]) -> list[str]:
+    """The names that metrics have in a history, without ``val_``."""
+    found = []
+    for name, one in metrics.items():
+        if not isinstance(one, Mapping):
+            if len(labels) > 1:
+                raise ValueError(
+                    f"metrics names {name!r} for all of {', '.join(labels)}: with several labels "
+                    f"give them by label, such as {{{labels[0]!r}: {{{name!r}: …}}}}."
+                )
+            found.append(name)
+            continue
+        _check_labels("metrics", {name: one}, labels, each=False)
+        found += [f"{name}_{inner}" for inner in one]
+    return found
+
+
+def check_rows(data: FitData, plan: TrainingPlan, num_proc: int) -> None:
+    """Checks what a conversion's manifest tells of its rows.
+
+    Raises:
+        ValueError: There are nulls that nobody has said what to do about, or too few rows.
+    """
+    for converter in (data.train, data.validation):
+        manifest = None if converter is None else converter.open()[0]
+        for column in () if manifest is None else manifest.columns:
+            how = plan.reading.get("nulls", "error")
+            how = how.get(column.name, "error") if isinstance(how, Mapping) else how
+            if column.null_count and how == "error":
+                raise ValueError(
+                    f"The column {column.name!r} has {column.null_count:,} nulls, and a tensor has "
+                    f"none: drop or fill them in the DataFrame, or say nulls={{{column.name!r}: "
+                    "'fill'}, 'nan' or 'mask'."
+                )
+    rows, batch = len(data.train), abs(num_proc) * plan.batch_size_per_rank
+    if rows < batch and plan.training_fn is None:
+        ranks, size = abs(num_proc), plan.batch_size_per_rank
+        raise ValueError(
+            f"There are {rows} rows to train with, and a step takes {batch} ({ranks} ranks, "
+            f"batch_size_per_rank={size}), so there would be no step: take "
+            f"batch_size_per_rank={max(1, rows // max(1, ranks))} or less."
+        )
+
+
+def check_labels(data: FitData, labels: Mapping[str, tuple[str, int]], losses: Any) -> None:
+    """Checks that labels are those of classes, by the statistics in the files' footers.
+
+    Args:
+        data: The data sets.
+        labels: By label column, its task and the number of classes that the model has for it.
+        losses: The loss of all labels, or of each.
+
+    Raises:
+        ValueError: One is out of range.
+    """
+    for converter in (data.train, data.validation):
+        if converter is None or not labels:
+            continue
+        for name, (low, high) in extremes(converter, list(labels)).items():
+            task, classes = labels[name]
+            loss = losses.get(name) if isinstance(losses, Mapping) else losses
+            allowed = low >= 0 or (task == "multiclass" and low == ignored_class(loss))
+            if allowed and high < classes:
+                continue
+            has = f"{classes} outputs, which are the classes 0 to {classes - 1}"
+            if task == "binary":
+                has = "one output, whose label is 0 or 1"
+            elif classes == 1:
+                has = "one output"
+            raise ValueError(
+                f"The label column {name!r} holds values from {low:g} to {high:g}, and the model "
+                f"has {has}: give the model as many outputs as there are classes, and number "
+                "these from 0."
+            )
+
+
+def _features(plan: TrainingPlan) -> list[str]:
+    return columns_of(replace(plan, label_cols=(), sample_weight_col=None))
+
+
+def _check_labels(name: str, given: Collection[str], labels: Sequence[str], *, each: bool) -> None:
+    unknown = [one for one in given if one not in labels]
+    missing = [one for one in labels if one not in given] if each else []
+    if unknown or missing:
+        what = f"names {unknown[0]!r}" if unknown else f"has nothing for {missing[0]!r}"
+        raise ValueError(f"{name} {what}, and label_cols are {', '.join(labels)}.")
+
+
+def _check_early_stopping(plan: TrainingPlan, metrics: Sequence[str], has_validation: bool) -> None:
+    if plan.early_stopping is None or plan.training_fn is not None:
+        return
+    watched = plan.early_stopping.metric
+    there = ["loss"]
+    if has_validation:
+        there += [f"val_{name}" for name in ("loss", *metrics)]
+    if watched in there:
+        return
+    hint = ""
+    if watched.startswith("val_") and not has_validation:
+        hint = " Give validation=0.2, or the name of a column."
+    raise ValueError(
+        f"early_stopping watches {watched!r}, and an epoch has {', '.join(there)}.{hint}"
+    )

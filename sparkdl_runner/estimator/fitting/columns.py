@@ -1,0 +1,164 @@
+"""The columns of a DataFrame that a training reads, checked and cast before they are converted."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+from pyspark.sql import types as t
+
+from sparkdl_runner.data.convert.plan import is_image, is_vector, quoted
+from sparkdl_runner.network.outputs import Task
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_REFUSAL = "sparkdl_runner refuses this: "
+"""Stands before what Spark says of a value that it meets while it converts."""
+
+
+def require_columns(df: DataFrame, params: Mapping[str, Sequence[str]]) -> None:
+    """Raises a ValueError where a Param names a column that the DataFrame has not.
+
+    Args:
+        df: The DataFrame.
+        params: Column names by the Param that names them.
+    """
+    there = df.columns
+    for param, names in params.items():
+        for name in names:
+            if name in there:
+                if there.count(name) > 1:
+                    raise ValueError(
+                        f"{param} names {name!r}, and the DataFrame has {there.count(name)} "
+                        "columns of that name: rename all but one."
+                    )
+                continue
+            parts = name.split(".")
+            if len(parts) > 1 and parts[0] in there:
+                raise ValueError(
+                    f"{param} names {name!r}, a field of the column {parts[0]!r}: make it a column "
+                    f"of its own, by df.withColumn({'_'.join(parts)!r}, F.col({name!r}))."
+                )
+            near = difflib.get_close_matches(name, there, n=1, cutoff=0.5)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ValueError(
+                f"{param} names {name!r}, and the DataFrame has no such column.{hint} It has: "
+                f"{', '.join(there)}."
+            )
+
+
+def is_list(data_type: t.DataType) -> bool:
+    """Whether a row of it holds several values."""
+    return isinstance(data_type, t.ArrayType) or is_vector(data_type)
+
+
+def check_types(
+    df: DataFrame, labels: Mapping[str, Task], weight: str | None, images: Collection[str]
+) -> None:
+    """Raises a TypeError where a column cannot become a tensor of numbers.
+
+    Args:
+        df: Has only the columns that are read.
+        labels: Tasks by label column.
+        weight: The column of the rows' weights.
+        images: Columns of encoded images.
+    """
+    for field in df.schema.fields:
+        name, found = field.name, field.dataType.simpleString()
+        inner = field.dataType
+        while isinstance(inner, t.ArrayType):
+            inner = inner.elementType
+        if isinstance(inner, t.StringType):
+            raise TypeError(
+                f"The column {name!r} is {found}, and a model takes numbers: make numbers of its "
+                "values, by pyspark.ml.feature.StringIndexer in a Pipeline, say."
+            )
+        if isinstance(inner, t.BinaryType) and name not in images:
+            raise TypeError(
+                f"The column {name!r} is {found}: where it holds encoded images, say to what size "
+                f"they are to be brought, by images={{{name!r}: (height, width)}}."
+            )
+        is_number = isinstance(inner, (t.NumericType, t.BooleanType))
+        if not (is_number or is_vector(inner) or is_image(inner) or name in images):
+            raise TypeError(
+                f"The column {name!r} is {found}; a model takes numbers, arrays of numbers, "
+                "vectors and images. Cast it, or leave it out."
+            )
+        if name == weight and not isinstance(field.dataType, t.NumericType):
+            raise TypeError(
+                f"sample_weight_col names {name!r}, which is {found}; a weight is one number."
+            )
+        if labels.get(name) == "binary" and is_list(field.dataType):
+            raise TypeError(
+                f"The label column {name!r} is {found}, and the task is binary: a label is one "
+                "number, 0 or 1. For several labels a row at once say task='multilabel'."
+            )
+
+
+def whole_labels(df: DataFrame, labels: Collection[str]) -> DataFrame:
+    """Casts labels to whole numbers, as those of classes are.
+
+    Spark checks each value while it converts, so that this takes no job of its own.
+    """
+    for name in labels:
+        kind = df.schema[name].dataType
+        if isinstance(kind, (t.IntegralType, t.BooleanType)) or is_list(kind):
+            continue
+        label = F.col(quoted(name))
+        whole = F.when(label.isNull() | (label == label.cast("int")), label.cast("int"))
+        refusal = _refusal(
+            f"The label column {name!r} holds ",
+            label,
+            ", and labels of classes are whole numbers from 0: make them by "
+            "pyspark.ml.feature.StringIndexer, or say task='regression'.",
+        )
+        df = df.withColumn(name, whole.otherwise(refusal))
+    return df
+
+
+def _refusal(before: str, value: Column, after: str) -> Column:
+    text = F.concat(F.lit(_REFUSAL + before), value.cast("string"), F.lit(after))
+    return F.raise_error(text)
+
+
+def refusal_in(error: BaseException) -> str | None:
+    """The sentence about the value for which Spark ended a conversion, or None."""
+    found = re.search(
+        f"{_REFUSAL}(.*?\\.)(?=\\s|$|[^\\w])", f"{error}\n{error.__cause__}", re.DOTALL
+    )
+    return None if found is None else found[1]
+
+
+def split_condition(df: DataFrame, validation: float | str, seed: int) -> Column:
+    """A condition, never null, that is true for the rows to validate with.
+
+    Args:
+        df: The DataFrame.
+        validation: A share of the rows, or the name of a column of booleans, or of 0 and 1.
+        seed: Of the random choice of rows, where ``validation`` is a share.
+
+    Raises:
+        TypeError: The column is neither.
+    """
+    if not isinstance(validation, str):
+        return F.rand(seed) < validation
+    kind = df.schema[validation].dataType
+    column = F.col(quoted(validation))
+    if isinstance(kind, t.BooleanType):
+        return F.coalesce(column, F.lit(False))
+    if isinstance(kind, t.NumericType):
+        known = F.when(column == 1, True).when(column.isNull() | (column == 0), False)
+        refusal = _refusal(
+            f"The validation column {validation!r} holds ",
+            column,
+            ", and it says 1 for the rows to validate with and 0 for all others.",
+        )
+        return known.otherwise(refusal.cast("boolean"))
+    raise TypeError(
+        f"validation names {validation!r}, which is {kind.simpleString()}; it must be boolean, or "
+        "1 for the rows to validate with and 0 for all others."
+    )

@@ -1,0 +1,185 @@
+"""Conversions of one DataFrame, shared by all fits that read the same of it."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+
+from sparkdl_runner.data import make_spark_converter
+from sparkdl_runner.data.convert.plan import quoted
+from sparkdl_runner.data.errors import ConversionError
+from sparkdl_runner.data.split import make_split_converters
+from sparkdl_runner.estimator.fitting.columns import refusal_in, split_condition, whole_labels
+from sparkdl_runner.estimator.prediction.frame import network_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+    from sparkdl_runner.data import SparkDatasetConverter
+    from sparkdl_runner.network.columns import Column
+
+_SPLIT = "sparkdl_runner_validates"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """What a fit reads of a DataFrame: equal for two fits that can share a conversion."""
+
+    columns: tuple[str, ...]
+    classes: tuple[str, ...] = ()
+    """Those of the columns that are labels of classes."""
+    validation: float | str | None = None
+    seed: int = 0
+    """Of the random choice of rows; 0 if ``validation`` is no share."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitData:
+    """The data sets of a fit."""
+
+    train: SparkDatasetConverter
+    validation: SparkDatasetConverter | None = None
+
+    def delete(self) -> None:
+        """Deletes the files."""
+        for one in (self.train, self.validation):
+            if one is not None:
+                one.delete()
+
+
+def convert(df: DataFrame, selection: Selection) -> FitData:
+    """Converts what a fit reads, by one Spark job.
+
+    Raises:
+        ValueError: There are no rows, or none to validate with, or a label is no class.
+        Exception: What ``make_spark_converter`` raises.
+    """
+    validation = selection.validation
+    chosen = [F.col(quoted(name)) for name in selection.columns]
+    if validation is not None:
+        chosen.append(split_condition(df, validation, selection.seed).alias(_SPLIT))
+    df = whole_labels(df.select(*chosen), selection.classes)
+    try:
+        if validation is None:
+            return FitData(train=_with_rows(make_spark_converter(df, allow_nulls=True)))
+        train, validating = make_split_converters(df, _SPLIT, allow_nulls=True)
+    except ConversionError as error:
+        refusal = refusal_in(error)
+        if refusal is None:
+            raise
+        raise ValueError(refusal) from None
+    if train is not None and validating is not None:
+        return FitData(train=train, validation=validating)
+    whole = train or validating
+    rows = 0 if whole is None else len(whole)
+    if whole is not None:
+        whole.delete()
+    if not rows:
+        raise ValueError(_NO_ROWS)
+    missing = "train" if train is None else "validate"
+    raise ValueError(
+        f"validation={validation!r} leaves none of the DataFrame's {rows} rows to {missing} with: "
+        + ("look at that column." if isinstance(validation, str) else "take another share.")
+    )
+
+
+_NO_ROWS = "The DataFrame has no rows, and a fit needs some: look at what filters it."
+
+
+def _with_rows(converter: SparkDatasetConverter) -> SparkDatasetConverter:
+    if not len(converter):
+        converter.delete()
+        raise ValueError(_NO_ROWS)
+    return converter
+
+
+def columns_as_trained(
+    schema: StructType,
+    names: Sequence[str],
+    reading: Mapping[str, Any],
+    converter: SparkDatasetConverter,
+) -> tuple[Column, ...]:
+    """What a DataFrame's columns are to a network that was trained with their conversion.
+
+    Raises:
+        ValueError: See ``network_columns``.
+    """
+    manifest = converter.open()[0]
+    lengths = {name: manifest.column(name).list_lengths for name in names}
+    found = []
+    for column in network_columns(schema, names, reading, lengths):
+        inner = manifest.schema.field(column.name).type
+        while hasattr(inner, "value_type"):
+            inner = inner.value_type
+        # The conversion makes float32 of Spark's doubles.
+        is_float32 = column.dtype == "float64" and str(inner) == "float"
+        found.append(replace(column, dtype="float32") if is_float32 else column)
+    return tuple(found)
+
+
+class Conversions:
+    """Converts each selection of a DataFrame once for a known number of fits.
+
+    Each fit runs in a ``with`` block of this object, also in threads. The files are deleted when
+    the last fit is over, and when one has failed as soon as no other runs; or when this object is
+    no longer referred to.
+
+    Args:
+        df: The DataFrame.
+        fits: How many fits there will be.
+    """
+
+    def __init__(self, df: DataFrame, fits: int = 1) -> None:
+        self._df = df
+        self._lock = threading.Lock()
+        self._to_come, self._running, self._failed = fits, 0, False
+        self._made: dict[Selection, Future[FitData]] = {}
+        weakref.finalize(self, _delete_all, self._made)
+
+    def __enter__(self) -> Conversions:
+        with self._lock:
+            self._to_come -= 1
+            self._running += 1
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        with self._lock:
+            self._running -= 1
+            self._failed |= kind is not None
+            if self._running or (self._to_come > 0 and not self._failed):
+                return
+            done = dict(self._made)
+            self._made.clear()
+        _delete_all(done)
+
+    def get(self, selection: Selection) -> FitData:
+        """The data sets of a selection; waits for another thread that converts it.
+
+        Raises:
+            Exception: What ``convert`` raises.
+        """
+        with self._lock:
+            is_new = selection not in self._made
+            future = self._made.setdefault(selection, Future())
+        if is_new:
+            try:
+                future.set_result(convert(self._df, selection))
+            except BaseException as error:
+                with self._lock:
+                    self._made.pop(selection, None)
+                future.set_exception(error)
+                raise
+        return future.result()
+
+
+def _delete_all(made: Mapping[Selection, Future[FitData]]) -> None:
+    for future in made.values():
+        if future.done() and future.exception() is None:
+            future.result().delete()

@@ -1,0 +1,85 @@
+"""What makes a fit the one that was cut off: its settings and its data, and not its luck."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import types
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sparkdl_runner.estimator.fitting.conversions import FitData
+    from sparkdl_runner.training.plan import TrainingPlan
+
+_OF_NO_MATTER = ("epochs", "checkpoint_dir", "callbacks", "early_stopping", "batch_size_per_rank")
+"""A fit may go on with more epochs, and on other ranks if their global batch is the same."""
+
+
+def checkpoint_folder(plan: TrainingPlan, data: FitData, num_proc: int) -> str:
+    """The folder in ``checkpoint_dir`` for the checkpoints of this fit alone.
+
+    It is the same for another process with the same settings and the same rows in the same order,
+    and another one for any other fit, such as the other ones of a CrossValidator. A function counts
+    by its code, a module by its layers and shapes, and not by its weights.
+    """
+    settings = {
+        field.name: _told(getattr(plan, field.name))
+        for field in dataclasses.fields(plan)
+        if field.name not in _OF_NO_MATTER
+    }
+    settings["global batch"] = abs(num_proc) * plan.batch_size_per_rank
+    rows = [
+        None if one is None else one.open()[0].fingerprint for one in (data.train, data.validation)
+    ]
+    text = json.dumps([settings, rows], sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return f"{(plan.checkpoint_dir or '').rstrip('/')}/fit-{digest}"
+
+
+def _told(value: Any) -> Any:
+    """Plain JSON that is the same in another process."""
+    if isinstance(value, (type(None), bool, int, float, str)):
+        return value
+    if isinstance(value, bytes):
+        return hashlib.sha256(value).hexdigest()
+    if isinstance(value, Mapping):
+        return [[_told(key), _told(one)] for key, one in value.items()]
+    if isinstance(value, (list, tuple)):
+        return [_told(one) for one in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(json.dumps(_told(one), sort_keys=True) for one in value)
+    if isinstance(value, functools.partial):
+        return [_told(value.func), _told(value.args), _told(value.keywords)]
+    if isinstance(value, type):
+        return f"{value.__module__}.{value.__qualname__}"
+    if isinstance(value, types.MethodType):
+        return [_told(value.__func__), _told(value.__self__)]
+    if isinstance(value, types.FunctionType):
+        cells = [_content(cell) for cell in value.__closure__ or ()]
+        return [value.__qualname__, _of_code(value.__code__), _told(value.__defaults__), cells]
+    kind = _told(type(value))
+    if hasattr(value, "named_parameters") and hasattr(value, "state_dict"):
+        shapes = {name: list(one.shape) for name, one in value.named_parameters()}
+        return [kind, repr(value), shapes]
+    if hasattr(value, "__qualname__"):
+        return [kind, value.__qualname__]
+    if hasattr(value, "shape") and hasattr(value, "tolist"):
+        return [kind, _told(value.tolist())]
+    return [kind, _told(getattr(value, "__dict__", {}))]
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return _told(cell.cell_contents)
+    except (ValueError, RecursionError):  # An empty cell, or a function that refers to itself.
+        return None
+
+
+def _of_code(code: types.CodeType) -> Any:
+    constants = [
+        _of_code(one) if isinstance(one, types.CodeType) else repr(one) for one in code.co_consts
+    ]
+    return [hashlib.sha256(code.co_code).hexdigest(), list(code.co_names), constants]

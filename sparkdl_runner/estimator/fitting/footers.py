@@ -1,0 +1,54 @@
+"""The smallest and largest value of columns, as the footers of Parquet files have them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sparkdl_runner.data.dataset.footers import footer_bytes, in_threads
+from sparkdl_runner.foreign_file import open_input
+
+if TYPE_CHECKING:
+    from sparkdl_runner.data import SparkDatasetConverter
+
+_THREADS = 8
+
+
+def extremes(
+    converter: SparkDatasetConverter, names: Sequence[str]
+) -> dict[str, tuple[float, float]]:
+    """Returns each column's smallest and largest value, of those whose files all tell."""
+    manifest, filesystem, directory = converter.open()
+
+    def of_file(path: str) -> list[dict[str, tuple[float, float] | None]]:
+        with open_input(filesystem, f"{directory}/{path}") as stream:
+            tail, _ = footer_bytes(stream, path)
+        metadata = pq.ParquetFile(pa.BufferReader(tail)).metadata
+        found = []
+        for index in range(metadata.num_row_groups):
+            group = metadata.row_group(index)
+            chunks = [group.column(place) for place in range(group.num_columns)]
+            by_name = {chunk.path_in_schema: chunk for chunk in chunks}
+            found.append({name: _range(by_name.get(name)) for name in names})
+        return found
+
+    files = in_threads(of_file, [file.path for file in manifest.files if file.rows], _THREADS)
+    groups = [group for file in files for group in file]
+    told = {}
+    for name in names:
+        ranges = [group[name] for group in groups]
+        known = [one for one in ranges if one is not None]
+        if known and len(known) == len(ranges):
+            told[name] = min(low for low, _ in known), max(high for _, high in known)
+    return told
+
+
+def _range(chunk: pq.ColumnChunkMetaData | None) -> tuple[float, float] | None:
+    statistics = None if chunk is None else chunk.statistics
+    if statistics is None or not statistics.has_min_max:
+        return None
+    low, high = statistics.min, statistics.max
+    return (float(low), float(high)) if isinstance(low, (bool, int, float)) else None

@@ -1,0 +1,221 @@
+"""``TorchModel``: adds a fitted network's predictions to a DataFrame."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.ml import Model
+from pyspark.ml.param import Param, Params, TypeConverters
+from pyspark.ml.util import MLReadable, MLWritable
+
+from sparkdl_runner.estimator.prediction.frame import (
+    as_network_takes,
+    network_columns,
+    with_float_type,
+)
+from sparkdl_runner.estimator.prediction.model_files import TorchModelReader, TorchModelWriter
+from sparkdl_runner.estimator.prediction.prediction_udf import prediction_udf
+from sparkdl_runner.network.columns import Column
+from sparkdl_runner.network.inputs import FeatureCols, Inputs
+from sparkdl_runner.network.outputs import PREDICTION, Output, Task
+from sparkdl_runner.network.predictor import Description
+from sparkdl_runner.network.saved import Network
+from sparkdl_runner.network.spark_worker import PackedNetwork, Prediction, field, key_of
+
+if TYPE_CHECKING:
+    import torch
+    from pyspark import SparkContext
+    from pyspark.sql import Column as SparkColumn
+    from pyspark.sql import DataFrame
+
+
+def _param(name: str, doc: str, convert: Any) -> Param[Any]:
+    return Param(Params._dummy(), name, doc, convert)
+
+
+class TorchModel(Model, MLReadable["TorchModel"], MLWritable):
+    """A fitted network, whose predictions ``transform`` adds to a DataFrame.
+
+    One output has the columns ``prediction`` and, for classes, ``probability`` and
+    ``rawPrediction``, as Spark's own models have them. The columns of several outputs end in
+    ``_<label>``.
+
+    Args:
+        network: A ``torch.nn.Module``. It stays as it is: a copy is put on the CPU and into
+            evaluation mode.
+        inputs: Which columns it takes, as ``Inputs`` or as ``TorchEstimator``'s ``feature_cols``.
+        outputs: What the output for each label column means: a task or an ``Output``.
+        columns: What the columns hold, as ``network_columns`` finds it; by default what they hold
+            in the DataFrame that is transformed.
+        reading: ``nulls``, ``fill_value``, ``pad`` and ``images`` of the training, for that.
+        factory: An importable function or class that makes the network without its weights. It is
+            saved by this name where it cannot be exported.
+        history: The losses and metrics of each epoch.
+        run_id: Of the training's MLflow run.
+    """
+
+    # Where a saved model looks for its class, wherever this file may be.
+    __module__ = "sparkdl_runner.estimator"
+
+    predictionCol = _param(  # noqa: N815
+        "predictionCol", "the column of predictions; '' for none", TypeConverters.toString
+    )
+    probabilityCol = _param(  # noqa: N815
+        "probabilityCol", "the column of probabilities; '' for none", TypeConverters.toString
+    )
+    rawPredictionCol = _param(  # noqa: N815
+        "rawPredictionCol",
+        "the column of the model's own scores; '' for none",
+        TypeConverters.toString,
+    )
+    batch_size = _param(
+        "batch_size", "rows that the network is given at once", TypeConverters.toInt
+    )
+
+    def __init__(
+        self,
+        network: torch.nn.Module,
+        inputs: Inputs | FeatureCols,
+        outputs: Mapping[str, Task | Output],
+        *,
+        columns: Sequence[Column] | None = None,
+        reading: Mapping[str, Any] | None = None,
+        factory: Callable[[], torch.nn.Module] | None = None,
+        history: Sequence[Mapping[str, float]] = (),
+        run_id: str | None = None,
+    ) -> None:
+        super().__init__()
+        self._setDefault(
+            predictionCol="prediction",
+            probabilityCol="probability",
+            rawPredictionCol="rawPrediction",
+            batch_size=1024,
+        )
+        self._inputs = inputs if isinstance(inputs, Inputs) else Inputs.of(inputs, network)
+        self._outputs = {
+            label: one if isinstance(one, Output) else Output(one) for label, one in outputs.items()
+        }
+        self._network = copy.deepcopy(network).to("cpu").eval()
+        self._graph: bytes | None = None
+        self._factory = factory
+        self._columns = None if columns is None else with_float_type(columns, network)
+        self._reading = dict(reading or {})
+        self._packed: dict[tuple[str, str], PackedNetwork] = {}
+        self.history = [dict(one) for one in history]
+        self.run_id = run_id
+
+    def get_model(self) -> torch.nn.Module:
+        """The network, on the CPU and in evaluation mode."""
+        return self._network
+
+    @property
+    def description(self) -> Description:
+        """The network's inputs and outputs; ``columns`` is empty if their types are not known."""
+        return Description(inputs=self._inputs, columns=self._columns or (), outputs=self._outputs)
+
+    def output_names(self) -> dict[str, dict[str, str]]:
+        """The names of the columns that are added, by label and Spark's name for the column."""
+        several = len(self._outputs) > 1
+        return {
+            label: {
+                name: f"{column}_{label}" if several else column
+                for name in output.columns
+                if (column := self.getOrDefault(f"{name}Col"))
+            }
+            for label, output in self._outputs.items()
+        }
+
+    def write(self) -> TorchModelWriter:
+        """Writes the model in Spark ML's format: ``model.write().overwrite().save(path)``."""
+        return TorchModelWriter(self)
+
+    @classmethod
+    def read(cls) -> TorchModelReader:
+        """Reads what ``write`` has written."""
+        return TorchModelReader(cls)
+
+    @classmethod
+    def load(cls, path: str, *, trust_pickle: bool = False) -> TorchModel:
+        """Opens a saved model.
+
+        Args:
+            path: Where it is, as Spark takes it.
+            trust_pickle: Whether a network that was pickled, which can run any code when it is
+                opened, may be. ``SPARKDL_RUNNER_TRUST_PICKLE=1`` in the environment says the same
+                for models in pipelines.
+
+        Raises:
+            UntrustedPickleError: It was pickled, and is not trusted.
+            RuntimeError: This version of torch cannot open it.
+        """
+        return cls.read().trusting(trust_pickle).load(path)
+
+    @classmethod
+    def _opened(cls, network: Network) -> TorchModel:
+        """A model of what was saved."""
+        import torch
+
+        description, about = network.description, network.about
+        model = cls(
+            torch.nn.Identity(),
+            description.inputs,
+            description.outputs,
+            columns=description.columns or None,
+            reading=about["reading"],
+            factory=network.factory,
+            history=about["history"],
+            run_id=about["run_id"],
+        )
+        model._network, model._graph = network.module, network.graph
+        return model
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        description = self.description
+        if not description.columns:
+            columns = network_columns(dataset.schema, self._inputs.columns, self._reading)
+            description = replace(description, columns=with_float_type(columns, self._network))
+        given = as_network_takes(dataset, description.columns)
+        names = self.output_names()
+        taken = [
+            name for made in names.values() for name in made.values() if name in dataset.columns
+        ]
+        if taken:
+            raise ValueError(
+                f"The DataFrame has a column {taken[0]!r} already, which transform would add. Drop "
+                "or rename it, or set predictionCol, probabilityCol or rawPredictionCol."
+            )
+        packed = self._packed_for(dataset.sparkSession.sparkContext)
+        prediction = Prediction(packed, description, self.getOrDefault("batch_size"))
+        struct = f"predictions of {self.uid}"
+        found = dataset.withColumn(struct, prediction_udf(prediction, description)(*given))
+        added = [
+            _typed(struct, number, name, description.outputs[label]).alias(column)
+            for number, (label, made) in enumerate(names.items())
+            for name, column in made.items()
+        ]
+        return found.select(*[f"`{name}`" for name in dataset.columns], *added)
+
+    def _packed_for(self, context: SparkContext) -> PackedNetwork:
+        """The network for the workers of a Spark application, as it was sent to them already."""
+        import cloudpickle
+
+        content = self._graph or cloudpickle.dumps(self._network)
+        place = str(context.applicationId), key_of(content)
+        if place not in self._packed:
+            is_graph = self._graph is not None
+            packed = PackedNetwork(content, is_graph=is_graph, context=context)
+            self._packed.clear()
+            self._packed[place] = packed
+        return self._packed[place]
+
+
+def _typed(struct: str, number: int, name: str, output: Output) -> SparkColumn:
+    from pyspark.ml.functions import array_to_vector
+    from pyspark.sql import functions as f
+
+    value = f.col(f"`{struct}`")[field(number, name)]
+    is_vector = output.columns[name] and name != PREDICTION
+    return array_to_vector(value) if is_vector else value

@@ -1,0 +1,207 @@
+"""The columns of a DataFrame, as a network takes them: what is checked, and what Java does."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from sparkdl_runner.network.columns import Column, null_sentence
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as SparkColumn
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType, StructType
+
+# What the training's loader makes of Spark's types of numbers.
+_DTYPES = {
+    "boolean": "bool",
+    "tinyint": "int8",
+    "smallint": "int16",
+    "int": "int32",
+    "bigint": "int64",
+    "float": "float32",
+    "double": "float64",
+    "date": "int32",
+    "timestamp": "int64",
+}
+_SPARK_TYPES = {
+    "bool": "boolean",
+    "int8": "tinyint",
+    "int16": "smallint",
+    "int32": "int",
+    "int64": "bigint",
+    "float32": "float",
+    "float64": "double",
+}
+
+
+def network_columns(
+    schema: StructType,
+    names: Sequence[str],
+    reading: Mapping[str, Any] | None = None,
+    lengths: Mapping[str, Sequence[int | None]] | None = None,
+) -> tuple[Column, ...]:
+    """What the columns of a DataFrame are to a network.
+
+    Args:
+        schema: Of the DataFrame.
+        names: Which columns the network takes.
+        reading: ``nulls``, ``fill_value``, ``pad`` and ``images``, as ``make_torch_dataloader``
+            takes them.
+        lengths: By column, the lengths of its lists at each depth where all are equal, or None.
+
+    Raises:
+        ValueError: A column is not there, or is of a type of which no tensor can be made.
+    """
+    return tuple(
+        _column_of(schema, name, reading or {}, (lengths or {}).get(name, ())) for name in names
+    )
+
+
+def _column_of(
+    schema: StructType, name: str, reading: Mapping[str, Any], lengths: Sequence[int | None]
+) -> Column:
+    from pyspark.ml.linalg import VectorUDT
+    from pyspark.sql import types as t
+
+    kind = _type_of(schema, name)
+    options: dict[str, Any] = {"name": name, "fill_value": reading.get("fill_value", 0)}
+    options["nulls"] = _of(reading.get("nulls"), name, "error")
+    images = reading.get("images") or {}
+    if name in images:
+        height, width, mode = (*images[name], "RGB")[:3]
+        return Column(**options, kind="image", dtype="uint8", image=(height, width, mode))
+    pad, depth = _of(reading.get("pad"), name, None), 0
+    if isinstance(kind, VectorUDT):
+        return Column(**options, kind="list", dtype="float64", shape=(*lengths, None)[:1])
+    while isinstance(kind, t.ArrayType):
+        depth, kind = depth + 1, kind.elementType
+    dtype = "float64" if isinstance(kind, t.DecimalType) else _DTYPES.get(kind.simpleString())
+    if dtype is None:
+        raise ValueError(
+            f"The column {name!r} is of type {schema[name].dataType.simpleString()}, of which no "
+            "tensor can be made: give the model columns of numbers, of arrays or vectors of "
+            "numbers, or encoded images with images={…}."
+        )
+    if not depth:
+        return Column(**options, dtype=dtype)
+    shape = tuple([*lengths, *[None] * depth][:depth])
+    return Column(**options, kind="list", dtype=dtype, shape=shape, pad=pad)
+
+
+def _of(value: Any, name: str, default: Any) -> Any:
+    if isinstance(value, Mapping):
+        return value.get(name, default)
+    return default if value is None else value
+
+
+def _type_of(schema: StructType, name: str) -> DataType:
+    if name not in schema.names:
+        near = difflib.get_close_matches(name, schema.names, n=1, cutoff=0.5)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ValueError(
+            f"The DataFrame has no column {name!r}, which the model takes.{hint} It has: "
+            f"{', '.join(schema.names)}."
+        )
+    return schema[name].dataType
+
+
+def with_float_type(columns: Sequence[Column], network: Any) -> tuple[Column, ...]:
+    """Columns of fractions in the type that the network computes in, if it has one."""
+    floats = {str(one.dtype).removeprefix("torch.") for one in network.parameters()} & {
+        "float32",
+        "float64",
+    }
+    if len(floats) != 1:
+        return tuple(columns)
+    (dtype,) = floats
+    is_float = ("float32", "float64")
+    return tuple(replace(one, dtype=dtype) if one.dtype in is_float else one for one in columns)
+
+
+def as_network_takes(frame: DataFrame, columns: Sequence[Column]) -> list[SparkColumn]:
+    """The columns as Java hands them to Python: vectors as arrays, dates and such as numbers.
+
+    Raises:
+        ValueError: A column is not there, or is not of the type that the network takes.
+    """
+    from pyspark.sql import functions as f
+
+    taken = [_as_taken(frame, column) for column in columns]
+    if hasattr(f, "arrow_udf"):
+        return taken
+    # pandas knows no nulls among numbers: Java sees to them.
+    return [
+        _without_nulls(frame, column, value) for column, value in zip(columns, taken, strict=True)
+    ]
+
+
+def _without_nulls(frame: DataFrame, column: Column, value: SparkColumn) -> SparkColumn:
+    """A column without nulls among its numbers, or an error where the rule says so."""
+    from pyspark.sql import functions as f
+    from pyspark.sql import types as t
+
+    field = frame.schema[column.name]
+    if column.kind == "image" or column.nulls == "mask":
+        return value
+    refusal = f.raise_error(f.lit(null_sentence(column.name)))
+    if column.kind == "number":
+        if not field.nullable:
+            return value
+        instead = refusal if column.nulls == "error" else f.lit(column.fill)
+        return f.coalesce(value, instead.cast(_SPARK_TYPES[column.dtype]))
+    kind = field.dataType
+    if not isinstance(kind, t.ArrayType) or isinstance(kind.elementType, t.ArrayType):
+        return value
+    if not kind.containsNull:
+        return value
+    # Spark says null, and not false, where a number is not found among others and nulls. So one
+    # fast loop finds nulls; this number is nobody's.
+    nobodys = f.lit(-3.0e-39).cast(kind.elementType)
+    if not isinstance(kind.elementType, (t.FloatType, t.DoubleType)):
+        return value  # Of whole numbers with nulls, pandas makes fractions with NaN.
+    has_nulls = value.isNotNull() & f.array_contains(value, nobodys).isNull()
+    if column.nulls == "error":
+        return f.when(has_nulls, refusal).otherwise(value)
+    fill = f.lit(column.fill).cast(kind.elementType)
+    return f.when(has_nulls, f.transform(value, lambda one: f.coalesce(one, fill))).otherwise(value)
+
+
+def _as_taken(frame: DataFrame, column: Column) -> SparkColumn:
+    from pyspark.ml.functions import vector_to_array
+    from pyspark.ml.linalg import VectorUDT
+    from pyspark.sql import functions as f
+    from pyspark.sql import types as t
+
+    kind = _type_of(frame.schema, column.name)
+    value = f.col(f"`{column.name}`")
+    if column.kind == "image":
+        _require(isinstance(kind, t.BinaryType), column, kind, "encoded images in a binary column")
+        return value
+    if column.kind == "list":
+        if isinstance(kind, VectorUDT):
+            return vector_to_array(value, "float32" if column.dtype == "float32" else "float64")
+        inner, depth = kind, 0
+        while isinstance(inner, t.ArrayType):
+            inner, depth = inner.elementType, depth + 1
+        fits = depth == len(column.shape) and isinstance(inner, (t.NumericType, t.BooleanType))
+        _require(
+            fits, column, kind, "arrays of numbers" + f", {len(column.shape)} deep" * (depth > 0)
+        )
+        return value
+    if isinstance(kind, t.DateType):
+        return f.expr(f"unix_date(`{column.name}`)")
+    if isinstance(kind, t.TimestampType):
+        return f.expr(f"unix_micros(`{column.name}`)")
+    _require(isinstance(kind, (t.NumericType, t.BooleanType)), column, kind, "a number")
+    return value.cast(_SPARK_TYPES[column.dtype])
+
+
+def _require(fits: bool, column: Column, kind: DataType, expected: str) -> None:
+    if not fits:
+        raise ValueError(
+            f"The column {column.name!r} is of type {kind.simpleString()}, and the model takes "
+            f"{expected} there. Cast it, or rename the column that is meant to this name."
+        )

@@ -1,0 +1,202 @@
+"""Values of Params as JSON, from which they can be made again without running a pickle.
+
+Functions and classes are written by reference (``torch.optim:Adam``), a partial by what it holds,
+losses and metrics by the arguments of their classes. What has no such form is pickled, and a pickle
+is opened only where the user trusts it: opening one can run any code.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import functools
+import importlib
+import inspect
+import os
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import cloudpickle
+
+from sparkdl_runner.config import RunConfig
+from sparkdl_runner.estimator.described import described
+from sparkdl_runner.tracking.settings import Tracking
+from sparkdl_runner.training.early_stopping import EarlyStopping
+
+TRUST_VARIABLE = "SPARKDL_RUNNER_TRUST_PICKLE"
+"""An environment variable: 1 lets ``Pipeline.load`` open pickles, as no argument of it can."""
+
+_PLAIN = (type(None), bool, int, float, str)
+_SETTINGS = (EarlyStopping, RunConfig, Tracking)
+
+
+class UntrustedPickleError(ValueError):
+    """Something was pickled, and nobody said that it may be opened."""
+
+
+class _NoPlainFormError(Exception):
+    """A value can only be pickled."""
+
+
+def encode(name: str, value: Any) -> Any:
+    """Returns plain JSON; warns where it holds a pickle."""
+    try:
+        return _encode(value)
+    except _NoPlainFormError:
+        pass
+    warnings.warn(
+        f"{name} ({described(value)}) is saved as a pickle, which only load(…, trust_pickle=True) "
+        f"or {TRUST_VARIABLE}=1 opens again, and maybe no other version of Python or torch. "
+        "A function or class of a module that can be imported, or functools.partial of one, is "
+        "saved by its name.",
+        stacklevel=2,
+    )
+    return {"pickle": base64.b64encode(cloudpickle.dumps(value)).decode()}
+
+
+def decode(name: str, value: Any, *, trust_pickle: bool) -> Any:
+    """Makes the value of what ``encode`` returned.
+
+    Raises:
+        UntrustedPickleError: It is a pickle, and nobody said that it may be opened.
+        ValueError: It refers to something that cannot be imported here, or is damaged.
+    """
+    try:
+        if not isinstance(value, dict) or "pickle" not in value:
+            return _decode(value)
+        if not (trust_pickle or os.environ.get(TRUST_VARIABLE) == "1"):
+            raise UntrustedPickleError(
+                f"{name} was saved as a pickle, which can run any code when it is opened. If you "
+                "know who saved it, load it by TorchEstimator.load(path, trust_pickle=True), or "
+                f"as a part of a Pipeline with {TRUST_VARIABLE}=1 in the environment."
+            )
+        return cloudpickle.loads(base64.b64decode(value["pickle"]))
+    except UntrustedPickleError:
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"{name} cannot be made again of what was saved ({type(error).__name__}: {error}): "
+            "install what it refers to, in the version with which it was saved, or set it anew."
+        ) from error
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, list):
+        return [_encode(one) for one in value]
+    if isinstance(value, tuple):
+        return {"tuple": [_encode(one) for one in value]}
+    if isinstance(value, Mapping):
+        return {"dict": [[_encode(key), _encode(one)] for key, one in value.items()]}
+    if isinstance(value, functools.partial):
+        return {
+            "partial": _encode(value.func),
+            "arguments": [_encode(one) for one in value.args],
+            "keywords": {name: _encode(one) for name, one in value.keywords.items()},
+        }
+    reference = reference_of(value)
+    if reference is not None:
+        return {"reference": reference}
+    return _encode_object(value)
+
+
+def _encode_object(value: Any) -> Any:
+    kind = reference_of(type(value))
+    if kind is None or not _can_be_called(type(value)):
+        raise _NoPlainFormError
+    arguments = {}
+    if isinstance(value, _SETTINGS):
+        for field in dataclasses.fields(value):
+            held = getattr(value, field.name)
+            if not field.init or held == field.default:
+                continue
+            if not field.repr:
+                warnings.warn(
+                    f"{field.name} of {type(value).__name__} is not saved, as it may hold secrets: "
+                    "set it anew after loading.",
+                    stacklevel=4,
+                )
+                continue
+            arguments[field.name] = _encode(held)
+        return {"object": kind, "arguments": arguments}
+    for parameter in inspect.signature(type(value)).parameters.values():
+        if hasattr(value, parameter.name):
+            arguments[parameter.name] = _encode(getattr(value, parameter.name))
+    encoded = {"object": kind, "arguments": arguments}
+    try:
+        made_again = _decode(encoded)
+    except Exception as error:
+        raise _NoPlainFormError from error
+    # Something else may make it what it is, such as trained weights.
+    if not _is_same(value, made_again):
+        raise _NoPlainFormError
+    return encoded
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    from torch import Tensor, nn
+
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, Tensor):
+        return one.shape == other.shape and bool((one == other).all())
+    if isinstance(one, nn.Module):
+        return _is_same(vars(one), vars(other))
+    if isinstance(one, Mapping):
+        return list(one) == list(other) and all(_is_same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    if callable(one):
+        return str(getattr(one, "__qualname__", one)) == str(getattr(other, "__qualname__", other))
+    return bool(one == other)
+
+
+def _decode(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_decode(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if "tuple" in value:
+        return tuple(_decode(one) for one in value["tuple"])
+    if "dict" in value:
+        return {_decode(key): _decode(one) for key, one in value["dict"]}
+    if "partial" in value:
+        keywords = {name: _decode(one) for name, one in value["keywords"].items()}
+        function = _decode(value["partial"])
+        return functools.partial(function, *map(_decode, value["arguments"]), **keywords)
+    if "reference" in value:
+        return _imported(value["reference"])
+    kind = _imported(value["object"])
+    if not _can_be_called(kind):
+        raise ValueError(f"{value['object']} is not among the classes that are called here")
+    return kind(**{name: _decode(one) for name, one in value["arguments"].items()})
+
+
+def _can_be_called(kind: Any) -> bool:
+    """Whether a file may have this class called: to call any would be as bad as a pickle."""
+    from torch import nn
+
+    return isinstance(kind, type) and issubclass(kind, (nn.Module, *_SETTINGS))
+
+
+def reference_of(value: Any) -> str | None:
+    """``module:name`` of a function or class; None where it cannot be imported by that."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    name = name or getattr(value, "__name__", None)
+    if not isinstance(module, str) or not isinstance(name, str) or module == "__main__":
+        return None
+    try:
+        found = _imported(f"{module}:{name}")
+    except (ImportError, AttributeError, ValueError):
+        return None
+    return f"{module}:{name}" if found is value else None
+
+
+def _imported(reference: str) -> Any:
+    module, _, name = reference.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found

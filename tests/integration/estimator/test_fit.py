@@ -1,0 +1,200 @@
+"""``TorchEstimator.fit`` on real Spark: its data, its run, what is left and what is refused."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from estimator_parts import ROWS, estimator, frame
+from pyspark.sql import functions as F
+from torch import nn
+from torchmetrics.classification import MulticlassAccuracy
+
+from sparkdl_runner import RunConfig
+from sparkdl_runner.data.convert import write
+from sparkdl_runner.data.split import make_split_converters
+from sparkdl_runner.estimator.fitting.columns import split_condition
+from sparkdl_runner.estimator.fitting.conversions import Conversions, Selection, convert
+from sparkdl_runner.tracking import Tracking
+
+
+@pytest.fixture
+def _same_environment():
+    """mlflow sets variables of its own when it is first imported."""
+    environment = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+@pytest.fixture
+def cache(spark, tmp_path) -> Path:
+    """The folder of conversions, for a test of its own."""
+    setting = "petastorm.spark.converter.parentCacheDirUrl"
+    spark.conf.set(setting, tmp_path.as_uri())
+    yield tmp_path
+    spark.conf.unset(setting)
+
+
+def files(cache: Path) -> list[Path]:
+    return [path for path in cache.rglob("*.parquet") if path.is_file()]
+
+
+def ids(converter) -> list[int]:
+    with converter.make_torch_dataloader(64, num_epochs=1, tail="uneven") as loader:
+        return [int(one) for batch in loader for one in batch["id"]]
+
+
+@pytest.mark.usefixtures("_same_environment")
+def test_a_fit_is_an_mlflow_run_with_its_settings_and_deletes_its_conversion(
+    spark, cache, tmp_path_factory
+):
+    import mlflow
+
+    uri = f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db"
+    model = nn.Linear(2, 2)
+    before = model.weight.clone()
+    fitted = estimator(
+        model=model,
+        validation=0.25,
+        epochs=2,
+        num_proc=1,
+        metrics={"accuracy": MulticlassAccuracy(2)},
+        config=RunConfig(tracking=Tracking(tracking_uri=uri, opening_timeout_seconds=170)),
+    ).fit(frame(spark))
+
+    assert [sorted(epoch) for epoch in fitted.history] == [["loss", "val_accuracy", "val_loss"]] * 2
+    assert fitted.history[1]["val_loss"] < fitted.history[0]["val_loss"]
+    assert torch.equal(model.weight, before)
+    assert not torch.equal(fitted.get_model().weight, before)
+    assert fitted.transform(frame(spark)).where("prediction = label").count() > ROWS * 0.9
+    assert files(cache) == []
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    run = client.get_run(fitted.run_id)
+    assert run.info.status == "FINISHED"
+    wanted = {
+        "model": "Linear of 6 parameters",
+        "optimizer": "SGD",
+        "optimizer.lr": "0.5",
+        "loss": "cross_entropy",
+        "epochs": "2",
+        "batch_size_per_rank": "8",
+        "validation": "0.25",
+    }
+    assert {name: run.data.params.get(name) for name in wanted} == wanted
+    assert len(client.get_metric_history(fitted.run_id, "val_loss")) == 2
+    assert {one.dataset.name for one in run.inputs.dataset_inputs} == {
+        "train_data",
+        "validation_data",
+    }
+
+
+def test_each_row_is_in_one_of_both_data_sets_though_the_plan_gives_other_rows_each_time(
+    spark, cache
+):
+    # Another id for each row each time that the plan is computed.
+    random = spark.range(0, 500, 1, 4).select((F.rand() * 2**40).cast("long").alias("id"))
+    data = convert(random, Selection(columns=("id",), validation=0.3, seed=1))
+    train, validation = ids(data.train), ids(data.validation)
+    assert len(set(train) | set(validation)) == 500 == len(train) + len(validation)
+    assert 100 < len(validation) < 200
+    data.delete()
+    assert files(cache) == []
+
+
+def test_a_share_is_the_same_rows_for_the_same_seed(spark):
+    table = frame(spark)
+
+    def share(seed: int) -> list[int]:
+        chosen = table.where(split_condition(table, 0.3, seed)).select("id")
+        return [row.id for row in chosen.collect()]
+
+    assert share(1) == share(1) != share(2)
+
+
+def test_a_split_measures_each_part_for_itself(spark, cache):
+    lists = spark.range(0, 8, 1, 1).select(
+        (F.col("id") >= 4).alias("validates"),
+        F.expr("array_repeat(float(id), if(id >= 4, 3, 2))").alias("list"),
+        F.when(F.col("id") != 6, F.col("id")).alias("maybe"),
+    )
+    parts = make_split_converters(lists, "validates", allow_nulls=True)
+    found = [(len(part), part.open()[0].column("list").list_lengths) for part in parts if part]
+    assert found == [(4, (2,)), (4, (3,))]
+    assert [part.open()[0].column("maybe").null_count for part in parts] == [0, 1]
+    assert len({part.open()[0].fingerprint for part in parts}) == 2
+    for part in parts:
+        part.delete()
+    assert files(cache) == []
+
+
+def test_what_the_data_do_not_allow_is_told_before_ranks_start(spark, cache, monkeypatch):
+    table = frame(spark)
+    monkeypatch.setattr("sparkdl_runner.runner.DistributedRunner.run", None)
+
+    def refused(df, **params) -> str:
+        with pytest.raises((ValueError, TypeError)) as raised:
+            estimator(**params).fit(df)
+        assert files(cache) == []
+        return str(raised.value)
+
+    assert "Did you mean 'features'?" in refused(table, feature_cols=["feature"])
+    told = refused(table.withColumn("label", F.lit("a")))
+    assert "The column 'label' is string" in told
+    assert "StringIndexer" in told
+    nested = table.withColumn("user", F.struct(F.lit(1).alias("age")))
+    assert "df.withColumn('user_age', F.col('user.age'))" in refused(
+        nested, feature_cols=["user.age"]
+    )
+    told = refused(table, model=nn.Linear(3, 2))
+    assert "'features' float32 [8, 2]" in told
+    assert "8x2 and 3x2" in told
+    assert "values from 0 to 1, and the model has one output" in refused(
+        table, model=nn.Linear(2, 1)
+    )
+    many = table.withColumn("label", F.col("label") * 3)
+    assert "values from 0 to 3, and the model has 2 outputs" in refused(many)
+    told = refused(table.withColumn("label", F.col("label") + 0.5))
+    assert told.startswith("The label column 'label' holds ")
+    assert "whole numbers" in told
+    assert "has 1 null" in refused(
+        table.withColumn("label", F.when(F.col("id") != 5, F.col("label")))
+    )
+    assert "has no rows" in refused(table.limit(0))
+    told = refused(table.withColumn("validates", F.lit(False)), validation="validates")
+    assert "leaves none of the DataFrame's 64 rows to validate with" in told
+    assert "a step takes 65 (1 ranks" in refused(table, batch_size_per_rank=65)
+    told = refused(table, optimizer=lambda parameters: parameters)
+    assert "made a generator; expected a torch.optim.Optimizer" in told
+
+
+def test_fits_of_one_frame_share_a_conversion_that_goes_with_the_last(spark, cache, monkeypatch):
+    counted = []
+    real = write.write_parquet
+    monkeypatch.setattr(write, "write_parquet", lambda *a: counted.append(a) or real(*a))
+    conversions = Conversions(frame(spark), fits=2)
+    selection = Selection(columns=("features", "label"), classes=("label",))
+    with conversions:
+        first = conversions.get(selection)
+    with conversions:
+        assert conversions.get(selection) is first
+        assert files(cache)
+    assert (len(counted), files(cache)) == (1, [])
+
+    failing = Conversions(frame(spark), fits=3)
+
+    def fail() -> None:
+        with failing:
+            failing.get(selection)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert files(cache) == []
+    abandoned = Conversions(frame(spark), fits=3)
+    with abandoned:
+        abandoned.get(selection)
+    del abandoned
+    assert files(cache) == []

@@ -1,0 +1,86 @@
+"""``TorchEstimator`` in Spark ML's own Pipeline, CrossValidator and TrainValidationSplit."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import pytest
+import torch
+from estimator_parts import estimator, frame
+from pyspark.ml import Pipeline
+from pyspark.ml.evaluation import MulticlassClassificationEvaluator
+from pyspark.ml.feature import VectorAssembler
+from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
+from pyspark.sql import functions as F
+from torch import nn
+
+from sparkdl_runner.data.convert import write
+from sparkdl_runner.estimator import TorchEstimator
+
+FOLDS = 2
+
+
+def test_a_cross_validator_converts_once_a_fold_and_deletes_it(spark, tmp_path, monkeypatch):
+    counted = []
+    real = write.write_parquet
+    monkeypatch.setattr(write, "write_parquet", lambda *a: counted.append(a) or real(*a))
+    setting = "petastorm.spark.converter.parentCacheDirUrl"
+    spark.conf.set(setting, tmp_path.as_uri())
+    fitted = estimator(label_cols=["label"])
+    grid = ParamGridBuilder().addGrid(
+        fitted.optimizer, [partial(torch.optim.SGD, lr=rate) for rate in (0.0, 0.5)]
+    )
+    validator = CrossValidator(
+        estimator=fitted,
+        estimatorParamMaps=grid.build(),
+        evaluator=MulticlassClassificationEvaluator(metricName="logLoss"),
+        numFolds=FOLDS,
+        parallelism=2,
+        seed=1,
+    )
+    try:
+        best = validator.fit(frame(spark))
+    finally:
+        spark.conf.unset(setting)
+    # One for each fold, and one for the best setting on all rows.
+    assert len(counted) == FOLDS + 1
+    assert not list(tmp_path.rglob("*.parquet"))
+    untrained, trained = best.avgMetrics
+    assert trained < untrained
+    assert best.bestModel.history
+    assert best.bestModel.transform(frame(spark)).where("prediction = label").count() > 55
+
+
+def test_a_pipeline_is_saved_and_loaded_with_its_estimator(spark, tmp_path):
+    stages = [
+        VectorAssembler(inputCols=["a", "b"], outputCol="features"),
+        estimator(model=partial(nn.Linear, 2, 2), epochs=3),
+    ]
+    Pipeline(stages=stages).save(f"{tmp_path}/pipeline")
+    pipeline = Pipeline.load(f"{tmp_path}/pipeline")
+    loaded = pipeline.getStages()[1]
+    assert isinstance(loaded, TorchEstimator)
+    assert loaded.uid == stages[1].uid
+    assert loaded.explainParams() == stages[1].explainParams()
+    table = frame(spark).select(
+        (F.col("label") * 2 - 1).alias("a"), (F.col("id") / 64).alias("b"), "label"
+    )
+    model = pipeline.fit(table)
+    assert model.transform(table).where("prediction = label").count() > 55
+
+
+def test_an_estimator_of_other_versions_is_told_and_a_pickle_needs_trust(spark, tmp_path):
+    path = f"{tmp_path}/estimator"
+    with pytest.warns(UserWarning, match="model .Linear of 6 parameters. is saved as a pickle"):
+        estimator().save(path)
+    with pytest.raises(ValueError, match="model was saved as a pickle"):
+        TorchEstimator.load(path)
+    assert TorchEstimator.load(path, trust_pickle=True).getModel().in_features == 2
+    part = next((tmp_path / "estimator" / "metadata").glob("part-*"))
+    metadata = json.loads(part.read_text())
+    metadata["sparkdl_runner"]["torch"] = "1.2"
+    part.write_text(json.dumps(metadata))
+    part.with_name(f".{part.name}.crc").unlink()
+    with pytest.warns(UserWarning, match="saved with torch 1.2, and this is"):
+        TorchEstimator.load(path, trust_pickle=True)

@@ -1,0 +1,161 @@
+"""Settings that do not fit together, tasks by loss, and what names a fit's checkpoints."""
+
+import threading
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torchmetrics.classification import MulticlassAccuracy
+
+from sparkdl_runner.errors import NotPicklableError
+from sparkdl_runner.estimator.estimator import TorchEstimator
+from sparkdl_runner.estimator.fitting.checks import by_label, check_settings
+from sparkdl_runner.estimator.fitting.first_batch import network_of
+from sparkdl_runner.estimator.fitting.fit_identity import checkpoint_folder
+from sparkdl_runner.estimator.fitting.tasks import ignored_class, tasks_of
+from sparkdl_runner.training.early_stopping import EarlyStopping
+from sparkdl_runner.training.plan import TrainingPlan
+
+PARTS = {
+    "model": nn.Linear(4, 3),
+    "optimizer": partial(torch.optim.Adam, lr=0.1),
+    "loss": F.cross_entropy,
+    "feature_cols": ["x"],
+    "label_cols": ["y"],
+}
+
+
+def plan_of(**fields):
+    return TrainingPlan(**{**PARTS, **fields})
+
+
+def check(*, backend="torch", task=None, has_validation=False, **fields):
+    check_settings(plan_of(**fields), backend=backend, task=task, has_validation=has_validation)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"label_cols": ["x"]}, "'x' is in feature_cols and in label_cols"),
+        ({"loss": {"z": F.mse_loss}}, "loss names 'z', and label_cols are y"),
+        ({"loss": {}}, "loss has nothing for 'y'"),
+        ({"task": {"z": "binary"}}, "task names 'z'"),
+        ({"strategy": "fsdp2", "backend": "horovod"}, "'fsdp2' needs backend='torch'"),
+        ({"early_stopping": EarlyStopping()}, "watches 'val_loss'.*Give validation=0.2"),
+        (
+            {"early_stopping": EarlyStopping(metric="val_f1"), "has_validation": True},
+            "watches 'val_f1', and an epoch has loss, val_loss",
+        ),
+        ({"metrics": {"accuracy": MulticlassAccuracy(3)}}, "metrics are of validation data"),
+        (
+            {"metrics": {"a": MulticlassAccuracy(3)}, "label_cols": ["y", "z"]},
+            "metrics names 'a' for all of y, z",
+        ),
+    ],
+)
+def test_settings_that_do_not_fit_together_are_told(settings, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        check(**settings)
+
+
+def test_what_fits_together_is_let_through():
+    check(
+        metrics={"accuracy": MulticlassAccuracy(3)},
+        early_stopping=EarlyStopping(metric="val_accuracy", mode="max"),
+        has_validation=True,
+    )
+
+
+def test_a_function_that_cannot_be_sent_is_named_before_anything_starts():
+    lock = threading.Lock()
+
+    def loss(output, label):
+        with lock:
+            return F.mse_loss(output, label)
+
+    with pytest.raises(NotPicklableError, match="cannot be sent to the ranks"):
+        check(loss=loss)
+
+
+def test_a_list_of_losses_is_one_for_each_label():
+    assert by_label("loss", [1, 2], ["a", "b"]) == {"a": 1, "b": 2}
+    with pytest.raises(ValueError, match=r"loss is a list of 1, and label_cols has 2 \(a, b\)"):
+        by_label("loss", [1], ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("loss", "task"),
+    [
+        (F.cross_entropy, "multiclass"),
+        (partial(F.cross_entropy, label_smoothing=0.1), "multiclass"),
+        (nn.NLLLoss(), "multiclass"),
+        (F.binary_cross_entropy_with_logits, "binary"),
+        (nn.BCEWithLogitsLoss(), "binary"),
+        (F.mse_loss, "regression"),
+        (lambda output, label: (output - label).abs(), "regression"),
+    ],
+)
+def test_the_loss_says_what_outputs_mean(loss, task):
+    assert tasks_of(["y"], loss, None) == {"y": task}
+    assert tasks_of(["y"], loss, "regression") == {"y": "regression"}
+
+
+def test_labels_of_lists_are_several_at_once():
+    found = tasks_of(["a", "b"], {"a": nn.BCEWithLogitsLoss(), "b": F.mse_loss}, None, ["a"])
+    assert found == {"a": "multilabel", "b": "regression"}
+
+
+def test_the_class_that_a_loss_leaves_out():
+    assert ignored_class(F.cross_entropy) == -100
+    assert ignored_class(nn.CrossEntropyLoss(ignore_index=-1)) == -1
+    assert ignored_class(partial(F.cross_entropy, ignore_index=-7)) == -7
+    assert ignored_class(F.mse_loss) is None
+
+
+def test_a_network_is_a_copy_or_what_a_factory_makes():
+    module = nn.Linear(2, 1)
+    assert network_of(module) is not module
+    state = torch.random.get_rng_state()
+    assert network_of(partial(nn.Linear, 2, 1)).in_features == 2
+    assert torch.equal(torch.random.get_rng_state(), state)
+    with pytest.raises(TypeError, match="Linear, which cannot be called without arguments"):
+        network_of(nn.Linear)
+    with pytest.raises(TypeError, match=r"made a int; expected a torch\.nn\.Module"):
+        network_of(lambda: 3)
+    with pytest.raises(ValueError, match="'weight' has no shape yet"):
+        network_of(nn.LazyLinear(3))
+
+
+def data(fingerprint="rows"):
+    converter = SimpleNamespace(open=lambda: (SimpleNamespace(fingerprint=fingerprint), None, ""))
+    return SimpleNamespace(train=converter, validation=None)
+
+
+def folder(rows="rows", num_proc=2, **fields):
+    return checkpoint_folder(plan_of(checkpoint_dir="/c", **fields), data(rows), num_proc)
+
+
+def test_checkpoints_are_found_again_by_an_equal_fit_and_by_no_other():
+    same = folder()
+    assert same == folder(model=nn.Linear(4, 3))  # Other weights to begin with.
+    assert same == folder(epochs=9)
+    assert same == folder(num_proc=1, batch_size_per_rank=64)
+    others = [
+        folder("other rows"),
+        folder(seed=1),
+        folder(model=nn.Linear(4, 4)),
+        folder(optimizer=partial(torch.optim.Adam, lr=0.2)),
+        folder(loss=lambda output, label: output - label),
+        folder(loss=lambda output, label: output + label),
+        folder(num_proc=1),
+    ]
+    assert len({same, *others}) == 1 + len(others)
+    assert same.startswith("/c/fit-")
+
+
+def test_a_fit_without_its_parts_says_which():
+    with pytest.raises(ValueError, match="model and loss not set: a fit needs model, optimizer"):
+        TorchEstimator(optimizer=torch.optim.SGD)._plan()

@@ -1,0 +1,60 @@
+"""What the columns of a DataFrame are to a network; no JVM is needed to know it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from pyspark.ml.linalg import VectorUDT
+from pyspark.sql import types as t
+
+from sparkdl_runner.estimator.prediction.frame import network_columns, with_float_type
+from sparkdl_runner.network.columns import Column
+
+SCHEMA = t.StructType(
+    [
+        t.StructField("number", t.DoubleType()),
+        t.StructField("day", t.DateType()),
+        t.StructField("words", t.ArrayType(t.LongType())),
+        t.StructField("nested", t.ArrayType(t.ArrayType(t.FloatType()))),
+        t.StructField("vector", VectorUDT()),
+        t.StructField("picture", t.BinaryType()),
+        t.StructField("text", t.StringType()),
+    ]
+)
+
+
+def test_each_type_becomes_what_the_loader_makes_of_it():
+    reading = {
+        "nulls": {"number": "fill"},
+        "fill_value": 2,
+        "pad": {"words": 5},
+        "images": {"picture": (4, 6)},
+    }
+    lengths = {"nested": [2, 3], "vector": [7]}
+    number, day, words, nested, vector, picture = network_columns(
+        SCHEMA, SCHEMA.names[:-1], reading, lengths
+    )
+    assert (number.dtype, number.nulls, number.fill_value) == ("float64", "fill", 2)
+    assert (day.dtype, day.nulls) == ("int32", "error")
+    assert (words.dtype, words.pad, words.row_shape) == ("int64", 5, (5,))
+    assert (nested.dtype, nested.shape) == ("float32", (2, 3))
+    assert (vector.kind, vector.dtype, vector.shape) == ("list", "float64", (7,))
+    assert (picture.kind, picture.row_shape) == ("image", (4, 6, 3))
+
+
+def test_what_makes_no_tensor_is_told():
+    with pytest.raises(ValueError, match=r"'text' is of type string, of which no tensor"):
+        network_columns(SCHEMA, ["text"])
+    with pytest.raises(ValueError, match=r"no column 'numbr'.*Did you mean 'number'\?"):
+        network_columns(SCHEMA, ["numbr"])
+
+
+def test_fractions_come_in_the_type_that_the_network_computes_in():
+    columns = (Column(name="a", dtype="float64"), Column(name="b", dtype="int64"))
+    network = torch.nn.Linear(2, 1)
+    assert [one.dtype for one in with_float_type(columns, network)] == ["float32", "int64"]
+    assert [one.dtype for one in with_float_type(columns, network.double())] == [
+        "float64",
+        "int64",
+    ]
+    assert with_float_type(columns, torch.nn.ReLU()) == columns

@@ -1,0 +1,155 @@
+"""Params of TorchEstimator: their values, their text, and what is refused."""
+
+from functools import partial
+
+import pytest
+import torch
+from pyspark.ml.param import Param
+from pyspark.ml.tuning import ParamGridBuilder
+from torch import nn
+from torchmetrics import MetricCollection
+from torchmetrics.classification import MulticlassAccuracy
+
+from sparkdl_runner import RunConfig
+from sparkdl_runner.estimator import EarlyStopping, TorchEstimator
+from sparkdl_runner.estimator.described import parameters
+from sparkdl_runner.training.plan import TrainingPlan
+
+ADAM = partial(torch.optim.Adam, lr=0.1)
+PARTS = {"model": nn.Linear(4, 3), "optimizer": ADAM, "loss": nn.functional.cross_entropy}
+
+
+def made_of(**params):
+    return TorchEstimator(**{**PARTS, **params})
+
+
+def test_every_field_of_a_plan_is_a_param():
+    names = {param.name for param in TorchEstimator().params}
+    assert set(TrainingPlan.__dataclass_fields__) - {"reading"} <= names
+
+
+def test_the_constructor_takes_every_param_by_name():
+    taken = set(TorchEstimator.__init__.__wrapped__.__kwdefaults__)
+    assert taken == {param.name for param in TorchEstimator().params}
+
+
+def test_each_param_is_explained_on_one_line_whatever_its_value():
+    estimator = made_of(
+        model=nn.Sequential(*[nn.Linear(9, 9) for _ in range(500)]),
+        config=RunConfig(environment={"TOKEN": "secret"}, max_restarts=2),
+        early_stopping=EarlyStopping(patience=5),
+        metrics={"accuracy": MulticlassAccuracy(3)},
+    )
+    text = estimator.explainParams()
+    lines = text.splitlines()
+    assert len(lines) == len(estimator.params)
+    assert max(map(len, lines)) < 400
+    assert "secret" not in text
+    assert "(current: Sequential of 45,000 parameters)" in text
+    assert "(current: Adam(lr=0.1))" in text
+    assert "(current: EarlyStopping(patience=5))" in text
+    assert "(current: RunConfig(max_restarts=2))" in text
+    assert "(default: 32)" in estimator.explainParam("batch_size_per_rank")
+
+
+def test_setters_and_getters_are_those_of_spark():
+    estimator = TorchEstimator().setBatchSizePerRank(64).setPredictionCol("p")
+    assert estimator.getBatchSizePerRank() == 64
+    assert estimator.getPredictionCol() == "p"
+    for param in estimator.params:
+        camel = "".join(part[:1].upper() + part[1:] for part in param.name.split("_"))
+        assert callable(getattr(estimator, f"set{camel}")), camel
+
+
+def test_a_copy_has_values_of_its_own_and_converts_those_of_a_grid():
+    estimator = made_of()
+    copy = estimator.copy({estimator.epochs: 3, estimator.validation: 0.25})
+    assert (copy.getEpochs(), copy.getValidation(), estimator.getEpochs()) == (3, 0.25, 1)
+    assert copy.uid == estimator.uid
+    with pytest.raises(ValueError, match="epochs is 0; it must be 1 or more"):
+        estimator.copy({estimator.epochs: 0})
+
+
+def test_a_grid_goes_over_any_param():
+    estimator = made_of()
+    grid = ParamGridBuilder().addGrid(estimator.optimizer, [ADAM, torch.optim.SGD])
+    grid = grid.addGrid(estimator.gradient_clip_norm, [0.5, 1]).build()
+    assert [estimator.copy(one).getGradientClipNorm() for one in grid] == [0.5, 1, 0.5, 1]
+    assert all(isinstance(param, Param) for one in grid for param in one)
+
+
+def test_numpy_numbers_become_pythons():
+    import numpy as np
+
+    estimator = TorchEstimator(epochs=np.int64(3), warmup_epochs=np.float32(0.5))
+    assert type(estimator.getEpochs()) is int
+    assert type(estimator.getWarmupEpochs()) is float
+
+
+def test_names_may_stand_alone_and_metrics_in_a_list():
+    estimator = TorchEstimator(feature_cols="x", label_cols="y", metrics=[MulticlassAccuracy(3)])
+    assert (estimator.getFeatureCols(), estimator.getLabelCols()) == (["x"], ["y"])
+    assert list(estimator.getMetrics()) == ["multiclass_accuracy"]
+    both = MetricCollection({"a": MulticlassAccuracy(3), "b": MulticlassAccuracy(3)})
+    assert list(TorchEstimator(metrics=both).getMetrics()) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("params", "kind", "sentence"),
+    [
+        ({"num_proc": 1.5}, TypeError, "num_proc is 1.5; it must be a whole number"),
+        ({"num_proc": True}, TypeError, "num_proc is True; it must be a whole number"),
+        ({"backend": "nccl"}, ValueError, "backend is 'nccl'; it must be 'torch' or 'horovod'"),
+        ({"strategy": "fsdp"}, ValueError, "strategy is 'fsdp'; it must be 'ddp' or 'fsdp2'"),
+        ({"precision": "fp16"}, ValueError, "precision is 'fp16'; it must be 'fp32' or 'bf16'"),
+        ({"task": "classes"}, ValueError, "task is 'classes'; it must be 'regression', 'bin"),
+        ({"epochs": 0}, ValueError, "epochs is 0; it must be 1 or more"),
+        ({"batch_size_per_rank": 0}, ValueError, "batch_size_per_rank is 0; it must be 1 or"),
+        ({"gradient_clip_norm": 0}, ValueError, "clip_norm is 0; it must be more than 0"),
+        ({"warmup_epochs": float("nan")}, ValueError, "warmup_epochs is nan; it must be 0 or"),
+        ({"validation": 1.0}, ValueError, "validation is 1.0; a share of the rows is between"),
+        ({"validation": [1]}, TypeError, "validation is .1.; it must be a share of the rows"),
+        ({"label_cols": []}, TypeError, "label_cols is ..; it must be a list of column names"),
+        ({"label_cols": ["a", "a"]}, ValueError, "label_cols names 'a' twice"),
+        ({"feature_cols": {}}, TypeError, "feature_cols is empty"),
+        ({"model": "resnet"}, TypeError, "model is 'resnet'; it must be a torch.nn.Module"),
+        ({"loss": nn.MSELoss}, TypeError, "loss is the class MSELoss.* give MSELoss.., with"),
+        ({"loss": "mse"}, TypeError, "loss is 'mse'; it must compare an output and a label"),
+        (
+            {"optimizer": torch.optim.Adam(nn.Linear(1, 1).parameters())},
+            TypeError,
+            "an object of Adam, which belongs .* functools.partial.torch.optim.Adam, lr=…",
+        ),
+        (
+            {
+                "lr_scheduler": torch.optim.lr_scheduler.StepLR(
+                    torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=1), 3
+                )
+            },
+            TypeError,
+            "functools.partial.torch.optim.lr_scheduler.StepLR, …",
+        ),
+        ({"metrics": {"f1": MulticlassAccuracy}}, TypeError, "metrics names 'f1'.*torchmetrics"),
+        ({"metrics": [nn.functional.mse_loss]}, TypeError, "must be an object of torchmetrics"),
+        ({"early_stopping": 3}, TypeError, "early_stopping is 3; it must be EarlyStopping"),
+        ({"config": {}}, TypeError, "config is {}; it must be RunConfig"),
+        ({"callbacks": [object()]}, TypeError, "has neither on_step.trainer. nor on_epoch"),
+        ({"train_step": 1}, TypeError, "it must be a function, called train_step.trainer, batch"),
+    ],
+)
+def test_a_value_that_cannot_be_is_told_when_it_is_set(params, kind, sentence):
+    with pytest.raises(kind, match=sentence):
+        TorchEstimator(**params)
+
+
+def test_an_unknown_param_is_refused():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'epoch'"):
+        TorchEstimator(epoch=1)
+
+
+def test_the_parameters_of_a_run_name_an_optimizers_arguments():
+    assert parameters({"optimizer": ADAM, "epochs": 2, "metrics": None}) == {
+        "optimizer": "Adam",
+        "optimizer.lr": "0.1",
+        "epochs": "2",
+    }
