@@ -1,4 +1,7 @@
-"""The ``sparkdl-runner`` command; each of its commands is imported only when it is asked for."""
+"""The ``sparkdl-runner`` command; each of its commands is imported only when it is asked for.
+
+What every command line needs (flags, exit codes, near misses) is here too, for jobs and the doctor.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +15,24 @@ from sparkdl_runner.cli.command_line import Parser, guarded
 from sparkdl_runner.cli.nearest import did_you_mean
 from sparkdl_runner.errors import ConfigError, LaunchError
 
-# What a job imports at once, and the extra jobs brings; what it lacks later, it says itself.
+# A job imports these at once, and the extra jobs brings them. It checks the others itself.
 _JOBS_NEED = {"pydantic", "yaml"}
 
-# By name: the module whose add_parser(subparsers) sets it up, and one line of help. What doctor
-# needs is always there; other commands may lack what they need.
+# By name: the module whose add_parser(subparsers) sets it up, and one line of help. Only the chosen
+# one is imported: doctor must run where what others need is missing.
 _COMMANDS = {
     "doctor": ("doctor.command", "say what would keep a run from working here, and what to do"),
-    "run": ("jobs.run_function", "run a function as ranks: run module:function --np 2"),
+    "run": (
+        "jobs.run_function",
+        "run a script or a function as ranks: run train.py --np 2 -- ARGS",
+    ),
     "convert": ("jobs.convert", "convert a table or files, for every rank to read its shard"),
     "train": ("jobs.train", "run a training that a configuration describes, in one MLflow run"),
     "score": ("jobs.score", "apply a model of MLflow's to a table"),
     "tune": ("jobs.tune", "search for good hyperparameters, each trial a training"),
+    "where": ("cli.where", "print the path of a job's file, for spark-submit: where jobs/train.py"),
     "checkpoints": ("checkpoint.command", "list or verify checkpoints"),
-    "build-horovod": ("build_horovod", "build Horovod for the torch that is installed"),
+    "build-horovod": ("cli.build_horovod", "build Horovod for the torch that is installed"),
 }
 
 
@@ -59,7 +66,12 @@ def _run(argv: Sequence[str], chosen: str) -> int | None:
             _import(name, module).add_parser(commands)
         else:
             commands.add_parser(name, help=summary)
-    arguments = parser.parse_args(argv)
+    # argparse takes what follows -- for its own, in ways that differ between its versions.
+    own = list(argv[: argv.index("--")] if "--" in argv else argv)
+    arguments = parser.parse_args(own)
+    arguments.more = list(argv[len(own) + 1 :])
+    if arguments.more and not getattr(arguments, "takes_more", False):
+        raise ConfigError(f"{chosen} takes nothing after --; only run does, for a script.")
     return arguments.run(arguments)  # type: ignore[no-any-return]
 
 

@@ -1,4 +1,4 @@
-"""``build-horovod``: the build script, from wherever this package is installed."""
+"""``build-horovod``: runs the build script that comes with this package."""
 
 from __future__ import annotations
 

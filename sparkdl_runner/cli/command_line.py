@@ -35,7 +35,7 @@ exit codes:
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM: to all that holds something, the same as Ctrl-C."""
+    """SIGTERM. It is a KeyboardInterrupt, so that code cleans up as after Ctrl-C."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -43,9 +43,11 @@ class Parser(argparse.ArgumentParser):
 
     pairs_flag = ""
     """The flag by which arguments of a person's own function are given, if there is one."""
+    takes_more = False
+    """Whether arguments of a person's own script follow after ``--``."""
 
     def __init__(self, **settings: Any) -> None:
-        # The beginning of a flag may be that of another one in the next release.
+        # An abbreviation that works today may be ambiguous in the next release.
         super().__init__(**{**settings, "allow_abbrev": False})
 
     def error(self, message: str) -> NoReturn:
@@ -54,7 +56,7 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(message if ends else f"{message}; --help lists the flags.")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's, and says which flag an unknown one was probably meant to be.
+        """Does as argparse, and suggests a flag for an unknown one.
 
         Of a command that has others below it, each reads its own.
         """
@@ -66,11 +68,18 @@ class Parser(argparse.ArgumentParser):
     def _meant(self, given: str) -> str:
         flags = self._flags()
         longer = [flag for flag in flags if len(given) > len("--") and flag.startswith(given)]
-        near = f"; did you mean {longer[0]!r}?" if longer else nearest(given, flags)
+        near = f"; did you mean {longer[0]!r}?" if longer else self._nearest(given, flags)
         if near == "." and self.pairs_flag and given.startswith("--"):
             name = given.removeprefix("--").replace("-", "_")
-            return f"; an argument of the function is given by {self.pairs_flag} {name}=…"
+            told = f"; an argument of the function is given by {self.pairs_flag} {name}=…"
+            return f"{told}, one of a script after --" if self.takes_more else told
         return near
+
+    @staticmethod
+    def _nearest(given: str, flags: list[str]) -> str:
+        # All begin alike, which would make short ones seem near.
+        near = nearest(given.lstrip("-"), [flag.removeprefix("--") for flag in flags])
+        return near.replace("mean '", "mean '--")
 
     def _flags(self) -> list[str]:
         """All flags, also those of sub-commands."""
@@ -83,7 +92,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def guarded(name: str, action: Callable[[], int | None]) -> int:
-    """Does something as a process would, and returns its exit code.
+    """Runs an action and turns its errors into a line on stderr and an exit code.
 
     What a person can mend is one sentence on the standard error stream; what is a defect, of this
     package or of another, keeps its traceback.
@@ -111,10 +120,10 @@ def _say(name: str, what: object, code: int) -> int:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """While it lasts, SIGTERM ends what runs as Ctrl-C does; the first one only."""
+    """Makes the first SIGTERM raise ``Terminated``, and ignores the ones after it."""
 
     def end(signum: int, frame: object) -> NoReturn:
-        # A second one must not tear up what cleans up after the first.
+        # A second one must not interrupt the clean-up.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise Terminated
 
@@ -128,7 +137,7 @@ def _terminable() -> Iterator[None]:
 
 
 def _end_with_parent() -> None:
-    """Ends this process when spark-submit is gone, which gets the signals meant for it."""
+    """Ends this process when its parent spark-submit is gone, which alone gets signals."""
     parent = os.getppid()
     while os.getppid() == parent:
         time.sleep(0.5)

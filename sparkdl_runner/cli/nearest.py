@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def did_you_mean(given: object, known: Iterable[str]) -> str:
-    """What to say after a name that is not known: the nearest one, else all that there are.
+    """What to say after an unknown name: the nearest one, else all that there are.
 
     Returns:
         The end of the sentence, from a semicolon to the full stop or the question mark.
@@ -20,6 +20,6 @@ def did_you_mean(given: object, known: Iterable[str]) -> str:
 
 
 def nearest(given: object, known: Iterable[str]) -> str:
-    """The same where there are too many to name them all."""
+    """Ends a sentence about an unknown name: names the nearest one, or adds only a full stop."""
     found = difflib.get_close_matches(str(given), list(known), 1, cutoff=0.6)
     return f"; did you mean {found[0]!r}?" if found else "."
