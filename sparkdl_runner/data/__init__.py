@@ -11,9 +11,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sparkdl_runner.data.convert.commit import ConversionError as ConversionError
     from sparkdl_runner.data.converter import make_spark_converter as make_spark_converter
     from sparkdl_runner.data.dataset.leftovers import sweep_leftovers as sweep_leftovers
+    from sparkdl_runner.data.errors import ConversionError as ConversionError
     from sparkdl_runner.data.errors import DatasetError as DatasetError
     from sparkdl_runner.data.errors import NoManifestError as NoManifestError
     from sparkdl_runner.data.errors import StateError as StateError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "ArrowLoader": "loader",
-    "ConversionError": "convert.commit",
+    "ConversionError": "errors",
     "DatasetError": "errors",
     "NoManifestError": "errors",
     "SparkDatasetConverter": "spark_dataset_converter",

@@ -61,10 +61,12 @@ SHARED = frozenset(
         "shuffle_row_groups",
     }
 )
-"""Arguments that both engines understand, ``columns`` and ``schema_fields`` being one."""
+"""Arguments that both engines understand; ``columns`` and ``schema_fields`` mean the same."""
 
+# Arguments of ArrowLoader that make_torch_dataloader names itself, or fills in.
 _HANDLED = frozenset(
-    {"manifest", "filesystem", "directory", "batch_size", "num_epochs", "converted"}
+    {"self", "manifest", "filesystem", "directory", "converted"}
+    | {"batch_size", "num_epochs", "workers_count"}
 )
 
 
@@ -72,8 +74,7 @@ def arrow_arguments() -> frozenset[str]:
     """The names that ``ArrowLoader`` takes beyond the data set, the batch and the epochs."""
     from sparkdl_runner.data.loader import ArrowLoader
 
-    names = set(inspect.signature(ArrowLoader.__init__).parameters) - {"self"}
-    return frozenset(names - _HANDLED - {"workers_count"})
+    return frozenset(inspect.signature(ArrowLoader.__init__).parameters) - _HANDLED
 
 
 def choose_engine(engine: str | None, arguments: Iterable[str], *, unischema: bool) -> str:
@@ -122,7 +123,7 @@ def choose_engine(engine: str | None, arguments: Iterable[str], *, unischema: bo
 
 
 def wants_shuffle(arguments: dict[str, Any], shuffling_queue_capacity: int) -> bool:
-    """Whether the order should be random: yes, unless it was switched off in so many words.
+    """Whether the order should be random: yes, unless it was switched off explicitly.
 
     petastorm code switches it off with ``shuffle_row_groups=False`` and no shuffling queue.
     """
@@ -135,9 +136,9 @@ def wants_shuffle(arguments: dict[str, Any], shuffling_queue_capacity: int) -> b
 def wanted_tail(arguments: dict[str, Any], rows: int) -> Tail:
     """What becomes of rows that fill no global batch, where the caller does not say.
 
-    Sharded data in ranks lose them, others in each epoch, so that all batches are of one size.
-    Where nothing is sharded, or there is not one global batch, petastorm's meaning holds: all rows
-    are given, and a reader without end goes round.
+    Sharded data in ranks lose them, different ones in each epoch, so that all batches are of one
+    size. If nothing is sharded, or the rows fill no global batch, they all come, as in petastorm,
+    and an endless reader begins again.
 
     Args:
         arguments: Of the arrow engine, ``tail`` not among them.
@@ -152,7 +153,7 @@ def wanted_tail(arguments: dict[str, Any], rows: int) -> Tail:
 
     _, shard_count = resolve_shard(given("cur_shard", least=0), given("shard_count"))
     batch_rows = global_batch(given("batch_size"), given("global_batch_size"), shard_count)
-    # A single rank may be what is left of more, whose steps it goes on with.
+    # A single rank may resume a run of several, whose steps it must keep.
     is_sharded = shard_count > 1 or (world.in_worker() and world.current_world().size == 1)
     if is_sharded and rows >= batch_rows:
         return "drop"

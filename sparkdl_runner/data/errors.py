@@ -1,4 +1,4 @@
-"""What can be wrong with a data set, said in one sentence each."""
+"""The errors of data sets and conversions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from sparkdl_runner.errors import RunnerError
 
 class DatasetError(RunnerError):
     """The files of a data set are not what its manifest, or the caller, says they are."""
+
+
+class ConversionError(DatasetError):
+    """Spark could not write the files; nothing of them is left to be read by mistake."""
 
 
 class ChangedFileError(DatasetError):

@@ -7,30 +7,18 @@ from urllib.parse import unquote
 
 from pyarrow import fs
 
-from sparkdl_runner.data.convert.commit import ConversionError, describe_written
 from sparkdl_runner.data.convert.replacing import SUBFOLDER_PREFIX, replace
-from sparkdl_runner.data.converter import (
-    DEFAULT_ROW_GROUP_SIZE_BYTES,
-    application_id,
-    check_settings,
-    why_not_written,
-)
+from sparkdl_runner.data.converter import DEFAULT_ROW_GROUP_SIZE_BYTES
+from sparkdl_runner.data.dataset.dataset import Dataset
+from sparkdl_runner.data.dataset.describe import describe_written
 from sparkdl_runner.data.dataset.manifest import MANIFEST_NAME, Manifest
-from sparkdl_runner.data.dataset.place import directory_url
-from sparkdl_runner.data.dataset.same_files import Converted
-from sparkdl_runner.data.spark_dataset_converter import SparkDatasetConverter
-from sparkdl_runner.filesystem import (
-    StorageOptions,
-    join_url,
-    normalize_url,
-    open_filesystem,
-    redact,
-)
+from sparkdl_runner.data.dataset.place import application_id, directory_url
+from sparkdl_runner.data.errors import ConversionError
+from sparkdl_runner.data.spark_dataset_converter import SparkDatasetConverter, converter_of
+from sparkdl_runner.filesystem import StorageOptions, normalize_url, open_filesystem, redact
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-    from sparkdl_runner.data.write_settings import WriteSettings
 
 
 class OccupiedError(ConversionError):
@@ -56,13 +44,13 @@ def write_conversion(
     The files go into a sub folder of their own, are checked, and are read from when the folder's
     ``_manifest.json`` lists them, which is the last thing to be written. So with ``overwrite``, an
     earlier conversion is whole and read until then, and deleted after; both need room together.
-    If this fails, or its process is killed, the folder holds either conversion:
+    If this fails, or its process is killed, the folder holds one of the two conversions:
 
     - on local and mounted file systems the manifest is replaced by a rename, and on S3 and Google
       Cloud Storage by a put, which readers see whole or not at all;
-    - on HDFS and Azure, and where a mount knows no rename, it is written in place. Killed in that
-      moment, both conversions' files are there and the manifest may be cut short: readers refuse
-      it, and the next call with ``overwrite`` says so and writes a new one.
+    - on HDFS and Azure, and where a mount knows no rename, it is written in place. A kill in that
+      moment leaves the files of both conversions and perhaps a manifest that is cut short. Readers
+      refuse it, and the next call with ``overwrite`` says so and writes a new one.
 
     What a killed process wrote is passed over by readers. The next call with ``overwrite`` deletes
     it if that process ran on the same machine, and otherwise names it in a warning, since it
@@ -91,33 +79,21 @@ def write_conversion(
         ConversionError: The files could not be written. An earlier conversion is as it was.
         DatasetError: There are nulls.
     """
-    from sparkdl_runner.data.convert.spark_writer import write_parquet
+    from sparkdl_runner.data.convert.plan import plan_conversion
+    from sparkdl_runner.data.convert.write import write_parquet
 
-    settings = check_settings(df, parquet_row_group_size_bytes, compression_codec, dtype)
+    plan = plan_conversion(df, parquet_row_group_size_bytes, compression_codec, dtype, allow_nulls)
     url = directory_url(url, df.sparkSession)
     filesystem, folder = open_filesystem(url, storage_options)
     check_apart(df, url)
     check_replaceable(filesystem, folder, overwrite)
-    application = application_id(df.sparkSession)
 
     def write(subfolder: str) -> Manifest:
-        def write_there(df: DataFrame, parent_url: str, settings: WriteSettings) -> str:
-            files_url = join_url(parent_url, subfolder.rstrip("/"))
-            df.write.option("compression", settings.compression_codec).option(
-                "parquet.block.size", settings.row_group_size_bytes
-            ).parquet(files_url)
-            return files_url
+        written = write_parquet(plan, url, subfolder.rstrip("/"))
+        return describe_written(written, filesystem, folder, subfolder, allow_nulls).manifest
 
-        try:
-            written = write_parquet(df, url, application, settings, write_there)
-        except Exception as error:
-            raise ConversionError(why_not_written(error, url)) from error
-        return describe_written(written, filesystem, folder, subfolder, allow_nulls)
-
-    manifest = replace(filesystem, folder, application, write)
-    files = [join_url(url, file.path) for file in manifest.files]
-    converted = Converted.of(filesystem, folder, manifest)
-    return SparkDatasetConverter(url, files, manifest.rows, converted=converted)
+    manifest = replace(filesystem, folder, application_id(df.sparkSession), write)
+    return converter_of(url, Dataset(manifest, filesystem, folder))
 
 
 def check_replaceable(filesystem: fs.FileSystem, folder: str, overwrite: bool) -> None:
@@ -134,7 +110,7 @@ def check_replaceable(filesystem: fs.FileSystem, folder: str, overwrite: bool) -
             "overwritten."
         )
     if all("/" in name and name.startswith(SUBFOLDER_PREFIX) for name in names):
-        return  # What a first conversion left that was killed.
+        return  # A first conversion was killed and left these.
     if filesystem.get_file_info(f"{folder}/{MANIFEST_NAME}").type != fs.FileType.File:
         raise OccupiedError(
             f"{folder} holds files and is no conversion (it has no {MANIFEST_NAME}), so it is not "
@@ -147,7 +123,7 @@ def check_apart(df: DataFrame, url: str) -> None:
     try:
         files = [normalize_url(unquote(file)) for file in df.inputFiles()]
     except Exception:
-        return  # What comes from no files, or through Spark Connect.
+        return  # The rows come from no files, or through Spark Connect.
     for file in files:
         if file.startswith(f"{url}/"):
             raise OccupiedError(

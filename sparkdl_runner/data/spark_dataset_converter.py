@@ -1,36 +1,27 @@
-"""``SparkDatasetConverter``: names a conversion, travels to the ranks, and opens loaders there."""
+"""``SparkDatasetConverter``: names a conversion, is sent to the ranks, and opens loaders there."""
 
 from __future__ import annotations
 
 import logging
 import os
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyarrow import fs
 
-from sparkdl_runner.data.dataset.describe import check_files
+from sparkdl_runner.data.dataset.converted import Converted
+from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.leftovers import delete_directory
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.dataset.place import PARENT_CACHE_DIR_URL_CONF
-from sparkdl_runner.data.dataset.same_files import Converted, SameFiles
-from sparkdl_runner.data.engine_choice import (
-    TUNING,
-    choose_engine,
-    wanted_columns,
-    wanted_tail,
-    wants_shuffle,
-)
+from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
+from sparkdl_runner.data.engine_choice import choose_engine
 from sparkdl_runner.data.errors import DatasetError, NoManifestError
-from sparkdl_runner.data.order.shard import resolve_shard
+from sparkdl_runner.data.loader_context import TorchLoaderContext
 from sparkdl_runner.filesystem import StorageOptions, join_url, open_filesystem, redact
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-DEFAULT_BATCH_SIZE = 32
-PETASTORM_WORKERS_COUNT = 4
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +57,7 @@ class SparkDatasetConverter:
             file_urls: The files.
             dataset_size: Rows in all of them.
             manifest: What the directory holds, if it has no manifest of its own.
-            converted: What was there when it was converted, to know it again.
+            converted: What the converter remembers of the files.
             unischema: Whether petastorm's codecs encoded the files.
             delete: Deletes the files, if this process may.
         """
@@ -88,18 +79,13 @@ class SparkDatasetConverter:
         return f"{type(self).__name__}({url!r}, {self.dataset_size:,} rows)"
 
     def __getstate__(self) -> dict[str, Any]:
-        # Who receives a copy reads the files, and does not delete them.
+        # A copy in another process reads the files and must not delete them.
         return {**self.__dict__, "_delete": None, "dataframe": None}
 
     def __enter__(self) -> SparkDatasetConverter:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        exc_traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.delete()
 
     def delete(self) -> None:
@@ -114,13 +100,11 @@ class SparkDatasetConverter:
             return
         self._delete()
 
-    def open(
-        self, storage_options: StorageOptions | None = None
-    ) -> tuple[Manifest, fs.FileSystem, str]:
+    def open(self, storage_options: StorageOptions | None = None) -> Dataset:
         """Opens the directory from this process.
 
         Returns:
-            The manifest, the filesystem, and the directory's path in it.
+            The manifest, the filesystem, and the directory's path in it, as a named tuple.
 
         Raises:
             NoManifestError: The files were deleted.
@@ -128,11 +112,11 @@ class SparkDatasetConverter:
         """
         filesystem, directory = open_filesystem(self.cache_dir_url, storage_options)
         if self._manifest is not None:
-            return self._manifest, filesystem, directory
+            return Dataset(self._manifest, filesystem, directory)
         try:
             manifest = Manifest.read(filesystem, directory)
             self._check_same(manifest)
-            return manifest, filesystem, directory
+            return Dataset(manifest, filesystem, directory)
         except NoManifestError:
             if filesystem.get_file_info(directory).type != fs.FileType.NotFound:
                 raise
@@ -142,7 +126,7 @@ class SparkDatasetConverter:
         )
 
     def _check_same(self, manifest: Manifest) -> None:
-        """Raises a DatasetError if it is another one by now: all ranks must read the same."""
+        """Raises a DatasetError if another conversion took its place: all ranks read the same."""
         if self._converted is not None:
             same = manifest.digest == self._converted.manifest_digest
         else:
@@ -165,8 +149,7 @@ class SparkDatasetConverter:
         Raises:
             DatasetError: One is gone, or is another one.
         """
-        manifest, filesystem, directory = opened
-        check_files(filesystem, directory, manifest, SameFiles(manifest, self._converted))
+        VerifiedFiles(Dataset(*opened), self._converted).check_all()
 
     def make_torch_dataloader(
         self,
@@ -195,8 +178,8 @@ class SparkDatasetConverter:
                 :func:`~sparkdl_runner.filesystem.open_filesystem`.
             **reader_kwargs: Arguments of ``ArrowLoader``, or of petastorm's reader; for the
                 petastorm engine also ``steps_per_epoch`` and ``trust_unischema``. Without
-                ``tail``, ranks drop rows that fill no global batch, and data that are not sharded,
-                or fill not one, are given whole, without an end round and round.
+                ``tail``, ranks drop rows that fill no global batch. Data that are not sharded, or
+                fill no global batch, come whole; endless loaders then begin them again.
 
         Returns:
             A context manager for the loader, which is closed when the block ends.
@@ -208,25 +191,23 @@ class SparkDatasetConverter:
             ImportError: petastorm's engine is needed, and petastorm cannot run here.
         """
         given = {name: value for name, value in reader_kwargs.items() if value is not None}
-        names = set(given) | ({"data_loader_fn"} if data_loader_fn is not None else set())
-        chosen = choose_engine(engine, names, unischema=self._unischema)
+        if data_loader_fn is not None:
+            given["data_loader_fn"] = data_loader_fn
+        chosen = choose_engine(engine, given, unischema=self._unischema)
         if chosen == "petastorm":
             from sparkdl_runner.data.petastorm.engine import require_petastorm
 
             require_petastorm()
             self._check_trust(given.pop("trust_unischema", False))
-            given["data_loader_fn"] = data_loader_fn
-        given["batch_size"] = batch_size
+        given.update(batch_size=batch_size, num_epochs=num_epochs, workers_count=workers_count)
         return TorchLoaderContext(
-            self,
-            chosen,
-            {
-                **given,
-                "num_epochs": num_epochs,
-                "workers_count": workers_count,
-            },
-            shuffling_queue_capacity,
-            storage_options,
+            engine=chosen,
+            arguments=given,
+            shuffling_queue_capacity=shuffling_queue_capacity,
+            open_dataset=lambda: self.open(storage_options),
+            url=self.cache_dir_url,
+            converted=self._converted,
+            unischema=self._unischema,
         )
 
     def _check_trust(self, trusted: bool) -> None:
@@ -238,108 +219,33 @@ class SparkDatasetConverter:
             )
 
 
-class TorchLoaderContext:
-    """Opens a loader on entering a ``with`` block and closes it on leaving."""
+def converter_of(
+    url: str,
+    dataset: Dataset,
+    *,
+    checked: Dataset | None = None,
+    embedded: bool = False,
+    unischema: bool = False,
+    delete: Callable[[], None] | None = None,
+) -> SparkDatasetConverter:
+    """The converter of a data set. It carries the manifest if that is ``embedded``.
 
-    def __init__(
-        self,
-        converter: SparkDatasetConverter,
-        engine: str,
-        arguments: dict[str, Any],
-        shuffling_queue_capacity: int,
-        storage_options: StorageOptions | None,
-    ) -> None:
-        self._converter = converter
-        self._engine = engine
-        self._arguments = arguments
-        self._queue_capacity = shuffling_queue_capacity
-        self._storage_options = storage_options
-        self._loader: Any = None
-
-    def __enter__(self) -> Any:
-        if self._loader is not None:
-            raise RuntimeError("this loader is open already; make another one.")
-        opened = self._converter.open(self._storage_options)
-        arguments = dict(self._arguments)
-        shuffle = wants_shuffle(arguments, self._queue_capacity)
-        columns = wanted_columns(arguments, opened[0].schema.names)
-        if self._engine == "petastorm":
-            self._loader = self._open_petastorm(opened, arguments, columns, shuffle)
-        else:
-            if arguments["batch_size"] is None and "global_batch_size" not in arguments:
-                arguments["batch_size"] = DEFAULT_BATCH_SIZE
-            if "tail" not in arguments:
-                arguments["tail"] = wanted_tail(arguments, len(self._converter))
-            arguments["converted"] = self._converter._converted
-            self._loader = _open_arrow(opened, arguments, columns, shuffle)
-        return self._loader
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        exc_traceback: TracebackType | None,
-    ) -> None:
-        self._loader.close()
-        self._loader = None
-
-    def _open_petastorm(
-        self,
-        opened: tuple[Manifest, fs.FileSystem, str],
-        arguments: dict[str, Any],
-        columns: list[str] | None,
-        shuffle: bool,
-    ) -> Any:
-        from sparkdl_runner.data.petastorm.engine import PetastormLoader
-
-        shard = resolve_shard(arguments.pop("cur_shard", None), arguments.pop("shard_count", None))
-        for name in ("columns", "schema_fields", "shuffle"):
-            arguments.pop(name, None)
-        own = {
-            name: arguments.pop(name, None)
-            for name in ("steps_per_epoch", "data_loader_fn", "seed")
-        }
-        batch_size = arguments.pop("batch_size")
-        reader = {name: value for name, value in arguments.items() if name != "num_epochs"}
-        reader["workers_count"] = reader["workers_count"] or PETASTORM_WORKERS_COUNT
-        if columns is not None:
-            reader["schema_fields"] = columns
-        if not shuffle:
-            reader["shuffle_row_groups"] = False
-        return PetastormLoader(
-            opened[0],
-            self._converter.cache_dir_url,
-            check_files=lambda: self._converter.check_files(opened),
-            same=SameFiles(opened[0], self._converter._converted),
-            batch_size=DEFAULT_BATCH_SIZE if batch_size is None else batch_size,
-            num_epochs=arguments["num_epochs"],
-            cur_shard=shard[0],
-            shard_count=shard[1],
-            unischema=self._converter._unischema,
-            shuffling_queue_capacity=self._queue_capacity,
-            reader_arguments=reader,
-            storage_options=self._storage_options,
-            **own,
-        )
-
-
-def _open_arrow(
-    opened: tuple[Manifest, fs.FileSystem, str],
-    arguments: dict[str, Any],
-    columns: list[str] | None,
-    shuffle: bool,
-) -> Any:
-    from sparkdl_runner.data.loader import ArrowLoader
-
-    for name in TUNING | {"schema_fields", "shuffle_row_groups", "columns"}:
-        arguments.pop(name, None)
-    if columns is not None:
-        arguments["columns"] = columns
-    return ArrowLoader(*opened, **{**arguments, "shuffle": shuffle})
+    ``checked`` is what ``VerifiedFiles.check_all`` returned, where the files were checked.
+    """
+    manifest = dataset.manifest
+    return SparkDatasetConverter(
+        url,
+        [join_url(url, file.path) for file in manifest.files],
+        manifest.rows,
+        manifest=manifest if embedded else None,
+        converted=Converted.of(dataset, checked),
+        unischema=unischema,
+        delete=delete,
+    )
 
 
 def deleter(url: str, storage_options: StorageOptions | None) -> Callable[[], None]:
-    """Returns what deletes a directory if, and only if, this very process calls it."""
+    """Returns a function that deletes a directory, but only in this process, not in a fork."""
     pid = os.getpid()
 
     def delete() -> None:

@@ -1,5 +1,7 @@
-"""What data, tracking and checkpoints tell the launcher, without importing it or one another.
+"""Values and callbacks by which data, tracking and checkpoints reach the launcher.
 
-Each module is a place to register or to leave something; outside of a rank it does nothing.
+So they import neither it nor one another.
+
+Each module takes registrations or values, and does nothing outside of a rank.
 Imported by everyone; imports nothing but ``world``.
 """

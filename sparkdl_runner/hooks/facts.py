@@ -1,4 +1,4 @@
-"""What a rank learns of itself and the driver may show, such as its newest checkpoint."""
+"""Facts about a rank that the driver may show, such as its newest checkpoint."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How each rank reads its data: each tells the driver, which compares.
+"""Each rank tells the driver how it reads its data, and the driver compares.
 
-Ranks share the rows of a data set without talking to one another: each computes the whole order
-and takes its part. Where one computes another order, from a seed of its own for example, rows are
-read twice and others never, and nothing else tells of it. No rank waits for this comparison.
+Ranks share the rows of a data set without communicating: each computes the whole order and takes
+its part. If one computes another order, such as from another seed, some rows are read twice and
+others never, and nothing fails. No rank waits for this comparison.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _turns: Counter[tuple[str, str]] = Counter()
 
 
 def connect(send: Callable[[dict[str, Any]], None]) -> None:
-    """Tells plans by ``send`` from now on. Called once, by the worker."""
+    """Sends plans by ``send`` from now on. Called once, by the worker."""
     global _send, _worker_pid
     _send, _worker_pid = send, os.getpid()
 
 
 def place_of_caller() -> str:
-    """Where in the user's code this was called, as the same call in another rank would say.
+    """The line of the user's code that led here, equal in all ranks for the same call.
 
-    It holds each caller's line, so that loaders that one function opens for others are told apart.
+    The callers' lines are included, to tell apart the loaders that one function opens for others.
     """
     frame: FrameType | None = sys._getframe(1)
     lines: list[str] = []
@@ -56,7 +56,7 @@ def tell(data: str, place: str, *, order: Mapping[str, Any], arguments: Mapping[
         data: The data set's directory.
         place: Where the loader was made, as ``place_of_caller`` has it.
         order: All that must be equal on all ranks, as plain JSON values.
-        arguments: What was given for it, by the names that the caller knows.
+        arguments: What the caller gave, by the names that they know.
     """
     # A forked process shares the socket; two writers would tear each other's messages.
     if _send is None or os.getpid() != _worker_pid:
@@ -74,11 +74,11 @@ def tell(data: str, place: str, *, order: Mapping[str, Any], arguments: Mapping[
 
 
 class LoaderPlans:
-    """What the ranks of one attempt told.
+    """The plans of all ranks of one attempt.
 
-    The plans of two ranks belong together where both made the loader at the same place, over the
-    same directory, for the same time. A loader that one rank alone makes has no counterpart; which
-    those are, and which were only made at another place, is known when all ranks have ended.
+    The first loaders that ranks made at one place in the code, over one directory, are compared
+    with each other, then the second ones, and so on. A loader without a counterpart is compared at
+    the end of the run: only then is it known whether another rank made one elsewhere.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class LoaderPlans:
         self._has_differed = False
 
     def compare(self, world: World, plan: Mapping[str, Any]) -> str | None:
-        """Takes a rank's plan; returns the first difference to another's, to follow its name."""
+        """Takes a rank's plan. Returns the first difference, as what follows the rank's name."""
         key = (str(plan["data"]), str(plan["place"]), int(plan["turn"]))
         mine = {"order": plan["order"], "arguments": plan["arguments"], "place": key[1]}
         with self._lock:
@@ -97,7 +97,7 @@ class LoaderPlans:
             told[world.rank] = mine
             orders = [one["order"] for one in told.values()]
             if len(told) == world.size:
-                del self._plans[key]  # All have told; there may be one for every epoch.
+                del self._plans[key]  # It is complete, and there may be one for every epoch.
             if self._has_differed or all(order == orders[0] for order in orders):
                 return None
             self._has_differed = True
@@ -107,7 +107,7 @@ class LoaderPlans:
         """Compares the loaders that ranks made at different places, once all have returned.
 
         Returns:
-            A rank that read as no other did, and what to follow its name.
+            A rank that read in another order, and the words to follow its name.
         """
         left: dict[str, dict[int, list[dict[str, Any]]]] = {}
         for (data, _, _), told in self._plans.items():

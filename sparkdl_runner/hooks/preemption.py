@@ -1,7 +1,7 @@
 """SIGTERM as a request: the host is about to be taken away, so save and end.
 
-Clusters say so before they take a machine back. While someone listens, the signal only sets a
-flag, to be looked at between steps; else it ends the process, as it does by default.
+Clusters send it before they take a machine back. While someone listens, the signal only sets a
+flag, which is read between steps. Else it ends the process, as it does by default.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from types import FrameType
 from typing import Any
 
 ours: Callable[[], bool] | None = None
-"""Says whether a SIGTERM that just came is this rank's own agent's, which ends the rank because
-the run is over. Set by the worker; there is nobody to save for then."""
+"""Whether the SIGTERM that just came is from the rank's own agent, because the run is over: then
+there is nothing to save. Set by the worker."""
 
 _listeners = 0
 _pid = 0
@@ -51,7 +51,7 @@ def stop_listening() -> None:
     _requested = False
     if threading.current_thread() is not threading.main_thread():
         return
-    # Someone may have put another handler over this one; that is theirs to take back.
+    # If user code has set another handler since, leave that in place.
     if signal.getsignal(signal.SIGTERM) is _handle:
         signal.signal(signal.SIGTERM, signal.SIG_DFL if _previous is None else _previous)
 
@@ -63,7 +63,7 @@ def requested() -> bool:
 
 def _handle(number: int, frame: FrameType | None) -> None:
     global _requested
-    # A process that the function forked saves nothing; whoever ends it means it.
+    # A process that the function forked has nothing to save, so the signal ends it.
     if _listeners == 0 or os.getpid() != _pid or (ours is not None and ours()):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""What ranks tell of their training, as whoever shows or keeps it takes it on the driver."""
+"""How the driver passes on what ranks report, to be shown or kept."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from sparkdl_runner.world import World
 
 
 class Reports:
-    """Takes what ranks tell of their training. Must neither raise nor block for long."""
+    """Receives what ranks report. Its methods must neither raise nor block for long."""
 
     def progress(self, world: World, report: dict[str, Any]) -> None:
         """Takes a rank's report: see ``tracking.rank.recorder``."""
 
     def host_metrics(self, world: World, values: dict[str, float]) -> None:
-        """Takes a look at a host, from one of its ranks, every ten seconds."""
+        """Takes the metrics of a host, from one of its ranks, every ten seconds."""
 
     def file_part(self, world: World, name: str, data: bytes, *, is_first: bool) -> None:
         """Takes the next part of a file that a rank leaves, to be kept with the run."""

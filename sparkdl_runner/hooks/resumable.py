@@ -1,7 +1,6 @@
-"""State that travels with every checkpoint without the user's naming it.
+"""State that every checkpoint holds without being named by the user, such as undelivered metrics.
 
-Whoever has such a state, as a recorder of metrics that were not delivered yet, registers how to
-get it and how to put it back. Checkpoints keep it as JSON.
+Its owner registers how to get it and how to put it back. Checkpoints keep it as JSON.
 """
 
 from __future__ import annotations

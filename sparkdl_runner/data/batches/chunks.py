@@ -19,7 +19,7 @@ from sparkdl_runner.data.read.blocks import BlockLoader, LoadedBlock
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Chunk:
-    """The rows of some steps in a row.
+    """The rows of several consecutive steps.
 
     Attributes:
         epoch: Their epoch.
@@ -103,24 +103,18 @@ class Chunker:
             self.blocks.release(epoch, 0)
 
     def _chunk(self, epoch: int, step: int, count: int, empty: Empty) -> Chunk:
-        lane_rows = self.order.lane_rows
-        lane_batch = self.order.lane_batch
-        begin = step * lane_batch
-        # index[i, l] holds what step i takes from the rank's lane l; -1 where the lane has ended.
-        index = np.full((count, len(self.lanes), lane_batch), -1, dtype=np.int64)
-        used: list[list[LoadedBlock]] = []
-        for column, lane in enumerate(self.lanes):
-            end = min(begin + count * lane_batch, int(lane_rows[lane]))
+        begin = step * self.order.lane_batch
+        # The parts of blocks that each lane gives to these steps, in order.
+        used: list[list[tuple[LoadedBlock, slice]]] = []
+        for lane in self.lanes:
+            end = min(begin + count * self.order.lane_batch, int(self.order.lane_rows[lane]))
             blocks = self.blocks.blocks_of(epoch, lane, begin, end)
-            used.append(blocks)
-            places = [loaded.place[_part(loaded, begin, end)] for loaded in blocks]
-            if places:
-                rows = np.full(count * lane_batch, -1, dtype=np.int64)
-                rows[: end - begin] = np.concatenate(places)
-                index[:, column] = rows.reshape(count, lane_batch)
-        flat = index.ravel()
+            used.append([(loaded, _part(loaded, begin, end)) for loaded in blocks])
+        flat = self._by_step(
+            [[loaded.place[part] for loaded, part in blocks] for blocks in used], count
+        )
         real = flat >= 0
-        bounds = np.arange(count + 1) * (len(self.lanes) * lane_batch)
+        bounds = np.arange(count + 1) * (len(self.lanes) * self.order.lane_batch)
         row_mask = None
         if self.tail == "pad":
             row_mask = real
@@ -132,7 +126,7 @@ class Chunker:
             for values in dense.values():
                 values[~row_mask] = 0
         variable = {
-            column.name: self._interleave(column, used, begin, count, lane_rows)
+            column.name: self._interleave(column, used, count)
             for column in self.layout.columns
             if not isinstance(column, DenseColumn)
         }
@@ -140,40 +134,41 @@ class Chunker:
             epoch=epoch, step=step, bounds=bounds, dense=dense, variable=variable, row_mask=row_mask
         )
 
+    def _by_step(self, lanes: list[list[IntArray]], count: int) -> IntArray:
+        """Interleaves the rows of the lanes, step by step; -1 where a lane has ended."""
+        index = np.full((count, len(lanes), self.order.lane_batch), -1, dtype=np.int64)
+        for number, parts in enumerate(lanes):
+            if parts:
+                rows = np.full(count * self.order.lane_batch, -1, dtype=np.int64)
+                found = np.concatenate(parts)
+                rows[: len(found)] = found
+                index[:, number] = rows.reshape(count, self.order.lane_batch)
+        return index.ravel()
+
     def _interleave(
-        self,
-        variable: VariableColumn,
-        used: list[list[LoadedBlock]],
-        begin: int,
-        count: int,
-        lane_rows: IntArray,
+        self, column: VariableColumn, used: list[list[tuple[LoadedBlock, slice]]], count: int
     ) -> pa.Array:
-        """Rows of variable length: first each lane's, then in the order of the steps."""
-        lane_batch = self.order.lane_batch
-        parts: list[pa.Array] = []
-        index = np.full((count, len(self.lanes), lane_batch), -1, dtype=np.int64)
+        """A column of variable length: takes the rows of each lane, then orders them by step."""
+        parts = [pa.array([], column.arrow_type)]
+        lanes: list[list[IntArray]] = []
         taken = 0
-        for column, lane in enumerate(self.lanes):
-            end = min(begin + count * lane_batch, int(lane_rows[lane]))
-            for loaded in used[column]:
+        for blocks in used:
+            first = taken
+            for loaded, part in blocks:
                 segments = pa.concat_arrays(
-                    [part for segment in loaded.variable[variable.name] for part in segment]
+                    [piece for segment in loaded.variable[column.name] for piece in segment]
                 )
-                parts.append(segments.take(pa.array(loaded.order[_part(loaded, begin, end)])))
-            rows = np.full(count * lane_batch, -1, dtype=np.int64)
-            length = max(0, end - begin)
-            rows[:length] = np.arange(taken, taken + length)
-            index[:, column] = rows.reshape(count, lane_batch)
-            taken += length
-        flat = index.ravel()
+                parts.append(segments.take(pa.array(loaded.order[part])))
+                taken += len(parts[-1])
+            lanes.append([np.arange(first, taken)])
+        flat = self._by_step(lanes, count)
         if self.tail != "pad":
             flat = flat[flat >= 0]
-        whole = pa.concat_arrays([pa.array([], variable.arrow_type), *parts])
-        return whole.take(pa.array(flat, mask=flat < 0))
+        return pa.concat_arrays(parts).take(pa.array(flat, mask=flat < 0))
 
 
 def _without_nulls(value: Any, nothing: str | bytes, depth: int) -> Any:
-    """Lists ``depth`` deep, with empty ones, and empty texts or bytes, in place of nulls."""
+    """Replaces nulls in lists of ``depth`` levels by empty lists, and by ``nothing`` inside."""
     if depth == 0:
         return nothing if value is None else value
     return [_without_nulls(inner, nothing, depth - 1) for inner in value or ()]

@@ -1,8 +1,8 @@
 """Where batches go: plain memory, or a GPU by way of a ring of pinned memory.
 
-For a GPU, rows are gathered straight into pinned memory, which is reused in turn, and copied on a
-stream of its own while the step before still computes. The step's stream waits for the copy, the
-host never does, except for a ring slot that is still being copied from.
+For a GPU, rows are gathered straight into pinned memory and copied on a separate stream while the
+previous step computes. The step's stream waits for the copy. The host waits only if the slot of the
+ring that comes next is still being copied from.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class PinnedRing:
     def begin(self) -> None:
         """Takes the next slot, once nothing is copied from it any more."""
         if self._stream is not None:
-            torch.cuda.set_device(self._device)  # of this thread; pinning would open GPU 0 else
+            torch.cuda.set_device(self._device)  # Per thread; pinning would use GPU 0 otherwise.
         self._turn = (self._turn + 1) % len(self._slots)
         copied = self._slots[self._turn].copied
         if copied is not None:
@@ -82,7 +82,7 @@ class PinnedRing:
         return array
 
     def side_stream(self) -> AbstractContextManager[Any]:
-        """Makes the ring's stream the current one, so that its ticket covers a transform, too."""
+        """Runs a transform on the ring's stream, so that the ticket covers it as well."""
         stream: AbstractContextManager[Any] = torch.cuda.stream(self._stream)
         return stream
 

@@ -1,4 +1,4 @@
-"""What a loader cannot do as well as one might expect, said before it reads."""
+"""Warns, before anything is read, if steps, memory or shuffling will not be as one expects."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from sparkdl_runner.data.decode.columns import Layout
 from sparkdl_runner.data.order.plan import Order, Tail
 from sparkdl_runner.data.read.budget import DEFAULT_BYTES, Budget
 
-# Of 10 sorted labels, a batch from so many row groups has 9.8 on average.
+# If a table is sorted by 10 labels, a batch from so many row groups has 9.8 of them on average.
 ENOUGH_ROW_GROUPS = 32
-# What each row that is held takes besides its values.
+# What each row in memory takes besides its values, for its place in the order.
 PLACE_BYTES = 16
 # What docs/data.md promises.
 MOST_OF_BUDGET = 1.3
@@ -22,22 +22,13 @@ def warn(
     layout: Layout,
     order: Order,
     budget: Budget,
-    *,
     tail: Tail,
     rank: int,
     world_size: int,
 ) -> None:
-    """Warns of what the caller of the loader's constructor should know; once, not in each rank.
-
-    Args:
-        manifest: Describes the data set.
-        layout: The columns that are read.
-        order: The order of rows.
-        budget: The memory budget.
-        tail: What becomes of rows that fill no global batch.
-        rank: This rank, of ``world_size``.
-        world_size: Number of ranks.
-    """
+    """Warns the caller of the loader's constructor, on rank 0 alone."""
+    if rank != 0:
+        return
     lanes = order.lanes // world_size
     sentences = [
         _no_step(order, tail),
@@ -47,7 +38,7 @@ def warn(
         _sorted(manifest, layout, order, lanes),
     ]
     for sentence in sentences:
-        if sentence is not None and rank == 0:
+        if sentence is not None:
             warnings.warn(sentence, stacklevel=3)
 
 
@@ -72,7 +63,7 @@ def _many_lanes(budget: Budget, lanes: int) -> str | None:
 
 
 def _large_row_groups(budget: Budget) -> str | None:
-    # Row groups of the default size come near the default budget, and some a little above.
+    # Row groups of the default size need about the default budget, and some a little more.
     if budget.is_given or budget.memory_budget_bytes <= 2 * DEFAULT_BYTES:
         return None
     return (

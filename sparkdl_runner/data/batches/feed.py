@@ -30,33 +30,20 @@ class _Delivery:
     ticket: Any
 
 
+@dataclass(kw_only=True)
 class Feed:
-    """One pass over some epochs.
+    """One pass over some epochs; its transform is applied before a batch goes to a device."""
 
-    Args:
-        chunker: Makes the chunks.
-        memory: Where batches go.
-        transform: Applied to each batch, before it goes to a device.
-        start: Where to begin.
-        end_epoch: The epoch not to enter any more; None for no end.
-    """
+    chunker: Chunker
+    memory: Memory
+    transform: Transform | None
+    start: Position
+    end_epoch: int | None
+    """The first epoch that is not read; None for no end."""
 
-    def __init__(
-        self,
-        *,
-        chunker: Chunker,
-        memory: Memory,
-        transform: Transform | None,
-        start: Position,
-        end_epoch: int | None,
-    ) -> None:
-        self._chunker = chunker
-        self._memory = memory
-        self._transform = transform
-        self._start = start
-        self._end_epoch = end_epoch
+    def __post_init__(self) -> None:
         self._stopping = threading.Event()
-        # One chunk waits for the caller while the next one is made; the budget counts on it.
+        # One chunk waits for the caller while the next one is made; the budget allows no more.
         self._queue: queue.Queue[_Delivery | BaseException | None] = queue.Queue(1)
         self._thread = threading.Thread(target=self._run, name="sparkdl-feed", daemon=True)
 
@@ -71,7 +58,7 @@ class Feed:
                 if isinstance(item, BaseException):
                     raise item
                 for offset, batch in enumerate(item.batches):
-                    self._memory.receive(batch, item.ticket)
+                    self.memory.receive(batch, item.ticket)
                     yield item.epoch, item.step + offset, batch
         finally:
             self.stop()
@@ -87,22 +74,22 @@ class Feed:
 
     def _run(self) -> None:
         try:
-            self._memory.begin()
-            chunks = self._chunker.chunks(
-                epoch=self._start.epoch,
-                step=self._start.step,
-                end_epoch=self._end_epoch,
-                empty=self._memory.empty,
+            self.memory.begin()
+            chunks = self.chunker.chunks(
+                epoch=self.start.epoch,
+                step=self.start.step,
+                end_epoch=self.end_epoch,
+                empty=self.memory.empty,
             )
             for chunk in chunks:
                 if not self._put(self._deliver(chunk)):
                     return
-                self._memory.begin()
+                self.memory.begin()
             self._put(None)
         except BaseException as error:
             self._put(error)
         finally:
-            self._chunker.blocks.stop()
+            self.chunker.blocks.stop()
 
     def _put(self, item: _Delivery | BaseException | None) -> bool:
         while not self._stopping.is_set():
@@ -118,22 +105,22 @@ class Feed:
         if chunk.row_mask is not None:
             whole[ROW_MASK] = torch.from_numpy(chunk.row_mask)
         ticket = None
-        if self._transform is None:
-            ticket = self._memory.send([whole])
+        if self.transform is None:
+            ticket = self.memory.send([whole])
         batches = _split(whole, chunk)
-        layout = self._chunker.layout
+        layout = self.chunker.layout
         if not all(isinstance(column, DenseColumn) for column in layout.columns):
             for index, batch in enumerate(batches):
                 for name, value in chunk.variable_batch(index, layout).items():
                     batch[name] = (
                         torch.from_numpy(value) if isinstance(value, np.ndarray) else value
                     )
-            if self._transform is None:
-                ticket = self._memory.send(batches)
-        if self._transform is not None:
-            with self._memory.side_stream():
-                batches = [_transformed(self._transform, batch) for batch in batches]
-                ticket = self._memory.send(batches)
+            if self.transform is None:
+                ticket = self.memory.send(batches)
+        if self.transform is not None:
+            with self.memory.side_stream():
+                batches = [_transformed(self.transform, batch) for batch in batches]
+                ticket = self.memory.send(batches)
         return _Delivery(epoch=chunk.epoch, step=chunk.step, batches=batches, ticket=ticket)
 
 

@@ -1,15 +1,15 @@
-"""How a conversion takes the place of an earlier one: by its manifest alone; no folder is moved.
+"""Replaces an earlier conversion, by its manifest alone: no folder is moved.
 
 Each conversion that stays has a sub folder of its own below the folder that a person named::
 
     orders/_manifest.json            the commit: lists _conversion-B/files/part-0.parquet
     orders/_conversion-B/files/part-0.parquet
-    orders/_conversion-A/…           what another one left, which nobody reads
+    orders/_conversion-A/…           files of another conversion, which nobody reads
 
 Files are written, then checked, then the manifest is replaced, then what the earlier manifest
 listed is deleted. The underscore makes Spark, Arrow and petastorm pass over the sub folders when
 they list the folder, so that no reader mixes two of them. While a sub folder is being written, it
-has a marker that says by whom: only what nobody writes any more is deleted.
+has a marker that names its writer, so that only abandoned sub folders are deleted.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from dataclasses import asdict
 
 from pyarrow import fs
 
-from sparkdl_runner.data.convert.commit import ConversionError, list_parquet
+from sparkdl_runner.data.dataset.describe import list_parquet
 from sparkdl_runner.data.dataset.leftovers import MARKER_NAME, Owner
 from sparkdl_runner.data.dataset.manifest import MANIFEST_NAME, MOST_BYTES, Manifest
-from sparkdl_runner.data.errors import DatasetError, NoManifestError
+from sparkdl_runner.data.errors import ConversionError, DatasetError, NoManifestError
 from sparkdl_runner.foreign_file import ForeignFileError, read_small
 
 SUBFOLDER_PREFIX = "_conversion-"
@@ -42,7 +42,7 @@ def replace(
     application_id: str,
     write: Callable[[str], Manifest],
 ) -> Manifest:
-    """Has a new conversion written, and lets it take the place of what the folder holds, if any.
+    """Writes a new conversion, which then replaces what the folder holds, if anything.
 
     Args:
         filesystem: Where the folder is.
@@ -61,8 +61,8 @@ def replace(
     try:
         _begin(filesystem, folder, name, application_id)
         manifest = write(f"{name}/files/")
-        # In a thread, where no signal's exception can end it half-way: what was opened for writing
-        # on an object store is put there when it is closed, whole or not.
+        # In a thread, where no exception of a signal handler can end it half-way: an object store
+        # keeps what was written when the file is closed, whether that is complete or not.
         with ThreadPoolExecutor(1, "sparkdl-manifest") as thread:
             in_place = thread.submit(_put_in_place, filesystem, folder, name, manifest)
         try:
@@ -82,7 +82,7 @@ def _begin(filesystem: fs.FileSystem, folder: str, name: str, application_id: st
     try:
         try:
             _mark(filesystem, f"{folder}/{name}", marker)
-        except FileNotFoundError:  # Who overwrites at the same time took it for abandoned.
+        except FileNotFoundError:  # A concurrent overwrite deleted it as abandoned.
             _mark(filesystem, f"{folder}/{name}", marker)
     except OSError as error:
         raise ConversionError(
@@ -97,7 +97,7 @@ def _mark(filesystem: fs.FileSystem, folder: str, marker: bytes) -> None:
 
 
 def _read_earlier(filesystem: fs.FileSystem, folder: str) -> bytes | None:
-    """The manifest that is to be replaced, as it is, or None; says so if it is torn."""
+    """The bytes of the manifest that is to be replaced, or None; warns if it is torn."""
     try:
         earlier = read_small(filesystem, f"{folder}/{MANIFEST_NAME}", MOST_BYTES)
     except FileNotFoundError:
@@ -124,7 +124,7 @@ def _put_in_place(filesystem: fs.FileSystem, folder: str, name: str, manifest: M
         try:
             filesystem.move(beside, f"{folder}/{MANIFEST_NAME}")
             return
-        except OSError:  # A mounted object store need not be able to.
+        except OSError:  # A mounted object store may know no rename.
             with suppress(OSError):
                 filesystem.delete_file(beside)
     manifest.write(filesystem, folder)
@@ -146,9 +146,9 @@ def _finish(filesystem: fs.FileSystem, folder: str, name: str) -> None:
 
 
 def _give_up(filesystem: fs.FileSystem, folder: str, name: str, earlier: bytes | None) -> None:
-    """After a failure: deletes the new sub folder, and sees that the earlier manifest is there.
+    """After a failure, deletes the new sub folder and puts back the earlier manifest.
 
-    If the new manifest is in place already, since it was too late to stop, all is left as it is.
+    Changes nothing if the new manifest is in place already: then it was too late to stop.
     """
     try:
         try:
@@ -179,7 +179,7 @@ def remove_abandoned(filesystem: fs.FileSystem, folder: str) -> None:
         for one in found
         if one.type == fs.FileType.Directory and one.base_name.startswith(SUBFOLDER_PREFIX)
     }
-    # After looking for markers, since another process that commits takes its marker away last.
+    # After looking for markers, since another process that commits deletes its marker last.
     try:
         kept = _subfolders_of(Manifest.read(filesystem, folder))
     except NoManifestError:
@@ -199,7 +199,7 @@ def remove_abandoned(filesystem: fs.FileSystem, folder: str) -> None:
                 )
             continue
         if _writer_of(filesystem, one.path) is not None:
-            continue  # It was just beginning.
+            continue  # Its writer has begun in the meantime.
         try:
             filesystem.delete_dir(one.path)
         except OSError as error:
@@ -207,7 +207,7 @@ def remove_abandoned(filesystem: fs.FileSystem, folder: str) -> None:
 
 
 def _remove_flat(filesystem: fs.FileSystem, folder: str) -> None:
-    """Deletes replaced files in the folder itself, where a temporary conversion has its own."""
+    """Deletes replaced files in the folder itself, where temporary conversions have theirs."""
     listed = {file.path for file in Manifest.read(filesystem, folder).files}
     names = [name for name in list_parquet(filesystem, folder) if "/" not in name]
     replaced = [name for name in names if name not in listed]
@@ -215,7 +215,7 @@ def _remove_flat(filesystem: fs.FileSystem, folder: str) -> None:
         return
     there = {one.base_name for one in filesystem.get_file_info(fs.FileSelector(folder))}
     for name in ("_SUCCESS", *replaced):
-        for one in (f".{name}.crc", name):  # What names the other goes last.
+        for one in (f".{name}.crc", name):  # A later call finds the checksum by the file's name.
             if one in there:
                 filesystem.delete_file(f"{folder}/{one}")
 
@@ -228,13 +228,13 @@ def _writer_of(filesystem: fs.FileSystem, path: str) -> str | None:
     """Who may still be writing a sub folder.
 
     Returns:
-        Words for a process of which it cannot be known here; ``""`` for one that is at it; None if
-        nobody writes there any more.
+        Words for a process that cannot be looked up from here; ``""`` for one that is running;
+        None if nobody writes there any more.
     """
     try:
         owner = Owner.of_directory(filesystem, path)
     except (FileNotFoundError, json.JSONDecodeError):
-        return None  # It is in place, or was ended before it had begun: the marker is torn.
+        return None  # Complete, or its writer was ended while it wrote the marker.
     except (OSError, ValueError):
         return "another process"
     if not owner.is_on_this_machine():

@@ -1,4 +1,4 @@
-"""What a DataFrame reads from: whether an earlier conversion of an equal one still has its rows."""
+"""Whether two conversions would give the same: by plan, settings, and the files that are read."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sparkdl_runner.filesystem import redact
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _OWN_ROWS = ("Range", "LocalRelation", "OneRowRelation", "EmptyRelation", "CommandResult")
-"""Leaves of a plan that hold their rows themselves."""
+"""Leaves of a plan that contain their rows."""
 
 _OWN_ROWS_OF_CONNECT = (
     "range",
@@ -21,17 +23,18 @@ _OWN_ROWS_OF_CONNECT = (
 )
 
 _READING_RDD = re.compile(r"\b(\w*(?:Hadoop|FileScan|JDBC|DataSource)RDD)\b")
-"""In what an RDD says of its lineage: one that reads each time that it is computed."""
+"""Finds, in the lineage of an RDD, one that reads its source whenever it is computed."""
 
 _FILE_STATUS = re.compile(
     r"path=(?P<path>.*?); isDirectory=\w+; length=(?P<size>\d+);"
     r".*?; modification_time=(?P<time>\d+);"
 )
-"""A file as Hadoop's ``FileStatus.toString`` puts it: one call for all, not several for each."""
+"""A file in the text of Hadoop's ``FileStatus``. One call to Java gives all files, and not four
+calls for each."""
 
 
 class SourceFile(NamedTuple):
-    """A file as it was listed; written again, it has another size or time."""
+    """A file as Spark listed it. One that is written again has another size or time."""
 
     path: str
     size_bytes: int
@@ -47,7 +50,46 @@ class Sources:
     may_be_stale: frozenset[SourceFile] = frozenset()
     """Those of ``files`` that may be written again in place. Table formats never do that."""
     unknown: str | None = None
-    """Something that may give other rows each time without anyone being told, such as JDBC."""
+    """A source that may give other rows each time without notice, such as JDBC."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Request:
+    """A DataFrame to convert, and all else that the result depends on."""
+
+    df: DataFrame
+    settings: tuple[Any, ...]
+    sources: Sources
+
+    @classmethod
+    def of(cls, df: DataFrame, *settings: Any) -> Request:
+        """Looks at what the DataFrame reads from; starts no job."""
+        return cls(df=df, settings=(*settings, df.schema.json()), sources=sources_of(df))
+
+    def is_equal(self, other: Request) -> bool:
+        """Whether both have the same plan, settings, column names and types, and input files.
+
+        ``DataFrame.sameSemantics`` compares neither names nor files.
+        """
+        mine, theirs = (self.settings, self.sources.files), (other.settings, other.sources.files)
+        return mine == theirs and self.df.sameSemantics(other.df)
+
+    def change(self) -> str | None:
+        """Why an earlier conversion of an equal DataFrame may have other rows, or None."""
+        if self.sources.unknown is not None:
+            return (
+                "An equal DataFrame was converted before, and this one is converted again: it "
+                f"reads from {self.sources.unknown}, of which nobody can tell whether its rows "
+                "have changed. Where they have not, go on with the earlier converter."
+            )
+        rewritten = rewritten_since(self.df, self.sources)
+        if rewritten is None:
+            return None
+        return (
+            f"{redact(rewritten)} was written again after Spark listed it for this DataFrame, "
+            "which is therefore converted again. Spark may read only a part of such a file: read "
+            "the DataFrame from it again."
+        )
 
 
 def sources_of(df: DataFrame) -> Sources:
@@ -55,14 +97,14 @@ def sources_of(df: DataFrame) -> Sources:
     try:
         return _of_plan(df) if hasattr(df, "_jdf") else _of_connect(df)
     except Exception as error:
-        # What a runtime hides, or has changed, cannot be compared: it counts as changed.
+        # A plan that this runtime does not show cannot be compared, so it counts as changed.
         return Sources(unknown=f"a plan that cannot be looked into ({type(error).__name__})")
 
 
 def rewritten_since(df: DataFrame, sources: Sources) -> str | None:
     """A file that was written again after Spark listed it, or None.
 
-    One that is gone was not: a conversion of it is all there is.
+    A deleted file does not count: an earlier conversion is then all that is left of its rows.
     """
     folders = {file.path.rpartition("/")[0] for file in sources.may_be_stale}
     now = {file.path: file for folder in folders for file in _list(df, folder)}
@@ -110,7 +152,7 @@ def _of_plan(df: DataFrame) -> Sources:
 
 
 def _of_connect(df: Any) -> Sources:
-    """Through Spark Connect, the plan names what it reads, and nobody can ask for its state."""
+    """Through Spark Connect, the plan names its sources, but not the state of their files."""
     for kind in _leaves_of_message(df._plan.to_proto(df.sparkSession.client)):
         if kind not in _OWN_ROWS_OF_CONNECT:
             return Sources(unknown=f"what Spark Connect calls {kind!r}")
@@ -118,13 +160,13 @@ def _of_connect(df: Any) -> Sources:
 
 
 def _leaves_of_message(message: Any) -> Iterator[str]:
-    """The kinds of the relations that have none below them."""
+    """The kinds of the relations that have no inputs."""
     below = False
     for field, value in message.ListFields():
         if field.message_type is None:
             continue
         for one in [value] if hasattr(value, "ListFields") else value:
-            if hasattr(one, "ListFields"):  # What is not is the key of a map.
+            if hasattr(one, "ListFields"):  # Else it is the key of a map.
                 for kind in _leaves_of_message(one):
                     below = True
                     yield kind
@@ -155,5 +197,5 @@ def _elements(sequence: Any) -> list[Any]:
 
 
 def _object(package: Any, name: str) -> Any:
-    """A Scala object, as Java sees it."""
+    """A Scala ``object``, which Java reaches by its class."""
     return getattr(getattr(package, f"{name}$"), "MODULE$")

@@ -28,10 +28,7 @@ _Matrix = npt.NDArray[np.uint32]
 def crc32_from_sidecar(filesystem: pa.fs.FileSystem, path: str, size_bytes: int) -> int | None:
     """The CRC-32 of a file that Hadoop wrote, or None where it left no checksums of this file.
 
-    Args:
-        filesystem: Where the file is; only a local one has such checksums.
-        path: The file.
-        size_bytes: Its size.
+    Only local files have such checksums.
     """
     if not isinstance(filesystem, pa.fs.LocalFileSystem):
         return None
@@ -70,7 +67,7 @@ def combine(parts: npt.NDArray[Any], part_bytes: int, size_bytes: int) -> int:
     crcs = parts[:-1].astype(np.uint32)
     shift = _shift_by(part_bytes)
     while len(crcs) > 1:
-        if len(crcs) % 2:  # Nothing at all has the checksum 0, and stands in front of anything.
+        if len(crcs) % 2:  # An empty part in front has the checksum 0 and changes nothing.
             crcs = np.concatenate([np.zeros(1, np.uint32), crcs])
         crcs = _apply(shift, crcs[0::2]) ^ crcs[1::2]
         shift = _apply(shift, shift)

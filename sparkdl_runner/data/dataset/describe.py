@@ -1,46 +1,99 @@
-"""Builds a manifest from Parquet files, and later checks the files against it."""
+"""Builds a manifest from Parquet files: from what Spark wrote, or from any others."""
 
 from __future__ import annotations
 
 import base64
-import os
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.fs
-import pyarrow.parquet as pq
 
-from sparkdl_runner.data.dataset.checksum import crc32_from_sidecar
-from sparkdl_runner.data.dataset.manifest import ColumnInfo, FileInfo, Manifest
+from sparkdl_runner.data.dataset.dataset import Dataset
+from sparkdl_runner.data.dataset.footers import Footer, in_threads, read_footer
+from sparkdl_runner.data.dataset.foreign_folder import PARQUET_ENDINGS, is_hidden
+from sparkdl_runner.data.dataset.locate import first_file_with_nulls, first_file_with_other_lengths
+from sparkdl_runner.data.dataset.manifest import ColumnInfo, Manifest
 from sparkdl_runner.data.dataset.observe import Observation, depth_of, hint_of, observe
 from sparkdl_runner.data.dataset.row_groups import RowGroups
-from sparkdl_runner.data.dataset.same_files import SameFiles, footer_bytes, open_file
 from sparkdl_runner.data.dataset.scan import scan
-from sparkdl_runner.data.errors import ChangedFileError, DatasetError
-from sparkdl_runner.foreign_file import open_input
+from sparkdl_runner.data.errors import ConversionError, DatasetError
+from sparkdl_runner.filesystem import redact
+
+_log = logging.getLogger(__name__)
 
 _SCANS = 4
 """Files whose columns are read together: with a few batches each, some 100 MiB."""
 
-_Item = TypeVar("_Item")
-_Result = TypeVar("_Result")
-
 
 @dataclass(frozen=True, kw_only=True)
-class _Footer:
-    """What is kept of one file's footer; the Parquet metadata itself is large and let go."""
+class Written:
+    """The files that one Spark job wrote, and the counts it made of them.
 
-    file: FileInfo
-    schema: pa.Schema
-    groups: list[tuple[int, int]]
-    column_bytes: dict[str, int]
-    null_counts: dict[str, int | None]
-    single_values: dict[str, list[Any]]
-    """By column, the value of each row group that holds one value only."""
+    Attributes:
+        url: The directory of the Parquet files.
+        rows: As counted by the job, or ``None`` if Spark lost the counts.
+        content_digest: 16 hex digits that follow from all values and their order, likewise.
+        null_counts: By column; columns that are not there are to be looked up in the footers.
+        list_lengths: By column, from the outside in; ``None`` where lengths differ.
+    """
+
+    url: str
+    rows: int | None
+    content_digest: str | None
+    null_counts: dict[str, int]
+    list_lengths: dict[str, tuple[int | None, ...]]
+
+
+def describe_written(
+    written: Written,
+    filesystem: pa.fs.FileSystem,
+    directory: str,
+    subfolder: str,
+    allow_nulls: bool,
+) -> Dataset:
+    """Describes what Spark wrote, and checks it.
+
+    Args:
+        written: What Spark wrote.
+        filesystem: Where it is.
+        directory: What the paths in the manifest are relative to.
+        subfolder: Where in there the files are, such as ``"a/"``; ``""`` for the directory itself.
+        allow_nulls: Whether nulls are fine.
+
+    Raises:
+        ConversionError: There are not as many rows as Spark counted.
+        DatasetError: There are nulls.
+    """
+    names = list_parquet(filesystem, f"{directory}/{subfolder}".rstrip("/"))
+    manifest = describe_parquet(
+        filesystem,
+        directory,
+        [f"{subfolder}{name}" for name in names],
+        null_counts=written.null_counts,
+        list_lengths=written.list_lengths,
+        just_written=True,
+    )
+    if written.rows is not None and manifest.rows != written.rows:
+        raise ConversionError(
+            f"Spark wrote {written.rows:,} rows to {redact(written.url)}, and the files there hold "
+            f"{manifest.rows:,}: a failed attempt of a task left a file, or one was lost. Convert "
+            "again; if it returns, look at the committer of this storage."
+        )
+    manifest = replace(manifest, content_digest=written.content_digest)
+    dataset = Dataset(manifest, filesystem, directory)
+    check_nulls(dataset, allow_nulls)
+    warn_of_ragged(dataset)
+    return dataset
+
+
+def list_parquet(filesystem: pa.fs.FileSystem, directory: str) -> list[str]:
+    """The names of the Parquet files in a directory, sorted, without hidden and partial ones."""
+    prefix = len(directory.rstrip("/")) + 1
+    found = filesystem.get_file_info(pa.fs.FileSelector(directory, recursive=True))
+    names = [info.path[prefix:] for info in found if info.type == pa.fs.FileType.File]
+    return sorted(n for n in names if n.endswith(PARQUET_ENDINGS) and not is_hidden(n))
 
 
 def describe_parquet(
@@ -76,59 +129,35 @@ def describe_parquet(
     if not files:
         raise DatasetError(f"{directory} holds no Parquet file to describe.")
     directory = directory.rstrip("/")
-    footers = _in_threads(
-        lambda path: _read_footer(filesystem, directory, path, just_written), files, threads
+    footers = in_threads(
+        lambda path: read_footer(filesystem, directory, path, just_written), files, threads
     )
     schema = footers[0].schema
     for footer in footers[1:]:
         _check_same_schema(schema, footer.schema, footers[0].file.path, footer.file.path)
-
-    known_nulls: dict[str, int] = dict(null_counts or {})
+    nulls, lengths = dict(null_counts or {}), dict(list_lengths or {})
     for name in schema.names:
         counts = [footer.null_counts[name] for footer in footers]
-        if name not in known_nulls and None not in counts:
-            known_nulls[name] = sum(count for count in counts if count is not None)
-    known_lengths = {name: tuple(lengths) for name, lengths in (list_lengths or {}).items()}
+        if name not in nulls and None not in counts:
+            nulls[name] = sum(count for count in counts if count is not None)
+    depths = {column.name: depth_of(column.type) for column in schema}
     unknown = [
-        column.name
-        for column in schema
-        if column.name not in known_nulls
-        or (column.name not in known_lengths and depth_of(column.type) > 0)
+        name
+        for name, depth in depths.items()
+        if name not in nulls or (name not in lengths and depth > 0)
     ]
-    several_rows = sum(rows > 1 for footer in footers for rows, _ in footer.groups)
-
-    def is_clustered(name: str) -> bool:
-        values = [value for footer in footers for value in footer.single_values[name]]
-        return 2 * len(values) > several_rows and len(set(values)) > 1
-
-    seen: dict[str, Observation] = {name: Observation() for name in unknown}
-    if unknown:
-        for observations in _in_threads(
-            lambda path: _observe_file(filesystem, f"{directory}/{path}", unknown),
-            files,
-            min(threads, _SCANS),
-        ):
-            for name, observation in observations.items():
-                seen[name].merge(observation)
+    for name, seen in _observe(filesystem, directory, files, unknown, threads).items():
+        nulls.setdefault(name, seen.null_count)
+        lengths.setdefault(name, seen.lengths(depths[name]))
     columns = tuple(
         ColumnInfo(
             name=column.name,
             type=str(column.type),
-            null_count=(
-                known_nulls[column.name]
-                if column.name in known_nulls
-                else seen[column.name].null_count
-            ),
-            list_lengths=(
-                known_lengths[column.name]
-                if column.name in known_lengths
-                else seen[column.name].lengths(depth_of(column.type))
-                if column.name in seen
-                else ()
-            ),
+            null_count=nulls[column.name],
+            list_lengths=tuple(lengths.get(column.name, ())),
             size_bytes=sum(footer.column_bytes[column.name] for footer in footers),
             hint=hint_of(column.type),
-            is_clustered=is_clustered(column.name),
+            is_clustered=_is_clustered(column.name, footers),
         )
         for column in schema
     )
@@ -140,165 +169,33 @@ def describe_parquet(
     )
 
 
-def check_files(
-    filesystem: pa.fs.FileSystem,
-    directory: str,
-    manifest: Manifest,
-    same: SameFiles | None = None,
-) -> Manifest:
-    """Checks that the files of a manifest are still there and unchanged.
-
-    Sizes are compared for all. Only a file that was touched since is looked into: all of it where
-    it is local and the manifest has its CRC-32, and otherwise its footer.
-
-    Args:
-        filesystem: Where the files are.
-        directory: The data set's directory in ``filesystem``.
-        manifest: Lists them.
-        same: Of this manifest; with what the converter knows, where there is one. By that, a file
-            is refused that another user of this host put there, and one on remote storage that
-            was written again. By the manifest alone it might be a copy.
-
-    Returns:
-        The manifest with the times of the files as they are, so that who checks against that one
-        need not look into them again.
-
-    Raises:
-        DatasetError: A file is gone, has another size, or other content.
-    """
-    directory = directory.rstrip("/")
-    local = isinstance(filesystem, pa.fs.LocalFileSystem)
-    same = same or SameFiles(manifest)
-    selector = pa.fs.FileSelector(directory, recursive=True, allow_not_found=True)
-    prefix = len(directory) + 1
-    found = {info.path[prefix:]: info for info in filesystem.get_file_info(selector)}
-    touched: list[int] = []
-    times: list[int | None] = []
-    for index, file in enumerate(manifest.files):
-        path = f"{directory}/{file.path}"
-        info = found.get(file.path)
-        if info is None or info.type != pa.fs.FileType.File:
-            raise DatasetError(
-                f"{path} is gone: the manifest lists {len(manifest.files)} files "
-                "and expects all of them. Convert the DataFrame again, or restore the file."
-            )
-        if info.size != file.size_bytes:
-            raise DatasetError(
-                f"{path} has {info.size:,} bytes and the manifest says "
-                f"{file.size_bytes:,}: it was cut short or replaced after the conversion. Convert "
-                "the DataFrame again, or restore the file."
-            )
-        times.append(_settled_time(info))
-        if local:
-            is_touched = same.is_touched(index, os.stat(path))
-        else:
-            noted = None if same.converted is None else same.converted.remote_ns
-            then = file.modified_ns if noted is None else noted[index]
-            is_touched = then is None or info.mtime_ns != then
-            if noted is not None:
-                _check_not_written_again(path, then, info.mtime_ns)
-        if is_touched:
-            touched.append(index)
-
-    def compare(index: int) -> None:
-        path = f"{directory}/{manifest.files[index].path}"
-        stream, opened = open_file(filesystem, path)
-        with stream:
-            same.check(stream, opened, path, index)
-
-    _in_threads(compare, touched, 16)
-    if not touched:
-        return manifest
-    files = [replace(file, modified_ns=at) for file, at in zip(manifest.files, times, strict=True)]
-    return replace(manifest, files=tuple(files))
-
-
-def _check_not_written_again(path: str, then: int | None, now: int | None) -> None:
-    """Refuses an object of another second; a listing and a look at one object may round it."""
-    if then is None or now is None or then // 1_000_000_000 == now // 1_000_000_000:
+def check_nulls(dataset: Dataset, allow_nulls: bool) -> None:
+    """Raises a DatasetError that names column, count and file if there are nulls unasked for."""
+    found = [column for column in dataset.manifest.columns if column.null_count]
+    if allow_nulls or not found:
         return
-    raise ChangedFileError(
-        f"{path} was written again {abs(now - then) / 1e9:,.0f} s after the converter's own file, "
-        "and nobody could tell whether it holds the same without reading all of it. Convert the "
-        "DataFrame again. If the change is fine, make the converter again, by "
-        "make_spark_converter on the driver."
+    listed = ", ".join(f"{column.name!r} ({column.null_count:,})" for column in found)
+    path = first_file_with_nulls(dataset, found[0].name)
+    raise DatasetError(
+        f"There are nulls in column {listed}, the first in {path}, and a tensor has none: drop or "
+        "fill them in the DataFrame, or pass allow_nulls=True here and nulls='fill', 'nan' or "
+        "'mask' to make_torch_dataloader."
     )
 
 
-def _read_footer(
-    filesystem: pa.fs.FileSystem, directory: str, path: str, just_written: bool
-) -> _Footer:
-    full_path = f"{directory}/{path}"
-    info = filesystem.get_file_info(full_path)
-    if info.type != pa.fs.FileType.File:
-        raise DatasetError(f"{full_path} is not a file.")
-    with open_input(filesystem, full_path) as stream:
-        tail, crc32 = footer_bytes(stream, full_path)
-    try:
-        parquet = pq.ParquetFile(pa.BufferReader(tail), coerce_int96_timestamp_unit="us")
-    except (pa.ArrowException, OSError) as error:
-        raise DatasetError(f"{full_path} has a broken Parquet footer: {error}") from error
-    metadata = parquet.metadata
-    schema = parquet.schema_arrow.remove_metadata()
-    owners = _owners(parquet)
-    column_bytes = dict.fromkeys(schema.names, 0)
-    null_counts: dict[str, int | None] = {
-        column.name: None if pa.types.is_nested(column.type) else 0 for column in schema
-    }
-    single_values: dict[str, list[Any]] = {name: [] for name in schema.names}
-    groups = []
-    for index in range(metadata.num_row_groups):
-        group = metadata.row_group(index)
-        groups.append((group.num_rows, group.total_byte_size))
-        for leaf, name in enumerate(owners):
-            chunk = group.column(leaf)
-            column_bytes[name] += chunk.total_uncompressed_size
-            so_far = null_counts[name]
-            if so_far is not None:
-                statistics = chunk.statistics
-                known = statistics is not None and statistics.has_null_count
-                null_counts[name] = so_far + statistics.null_count if known else None
-                if group.num_rows > 1 and statistics is not None and statistics.has_min_max:
-                    lowest = statistics.min_raw
-                    if lowest == statistics.max_raw:
-                        single_values[name].append(lowest)
-    return _Footer(
-        file=FileInfo(
-            path=path,
-            size_bytes=info.size,
-            rows=metadata.num_rows,
-            footer_crc32=crc32,
-            modified_ns=_settled_time(info),
-            crc32=crc32_from_sidecar(filesystem, full_path, info.size) if just_written else None,
-        ),
-        schema=schema,
-        groups=groups,
-        column_bytes=column_bytes,
-        null_counts=null_counts,
-        single_values=single_values,
-    )
-
-
-def _settled_time(info: pa.fs.FileInfo) -> int | None:
-    """When a file was last changed, or None if it could change again and show the same time.
-
-    Object stores tell whole seconds, within which anything may still happen.
-    """
-    changed: int | None = info.mtime_ns
-    if changed is None or changed % 1_000_000_000:
-        return changed
-    return changed if time.time_ns() - changed > 2_000_000_000 else None
-
-
-def _owners(parquet: pq.ParquetFile) -> list[str]:
-    """For each of a file's columns in the sense of Parquet, the column that it is a part of."""
-    names = parquet.schema_arrow.names
-    owners = []
-    for leaf in range(len(parquet.schema)):
-        path = parquet.schema.column(leaf).path  # joined by dots, which may be in names, too
-        fits = [name for name in names if path == name or path.startswith(f"{name}.")]
-        owners.append(max(fits, key=len))
-    return owners
+def warn_of_ragged(dataset: Dataset) -> None:
+    """Warns of list columns that a loader reads only with ``pad=`` or ``ragged=``."""
+    for column in dataset.manifest.columns:
+        if None in column.list_lengths:
+            found = first_file_with_other_lengths(dataset, column.name)
+            path, lengths = found or ("?", "different numbers")
+            _log.warning(
+                "Column %r holds lists that differ in length (first in %s: %s): loaders will need "
+                "pad= or ragged= for it.",
+                column.name,
+                path,
+                lengths,
+            )
 
 
 def _check_same_schema(first: pa.Schema, other: pa.Schema, first_path: str, path: str) -> None:
@@ -317,6 +214,32 @@ def _check_same_schema(first: pa.Schema, other: pa.Schema, first_path: str, path
         raise DatasetError(f"{path} has its columns in another order than {first_path}.")
 
 
+def _is_clustered(name: str, footers: Sequence[Footer]) -> bool:
+    several_rows = sum(rows > 1 for footer in footers for rows, _ in footer.groups)
+    values = [value for footer in footers for value in footer.single_values[name]]
+    return 2 * len(values) > several_rows and len(set(values)) > 1
+
+
+def _observe(
+    filesystem: pa.fs.FileSystem,
+    directory: str,
+    files: Sequence[str],
+    names: Sequence[str],
+    threads: int,
+) -> dict[str, Observation]:
+    """Reads columns of all files for what the footers do not say of them."""
+    result = {name: Observation() for name in names}
+    if names:
+        for seen in in_threads(
+            lambda path: _observe_file(filesystem, f"{directory}/{path}", names),
+            files,
+            min(threads, _SCANS),
+        ):
+            for name, observation in seen.items():
+                result[name].merge(observation)
+    return result
+
+
 def _observe_file(
     filesystem: pa.fs.FileSystem, path: str, names: Iterable[str]
 ) -> dict[str, Observation]:
@@ -325,13 +248,3 @@ def _observe_file(
         for name, observation in seen.items():
             observe(batch.column(name), observation)
     return seen
-
-
-def _in_threads(
-    function: Callable[[_Item], _Result], items: Sequence[_Item], threads: int
-) -> list[_Result]:
-    """``[function(item) for item in items]``, with several at a time."""
-    if len(items) <= 1:
-        return [function(item) for item in items]
-    with ThreadPoolExecutor(min(threads, len(items)), "sparkdl-footers") as pool:
-        return list(pool.map(function, items))

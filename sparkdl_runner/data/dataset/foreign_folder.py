@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from pyarrow import fs
 
+from sparkdl_runner.data.dataset.footers import in_threads
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.filesystem import redact
 from sparkdl_runner.foreign_file import ForeignFileError, open_input, parse_json, read_small
@@ -48,11 +48,6 @@ _UNFINISHED = ("_temporary", "__magic")
 def find_parquet(filesystem: fs.FileSystem, directory: str, url: str) -> dict[str, fs.FileInfo]:
     """A folder's Parquet files, sorted by name, which together are its rows.
 
-    Args:
-        filesystem: Where the folder is.
-        directory: The folder.
-        url: The same, for messages.
-
     Returns:
         What the filesystem says of each, by its name relative to the folder.
 
@@ -74,7 +69,7 @@ def find_parquet(filesystem: fs.FileSystem, directory: str, url: str) -> dict[st
     folders = {info.path[prefix:] for info in found if info.type == fs.FileType.Directory}
     folders.update(parent for name in files for parent in _above(name))
     _refuse_unfinished(shown, files, folders)
-    visible = [name for name in files if not _is_hidden(name)]
+    visible = [name for name in files if not is_hidden(name)]
     names = sorted(name for name in visible if name.endswith(PARQUET_ENDINGS))
     commits = [name for name in files if name.rpartition("/")[2].startswith("_committed_")]
     _refuse_removed(filesystem, directory, shown, commits)
@@ -89,7 +84,8 @@ def find_parquet(filesystem: fs.FileSystem, directory: str, url: str) -> dict[st
     return {name: files[name] for name in names}
 
 
-def _is_hidden(path: str) -> bool:
+def is_hidden(path: str) -> bool:
+    """Whether readers pass over a file, for its name or for that of a folder that it is in."""
     return any(part.startswith(("_", ".")) for part in path.split("/"))
 
 
@@ -111,15 +107,15 @@ def _kind_of(filesystem: fs.FileSystem, folder: str) -> _Kind | None:
             if any(_ICEBERG_FILE in entry.base_name for entry in entries):
                 return _ICEBERG
     except OSError:
-        pass  # Who may read a folder may not be allowed to look around it.
+        pass  # The user may lack the right to look into the folders above.
     return None
 
 
 def _refuse_unfinished(shown: str, files: Collection[str], folders: set[str]) -> None:
     for folder in sorted(folders):
         above, _, name = folder.rpartition("/")
-        # In a hidden folder nothing is read: what is unfinished there is nobody's rows.
-        if name.startswith(_UNFINISHED) and not _is_hidden(above):
+        # Readers skip hidden folders, so unfinished files there do no harm.
+        if name.startswith(_UNFINISHED) and not is_hidden(above):
             raise DatasetError(
                 f"{shown} holds the folder {folder}: something is being written there, or was "
                 "ended before it was done, so rows may be missing. Let it end, or write the "
@@ -141,7 +137,7 @@ def _refuse_removed(
         try:
             found = parse_json(read_small(filesystem, f"{directory}/{name}", _MOST_COMMIT_BYTES))
         except json.JSONDecodeError:
-            continue  # Somebody else's, who has a use for such a name.
+            continue  # Another program's file of such a name.
         except (OSError, ForeignFileError) as error:
             raise DatasetError(
                 f"{shown} holds {name}, as Databricks writes them, which cannot be read: {error}. "
@@ -192,12 +188,8 @@ def _refuse_unnamed(
             size = stream.size()
             return size >= 12 and stream.read_at(4, size - 4) in _MAGIC
 
-    if not names:
-        return
-    with ThreadPoolExecutor(min(16, len(names)), "sparkdl-footers") as pool:
-        unnamed = [
-            name for name, found in zip(names, pool.map(is_parquet, names), strict=True) if found
-        ]
+    found = in_threads(is_parquet, names, 16)
+    unnamed = [name for name, is_one in zip(names, found, strict=True) if is_one]
     if unnamed:
         raise DatasetError(
             f"{shown} holds {len(unnamed):,} Parquet files whose names do not end in .parquet, "

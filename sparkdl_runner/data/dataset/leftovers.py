@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import socket
+import threading
 import time
 import uuid
 from dataclasses import asdict, dataclass
@@ -25,7 +26,6 @@ from sparkdl_runner.filesystem import (
     StorageOptions,
     join_url,
     local_path,
-    normalize_url,
     open_filesystem,
     redact,
 )
@@ -36,6 +36,8 @@ PREFIX = "sparkdl_runner-"
 _MOST_MARKER_BYTES = 64 << 10
 
 _log = logging.getLogger(__name__)
+_process_directories: dict[tuple[str, int], str] = {}
+_process_directories_lock = threading.Lock()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +76,7 @@ class Owner:
         Raises:
             OSError: There is none, or it cannot be read.
             json.JSONDecodeError: It is torn.
-            ForeignFileError: It is none.
+            ForeignFileError: It is not a marker of ours.
         """
         text = read_small(filesystem, f"{directory}/{MARKER_NAME}", _MOST_MARKER_BYTES)
         return build(cls, parse_json(text))
@@ -89,6 +91,13 @@ class Owner:
         # 0 is what a system without /proc recorded: nothing is certain there.
         return self.started_ticks > 0 and _started_ticks(self.pid) != self.started_ticks
 
+    def has_left(self, older_than_seconds: float | None) -> bool:
+        """Whether its directory may go: it has ended, or ran elsewhere and is older than that."""
+        if self.is_on_this_machine():
+            return self.is_gone()
+        age = time.time() - self.created_unix_seconds
+        return older_than_seconds is not None and age > older_than_seconds
+
 
 def _started_ticks(pid: int) -> int | None:
     """When a process started, or None if there is none; see proc(5), field 22 of ``stat``.
@@ -99,7 +108,7 @@ def _started_ticks(pid: int) -> int | None:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return int(stat.rpartition(b")")[2].split()[19])  # the name before ")" may hold anything
+    return int(stat.rpartition(b")")[2].split()[19])  # the name before ")" may hold spaces
 
 
 def _boot_id() -> str:
@@ -116,6 +125,42 @@ def _pid_namespace() -> str:
         return ""
 
 
+def process_directory(
+    parent_url: str,
+    application_id: str,
+    storage_options: StorageOptions | None = None,
+    *,
+    private: bool = False,
+) -> str:
+    """This process's own directory below the parent: made on first use, deleted at exit.
+
+    On first use, also removes what processes that have ended left there.
+
+    Args:
+        parent_url: Made as well if it is not there.
+        application_id: Goes into the name.
+        storage_options: As in :func:`~sparkdl_runner.filesystem.open_filesystem`.
+        private: Whether a local one is for this user alone: mode 0700.
+
+    Raises:
+        OSError: The parent cannot be written.
+    """
+    key = (parent_url, os.getpid())
+    with _process_directories_lock:
+        if key not in _process_directories:
+            _process_directories[key] = make_marked_directory(
+                parent_url, application_id, storage_options, private=private
+            )
+            for removed in sweep_leftovers(parent_url, storage_options=storage_options):
+                _log.info("Removed %s, left by a process that has ended.", removed)
+        return _process_directories[key]
+
+
+def timed_name(application_id: str) -> str:
+    """A new name for a directory, by which a person can tell whose it is."""
+    return f"{time.strftime('%Y%m%d%H%M%S')}-appid-{application_id}-{uuid.uuid4()}"
+
+
 def make_marked_directory(
     parent_url: str,
     application_id: str,
@@ -123,23 +168,9 @@ def make_marked_directory(
     *,
     private: bool = False,
 ) -> str:
-    """Makes a directory that belongs to this process and is deleted when the process exits.
-
-    Args:
-        parent_url: Where to make it; made as well if it is not there.
-        application_id: Goes into the name, so that a person can tell whose it is.
-        storage_options: As in :func:`~sparkdl_runner.filesystem.open_filesystem`.
-        private: Whether a local one is for this user alone: mode 0700.
-
-    Returns:
-        Its URL.
-
-    Raises:
-        OSError: The parent cannot be written.
-    """
-    time_text = time.strftime("%Y%m%d%H%M%S")
-    name = f"{PREFIX}{time_text}-appid-{application_id}-{uuid.uuid4()}"
-    url = join_url(normalize_url(parent_url), name)
+    """Makes a directory that belongs to this process; the arguments of ``process_directory``."""
+    name = f"{PREFIX}{timed_name(application_id)}"
+    url = join_url(parent_url, name)
     filesystem, path = open_filesystem(url, storage_options)
     owner = Owner.this_process(name, application_id)
     atexit.register(_delete_at_exit, url, storage_options, os.getpid())
@@ -195,10 +226,11 @@ def sweep_leftovers(
             continue
         if local_path(parent_url) is not None and Path(entry.path).is_symlink():
             continue
-        owner = _read_owner(filesystem, entry.path)
-        if owner is None or owner.directory != entry.base_name:
+        try:
+            owner = Owner.of_directory(filesystem, entry.path)
+        except (OSError, ValueError):
             continue
-        if not _is_leftover(owner, older_than_seconds):
+        if owner.directory != entry.base_name or not owner.has_left(older_than_seconds):
             continue
         try:
             filesystem.delete_dir(entry.path)
@@ -209,24 +241,14 @@ def sweep_leftovers(
     return removed
 
 
-def _is_leftover(owner: Owner, older_than_seconds: float | None) -> bool:
-    if owner.is_on_this_machine():
-        return owner.is_gone()
-    age = time.time() - owner.created_unix_seconds
-    return older_than_seconds is not None and age > older_than_seconds
-
-
-def _read_owner(filesystem: fs.FileSystem, directory: str) -> Owner | None:
-    try:
-        return Owner.of_directory(filesystem, directory)
-    except (OSError, ValueError):
-        return None
-
-
-def _delete_at_exit(url: str, storage_options: StorageOptions | None, pid: int) -> None:
-    if os.getpid() != pid:
-        return  # A fork inherits the handler, but not the directory.
+def delete_quietly(url: str, storage_options: StorageOptions | None) -> None:
+    """Deletes a directory; a failure is a warning."""
     try:
         delete_directory(url, storage_options)
     except Exception as error:
-        _log.warning("Cannot delete %s at exit: %s", redact(url), error)
+        _log.warning("Cannot delete %s: %s", redact(url), error)
+
+
+def _delete_at_exit(url: str, storage_options: StorageOptions | None, pid: int) -> None:
+    if os.getpid() == pid:  # A forked process inherits the handler, but not the directory.
+        delete_quietly(url, storage_options)

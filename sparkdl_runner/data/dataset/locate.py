@@ -1,42 +1,36 @@
 """Finds the file that holds a null or a list of another length, once it is known that one does.
 
-Only errors and warnings come here, so that reading a column again is no matter.
+Only errors and warnings ask, so there is time to read a column again.
 """
 
 from __future__ import annotations
 
-from pyarrow import fs
-
-from sparkdl_runner.data.dataset.manifest import Manifest
+from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.observe import Observation, observe
 from sparkdl_runner.data.dataset.scan import scan
 
 
-def first_file_with_nulls(
-    filesystem: fs.FileSystem, directory: str, manifest: Manifest, column: str
-) -> str | None:
+def first_file_with_nulls(dataset: Dataset, column: str) -> str | None:
     """The first file with a null in ``column``, also with one inside of a list."""
-    for file in manifest.files:
+    for file in dataset.manifest.files:
         seen = Observation()
-        for batch in scan(filesystem, f"{directory}/{file.path}", [column]):
+        for batch in scan(dataset.filesystem, dataset.path(file), [column]):
             observe(batch.column(0), seen)
             if seen.null_count:
                 return file.path
     return None
 
 
-def first_file_with_other_lengths(
-    filesystem: fs.FileSystem, directory: str, manifest: Manifest, column: str
-) -> tuple[str, str] | None:
+def first_file_with_other_lengths(dataset: Dataset, column: str) -> tuple[str, str] | None:
     """The first file whose lists in ``column`` are not as long as those before.
 
     Returns:
         Its path, and its lengths by depth in words, as far as it was read, such as ``"3 to 4"``.
     """
     before: list[tuple[int, int] | None] | None = None
-    for file in manifest.files:
+    for file in dataset.manifest.files:
         seen = Observation()
-        for batch in scan(filesystem, f"{directory}/{file.path}", [column]):
+        for batch in scan(dataset.filesystem, dataset.path(file), [column]):
             observe(batch.column(0), seen)
             if not any(seen.extremes):
                 continue

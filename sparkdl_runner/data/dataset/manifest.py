@@ -2,8 +2,6 @@
 
 Readers trust only what a manifest lists. A file that it does not list, such as the leftover of a
 failed Spark attempt, is never read; a directory without one is not a data set.
-
-``describe.describe_parquet`` builds one, ``describe.check_files`` holds the files against it.
 """
 
 from __future__ import annotations
@@ -35,10 +33,7 @@ MANIFEST_NAME = "_manifest.json"
 FORMAT_VERSION = 1
 
 MOST_BYTES = 64 << 20
-"""Of a manifest: some 200,000 files."""
-
-HINTS = ("vector", "image")
-"""What ``ColumnInfo.hint`` may be, besides None: an ML vector, or a row of Spark's ImageSchema."""
+"""The largest manifest that is read: some 200,000 files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +70,7 @@ class ColumnInfo:
     size_bytes: int = 0
     """Encoded but not compressed, of the whole column."""
     hint: str | None = None
-    """One of ``HINTS``, where Parquet does not say what a column means."""
+    """``"vector"`` for ML vectors, ``"image"`` for rows of Spark's ImageSchema."""
     is_clustered: bool = False
     """Whether most row groups hold one value each, and not all the same, by their statistics."""
 
@@ -90,7 +85,7 @@ class Manifest:
     """The Arrow schema, as an IPC message without metadata."""
     columns: tuple[ColumnInfo, ...]
     content_digest: str | None = None
-    """What Spark made of all values and their order while it wrote them, where it did."""
+    """Spark's checksum of all values and their order, if it reported one."""
     created_by: str = field(default_factory=lambda: f"sparkdl_runner {__version__}")
     format_version: int = FORMAT_VERSION
 
@@ -105,16 +100,11 @@ class Manifest:
         return int(self.row_groups.rows.sum())
 
     @cached_property
-    def size_bytes(self) -> int:
-        """Bytes of all files."""
-        return sum(file.size_bytes for file in self.files)
-
-    @cached_property
     def fingerprint(self) -> str:
         """32 hex digits that name the rows and their order.
 
-        Equal for equal rows that were converted again, wherever their content is known. Else it is
-        ``files_fingerprint``, which is equal for a copy.
+        Equal when equal rows are converted again, if Spark reported their content digest.
+        Otherwise ``files_fingerprint``, which only a copy of the files shares.
         """
         if self.content_digest is None:
             return self.files_fingerprint
@@ -139,7 +129,7 @@ class Manifest:
 
     @cached_property
     def digest(self) -> str:
-        """64 hex digits that follow from all that readers take from the manifest."""
+        """64 hex digits over all that readers take from the manifest."""
         columns = [vars(column) for column in self.columns]
         times = [file.modified_ns for file in self.files]
         known = [self.files_fingerprint, self.content_digest, columns, times]
@@ -161,7 +151,7 @@ class Manifest:
         return {
             "format_version": self.format_version,
             "created_by": self.created_by,
-            "fingerprint": self.files_fingerprint,  # A checksum of this manifest, as ever.
+            "fingerprint": self.files_fingerprint,
             "content_digest": self.content_digest,
             "rows": self.rows,
             "columns": [
@@ -230,8 +220,8 @@ class Manifest:
     def write(self, filesystem: pa.fs.FileSystem, directory: str) -> None:
         """Writes the manifest into ``directory``: the commit, so call it last.
 
-        One small file, written in one go; a torn one is refused by ``read``. How one takes the
-        place of another is seen to in ``replacing``.
+        One small file, written in one go; ``read`` refuses a torn one. ``convert/replacing.py``
+        puts one in the place of another.
         """
         text = json.dumps(self.to_json(), separators=(",", ":")).encode()
         if len(text) > MOST_BYTES:
@@ -272,7 +262,7 @@ class Manifest:
 
 @dataclass(frozen=True, kw_only=True)
 class _Fields:
-    """What of a manifest's JSON is looked at, besides its format version."""
+    """The fields of a manifest's JSON that are read, besides the format version."""
 
     fingerprint: str
     files: list[Any]
@@ -281,14 +271,14 @@ class _Fields:
     columns: list[Any]
     created_by: str
     content_digest: str | None
-    """Manifests of before have none."""
+    """Manifests of earlier versions have none."""
 
 
 _FIELDS = tuple(field.name for field in fields(_Fields))
 
 
 def _check(manifest: Manifest) -> None:
-    """Raises a ForeignFileError for what no manifest of ours says."""
+    """Raises a ForeignFileError for values that no manifest of ours has."""
     for file in manifest.files:
         if not is_inside(file.path):
             raise ForeignFileError(f"it lists {file.path!r:.200}, which is not in its folder")

@@ -22,7 +22,7 @@ class Observation:
     """By depth, from the outside in; None where no list was met yet."""
 
     def see_lengths(self, depth: int, lengths: pa.Array) -> None:
-        """Notes the lengths of lists at ``depth``; nulls among them are passed over."""
+        """Notes the lengths of lists at ``depth``, without nulls."""
         while len(self.extremes) <= depth:
             self.extremes.append(None)
         found = pc.min_max(lengths).as_py()

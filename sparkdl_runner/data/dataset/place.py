@@ -1,4 +1,4 @@
-"""Which directory a person means: a URL, or a plain path where all of Spark is on one host."""
+"""Where directories are: which one a person means, and where this application's conversions go."""
 
 from __future__ import annotations
 
@@ -7,13 +7,52 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner.filesystem import normalize_url
+from sparkdl_runner.private_folder import private_folder, user_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
 # The name that petastorm gives to this setting of Spark.
 PARENT_CACHE_DIR_URL_CONF = "petastorm.spark.converter.parentCacheDirUrl"
+
+_CACHE_NAME = "sparkdl_runner-cache"
+
+
+def parent_cache_dir_url(spark: SparkSession) -> str:
+    """The parent directory of conversions.
+
+    That is ``petastorm.spark.converter.parentCacheDirUrl``, and where it is not set: a directory
+    below the system's temporary one if all of Spark runs on this machine, or below ``/tmp`` of
+    Hadoop's default filesystem if that is shared.
+
+    Raises:
+        ValueError: Neither is there, or the setting is not a URL.
+    """
+    configured = spark.conf.get(PARENT_CACHE_DIR_URL_CONF, None)
+    if configured:
+        try:
+            return directory_url(configured, spark)
+        except ValueError as error:
+            raise ValueError(f"{PARENT_CACHE_DIR_URL_CONF}: {error}") from None
+    if not _on_databricks():
+        default = _default_filesystem(spark)
+        if default is not None and _is_local_master(spark):
+            return normalize_url(f"file://{private_folder(_CACHE_NAME)}")
+        if default and not default.startswith("file:"):
+            folder = f"/tmp/{_CACHE_NAME}-{user_name()}"  # noqa: S108
+            return normalize_url(f"{default.rstrip('/')}{folder}")
+    raise ValueError(
+        "The executors of this cluster need a directory that they share with the ranks: set the "
+        f"Spark setting {PARENT_CACHE_DIR_URL_CONF} to one, such as s3a://bucket/cache, "
+        "abfss://container@account.dfs.core.windows.net/cache, dbfs:/Volumes/catalog/schema/volume "
+        "or file:///mnt/shared/cache."
+    )
+
+
+def application_id(spark: SparkSession) -> str:
+    """Names the application; through Spark Connect the session, since plans are valid there."""
+    context = getattr(spark, "_sc", None)
+    return context.applicationId if context is not None else f"connect-{spark.session_id}"  # type: ignore[attr-defined]
 
 
 def directory_url(place: str | os.PathLike[str], spark: SparkSession | None) -> str:
@@ -21,16 +60,12 @@ def directory_url(place: str | os.PathLike[str], spark: SparkSession | None) -> 
 
     On a cluster, Spark and pyarrow take a path without a scheme for different places.
 
-    Args:
-        place: A URL or a path.
-        spark: The session, if there is one.
-
     Raises:
         TypeError: It is neither.
         ValueError: It is no URL, or a path where there are several hosts, or a relative one.
     """
     place = os.fspath(place) if isinstance(place, os.PathLike) else place
-    # Those two have a meaning of their own.
+    # normalize_url gives those two a meaning of their own.
     plain = isinstance(place, str) and place.startswith("/")
     if plain and not place.startswith(("/Volumes/", "/dbfs/")) and is_one_host(spark):
         place = f"file://{os.path.normpath(place)}"
@@ -39,26 +74,31 @@ def directory_url(place: str | os.PathLike[str], spark: SparkSession | None) -> 
 
 def is_one_host(spark: SparkSession | None) -> bool:
     """Whether all that reads and writes is on this host, with its own file system by default."""
-    if "DATABRICKS_RUNTIME_VERSION" in os.environ:
+    if _on_databricks():
         return False
     if spark is None:
         return True
-    # Through Spark Connect, "local" is the server's word for the server's machine.
-    if getattr(spark, "_jsc", None) is None:
-        return False
-    default = default_filesystem(spark) or "file:"
-    return (spark.conf.get("spark.master", "") or "").startswith("local") and (
-        default.startswith("file:")
-    )
+    default = _default_filesystem(spark)
+    return default is not None and _is_local_master(spark) and default.startswith("file:")
 
 
-def default_filesystem(spark: SparkSession) -> str | None:
-    """Hadoop's default filesystem, where this process can ask for it."""
+def _on_databricks() -> bool:
+    return "DATABRICKS_RUNTIME_VERSION" in os.environ
+
+
+def _is_local_master(spark: SparkSession) -> bool:
+    return (spark.conf.get("spark.master", "") or "").startswith("local")
+
+
+def _default_filesystem(spark: SparkSession) -> str | None:
+    """Hadoop's default filesystem, or None through Spark Connect.
+
+    There, a "local" master is the server's machine, and nobody here can ask for its filesystem.
+    """
     jsc = getattr(spark, "_jsc", None)
     if jsc is None:
         return None
-    value: str | None = jsc.hadoopConfiguration().get("fs.defaultFS")
-    return value
+    return jsc.hadoopConfiguration().get("fs.defaultFS") or "file:"
 
 
 def running_session() -> SparkSession | None:

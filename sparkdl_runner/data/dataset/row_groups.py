@@ -54,11 +54,7 @@ class RowGroups:
 
     @classmethod
     def from_json(cls, fields: Any, files: int) -> RowGroups:
-        """Rebuilds what ``to_json`` returned.
-
-        Args:
-            fields: What somebody else may have written.
-            files: How many files there are.
+        """Rebuilds what ``to_json`` returned, which somebody else may have written.
 
         Raises:
             ForeignFileError: They are not the row groups of so many files.

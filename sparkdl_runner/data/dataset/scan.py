@@ -20,13 +20,7 @@ _READ_BYTES = 1 << 20
 
 
 def scan(filesystem: pa.fs.FileSystem, path: str, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yields all rows of some columns, in batches of about ``BATCH_BYTES``.
-
-    Args:
-        filesystem: Where the file is.
-        path: The file.
-        names: The columns.
-    """
+    """Yields all rows of some columns of a file, in batches of about ``BATCH_BYTES``."""
     with open_input(filesystem, path) as stream:
         # Without a buffer, Arrow reads a row group's whole column before its first value.
         parquet = pq.ParquetFile(stream, coerce_int96_timestamp_unit="us", buffer_size=_READ_BYTES)
@@ -40,7 +34,10 @@ def scan(filesystem: pa.fs.FileSystem, path: str, names: Sequence[str]) -> Itera
 
 
 def _rows_of_batch(parquet: pq.ParquetFile, group: int, names: Sequence[str]) -> int:
-    """How many rows take ``BATCH_BYTES``, by the first few; a dictionary hides it in the footer."""
+    """How many rows take ``BATCH_BYTES``, by the first few.
+
+    The footer has the size of dictionary-encoded values only, which may be far less.
+    """
     probe = parquet.iter_batches(
         batch_size=_PROBE_ROWS, row_groups=[group], columns=list(names), use_threads=False
     )

@@ -14,14 +14,12 @@ from sparkdl_runner.data.errors import DatasetError
 
 Array = npt.NDArray[Any]
 
+_NUMBERS = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
 _DTYPES = {
-    arrow_type.id: np.dtype(name)
-    for name, arrow_type in {
-        **{f"int{bits}": pa.type_for_alias(f"int{bits}") for bits in (8, 16, 32, 64)},
-        **{f"uint{bits}": pa.type_for_alias(f"uint{bits}") for bits in (8, 16, 32, 64)},
-        **{f"float{bits}": pa.type_for_alias(f"float{bits}") for bits in (16, 32, 64)},
-    }.items()
+    pa.type_for_alias(name).id: np.dtype(name)
+    for name in (*_NUMBERS, "float16", "float32", "float64")
 }
+_WIDENED = {pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.int64()}
 
 UNKNOWN_NULLS = (
     "nulls were found where the manifest says that there are none: the file was changed after the "
@@ -61,25 +59,24 @@ def leaf_of(arrow_type: pa.DataType, *, decimals: str = "error") -> Leaf | str:
     types = pa.types
     if types.is_boolean(arrow_type):
         return Leaf(dtype=np.dtype(np.bool_))
-    for narrow, wide in ((pa.uint16(), pa.int32()), (pa.uint32(), pa.int64())):
-        if arrow_type == narrow:  # torch has next to no operations for these
+    # torch has next to no operations for the unsigned types beyond uint8.
+    for narrow, wide in _WIDENED.items():
+        if arrow_type == narrow:
             return Leaf(dtype=_DTYPES[wide.id], steps=(("cast", wide),))
-    if types.is_uint64(arrow_type):
-        return Leaf(dtype=np.dtype(np.int64), steps=(("cast", pa.int64()),))
     if types.is_integer(arrow_type) or types.is_floating(arrow_type):
         return Leaf(dtype=_DTYPES[arrow_type.id])
     if types.is_date(arrow_type):
         steps = (("cast", pa.date32()), ("view", pa.int32()))
         return Leaf(dtype=np.dtype(np.int32), steps=steps)
+    unit: pa.DataType | None = None
     if types.is_timestamp(arrow_type):
-        steps = (("cast", pa.timestamp("us", arrow_type.tz)), ("view", pa.int64()))
-        return Leaf(dtype=np.dtype(np.int64), steps=steps)
-    if types.is_duration(arrow_type):
-        steps = (("cast", pa.duration("us")), ("view", pa.int64()))
-        return Leaf(dtype=np.dtype(np.int64), steps=steps)
-    if types.is_time(arrow_type):
-        steps = (("cast", pa.time64("us")), ("view", pa.int64()))
-        return Leaf(dtype=np.dtype(np.int64), steps=steps)
+        unit = pa.timestamp("us", arrow_type.tz)
+    elif types.is_duration(arrow_type):
+        unit = pa.duration("us")
+    elif types.is_time(arrow_type):
+        unit = pa.time64("us")
+    if unit is not None:
+        return Leaf(dtype=np.dtype(np.int64), steps=(("cast", unit), ("view", pa.int64())))
     if types.is_decimal(arrow_type):
         if decimals == "float64":
             return Leaf(dtype=np.dtype(np.float64), steps=(("cast", pa.float64()),))

@@ -56,6 +56,8 @@ class DenseColumn:
     outputs: tuple[Output, ...]
     decode: Callable[[pa.Array], tuple[Array, ...]]
     """Takes ``[n]`` rows; returns ``[n, *shape]`` for each output."""
+    has_nulls: bool
+    """Whether the manifest knows of nulls; others are refused."""
     feature: int | None = None
     """The column's place in the features matrix; then it has one output, of shape ()."""
 
@@ -77,11 +79,8 @@ class VariableColumn:
 
     @property
     def has_nulls(self) -> bool:
-        """Whether nulls are to be filled."""
+        """Whether the manifest knows of nulls; others are refused."""
         return self.fill is not None
-
-    check: Callable[[pa.Array], pa.Array]
-    """Raises on nulls that are not allowed, or fills them."""
 
 
 Column = DenseColumn | VariableColumn

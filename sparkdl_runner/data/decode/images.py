@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from sparkdl_runner.data.decode.arrays import as_numpy, lists, validity
+from sparkdl_runner.data.decode.arrays import validity
 from sparkdl_runner.data.errors import BadRowError, DatasetError
 
 _CHANNELS = {"L": 1, "RGB": 3, "RGBA": 4}
@@ -102,18 +102,12 @@ def decode_schema(array: pa.Array, shape: tuple[int, int, int]) -> npt.NDArray[n
         uint8 ``[n, height, width, channels]``, red first (alpha last, where there are four).
     """
     fields = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
-    data = fields["data"].cast(pa.large_binary())
-    content = data.buffers()[2] or pa.py_buffer(b"")
-    as_lists = pa.LargeListArray.from_buffers(
-        pa.large_list(pa.uint8()),
-        len(data),
-        data.buffers()[:2],
-        offset=data.offset,
-        children=[pa.Array.from_buffers(pa.uint8(), content.size, [None, content])],
-    )
-    offsets, values = lists(as_lists)
-    valid = validity(data)
-    sizes = np.diff(offsets)[valid]
+    valid = validity(fields["data"])
+    data = fields["data"].drop_null().cast(pa.large_binary())
+    _, offset_buffer, content = data.buffers()
+    begin = data.offset * 8
+    ends = np.frombuffer(offset_buffer, np.int64, len(data) + 1, begin) if len(data) else [0]
+    sizes = np.diff(ends)
     if (sizes != np.prod(shape)).any():
         raise DatasetError(
             f"an image of {int(sizes[sizes != np.prod(shape)][0]):,} bytes was found where "
@@ -121,7 +115,7 @@ def decode_schema(array: pa.Array, shape: tuple[int, int, int]) -> npt.NDArray[n
             "channel are read)"
         )
     result = np.zeros((len(array), *shape), dtype=np.uint8)
-    pixels = as_numpy(values).reshape(-1, *shape)
+    pixels = np.frombuffer(content or b"", np.uint8)[ends[0] : ends[-1]].reshape(-1, *shape)
     if shape[2] >= 3:
         order = [2, 1, 0, 3][: shape[2]]
         pixels = pixels[..., order]

@@ -1,4 +1,4 @@
 """Who gets which row when: pure functions, and the state that a resume needs.
 
-Imports nothing of the other rooms.
+Imports none of the other packages.
 """

@@ -1,4 +1,4 @@
-"""Which row comes when: pure functions of row counts, seed, epoch, lanes and batch size.
+"""The order of rows: pure functions of row counts, seed, epoch, lanes and batch size.
 
     row groups, permuted         |  3  | 0 |   5   |  1  | 4 |    2    |
     laid end to end, cut         |-- lane 0 --|-- lane 1 --|-- lane 2 --|
@@ -6,9 +6,10 @@
     shuffled within each block,
     and the same number of rows of every lane in every step
 
-A lane is a run of rows as long as every other (to one row), whatever the row groups are. Ranks own
-lanes, so all ranks take the same number of steps without talking to each other, and any world
-size that divides the lanes sees the same global batches: lanes, not ranks, make the order.
+All lanes have the same number of rows, give or take one, whatever the sizes of the row groups.
+Ranks own whole lanes, so they take the same number of steps without communicating. The order
+depends on the lanes and not on the ranks: every world size that divides the number of lanes sees
+the same global batches.
 
 Nothing here reads a file, and every array has one entry per row group, segment or lane, never per
 row, except the permutation of one block.
@@ -37,7 +38,7 @@ _GROUP_STREAM, _BLOCK_STREAM = 0, 1
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """Everything that the order of rows follows from, besides the epoch."""
+    """Everything that decides the order of rows, besides the epoch."""
 
     group_rows: IntArray = field(repr=False)
     """``[row_groups]``, rows of each row group, in the manifest's order."""
@@ -45,11 +46,11 @@ class Order:
     lanes: int
     """Divides ``global_batch_size``."""
     block_rows: int
-    """Rows of one lane that are shuffled together, about: blocks are made of whole segments."""
+    """About how many rows of one lane are shuffled together. Blocks are made of whole segments."""
     seed: int = 0
     shuffle: bool = True
     wrap: bool = False
-    """Whether an epoch's first rows come once more at its end, until they fill a global batch."""
+    """Whether the epoch's first rows are repeated at its end, to fill the last global batch."""
 
     def __post_init__(self) -> None:
         if self.global_batch_size < 1 or self.lanes < 1 or self.block_rows < 1:
@@ -73,7 +74,7 @@ class Order:
 
     @cached_property
     def epoch_rows(self) -> int:
-        """Rows of an epoch: those of the data set, and those that come once more."""
+        """Rows of an epoch: those of the data set, and those that are repeated."""
         if not self.wrap:
             return self.rows
         return -(-self.rows // self.global_batch_size) * self.global_batch_size
@@ -101,7 +102,7 @@ class Order:
         return cut_lanes(self, groups, epoch)
 
     def block_order(self, epoch: int, lane: int, block: int, rows: int) -> IntArray:
-        """The permutation ``[rows]`` of one block: entry i is the row that comes i-th."""
+        """The permutation ``[rows]`` of one block: entry i is the row to be used i-th."""
         if not self.shuffle:
             return np.arange(rows)
         return _generator(self.seed, epoch, _BLOCK_STREAM, lane, block).permutation(rows)
@@ -112,7 +113,7 @@ class EpochPlan:
     """One epoch, as segments: runs of rows of one row group in one lane.
 
     Attributes:
-        order: What it follows from.
+        order: The settings by which it was made.
         epoch: From 0.
         group: int64 ``[segments]``, index of the row group; segments are sorted by lane, and by
             position within their lane.
@@ -178,16 +179,16 @@ def permute_groups(group_rows: IntArray, lanes: int, seed: int, epoch: int) -> I
     """Permutes the row groups that have rows, spread evenly over the data set.
 
     Lanes are read side by side, so at any time one row group per lane is in use. The permutation
-    is stratified: the data set is cut into neighbourhoods, and each is dealt out evenly over the
-    whole epoch, so the rows in use around any time come from all over the data set and are a fair
-    sample of it even when it is sorted by label. The rank correlation between a row's place in the
-    data set and the time at which it comes is then about 1 / row groups; without strata it would
-    be 1 / sqrt(row groups).
+    is stratified: the data set is cut into strata of neighbouring row groups, and each stratum is
+    spread evenly over the epoch. So the rows in use at any time are a fair sample of the data set,
+    even if it is sorted by label. The rank correlation between a row's place in the data set and
+    its place in the epoch is about 1 / row groups; without strata it would be
+    1 / sqrt(row groups).
 
     Args:
         group_rows: ``[row_groups]``, rows of each.
         lanes: Number of lanes that the result will be cut into.
-        seed: The loader's seed.
+        seed: The loader's.
         epoch: From 0.
 
     Returns:
@@ -198,16 +199,16 @@ def permute_groups(group_rows: IntArray, lanes: int, seed: int, epoch: int) -> I
     random = _generator(seed, epoch, _GROUP_STREAM)
     if count == 0:
         return groups
-    # Large strata leave chance inside of them, small ones take long to come round: both come to
-    # the same at the square root. Each time needs a row group for every lane.
+    # Large strata shuffle more widely, small ones spread more evenly; the square root balances
+    # both. A multiple of the lanes, since each lane reads a row group at any time.
     strata = min(count, lanes * max(1, round(math.sqrt(count) / lanes)))
     stratum = np.arange(count) * strata // count
-    dealt = np.lexsort((random.random(count), stratum))  # each stratum in an order by chance
+    dealt = np.lexsort((random.random(count), stratum))  # each stratum in random order
     slot = np.arange(count) - np.searchsorted(stratum, stratum)
     due = (slot + random.random(count)) / np.bincount(stratum)[stratum]
-    # Laid end to end and cut into lanes, place p is read from (p * lanes / count) mod 1 on, as far
-    # as row groups are of one size. What a lane's end cuts is read partly at its lane's end and
-    # partly at the next one's begin, and so on average somewhere between.
+    # If all row groups were of one size, the one at place p would be read from the time
+    # (p * lanes / count) mod 1 of the epoch on. One that is cut by the end of a lane is read partly
+    # then and partly at the start of the next lane, so it counts with the mean of both times.
     begin = np.arange(count) * lanes % count
     late = np.minimum(lanes, count - begin)
     early = lanes - late
@@ -218,19 +219,10 @@ def permute_groups(group_rows: IntArray, lanes: int, seed: int, epoch: int) -> I
 
 
 def cut_lanes(order: Order, groups: IntArray, epoch: int) -> EpochPlan:
-    """Lays row groups end to end and cuts them into lanes, at row granularity.
-
-    Args:
-        order: Gives rows of each row group, lanes and rows of a block.
-        groups: int64 ``[n]``, indexes of row groups that have rows, in the order to lay.
-        epoch: Recorded in the plan.
-
-    Returns:
-        The plan.
-    """
+    """Lays row groups ``[n]`` end to end, in this order, and cuts them into lanes of equal rows."""
     total = order.epoch_rows
     if total > order.rows:
-        groups = np.resize(groups, len(groups) * -(-total // order.rows))  # round and round
+        groups = np.resize(groups, len(groups) * -(-total // order.rows))  # repeats them
     rows = order.group_rows[groups]
     group_ends = np.cumsum(rows)
     lane_rows = order.lane_rows
@@ -242,7 +234,7 @@ def cut_lanes(order: Order, groups: IntArray, epoch: int) -> EpochPlan:
     member = np.searchsorted(group_ends, begins, side="right")
     lane = np.searchsorted(lane_starts[lane_rows > 0], begins, side="right") - 1
     position = begins - lane_starts[lane_rows > 0][lane]
-    # Lanes end their blocks at different times, so that reading goes on evenly.
+    # Lanes begin their blocks at different times, so that reads are spread over the epoch.
     stagger = lane * order.block_rows // order.lanes
     return EpochPlan(
         order=order,
@@ -256,26 +248,36 @@ def cut_lanes(order: Order, groups: IntArray, epoch: int) -> EpochPlan:
     )
 
 
-def default_lanes(*, global_batch_size: int, world_size: int, most: int) -> int:
-    """The number of lanes where the caller does not say.
+def choose_lanes(given: int | None, global_batch_size: int, world_size: int, most: int) -> int:
+    """The number of lanes.
 
-    As far as possible it does not depend on the world size: it is the largest power of two up to
-    ``most`` that divides the global batch, and where the world size does not divide that, the
-    least number above which it does.
+    By default the largest power of two up to ``most`` that divides the global batch, so that most
+    world sizes agree on it. If the world size does not divide that, their least common multiple.
 
     Args:
+        given: The caller's choice, if any.
         global_batch_size: A multiple of ``world_size``.
         world_size: Number of ranks.
-        most: Lanes that one rank can afford to read side by side.
+        most: Lanes that one rank's budget allows.
+
+    Raises:
+        ValueError: The ranks cannot share ``given`` lanes.
     """
-    base = math.gcd(global_batch_size, 1 << (max(1, most).bit_length() - 1))
-    return math.lcm(base, world_size)
+    if given is None:
+        base = math.gcd(global_batch_size, 1 << (max(1, most).bit_length() - 1))
+        return math.lcm(base, world_size)
+    if given % world_size:
+        raise ValueError(
+            f"lanes={given} cannot be shared evenly by {world_size} ranks. Give a multiple of "
+            f"{world_size} that divides the global batch of {global_batch_size} rows."
+        )
+    return given
 
 
 def _generator(seed: int, epoch: int, *stream: int) -> np.random.Generator:
-    """A generator of its own for every part of every epoch.
+    """An independent random generator for each part of each epoch.
 
-    Philox counts: the key is (seed, epoch), and each part counts from a place of its own.
+    Philox is based on a counter: the key is (seed, epoch), and each part begins at another count.
     """
     counter = np.zeros(4, dtype=np.uint64)
     counter[4 - len(stream) :] = stream[::-1]

@@ -1,4 +1,4 @@
-"""Which rank's share this process reads, and how many rows of each step that is."""
+"""Which shard this process reads, and how many rows all ranks take in a step."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from sparkdl_runner import world
 
 
 def resolve_shard(cur_shard: int | None, shard_count: int | None) -> tuple[int, int]:
-    """The shard of this process: as given, or its rank among the ranks, or the only one.
+    """The shard of this process, and how many there are: as given, else rank and world size.
 
-    Shard 0 of 1 is all rows, and any rank may read them: to validate on rank 0 alone, say.
+    Shard 0 of 1 is all rows, and any rank may read that, such as to validate on rank 0 alone.
 
     Raises:
         ValueError: Only one of the two is given, they are out of range, or they disagree with
@@ -57,10 +57,10 @@ def global_batch(batch_size: int | None, global_batch_size: int | None, world_si
 
 
 def whole_number(name: str, value: SupportsIndex | None, *, least: int = 1) -> int | None:
-    """``value`` as an int, NumPy's kinds included; None stays None.
+    """``value`` as an int. NumPy's integers are fine, and None stays None.
 
     Raises:
-        TypeError: It is no whole number.
+        TypeError: It is not a whole number.
         ValueError: It is below ``least``.
     """
     if value is None:

@@ -1,4 +1,4 @@
-"""Where a loader stands: a few numbers, equal on every rank, that outlive the process."""
+"""The state of a loader: a few numbers, equal on every rank, that a later process resumes from."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sparkdl_runner.data.errors import StateError
-from sparkdl_runner.data.order.plan import Order
+from sparkdl_runner.data.order.plan import Order, Tail
+from sparkdl_runner.foreign_file import ForeignFileError, build
 
 
 @dataclass(frozen=True, kw_only=True)
 class Position:
-    """A place in the endless row of epochs."""
+    """An epoch and a step in it."""
 
     epoch: int = 0
     step: int = 0
     """Steps of the epoch that are done."""
     first_epoch: int = 0
-    """Where the pass of ``num_epochs`` epochs began."""
+    """The epoch in which the current pass of ``num_epochs`` epochs began."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderState:
-    """What ``ArrowLoader.state_dict`` returns, with names."""
+    """The entries of ``ArrowLoader.state_dict``."""
 
     epoch: int
     step: int
@@ -60,7 +61,7 @@ class LoaderState:
         """Reads what ``to_dict`` returned.
 
         Raises:
-            StateError: It is something else.
+            StateError: It is not the state of a loader.
         """
         if fields.get("version") != 1:
             raise StateError(
@@ -68,22 +69,19 @@ class LoaderState:
                 f"expected version 1 among its entries, found {sorted(fields)}."
             )
         try:
-            state = cls(**fields)
-        except TypeError as error:
+            state = build(cls, dict(fields))
+        except ForeignFileError as error:
             raise StateError(f"this is not the state of a loader: {error}.") from None
         numbers = (state.epoch, state.step, state.first_epoch, state.lanes, state.block_rows)
-        # Each is an int, and neither bool nor a number of another kind.
-        if not all(type(number) is int for number in numbers):
-            raise StateError("the loader state holds something that is no whole number.")
         if min(numbers[:3]) < 0 or min(numbers[3:]) < 1:
             raise StateError("the loader state counts below zero, or has no lanes: it was altered.")
         return state
 
-    def check(self, order: Order, tail: str, fingerprint: str, world_size: int) -> None:
-        """Compares the state with the loader that is to take it.
+    def check(self, order: Order, tail: Tail, fingerprint: str, world_size: int) -> None:
+        """Checks that a loader which takes this state goes on with the same batches.
 
         Raises:
-            StateError: They would not go on with the same batches.
+            StateError: It would not.
         """
         if self.fingerprint != fingerprint:
             raise StateError(
@@ -103,10 +101,10 @@ class LoaderState:
                     f"{expected!r}: it could not go on with the same batches. Make the loader "
                     f"with {name}={found!r}."
                 )
-        if self.step > order.steps(tail):  # type: ignore[arg-type]
+        if self.step > order.steps(tail):
             raise StateError(
                 f"the loader state is after step {self.step} of an epoch that has "
-                f"{order.steps(tail)}: it was altered."  # type: ignore[arg-type]
+                f"{order.steps(tail)}: it was altered."
             )
         if self.lanes % world_size:
             raise StateError(

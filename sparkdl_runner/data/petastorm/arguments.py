@@ -1,4 +1,4 @@
-"""Arguments of petastorm's readers, without the ways by which other users' pickles come in."""
+"""Makes arguments of petastorm's readers safe: none may load other users' pickles."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 petastorm reads by pyarrow's old interface. That lists a path which turns out to be a folder, and
 looks for ``_common_metadata`` in there, whose schema petastorm unpickles. Here a path is never a
-folder, whatever becomes of it after it was checked; and what is opened must be what was described.
+folder, whatever becomes of it after it was checked; and each file is verified as it is opened.
 """
 
 from __future__ import annotations
@@ -11,39 +11,24 @@ from typing import Any
 from urllib.parse import quote
 
 from pyarrow import filesystem as old_filesystem
-from pyarrow import fs
 
-from sparkdl_runner.data.dataset.manifest import Manifest
-from sparkdl_runner.data.dataset.same_files import SameFiles, open_file
+from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.errors import DatasetError
 
 
 class ListedFiles(old_filesystem.FileSystem):
-    """The files of a manifest, for what reads by pyarrow's old interface.
+    """The files of a data set, for what reads by pyarrow's old interface."""
 
-    Args:
-        manifest: What the data set holds.
-        filesystem: Where it is.
-        directory: Its path there.
-        same: Holds what is opened against what was converted.
-    """
-
-    def __init__(
-        self, manifest: Manifest, filesystem: fs.FileSystem, directory: str, same: SameFiles
-    ) -> None:
-        self._filesystem = filesystem
-        self._same = same
-        paths = [f"{directory.rstrip('/')}/{file.path}" for file in manifest.files]
-        # What petastorm takes for a file's path, and gives back here, is the path of a URL.
-        names = ["/" + quote(path.lstrip("/")) for path in paths]
-        self._files = {
-            name: (path, index) for index, (name, path) in enumerate(zip(names, paths, strict=True))
-        }
+    def __init__(self, files: VerifiedFiles) -> None:
+        self._files = files
+        # petastorm names a file here by the path of the URL that it was given.
+        paths = [files.path(index) for index in range(len(files.dataset.manifest.files))]
+        self._index = {"/" + quote(path.lstrip("/")): index for index, path in enumerate(paths)}
 
     @property
     def urls(self) -> list[str]:
         """The files, in the manifest's order, as petastorm is to be told of them."""
-        return [f"file://{name}" for name in self._files]
+        return [f"file://{name}" for name in self._index]
 
     def isdir(self, path: str) -> bool:
         """Never: no folder is looked into."""
@@ -51,11 +36,11 @@ class ListedFiles(old_filesystem.FileSystem):
 
     def isfile(self, path: str) -> bool:
         """Whether the manifest lists it."""
-        return path in self._files
+        return path in self._index
 
     def exists(self, path: str) -> bool:
         """The same."""
-        return path in self._files
+        return path in self._index
 
     def open(self, path: str, mode: str = "rb") -> Any:
         """Opens a file that the manifest lists, to be read.
@@ -63,17 +48,12 @@ class ListedFiles(old_filesystem.FileSystem):
         Raises:
             DatasetError: It is none, is gone, or is not the one that the manifest describes.
         """
-        if path not in self._files or mode != "rb":
+        if path not in self._index or mode != "rb":
             raise DatasetError(f"{path} is no file that the manifest lists, so it is not opened.")
-        path, index = self._files[path]
+        index = self._index[path]
         try:
-            stream, found = open_file(self._filesystem, path)
-        except OSError as error:
-            raise DatasetError(f"{path} cannot be read: {error}.") from error
-        try:
-            self._same.check(stream, found, path, index)
+            stream, _ = self._files.open(index)
             stream.seek(0)
-        except BaseException:
-            stream.close()
-            raise
+        except OSError as error:
+            raise DatasetError(f"{self._files.path(index)} cannot be read: {error}.") from error
         return stream

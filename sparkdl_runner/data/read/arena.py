@@ -1,10 +1,9 @@
 """Memory for decoded rows: reused pages, and one gather for many columns.
 
-Decoded rows of all blocks in use lie in one array per group of columns, so one index gathers a
-batch out of all of them. Columns of one number per row and equal width share an array, a row of
-which holds one number of each: gathering that row costs one visit to memory instead of one per
-column. A block takes pages from anywhere and gives them back when it is used up, so memory
-neither grows nor is cut into pieces, and a page that was never needed is never touched.
+The decoded rows of all blocks in use are in one array per group of columns, so one index gathers a
+batch from all blocks. Scalar columns of equal width share one array: gathering a row of it costs
+one memory access instead of one per column. A block takes any free pages and returns them when it
+is used up, so memory neither grows nor fragments, and a page that is never needed is never touched.
 """
 
 from __future__ import annotations
@@ -92,12 +91,7 @@ class Arena:
             self._free.extend(pages[::-1].tolist())
 
     def row_index(self, pages: IntArray, rows: IntArray) -> IntArray:
-        """Where rows of a block lie in the arena.
-
-        Args:
-            pages: The block's pages.
-            rows: int64 ``[n]``, rows within the block.
-        """
+        """Where in the arena rows ``[n]`` of a block are, if the block has these pages."""
         page, offset = np.divmod(rows, self.page_rows)
         index: IntArray = pages[page] * self.page_rows + offset
         return index
@@ -163,7 +157,7 @@ class Arena:
                 continue
             rows = self._scratch_for(group, count)
             np.take(group.rows, index, axis=0, out=rows, mode="clip")
-            # No column can have a name that begins like this one.
+            # No column can have such a name.
             across = empty(f"\0{group.rows.dtype.itemsize} bytes", (width, count), group.rows.dtype)
             np.copyto(across, rows.T)
             for place, output in enumerate(members):

@@ -17,17 +17,22 @@ from sparkdl_runner.data.read.reader import RowGroupReader
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LoadedBlock:
-    """A block whose rows are in memory, or on their way there."""
+    """A block whose rows are in memory, or being read."""
 
     block: Block
     pages: IntArray
     order: IntArray
     """int64 ``[rows]``, the permutation of the block."""
     place: IntArray
-    """int64 ``[rows]``, where the row that comes i-th lies in the arena."""
+    """int64 ``[rows]``, where in the arena the row is that is used i-th."""
     variable: dict[str, list[list[pa.Array]]]
     """By column of variable length: the rows of each segment, in parts."""
     reads: list[Future[None]] = field(default_factory=list)
+
+    @property
+    def end(self) -> int:
+        """Where it ends in its lane."""
+        return self.block.position + self.block.rows
 
     def wait(self) -> None:
         """Waits for the rows; raises what reading them raised."""
@@ -36,48 +41,34 @@ class LoadedBlock:
 
 
 _Piece = tuple[LoadedBlock, int, int, int, int]
-"""Block, number of the segment in it, row of the block, first row of the row group, rows."""
+"""Rows that a block takes from a row group: the block, the number of the segment in it, the
+segment's first row in the block and in the row group, and its number of rows."""
 
 
+@dataclass(kw_only=True)
 class BlockLoader:
-    """Loads ahead, as far as a number of pages allows.
+    """Loads blocks ahead, up to a number of pages.
 
-    Blocks are loaded strictly in the order in which they are needed, so what is loaded ahead never
-    stands in the way of what is needed first.
+    Blocks are loaded strictly in the order in which they are needed, so one that is loaded ahead
+    never takes pages that an earlier one needs.
     """
 
-    def __init__(
-        self,
-        *,
-        order: Order,
-        lanes: Sequence[int],
-        columns: Sequence[Column],
-        reader: RowGroupReader,
-        arena: Arena,
-        pool: Executor,
-        page_limit: int,
-    ) -> None:
-        self._order = order
-        self._lanes = lanes
-        self._columns = columns
-        self._reader = reader
-        self._arena = arena
-        self._pool = pool
-        self._page_limit = page_limit
+    order: Order
+    lanes: Sequence[int]
+    columns: Sequence[Column]
+    reader: RowGroupReader
+    arena: Arena
+    pool: Executor
+    page_limit: int
+
+    def __post_init__(self) -> None:
         self._coming: Iterator[tuple[int, Block]] = iter(())
         self._next: tuple[int, Block] | None = None
         self._loaded: dict[tuple[int, int], deque[LoadedBlock]] = {}
         self._reads: set[Future[None]] = set()
 
     def start(self, *, epoch: int, position: int, end_epoch: int | None, lane_end: int) -> None:
-        """Sets what is to come.
-
-        Args:
-            epoch: The first epoch.
-            position: Where in its lanes to begin.
-            end_epoch: The epoch not to enter any more; None for no end.
-            lane_end: Where in its lanes every epoch ends.
-        """
+        """Begins at a position in the lanes of an epoch; every epoch ends at ``lane_end``."""
         self._coming = self._blocks(epoch, position, end_epoch, lane_end)
         self._next = next(self._coming, None)
 
@@ -85,8 +76,8 @@ class BlockLoader:
         self, epoch: int, position: int, end_epoch: int | None, lane_end: int
     ) -> Iterator[tuple[int, Block]]:
         while end_epoch is None or epoch < end_epoch:
-            plan = self._order.epoch(epoch)
-            blocks = [block for lane in self._lanes for block in plan.blocks(lane)]
+            plan = self.order.epoch(epoch)
+            blocks = [block for lane in self.lanes for block in plan.blocks(lane)]
             blocks.sort(key=lambda block: (block.position, block.lane))
             for block in blocks:
                 if block.position + block.rows > position and block.position < lane_end:
@@ -94,13 +85,13 @@ class BlockLoader:
             epoch, position = epoch + 1, 0
 
     def load(self, epoch: int, until: int) -> None:
-        """Starts reading what is needed up to lane position ``until``, and what else fits."""
+        """Starts reading all blocks up to lane position ``until``, and later ones that fit."""
         by_group: dict[tuple[int, int], list[_Piece]] = {}
         while self._next is not None:
             block_epoch, block = self._next
             needed = block_epoch == epoch and block.position < until
-            pages = self._arena.pages_in_use + self._arena.pages_for(block.rows)
-            if not needed and pages > self._page_limit:
+            pages = self.arena.pages_in_use + self.arena.pages_for(block.rows)
+            if not needed and pages > self.page_limit:
                 break
             loaded = self._place(block_epoch, block)
             self._loaded.setdefault((block_epoch, block.lane), deque()).append(loaded)
@@ -111,24 +102,24 @@ class BlockLoader:
                 at += rows
             self._next = next(self._coming, None)
         self._reads = {read for read in self._reads if not read.done()}
-        # One read for all blocks that a row group is shared by.
+        # A row group that several blocks share is read once.
         for (_, group), pieces in by_group.items():
-            read = self._pool.submit(self._read, group, pieces)
+            read = self.pool.submit(self._read, group, pieces)
             self._reads.add(read)
             for piece in pieces:
                 piece[0].reads.append(read)
 
     def _place(self, epoch: int, block: Block) -> LoadedBlock:
-        pages = self._arena.take_pages(block.rows)
-        order = self._order.block_order(epoch, block.lane, block.number, block.rows)
+        pages = self.arena.take_pages(block.rows)
+        order = self.order.block_order(epoch, block.lane, block.number, block.rows)
         return LoadedBlock(
             block=block,
             pages=pages,
             order=order,
-            place=self._arena.row_index(pages, order),
+            place=self.arena.row_index(pages, order),
             variable={
                 column.name: [[] for _ in block.segments]
-                for column in self._columns
+                for column in self.columns
                 if not isinstance(column, DenseColumn)
             },
         )
@@ -136,18 +127,18 @@ class BlockLoader:
     def _read(self, group: int, pieces: list[_Piece]) -> None:
         """Runs in the pool."""
         until = max(start + rows for _, _, _, start, rows in pieces)
-        for first, length, decoded in self._reader.stream(
-            group, self._columns, rows=self._arena.read_rows, until=until
+        for first, length, decoded in self.reader.stream(
+            group, self.columns, rows=self.arena.read_rows, until=until
         ):
             for loaded, number, at, start, rows in pieces:
-                # What this part of the row group has of the piece, in rows of the row group.
+                # The rows of the piece that this part holds, counted within the row group.
                 begin, end = max(first, start), min(first + length, start + rows)
                 if begin >= end:
                     continue
                 part = slice(begin - first, end - first)
-                for column, values in zip(self._columns, decoded, strict=True):
+                for column, values in zip(self.columns, decoded, strict=True):
                     if isinstance(column, DenseColumn):
-                        self._arena.write(loaded.pages, at + begin - start, column, values, part)
+                        self.arena.write(loaded.pages, at + begin - start, column, values, part)
                     else:
                         rows_of_part = values.slice(part.start, end - begin)
                         loaded.variable[column.name][number].append(rows_of_part)
@@ -157,7 +148,7 @@ class BlockLoader:
         found = [
             loaded
             for loaded in self._loaded.get((epoch, lane), ())
-            if loaded.block.position < end and loaded.block.position + loaded.block.rows > begin
+            if loaded.block.position < end and loaded.end > begin
         ]
         for loaded in found:
             loaded.wait()
@@ -167,11 +158,8 @@ class BlockLoader:
         """Gives back the memory of every block that ends at or before lane position ``until``."""
         for key in list(self._loaded):
             blocks = self._loaded[key]
-            while blocks and (
-                key[0] < epoch
-                or (key[0] == epoch and blocks[0].block.position + blocks[0].block.rows <= until)
-            ):
-                self._arena.give_back(blocks.popleft().pages)
+            while blocks and (key[0], blocks[0].end) <= (epoch, until):
+                self.arena.give_back(blocks.popleft().pages)
             if not blocks:
                 del self._loaded[key]
 
@@ -184,6 +172,6 @@ class BlockLoader:
                 read.exception()
         for blocks in self._loaded.values():
             for loaded in blocks:
-                self._arena.give_back(loaded.pages)
+                self.arena.give_back(loaded.pages)
         self._loaded.clear()
         self._coming, self._next = iter(()), None

@@ -1,4 +1,4 @@
-"""How a memory budget is spent: lanes, blocks, pages and chunks."""
+"""Divides a memory budget into lanes, blocks, pages and chunks."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ MOST_LANES = 8
 """Lanes that one rank reads side by side, where the budget allows."""
 DEFAULT_BYTES = 512 << 20
 _DECODING_BYTES = 16 << 20
-"""What decoding takes for each thread. Arrow uses a third of it at a time; its allocators hold on
-to the rest."""
+"""Memory of each decoding thread. Arrow uses a third at a time; its allocators keep the rest."""
 _CHUNK_BYTES = 2 << 20
 _PAGE_BYTES = 1 << 20
 
@@ -25,8 +24,8 @@ _PAGE_BYTES = 1 << 20
 def row_bytes_of(manifest: Manifest, layout: Layout) -> int:
     """Bytes that a row takes in memory.
 
-    All columns count, chosen or not, so that the order of rows does not depend on the choice;
-    only decoding to something larger, such as images, changes it.
+    All columns count, whether they are read or not, so that the order of rows does not depend on
+    ``columns``. Only decoding to something larger, such as images, changes it.
     """
     rows = max(1, manifest.rows)
     total = sum(_column_bytes(manifest, column, rows) for column in manifest.columns)
@@ -46,17 +45,17 @@ def _column_bytes(manifest: Manifest, column: ColumnInfo, rows: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What follows from ``memory_budget_bytes``, before the number of ranks is looked at.
+    """What ``memory_budget_bytes`` allows, on any number of ranks.
 
-    A quarter of the budget is for the blocks in use and a quarter for those that come next; the
-    rest is for rows being decoded, for batches ahead, and for what does not divide evenly.
+    A quarter of the budget is for the blocks in use and a quarter for the next ones. The rest is
+    for rows being decoded, for batches made ahead, and for rounding.
     """
 
     memory_budget_bytes: int
     row_bytes: int
     largest_group_rows: int
     is_given: bool = True
-    """Whether the caller gave it, or it is the default for this data set."""
+    """Whether the caller gave ``memory_budget_bytes``; else it is the default for this data set."""
 
     @classmethod
     def of(cls, memory_budget_bytes: int | None, manifest: Manifest, layout: Layout) -> Budget:
@@ -97,12 +96,12 @@ class Budget:
         return 4 * self.group_bytes
 
     def threads(self, most: int) -> int:
-        """Threads that may decode, up to ``most``: what a quarter of the budget is enough for."""
+        """Threads that may decode: up to ``most``, and as a quarter of the budget allows."""
         return max(1, min(most, self.memory_budget_bytes // 4 // _DECODING_BYTES))
 
     @property
     def most_lanes(self) -> int:
-        """Lanes that one rank can read side by side: each needs a row group or more."""
+        """Lanes that one rank can read side by side: each takes at least a row group."""
         quarter = self.memory_budget_bytes // 4
         return max(1, min(MOST_LANES, quarter // max(1, self.group_bytes)))
 
@@ -118,13 +117,13 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """How much of what one rank keeps."""
+    """Numbers of rows, pages and steps that one rank keeps in memory."""
 
     page_rows: int
     pages: int
-    """That there are; untouched ones take no memory."""
+    """All pages; those never used take no memory."""
     page_limit: int
-    """Pages up to which blocks are loaded ahead."""
+    """Blocks are loaded ahead into up to so many pages."""
     chunk_steps: int
 
     @classmethod
@@ -138,16 +137,7 @@ class Sizes:
         threads: int,
         prefetch_batches: int | None,
     ) -> Sizes:
-        """Sizes for a rank.
-
-        Args:
-            budget: The budget.
-            order: The order of rows.
-            lanes: Lanes of this rank.
-            row_bytes: Bytes of a row of the columns that are read.
-            threads: Row groups decoded together.
-            prefetch_batches: Batches made ahead; by size where None.
-        """
+        """Sizes for a rank; without ``prefetch_batches``, batches are made ahead by size."""
         batch_bytes = lanes * order.lane_batch * row_bytes
         chunk_bytes = min(_CHUNK_BYTES, budget.memory_budget_bytes // 32)
         chunk_steps = max(1, chunk_bytes // batch_bytes)
@@ -158,8 +148,8 @@ class Sizes:
         chunk_rows = chunk_steps * order.lane_batch
         block_rows = order.block_rows + budget.largest_group_rows
         lane_rows = int(order.lane_rows[0])
-        # What the blocks that one chunk touches can take, at most: the chunk itself, the rest of
-        # the first and the last block, and a broken page for each.
+        # The most that the blocks of one chunk can take: its rows, the rest of its first and last
+        # block, and for each block a page that is partly used.
         needed_rows = min(lane_rows, chunk_rows + 2 * block_rows)
         broken = chunk_rows // order.block_rows + 3
         needed = lanes * (needed_rows // page_rows + broken)
@@ -168,7 +158,7 @@ class Sizes:
         page_bytes = page_rows * row_bytes
         page_limit = max(1, (budget.memory_budget_bytes - decoding - ahead) // page_bytes)
         # The blocks in use, and for each the next one, so that every thread has one to read. More
-        # would only take memory, and time to touch it first.
+        # would only cost memory, and the time in which the kernel provides it.
         usual = max(order.block_rows, budget.largest_group_rows) // page_rows + 2
         page_limit = min(page_limit, (lanes + max(lanes, threads)) * usual)
         return cls(

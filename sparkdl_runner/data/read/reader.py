@@ -1,4 +1,4 @@
-"""Reads row groups: threads, few open files, and errors that name file and column."""
+"""Reads row groups from any thread, with few open files; errors name file and column."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.fs
 import pyarrow.parquet as pq
 
-from sparkdl_runner.data.dataset.manifest import Manifest
-from sparkdl_runner.data.dataset.same_files import SameFiles, open_file
+from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
+from sparkdl_runner.data.decode.arrays import UNKNOWN_NULLS
 from sparkdl_runner.data.decode.columns import Column, DenseColumn
 from sparkdl_runner.data.errors import BadRowError, ChangedFileError, DatasetError
 
@@ -28,27 +27,17 @@ class RowGroupReader:
     them, so two threads never share a handle.
     """
 
-    def __init__(
-        self,
-        manifest: Manifest,
-        filesystem: pa.fs.FileSystem,
-        directory: str,
-        same: SameFiles,
-        *,
-        open_files: int = 8,
-    ) -> None:
-        self._manifest = manifest
-        self._same = same
-        self._filesystem = filesystem
-        self._directory = directory.rstrip("/")
+    def __init__(self, files: VerifiedFiles, *, open_files: int = 8) -> None:
+        self._files = files
+        self._groups = files.dataset.manifest.row_groups
         self._open_files = open_files
         self._idle: OrderedDict[int, pq.ParquetFile] = OrderedDict()
         self._lock = threading.Lock()
         # A remote file is read in few large requests; a local one through a small buffer.
-        local = isinstance(filesystem, pa.fs.LocalFileSystem)
+        local = files.dataset.is_local
         self._access = {"buffer_size": _BUFFER_BYTES} if local else {"pre_buffer": True}
-        # What no checksum of the whole vouches for is checked page by page as it is read.
-        known = local and all(file.crc32 is not None for file in manifest.files)
+        # Without a checksum of the whole file, each page is checked as it is read.
+        known = local and all(file.crc32 is not None for file in files.dataset.manifest.files)
         if _CAN_VERIFY_PAGES and not known:
             self._access["page_checksum_verification"] = True
 
@@ -57,8 +46,8 @@ class RowGroupReader:
     ) -> Iterator[tuple[int, int, list[Any]]]:
         """Reads one row group a few rows at a time.
 
-        Small pieces stay in the processor's cache on their way to where they are copied, and take
-        the same memory over and over: three times faster than decoding a row group as a whole.
+        Small pieces stay in the processor's cache until they are copied, and reuse the same
+        memory: three times faster than decoding a row group as a whole.
 
         Args:
             group: Its index in the manifest.
@@ -76,13 +65,12 @@ class RowGroupReader:
             DatasetError: The file is gone, broken, or not what the manifest says; it names the
                 file, the row group and, where it is known, the column.
         """
-        groups = self._manifest.row_groups
+        groups = self._groups
         file = int(groups.file[group])
         index = int(groups.index_in_file[group])
-        path = f"{self._directory}/{self._manifest.files[file].path}"
         name, done = None, 0
         try:
-            parquet = self._take(file, path)
+            parquet = self._take(file)
             found, expected = parquet.metadata.row_group(index).num_rows, int(groups.rows[group])
             if found != expected:
                 raise DatasetError(f"it has {found:,} rows and the manifest says {expected:,}")
@@ -98,11 +86,12 @@ class RowGroupReader:
                 for column, place in zip(columns, places, strict=True):
                     name = column.name
                     array = _plain(batch.column(place))
-                    decoded.append(
-                        column.decode(array)
-                        if isinstance(column, DenseColumn)
-                        else column.check(array)
-                    )
+                    if array.null_count and not column.has_nulls:
+                        raise DatasetError(UNKNOWN_NULLS)
+                    if isinstance(column, DenseColumn):
+                        decoded.append(column.decode(array))
+                    else:
+                        decoded.append(array)
                 name = None
                 yield done, batch.num_rows, decoded
                 done += batch.num_rows
@@ -112,15 +101,15 @@ class RowGroupReader:
                 raise DatasetError(f"it ends after {done:,} of {until:,} rows")
             self._put_back(file, parquet)
         except ChangedFileError:
-            raise  # It says all there is to say.
+            raise  # Its message is complete.
         except (DatasetError, pa.ArrowException, OSError, KeyError) as error:
             where = f", column {name!r}" if name else ""
             if isinstance(error, BadRowError):
                 where += f", row {done + error.row:,}"
                 error = DatasetError(f"it {error.problem}")
             raise DatasetError(
-                f"{path}, row group {index}{where}: {error}. Convert the DataFrame again, or "
-                "restore the file."
+                f"{self._files.path(file)}, row group {index}{where}: {error}. Convert the "
+                "DataFrame again, or restore the file."
             ) from error
 
     def close(self) -> None:
@@ -129,14 +118,13 @@ class RowGroupReader:
             while self._idle:
                 self._idle.popitem()[1].close()
 
-    def _take(self, file: int, path: str) -> pq.ParquetFile:
+    def _take(self, file: int) -> pq.ParquetFile:
         with self._lock:
             parquet = self._idle.pop(file, None)
-        return self._open(file, path) if parquet is None else parquet
+        return self._open(file) if parquet is None else parquet
 
-    def _open(self, file: int, path: str) -> pq.ParquetFile:
-        stream, found = open_file(self._filesystem, path)
-        tail = self._same.check(stream, found, path, file)
+    def _open(self, file: int) -> pq.ParquetFile:
+        stream, tail = self._files.open(file)
         return pq.ParquetFile(
             stream,
             metadata=None if tail is None else pq.read_metadata(pa.BufferReader(tail)),

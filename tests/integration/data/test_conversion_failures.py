@@ -27,7 +27,7 @@ from sparkdl_runner.data import (
     make_spark_converter,
     sweep_leftovers,
 )
-from sparkdl_runner.data.convert import spark_writer
+from sparkdl_runner.data.convert import write
 from sparkdl_runner.data.dataset.manifest import MANIFEST_NAME, Manifest
 
 pytestmark = pytest.mark.integration
@@ -126,14 +126,14 @@ def test_a_row_that_fails_says_why_and_is_tried_again(spark, cache_dir):
 
 
 def test_an_orphan_of_a_failed_attempt_is_refused_while_converting(spark, cache_dir, monkeypatch):
-    real = converter.commit
+    real = converter.describe_written
 
     def with_orphan(written, *args):
         first = min(Path(written.url.removeprefix("file://")).glob("*.parquet"))
         shutil.copy(first, first.with_name("part-00009-other-attempt-c000.parquet"))
         return real(written, *args)
 
-    monkeypatch.setattr(converter, "commit", with_orphan)
+    monkeypatch.setattr(converter, "describe_written", with_orphan)
     with pytest.raises(ConversionError, match=r"wrote 20 rows .* hold 30: a failed attempt"):
         make_spark_converter(numbers(spark))
     assert not list(cache_dir.rglob("*.parquet"))
@@ -150,7 +150,7 @@ def test_an_orphan_that_comes_later_is_never_read(spark):
 
 @pytest.mark.usefixtures("cache_dir")
 def test_counts_that_spark_lost_are_read_from_the_files(spark, monkeypatch, caplog):
-    monkeypatch.setattr(spark_writer, "_wait_for", lambda observation: {})
+    monkeypatch.setattr(write, "_wait_for", lambda observation: {})
     with pytest.raises(DatasetError, match=r"nulls in column 'f' \(1\)"):
         make_spark_converter(spark.createDataFrame([([1.0],), ([None],)], "f array<float>"))
     dataset = make_spark_converter(numbers(spark))

@@ -13,15 +13,16 @@ import pytest
 from parquet_sets import numbered, one
 
 from sparkdl_runner.data import make_spark_converter
-from sparkdl_runner.data.convert import cache
-from sparkdl_runner.data.convert.cache import (
-    ConversionCache,
-    parent_cache_dir_url,
-    process_directory,
-)
-from sparkdl_runner.data.convert.sources import SourceFile, Sources, _parse
+from sparkdl_runner.data.convert import sources
+from sparkdl_runner.data.convert.cache import ConversionCache, Hold
+from sparkdl_runner.data.convert.sources import Request, SourceFile, Sources, _parse
 from sparkdl_runner.data.dataset import leftovers
-from sparkdl_runner.data.dataset.place import PARENT_CACHE_DIR_URL_CONF, directory_url
+from sparkdl_runner.data.dataset.leftovers import process_directory
+from sparkdl_runner.data.dataset.place import (
+    PARENT_CACHE_DIR_URL_CONF,
+    directory_url,
+    parent_cache_dir_url,
+)
 
 
 class FakeSpark:
@@ -95,7 +96,7 @@ def test_through_spark_connect_nobody_knows_what_local_means():
 def test_a_process_makes_one_directory_and_sweeps_once(tmp_path, monkeypatch):
     swept = []
     monkeypatch.setattr(
-        "sparkdl_runner.data.convert.cache.sweep_leftovers",
+        "sparkdl_runner.data.dataset.leftovers.sweep_leftovers",
         lambda url, **options: swept.append(url) or [],
     )
     parent = f"file://{tmp_path}/cache"
@@ -136,8 +137,8 @@ class FakeFrame:
 
 @pytest.fixture(autouse=True)
 def _without_plans(monkeypatch):
-    monkeypatch.setattr(cache, "sources_of", lambda df: df.reads)
-    monkeypatch.setattr(cache, "rewritten_since", lambda df, sources: df.rewritten)
+    monkeypatch.setattr(sources, "sources_of", lambda df: df.reads)
+    monkeypatch.setattr(sources, "rewritten_since", lambda df, sources: df.rewritten)
 
 
 def reading(name: str, size: int = 3, time: int = 7) -> Sources:
@@ -148,16 +149,16 @@ class Counting:
     def __init__(self) -> None:
         self.cache: ConversionCache = ConversionCache()
         self.calls = 0
-        self.holds: list[cache.Hold] = []
+        self.holds: list[Hold] = []
 
     def __call__(self, df, settings=(), valid=True):
         def convert():
             self.calls += 1
             return f"result {self.calls}"
 
-        result, hold = self.cache.get_or_convert(df, settings, convert, lambda result: valid)
-        self.holds.append(hold)
-        return result
+        request = Request.of(df, *settings)
+        self.holds.append(self.cache.get_or_convert(request, convert, lambda result: valid))
+        return self.holds[-1].result
 
 
 def test_equal_is_plan_names_files_and_settings():
@@ -235,7 +236,7 @@ def test_a_failure_is_told_to_all_who_wait_and_then_tried_again():
 
     def ask(convert):
         try:
-            cache.get_or_convert(FakeFrame("p"), (), convert, lambda result: True)
+            cache.get_or_convert(Request.of(FakeFrame("p")), convert, lambda result: True)
         except OSError as error:
             errors.append(str(error))
 
@@ -250,7 +251,8 @@ def test_a_failure_is_told_to_all_who_wait_and_then_tried_again():
     first.join()
     second.join()
     assert errors == ["full", "full"]
-    assert cache.get_or_convert(FakeFrame("p"), (), lambda: "fine", lambda r: True)[0] == "fine"
+    request = Request.of(FakeFrame("p"))
+    assert cache.get_or_convert(request, lambda: "fine", lambda r: True).result == "fine"
 
 
 def test_a_fork_has_a_directory_of_its_own_and_leaves_its_parents(tmp_path, monkeypatch):

@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 from parquet_sets import LOCAL, load, numbered
 
 from sparkdl_runner.data import make_spark_converter
-from sparkdl_runner.data.dataset import describe
+from sparkdl_runner.data.dataset import footers
 from sparkdl_runner.data.dataset.checksum import combine, crc32_from_sidecar
-from sparkdl_runner.data.dataset.describe import check_files, describe_parquet
+from sparkdl_runner.data.dataset.dataset import Dataset
+from sparkdl_runner.data.dataset.describe import describe_parquet
 from sparkdl_runner.data.dataset.manifest import Manifest
+from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.read.reader import _CAN_VERIFY_PAGES
 
@@ -94,10 +96,11 @@ def test_a_copy_is_the_same_data_set_and_looked_into_once(
     copy = tmp_path / "copy"
     shutil.copytree(tmp_path / "set", copy, copy_function=shutil.copyfile)
     os.utime(copy / NAME, (1, 1))
-    found = check_files(LOCAL, str(copy), manifest)
+    checked = VerifiedFiles(Dataset(manifest, LOCAL, str(copy))).check_all()
+    found = checked.manifest
     assert found.fingerprint == manifest.fingerprint
     assert found.files[0].modified_ns == 1_000_000_000
-    assert check_files(LOCAL, str(copy), found) is found
+    assert VerifiedFiles(checked).check_all() is checked
     opened, _, _ = make_spark_converter(f"file://{copy}").open()
     assert opened.files[0].modified_ns == 1_000_000_000
 
@@ -108,11 +111,11 @@ def test_a_time_of_whole_seconds_counts_once_they_are_over(
     """As object stores tell it: a file could change again and show the same time."""
     path = tmp_path / "set" / NAME
     now = 1_700_000_000
-    monkeypatch.setattr(describe.time, "time_ns", lambda: now * 1_000_000_000 + 1)
+    monkeypatch.setattr(footers.time, "time_ns", lambda: now * 1_000_000_000 + 1)
     for seconds, known in ((now, None), (now - 1, None), (now - 2, (now - 2) * 1_000_000_000)):
         os.utime(path, (seconds, seconds))
-        found = check_files(LOCAL, str(tmp_path / "set"), manifest)
-        assert found.files[0].modified_ns == known
+        dataset = Dataset(manifest, LOCAL, str(tmp_path / "set"))
+        assert VerifiedFiles(dataset).check_all().manifest.files[0].modified_ns == known
 
 
 def test_other_content_is_another_data_set(manifest: Manifest) -> None:

@@ -23,7 +23,7 @@ def batches(
 ) -> list[dict[str, Any]]:
     with load(directory, manifest, batch_size=8, prefetch_batches=2, **arguments) as loader:
         if ring is not None:
-            loader._memory = ring
+            loader._pipeline.memory = ring
         return list(loader)  # kept, so that memory that is used again shows
 
 

@@ -135,6 +135,7 @@ def test_what_the_arrow_loader_is_given(monkeypatch):
             seen["closed"] = True
 
     class FakeManifest:
+        rows = 0
         schema = type("Schema", (), {"names": ["id", "x"]})
 
     monkeypatch.setattr("sparkdl_runner.data.loader.ArrowLoader.__init__", Recorder.__init__)

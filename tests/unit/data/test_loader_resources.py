@@ -23,11 +23,11 @@ def test_pages_stay_within_the_budget(tmp_path: Path) -> None:
     with load(tmp_path, manifest, batch_size=64, memory_budget_bytes=budget) as loader:
         most = 0
         for _ in loader:
-            assert loader._arena is not None
-            sizes, arena = loader._arena
+            assert loader._pipeline._arena is not None
+            _, sizes, arena = loader._pipeline._arena
             pages = arena.pages_in_use
-            most = max(most, pages * sizes.page_rows * loader._layout.row_bytes)
-        assert loader._arena[1].pages_in_use == 0
+            most = max(most, pages * sizes.page_rows * loader._pipeline.layout.row_bytes)
+        assert loader._pipeline._arena[2].pages_in_use == 0
     assert 0 < most <= 1.3 * budget
 
 
@@ -86,9 +86,9 @@ def test_the_pool_outlives_an_epoch_and_not_the_loader(tmp_path: Path, workers_c
     manifest = one(tmp_path, numbered(100))
     loader = load(tmp_path, manifest, batch_size=8, workers_count=workers_count)
     list(loader)
-    pool = loader._pool
+    pool = loader._pipeline.pool
     list(loader)
-    assert loader._pool is pool
+    assert loader._pipeline.pool is pool
     loader.close()
     loader.close()
-    assert loader._pool is None
+    assert loader._pipeline.pool is None

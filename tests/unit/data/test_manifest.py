@@ -11,8 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from parquet_sets import LOCAL, numbered, one, write_groups
 
-from sparkdl_runner.data.dataset.describe import check_files, describe_parquet
+from sparkdl_runner.data.dataset.dataset import Dataset
+from sparkdl_runner.data.dataset.describe import describe_parquet
 from sparkdl_runner.data.dataset.manifest import Manifest
+from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 
 
 def test_it_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -23,13 +25,14 @@ def test_it_comes_back_as_it_was(tmp_path: Path) -> None:
     assert read.schema == written.schema == numbered(1).schema
     assert read.fingerprint == written.fingerprint
     assert read.rows == 60
-    assert read.size_bytes == sum(path.stat().st_size for path in tmp_path.glob("*.parquet"))
+    sizes = [path.stat().st_size for path in sorted(tmp_path.glob("*.parquet"))]
+    assert [file.size_bytes for file in read.files] == sizes
     for name in ("file", "index_in_file", "rows", "size_bytes"):
         assert np.array_equal(getattr(read.row_groups, name), getattr(written.row_groups, name))
         assert getattr(read.row_groups, name).dtype == getattr(written.row_groups, name).dtype
     assert read.row_groups.file.tolist() == [0, 0, 2]
     assert read.row_groups.index_in_file.tolist() == [0, 1, 0]
-    check_files(LOCAL, str(tmp_path), read)
+    VerifiedFiles(Dataset(read, LOCAL, str(tmp_path))).check_all()
 
 
 def test_it_is_small_and_names_no_place(tmp_path: Path) -> None:

@@ -9,12 +9,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import fs
 
 from sparkdl_runner.data import DatasetError
+from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.dataset.row_groups import RowGroups
+from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.petastorm import engine as petastorm_engine
-from sparkdl_runner.data.petastorm.engine import PetastormLoader, obstacle
+from sparkdl_runner.data.petastorm.engine import obstacle
+from sparkdl_runner.data.petastorm.loader import PetastormLoader
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -50,7 +54,8 @@ class Dealt(PetastormLoader):
             "reader_arguments": {},
             **arguments,
         }
-        super().__init__(manifest_of(group_rows), "file:///x", **options)
+        files = VerifiedFiles(Dataset(manifest_of(group_rows), fs.LocalFileSystem(), "/x"))
+        super().__init__(files, "file:///x", **options)
         self.keep = keep
         ends = list(itertools.accumulate(group_rows))
         starts = [0, *ends[:-1]]
@@ -140,8 +145,9 @@ def test_seeds_differ_between_epochs_and_are_never_petastorms_none(monkeypatch):
     fake = {"make_batch_reader": lambda *args, **kwargs: seen.append(kwargs["seed"])}
     fake["make_reader"] = fake["make_batch_reader"]
     monkeypatch.setitem(sys.modules, "petastorm", type("Fake", (), fake))
+    monkeypatch.setattr(VerifiedFiles, "check_all", lambda self: looks.append(len(seen)))
     for seed in (0, 1, 2**63):
-        loader = Dealt([10], seed=seed, unischema=True, check_files=lambda: looks.append(len(seen)))
+        loader = Dealt([10], seed=seed, unischema=True)
         for epoch, turn in itertools.product(range(5), range(3)):
             real(loader, epoch, turn)
     assert len(set(seen)) == len(seen) == 45

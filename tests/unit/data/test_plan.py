@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkdl_runner.data.order.plan import Order, default_lanes, permute_groups
+from sparkdl_runner.data.order.plan import Order, choose_lanes, permute_groups
 
 groups = st.lists(st.integers(0, 40), min_size=1, max_size=50)
 
@@ -116,7 +116,7 @@ def test_row_groups_are_permuted(groups_count: int, lanes: int, seed: int) -> No
     ],
 )
 def test_default_lanes(global_batch_size: int, world_size: int, most: int, lanes: int) -> None:
-    found = default_lanes(global_batch_size=global_batch_size, world_size=world_size, most=most)
+    found = choose_lanes(None, global_batch_size, world_size, most)
     assert found == lanes
 
 

@@ -13,7 +13,11 @@ from parquet_sets import LOCAL, write_groups
 
 from sparkdl_runner.data import make_spark_converter
 from sparkdl_runner.data.dataset import describe
-from sparkdl_runner.data.dataset.locate import first_file_with_nulls, first_file_with_other_lengths
+from sparkdl_runner.data.dataset.dataset import Dataset
+from sparkdl_runner.data.dataset.locate import (
+    first_file_with_nulls,
+    first_file_with_other_lengths,
+)
 from sparkdl_runner.data.dataset.scan import BATCH_BYTES, scan
 
 VALUE_BYTES = 20_000
@@ -71,7 +75,7 @@ def test_the_file_that_differs_is_found(tmp_path: Path) -> None:
     lists = [[1, 2], [3, 4], [5, None], [6, 7, 8]]
     manifest = write_groups(tmp_path, pa.table({"x": lists, "y": [1, 2, 3, 4]}), [[1]] * 4)
     third, last = (file.path for file in manifest.files[2:])
-    folder = str(tmp_path)
-    assert first_file_with_nulls(LOCAL, folder, manifest, "x") == third
-    assert first_file_with_nulls(LOCAL, folder, manifest, "y") is None
-    assert first_file_with_other_lengths(LOCAL, folder, manifest, "x") == (last, "3")
+    dataset = Dataset(manifest, LOCAL, str(tmp_path))
+    assert first_file_with_nulls(dataset, "x") == third
+    assert first_file_with_nulls(dataset, "y") is None
+    assert first_file_with_other_lengths(dataset, "x") == (last, "3")

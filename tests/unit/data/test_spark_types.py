@@ -6,7 +6,7 @@ import pytest
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import types as t
 
-from sparkdl_runner.data.convert.spark_types import IMAGE_FIELDS, check_columns, is_vector
+from sparkdl_runner.data.convert.plan import IMAGE_FIELDS, check_columns, is_vector
 
 
 class PointUDT(t.UserDefinedType):

@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from pyspark.sql import types as t
+from sparkdl_runner.data.convert.write import _read_measures
 
-from sparkdl_runner.data.convert.spark_writer import _read_measures
-
-SCHEMA = t.StructType(
-    [
-        t.StructField("id", t.LongType()),
-        t.StructField("raw", t.BinaryType()),
-        t.StructField("words", t.ArrayType(t.ArrayType(t.LongType()))),
-        t.StructField("none", t.ArrayType(t.LongType())),
-    ]
-)
+NAMES = ["id", "raw", "words", "none"]
 
 
 def test_nulls_and_lengths_are_by_column_and_plain_columns_have_none() -> None:
@@ -30,13 +21,13 @@ def test_nulls_and_lengths_are_by_column_and_plain_columns_have_none() -> None:
         "low-3-0": None,
         "high-3-0": None,
     }
-    written = _read_measures("file:///x", SCHEMA, seen)
+    written = _read_measures("file:///x", NAMES, seen)
     assert (written.rows, written.content_digest) == (7, "f" * 16)
     assert written.null_counts == {"raw": 1, "words": 2, "none": 7}
     assert written.list_lengths == {"words": (3, None), "none": (0,)}
 
 
 def test_what_was_not_measured_is_left_to_be_read_from_the_files() -> None:
-    written = _read_measures("file:///x", SCHEMA, {})
+    written = _read_measures("file:///x", NAMES, {})
     assert (written.rows, written.content_digest) == (None, None)
     assert (written.null_counts, written.list_lengths) == ({}, {})

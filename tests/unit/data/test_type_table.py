@@ -15,7 +15,7 @@ from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import types as t
 from test_types import IMAGE
 
-from sparkdl_runner.data.convert import spark_types
+from sparkdl_runner.data.convert.plan import check_columns, is_vector, target_type
 from sparkdl_runner.data.errors import DatasetError
 
 PAGE = Path(__file__).parents[3] / "docs" / "data.md"
@@ -90,12 +90,12 @@ ROWS: list[tuple[t.DataType | pa.DataType, list[Any], str, dict[str, Any], str]]
 def converted(data_type: t.DataType) -> pa.DataType | None:
     """The Arrow type of the files; None where the conversion refuses."""
     try:
-        spark_types.check_columns(t.StructType([t.StructField("x", data_type)]))
+        check_columns(t.StructType([t.StructField("x", data_type)]))
     except TypeError:
         return None
-    if spark_types.is_vector(data_type):
+    if is_vector(data_type):
         data_type = t.ArrayType(t.DoubleType())  # What vector_to_array makes.
-    return in_files(spark_types._with_dtype(data_type, "float32"))
+    return in_files(target_type(data_type, "float32"))
 
 
 def in_files(data_type: t.DataType) -> pa.DataType:

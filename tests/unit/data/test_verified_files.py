@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,10 +17,12 @@ import pytest
 from parquet_sets import LOCAL, numbered, write_groups
 
 from sparkdl_runner.data import SparkDatasetConverter, make_spark_converter
-from sparkdl_runner.data.dataset import same_files
-from sparkdl_runner.data.dataset.describe import check_files
+from sparkdl_runner.data.dataset import converted as converted_module
+from sparkdl_runner.data.dataset import verified_files
+from sparkdl_runner.data.dataset.converted import Converted, LocalFiles
+from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.manifest import Manifest
-from sparkdl_runner.data.dataset.same_files import Converted, LocalFiles, SameFiles
+from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.errors import ChangedFileError, DatasetError
 
 NOBODY = 65534
@@ -31,7 +34,7 @@ def manifest(tmp_path: Path) -> Manifest:
     """Of one file, whose content has a known checksum, as Spark's have."""
     manifest = write_groups(tmp_path / "set", numbered(30), [[10, 20]])
     content = (tmp_path / "set" / NAME).read_bytes()
-    crc32 = same_files.zlib.crc32(content)
+    crc32 = zlib.crc32(content)
     manifest = replace(manifest, files=(replace(manifest.files[0], crc32=crc32),))
     manifest.write(LOCAL, str(tmp_path / "set"))
     return manifest
@@ -135,8 +138,8 @@ def test_other_rights_and_a_restored_file_are_fine_and_looked_into_once(
     path.unlink()
     path.write_bytes(content)
     looks = []
-    crc32_of = same_files.crc32_of
-    monkeypatch.setattr(same_files, "crc32_of", lambda one: looks.append(1) or crc32_of(one))
+    crc32_of = verified_files.crc32_of
+    monkeypatch.setattr(verified_files, "crc32_of", lambda one: looks.append(1) or crc32_of(one))
     with in_rank.make_torch_dataloader(10, num_epochs=3) as loader:
         assert len(list(loader)) == 9
     assert len(looks) == 1
@@ -145,45 +148,47 @@ def test_other_rights_and_a_restored_file_are_fine_and_looked_into_once(
 def test_without_a_checksum_a_file_must_keep_its_time(tmp_path: Path, manifest: Manifest) -> None:
     path = tmp_path / "set" / NAME
     unknown = replace(manifest, files=(replace(manifest.files[0], crc32=None),))
-    converted = Converted.of(LOCAL, str(tmp_path / "set"), unknown)
+    dataset = Dataset(unknown, LOCAL, str(tmp_path / "set"))
+    converted = Converted.of(dataset)
     path.chmod(0o600)
-    check_files(LOCAL, str(tmp_path / "set"), unknown, SameFiles(unknown, converted))
+    VerifiedFiles(dataset, converted).check_all()
     os.utime(path)
     with pytest.raises(ChangedFileError, match="its time of change is not the one"):
-        check_files(LOCAL, str(tmp_path / "set"), unknown, SameFiles(unknown, converted))
+        VerifiedFiles(dataset, converted).check_all()
 
 
 def test_on_another_host_users_may_have_other_numbers(
     tmp_path: Path, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There the times and checksums of the manifest count."""
-    folder = str(tmp_path / "set")
-    converted = Converted.of(LOCAL, folder, manifest)
+    dataset = Dataset(manifest, LOCAL, str(tmp_path / "set"))
+    converted = Converted.of(dataset)
     assert converted.local is not None
     there = replace(converted.local, host="another", owners=converted.local.owners + 1)
     converted = replace(converted, local=there)
-    check_files(LOCAL, folder, manifest, SameFiles(manifest, converted))
+    VerifiedFiles(dataset, converted).check_all()
     swap(tmp_path / "set" / NAME)
     os.utime(tmp_path / "set" / NAME)
     with pytest.raises(ChangedFileError, match="its content is not the one"):
-        check_files(LOCAL, folder, manifest, SameFiles(manifest, converted))
+        VerifiedFiles(dataset, converted).check_all()
 
 
 def test_on_remote_storage_an_object_that_was_written_again_is_refused(
     tmp_path: Path, manifest: Manifest
 ) -> None:
-    path, folder = tmp_path / "set" / NAME, str(tmp_path / "set")
+    path = tmp_path / "set" / NAME
     remote = pa.fs.PyFileSystem(pa.fs.FSSpecHandler(fsspec.filesystem("file")))
-    converted = Converted.of(remote, folder, manifest)
+    dataset = Dataset(manifest, remote, str(tmp_path / "set"))
+    converted = Converted.of(dataset)
     assert converted.local is None
     swap(path)
     os.utime(path, ns=(0, path.stat().st_mtime_ns + 2_000_000_000))
     with pytest.raises(ChangedFileError, match=rf"{NAME} was written again 2 s after"):
-        check_files(remote, folder, manifest, SameFiles(manifest, converted))
+        VerifiedFiles(dataset, converted).check_all()
 
 
 def test_where_nobody_says_which_host_this_is_times_count(
     tmp_path: Path, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(same_files, "_this_host", lambda: None)
-    assert LocalFiles.look_at(str(tmp_path / "set"), manifest) is None
+    monkeypatch.setattr(converted_module, "_this_host", lambda: None)
+    assert LocalFiles.of(Dataset(manifest, LOCAL, str(tmp_path / "set"))) is None

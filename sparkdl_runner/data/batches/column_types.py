@@ -1,0 +1,253 @@
+"""Decides what a column becomes in a batch, by its type and what the manifest says about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from sparkdl_runner.data.dataset.manifest import Manifest
+from sparkdl_runner.data.decode import arrays as decode
+from sparkdl_runner.data.decode import images
+from sparkdl_runner.data.decode.arrays import Array, Leaf
+from sparkdl_runner.data.decode.columns import (
+    NULLS,
+    Column,
+    ColumnOptions,
+    DenseColumn,
+    Output,
+    VariableColumn,
+)
+from sparkdl_runner.data.errors import DatasetError
+
+
+class ColumnPlanner:
+    """Plans one column.
+
+    Raises:
+        ValueError: An option does not fit the column's type.
+        DatasetError: The column holds nulls, or lists of different lengths, and no option says
+            what to do about it.
+    """
+
+    def __init__(self, manifest: Manifest, name: str, options: ColumnOptions) -> None:
+        info = self.info = manifest.column(name)
+        self.name = name
+        self.type = manifest.schema.field(name).type
+        if pa.types.is_dictionary(self.type):
+            self.type = self.type.value_type
+        # Twice its size before compression, since dictionaries expand, and 8 bytes for an offset.
+        self.row_bytes = 8 + 2 * info.size_bytes // max(1, manifest.rows)
+        self.options = options
+        nulls, pad = options.nulls, options.pad
+        self.nulls = nulls.get(name, "error") if isinstance(nulls, Mapping) else nulls
+        self.pad = pad.get(name) if isinstance(pad, Mapping) else pad
+        self.has_nulls = info.null_count > 0
+        self.is_masked = self.has_nulls and self.nulls == "mask"
+        self.fill: float | None = None
+        if self.has_nulls:
+            self.fill = float("nan") if self.nulls == "nan" else options.fill_value
+        if self.nulls not in NULLS:
+            raise ValueError(f"nulls is {self.nulls!r}; expected one of {', '.join(NULLS)}.")
+        if self.has_nulls and self.nulls == "error":
+            raise DatasetError(
+                f"column {name!r} holds {info.null_count:,} nulls, and a tensor has no null. "
+                "Pass nulls='fill' (with fill_value), 'nan' or 'mask', for all columns or as "
+                f"{{{name!r}: …}}, or drop those rows before converting."
+            )
+        if self.pad is not None and (not isinstance(self.pad, int) or self.pad < 1):
+            raise ValueError(f"pad for column {name!r} is {self.pad!r}; expected 1 or more.")
+
+    def plan(self) -> Column:
+        """The column's plan, by its type."""
+        types = pa.types
+        if self.options.images and self.name in self.options.images:
+            return self._encoded_image()
+        if self.info.hint == "image":
+            return self._schema_image()
+        if self.info.hint == "vector":
+            return self._vector()
+        depth, inner = 0, self.type
+        while decode.is_list(inner):
+            depth, inner = depth + 1, inner.value_type
+        if types.is_string(inner) or types.is_large_string(inner):
+            return self._words("text", depth)
+        if (
+            types.is_binary(inner)
+            or types.is_large_binary(inner)
+            or types.is_fixed_size_binary(inner)
+        ):
+            return self._words("binary", depth)
+        if depth:
+            return self._list(depth, inner)
+        return self._dense(self._leaf(inner), ())
+
+    def _leaf(self, arrow_type: pa.DataType) -> Leaf:
+        leaf = decode.leaf_of(arrow_type, decimals=self.options.decimals)
+        if isinstance(leaf, str):
+            raise DatasetError(f"column {self.name!r} is {self.info.type}: {leaf}.")
+        if self.nulls == "nan" and self.has_nulls and leaf.dtype.kind != "f":
+            raise DatasetError(
+                f"column {self.name!r} is {self.info.type} and holds {self.info.null_count:,} "
+                "nulls: only floating-point columns can have NaN. Use nulls='fill' or 'mask' for "
+                "it, or cast it before converting."
+            )
+        self._check_fits("fill_value", self.fill, leaf)
+        if self.pad is not None:
+            self._check_fits("pad_value", self.options.pad_value, leaf)
+        return leaf
+
+    def _check_fits(self, argument: str, value: float | None, leaf: Leaf) -> None:
+        """Refuses a value that the column's type would silently change, such as 0.5 to 0."""
+        if value is None or leaf.dtype.kind == "f":
+            return
+        if leaf.dtype.kind == "b":
+            fits = value in (0, 1)
+        else:
+            limits = np.iinfo(leaf.dtype)
+            fits = float(value).is_integer() and limits.min <= value <= limits.max
+        if not fits:
+            raise ValueError(
+                f"{argument} is {value!r}, and column {self.name!r} is {self.info.type}, which "
+                "cannot hold that. Give a value that it can, or cast the column before converting."
+            )
+
+    def _words(self, kind: Literal["text", "binary"], depth: int) -> VariableColumn:
+        """Text or bytes, which come as Python lists, since no tensor can hold them."""
+        if self.name in self.options.ragged or (
+            isinstance(self.options.pad, Mapping) and self.name in self.options.pad
+        ):
+            raise ValueError(
+                f"pad or ragged names {self.name!r}, which is {self.info.type}: they are for lists "
+                "of numbers. Leave it out there; its rows come as lists."
+            )
+        return self._variable(kind, None, depth)
+
+    def _list(self, depth: int, inner: pa.DataType) -> Column:
+        leaf = self._leaf(inner)
+        lengths = (*self.info.list_lengths, *[None] * depth)[:depth]
+        rest = tuple(length for length in lengths[1:] if length is not None)
+        if len(rest) < depth - 1:
+            raise DatasetError(
+                f"column {self.name!r} is {self.info.type}, and the lists inside its lists differ "
+                "in length: no tensor has that shape. Flatten or pad them before converting."
+            )
+        if self.pad is not None:
+            return self._padded(leaf, self.pad, rest)
+        if self.name in self.options.ragged:
+            if depth > 1:
+                raise ValueError(
+                    f"ragged names {self.name!r}, which is {self.info.type}: values and offsets "
+                    "are given for lists of numbers only. Use pad for it."
+                )
+            return self._variable("ragged", leaf, 0)
+        if lengths[0] is None:
+            raise DatasetError(
+                f"column {self.name!r} is {self.info.type} with lists of different lengths. Pass "
+                f"pad={{{self.name!r}: n}} to cut or fill each to n, or ragged=[{self.name!r}] to "
+                "have values and offsets."
+            )
+        return self._dense(leaf, (lengths[0], *rest))
+
+    def _dense(self, leaf: Leaf, lengths: tuple[int, ...]) -> DenseColumn:
+        outputs = [Output(name=self.name, dtype=leaf.dtype, shape=lengths)]
+        if self.is_masked:
+            dtype = np.dtype(np.bool_)
+            outputs.append(Output(name=f"{self.name}_mask", dtype=dtype, shape=lengths))
+
+        def decode_dense(array: pa.Array) -> tuple[Array, ...]:
+            values, valid = decode.dense(array, lengths, leaf, self.fill, masked=self.is_masked)
+            return (values,) if valid is None else (values, valid)
+
+        return self._column(outputs, decode_dense)
+
+    def _padded(self, leaf: Leaf, length: int, inner: tuple[int, ...]) -> DenseColumn:
+        if self.is_masked:
+            raise DatasetError(
+                f"column {self.name!r}: nulls='mask' cannot go with pad=. Use nulls='fill' or "
+                "'nan'."
+            )
+        outputs = [
+            Output(name=self.name, dtype=leaf.dtype, shape=(length, *inner)),
+            Output(name=f"{self.name}_length", dtype=np.dtype(np.int64)),
+        ]
+        return self._column(
+            outputs,
+            lambda array: decode.padded(
+                array, length, inner, leaf, self.fill, self.options.pad_value
+            ),
+        )
+
+    def _vector(self) -> DenseColumn:
+        size = self.info.list_lengths[0] if self.info.list_lengths else None
+        if size is None:
+            raise DatasetError(
+                f"column {self.name!r} holds ML vectors of different sizes: no tensor has that "
+                "shape. Leave it out with columns=[…], or make them one size before converting."
+            )
+        return self._whole_rows(
+            (size,), np.float64, lambda array: decode.vectors(array, size, self.fill)
+        )
+
+    def _encoded_image(self) -> DenseColumn:
+        if not (pa.types.is_binary(self.type) or pa.types.is_large_binary(self.type)):
+            raise ValueError(
+                f"images names {self.name!r}, which is {self.info.type}: encoded images are in "
+                "binary columns."
+            )
+        size = images.ImageSize.of(self.name, (self.options.images or {})[self.name])
+        return self._whole_rows(
+            size.shape, np.uint8, lambda array: images.decode_encoded(array, size)
+        )
+
+    def _schema_image(self) -> DenseColumn:
+        lengths = self.info.list_lengths
+        if len(lengths) != 3 or None in lengths:
+            raise DatasetError(
+                f"column {self.name!r} holds images of different heights, widths or channels: no "
+                "tensor has that shape. Resize them before converting."
+            )
+        height, width, channels = (length or 0 for length in lengths)
+        shape = (height, width, channels)
+        return self._whole_rows(shape, np.uint8, lambda array: images.decode_schema(array, shape))
+
+    def _whole_rows(
+        self, shape: tuple[int, ...], dtype: type, decode_rows: Callable[[pa.Array], Array]
+    ) -> DenseColumn:
+        """A column in which only whole rows can be null."""
+        outputs = [Output(name=self.name, dtype=np.dtype(dtype), shape=shape)]
+        if not self.is_masked:
+            return self._column(outputs, lambda array: (decode_rows(array),))
+        outputs.append(Output(name=f"{self.name}_mask", dtype=np.dtype(np.bool_)))
+        return self._column(outputs, lambda array: (decode_rows(array), decode.validity(array)))
+
+    def _column(
+        self, outputs: list[Output], decode_rows: Callable[[pa.Array], tuple[Array, ...]]
+    ) -> DenseColumn:
+        return DenseColumn(
+            name=self.name,
+            outputs=tuple(outputs),
+            decode=decode_rows,
+            has_nulls=self.has_nulls,
+        )
+
+    def _variable(
+        self, kind: Literal["ragged", "text", "binary"], leaf: Leaf | None, depth: int
+    ) -> VariableColumn:
+        if self.nulls in ("nan", "mask") and self.has_nulls:
+            raise DatasetError(
+                f"column {self.name!r} is {self.info.type} and holds {self.info.null_count:,} "
+                f"nulls: nulls={self.nulls!r} is for numbers of fixed shape. Use nulls='fill', "
+                "which makes them empty."
+            )
+        return VariableColumn(
+            name=self.name,
+            kind=kind,
+            arrow_type=self.type,
+            leaf=leaf,
+            fill=self.fill,
+            row_bytes=self.row_bytes,
+            depth=depth,
+        )

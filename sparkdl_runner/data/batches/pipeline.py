@@ -1,0 +1,101 @@
+"""Puts together what makes a loader's batches: files, decoding threads, memory and the feed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from sparkdl_runner.data.batches.chunks import Chunker
+from sparkdl_runner.data.batches.device import Memory
+from sparkdl_runner.data.batches.feed import Feed, Transform
+from sparkdl_runner.data.decode.columns import Layout
+from sparkdl_runner.data.order.plan import Order, Tail
+from sparkdl_runner.data.order.state import Position
+from sparkdl_runner.data.read.arena import Arena
+from sparkdl_runner.data.read.blocks import BlockLoader
+from sparkdl_runner.data.read.budget import Budget, Sizes
+from sparkdl_runner.data.read.reader import RowGroupReader
+
+
+@dataclass(kw_only=True)
+class Pipeline:
+    """From row groups to batches; threads and memory are kept from one iteration to the next."""
+
+    layout: Layout
+    budget: Budget
+    reader: RowGroupReader
+    memory: Memory
+    transform: Transform | None
+    workers_count: int | None
+    """Row groups decoded at a time; None decides by the cores and the budget."""
+    prefetch_batches: int | None
+    """Batches made ahead; None decides by their size."""
+
+    def __post_init__(self) -> None:
+        self._threads = self.workers_count or self.budget.threads(most=min(4, _cores()))
+        self.pool: ThreadPoolExecutor | None = None
+        self._arena: tuple[Order, Sizes, Arena] | None = None
+
+    def feed(
+        self,
+        order: Order,
+        lanes: Sequence[int],
+        tail: Tail,
+        start: Position,
+        end_epoch: int | None,
+    ) -> Feed:
+        """Prepares one pass over a rank's lanes; the feed before must have been stopped."""
+        if self._arena is None or self._arena[0] is not order:
+            self._arena = None  # Free the earlier arena before making one as large.
+            sizes = Sizes.of(
+                self.budget,
+                order,
+                lanes=len(lanes),
+                row_bytes=self.layout.row_bytes,
+                threads=self._threads,
+                prefetch_batches=self.prefetch_batches,
+            )
+            arena = Arena(self.layout, pages=sizes.pages, page_rows=sizes.page_rows)
+            self._arena = (order, sizes, arena)
+        _, sizes, arena = self._arena
+        if self.pool is None:
+            self.pool = ThreadPoolExecutor(self._threads, "sparkdl-decode")
+        blocks = BlockLoader(
+            order=order,
+            lanes=lanes,
+            columns=self.layout.columns,
+            reader=self.reader,
+            arena=arena,
+            pool=self.pool,
+            page_limit=sizes.page_limit,
+        )
+        chunker = Chunker(
+            order=order,
+            layout=self.layout,
+            lanes=lanes,
+            tail=tail,
+            arena=arena,
+            blocks=blocks,
+            chunk_steps=sizes.chunk_steps,
+        )
+        return Feed(
+            chunker=chunker,
+            memory=self.memory,
+            transform=self.transform,
+            start=start,
+            end_epoch=end_epoch,
+        )
+
+    def close(self) -> None:
+        """Ends the threads, closes the files and lets the memory go."""
+        if self.pool is not None:
+            self.pool.shutdown(wait=True, cancel_futures=True)
+            self.pool = None
+        self.reader.close()
+        self._arena = None
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,180 @@
+"""Plans a conversion: which columns it has, of which types, and how their files are written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as t
+
+IMAGE_FIELDS = ("origin", "height", "width", "nChannels", "mode", "data")
+"""The fields of Spark's ImageSchema, in its order."""
+
+CODECS = ("uncompressed", "snappy", "gzip", "lz4", "zstd")
+"""What Spark can write and pyarrow can read; petastorm's list has two that Parquet never had."""
+
+_DTYPES = (None, "float32", "float64")
+_SCALARS = (
+    t.NumericType,
+    t.BooleanType,
+    t.DateType,
+    t.TimestampType,
+    t.TimestampNTZType,
+    t.StringType,
+    t.BinaryType,
+)
+
+
+class CodecError(ValueError, RuntimeError):
+    """An unknown compression codec: a ``RuntimeError`` in petastorm, a ``ValueError`` elsewhere."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteSettings:
+    """How to write the Parquet files."""
+
+    row_group_size_bytes: int
+    compression_codec: str
+    dtype: str | None
+    allow_nulls: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConversionPlan:
+    """What is written, and how."""
+
+    df: DataFrame
+    """With the columns of the files: no ML vectors, and numbers of the wanted precision."""
+    settings: WriteSettings
+
+
+def plan_conversion(
+    df: DataFrame,
+    row_group_size_bytes: int,
+    codec: str | None,
+    dtype: str | None,
+    allow_nulls: bool,
+) -> ConversionPlan:
+    """Checks the arguments of a conversion.
+
+    Raises:
+        TypeError: A column has no place in a tensor, or an argument is of another type.
+        ValueError: A setting is out of range, or a column's name cannot be used.
+    """
+    if not hasattr(df, "sparkSession") or not hasattr(df, "schema"):
+        raise TypeError(
+            "df must be a Spark DataFrame, a directory's URL or a petastorm converter, not "
+            f"{type(df).__name__}."
+        )
+    if isinstance(row_group_size_bytes, bool) or not isinstance(row_group_size_bytes, int):
+        raise TypeError(
+            "parquet_row_group_size_bytes must be a whole number, not "
+            f"{type(row_group_size_bytes).__name__}."
+        )
+    if not 1 <= row_group_size_bytes < 2**31:
+        raise ValueError(
+            "parquet_row_group_size_bytes must be from 1 to 2,147,483,647, not "
+            f"{row_group_size_bytes:,}."
+        )
+    codec = (codec or "uncompressed").lower()
+    if codec not in CODECS:
+        raise CodecError(f"compression_codec must be None or one of {CODECS}, not {codec!r}.")
+    if dtype not in _DTYPES:
+        raise ValueError(f"dtype {dtype!r} is not supported. Use None, 'float32' or 'float64'.")
+    check_columns(df.schema)
+    settings = WriteSettings(
+        row_group_size_bytes=row_group_size_bytes,
+        compression_codec=codec,
+        dtype=dtype,
+        allow_nulls=allow_nulls,
+    )
+    return ConversionPlan(df=_with_target_types(df, dtype), settings=settings)
+
+
+def is_vector(data_type: t.DataType) -> bool:
+    """Whether it is the vector of ``pyspark.ml`` or of ``pyspark.mllib``."""
+    return isinstance(data_type, t.UserDefinedType) and data_type.module() in (
+        "pyspark.ml.linalg",
+        "pyspark.mllib.linalg",
+    )
+
+
+def is_image(data_type: t.DataType) -> bool:
+    """Whether it is Spark's ImageSchema."""
+    return isinstance(data_type, t.StructType) and tuple(data_type.names) == IMAGE_FIELDS
+
+
+def check_columns(schema: t.StructType) -> None:
+    """Checks that each column can be converted.
+
+    Raises:
+        ValueError: There are no columns, two have one name, or a name has a dot.
+        TypeError: A column is of a type that has no place in a tensor.
+    """
+    if not schema.fields:
+        raise ValueError("The DataFrame has no columns: select at least one.")
+    repeated = [name for name, count in Counter(schema.names).items() if count > 1]
+    if repeated:
+        raise ValueError(
+            f"The DataFrame has more than one column called {repeated[0]!r}: rename one, since a "
+            "batch is a dict by column name."
+        )
+    dotted = [name for name in schema.names if "." in name]
+    if dotted:
+        raise ValueError(
+            f"Column {dotted[0]!r} has a dot in its name, by which Parquet's readers mean a part "
+            f"of a column: rename it, to {dotted[0].replace('.', '_')!r} say."
+        )
+    bad = [f for f in schema.fields if not _is_supported(f.dataType, top=True)]
+    if bad:
+        listed = ", ".join(f"{f.name!r} ({f.dataType.simpleString()})" for f in bad)
+        raise TypeError(
+            f"Cannot convert column {listed}: supported are numbers, bool, date, timestamp, "
+            "string, binary, arrays of these, ML vectors, and Spark's image struct. Drop the "
+            "column, or select its parts as columns of their own."
+        )
+
+
+def _is_supported(data_type: t.DataType, *, top: bool) -> bool:
+    if isinstance(data_type, t.ArrayType):
+        return _is_supported(data_type.elementType, top=False)
+    if is_vector(data_type) or is_image(data_type):
+        return top
+    return isinstance(data_type, _SCALARS)
+
+
+def _with_target_types(df: DataFrame, dtype: str | None) -> DataFrame:
+    """Turns ML vectors into arrays, and floating point numbers at any depth into ``dtype``."""
+    columns = []
+    for field in df.schema.fields:
+        column = df[quoted(field.name)]
+        target = target_type(field.dataType, dtype)
+        if is_vector(field.dataType):
+            from pyspark.ml.functions import vector_to_array
+
+            array = vector_to_array(column, dtype or "float64")
+            # vector_to_array raises on null, and null rows should be counted and named instead.
+            column = F.when(column.isNotNull(), array) if field.nullable else array
+            column = column.alias(field.name)
+        elif target != field.dataType:
+            column = column.cast(target).alias(field.name, metadata=field.metadata)
+        columns.append(column)
+    return df.select(*columns)
+
+
+def target_type(data_type: t.DataType, dtype: str | None) -> t.DataType:
+    """The type of a column that is no vector, with its floating point numbers as ``dtype``."""
+    if isinstance(data_type, t.ArrayType):
+        return t.ArrayType(target_type(data_type.elementType, dtype), data_type.containsNull)
+    if dtype == "float32" and isinstance(data_type, t.DoubleType):
+        return t.FloatType()
+    if dtype == "float64" and isinstance(data_type, t.FloatType):
+        return t.DoubleType()
+    return data_type
+
+
+def quoted(name: str) -> str:
+    """A column's name in SQL, whatever characters it has."""
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,100 @@
+"""What a converter remembers of its files, so that ranks can tell whether they are still the same.
+
+Name, size and time are easily forged, and so is a CRC-32. What an ordinary user of a host cannot
+choose is the owner of a file that they made, and the time of its last change of any kind
+(``st_ctime``): the kernel writes both. So on the host where the converter was made, a local file
+whose owner and time are unchanged is the same file.
+
+On other hosts, and on remote storage, there are sizes, times and checksums. Those show accidental
+changes only.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from sparkdl_runner.data.dataset.dataset import Dataset
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LocalFiles:
+    """Owners and change times of a data set's files, from the kernel of one host."""
+
+    host: str
+    """This boot of the host, and the user namespace, in which user ids mean what they mean."""
+    owners: npt.NDArray[np.int64]
+    """``[files]``, user ids."""
+    changed_ns: npt.NDArray[np.int64]
+    """``[files]``, the last change of content, rights, owner or name."""
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> LocalFiles | None:
+        """Looks up the files of a data set; None if that is not possible."""
+        host = _this_host()
+        try:
+            found = [os.stat(dataset.path(file)) for file in dataset.manifest.files]
+        except OSError:
+            return None
+        if host is None:
+            return None
+        return cls(
+            host=host,
+            owners=np.array([one.st_uid for one in found], dtype=np.int64),
+            changed_ns=np.array([one.st_ctime_ns for one in found], dtype=np.int64),
+        )
+
+    def is_here(self) -> bool:
+        """Whether this process can compare owners and times with these."""
+        return self.host == _this_host()
+
+    def is_same(self, index: int, found: os.stat_result) -> bool:
+        """Whether the file of this number has its owner and time still."""
+        return (int(self.owners[index]), int(self.changed_ns[index])) == owner_and_time(found)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Converted:
+    """What a converter remembers of its data set's files; it is sent to the ranks."""
+
+    manifest_digest: str
+    """``Manifest.digest``."""
+    local: LocalFiles | None
+    """None for what is not on a local file system."""
+    remote_ns: tuple[int | None, ...] | None
+    """When each object on remote storage was written, as far as that is known; else None."""
+
+    @classmethod
+    def of(cls, dataset: Dataset, checked: Dataset | None = None) -> Converted:
+        """Describes the files as they are now.
+
+        Args:
+            dataset: What the ranks will open.
+            checked: What ``VerifiedFiles.check_all`` returned for it, where that was called.
+        """
+        times = tuple(file.modified_ns for file in (checked or dataset).manifest.files)
+        return cls(
+            manifest_digest=dataset.manifest.digest,
+            local=LocalFiles.of(dataset) if dataset.is_local else None,
+            remote_ns=None if dataset.is_local else times,
+        )
+
+
+def owner_and_time(found: os.stat_result) -> tuple[int, int]:
+    """What only the kernel can set."""
+    return found.st_uid, found.st_ctime_ns
+
+
+@cache
+def _this_host() -> str | None:
+    """This boot of this host and this process's user namespace; None if unknown."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/user')}"
+    except OSError:
+        return None

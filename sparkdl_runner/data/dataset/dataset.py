@@ -1,0 +1,27 @@
+"""``Dataset``: a manifest, and where its files are for this process."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pyarrow import fs
+
+from sparkdl_runner.data.dataset.manifest import FileInfo, Manifest
+
+
+class Dataset(NamedTuple):
+    """A data set as one process sees it. It unpacks into the first arguments of ``ArrowLoader``."""
+
+    manifest: Manifest
+    filesystem: fs.FileSystem
+    directory: str
+    """The data set's directory in ``filesystem``."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the kernel of this host knows the files."""
+        return isinstance(self.filesystem, fs.LocalFileSystem)
+
+    def path(self, file: FileInfo) -> str:
+        """The path in ``filesystem`` of one of the manifest's files."""
+        return f"{self.directory.rstrip('/')}/{file.path}"

@@ -1,0 +1,151 @@
+"""Reads the footers of Parquet files: where their parts are, and what their statistics say."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.fs
+import pyarrow.parquet as pq
+
+from sparkdl_runner.data.dataset.checksum import crc32_from_sidecar
+from sparkdl_runner.data.dataset.manifest import FileInfo
+from sparkdl_runner.data.errors import DatasetError
+from sparkdl_runner.foreign_file import open_input
+
+_TAIL_BYTES = 64 * 1024
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Footer:
+    """The parts of a Parquet footer that are kept in memory; the whole is large."""
+
+    file: FileInfo
+    schema: pa.Schema
+    groups: list[tuple[int, int]]
+    column_bytes: dict[str, int]
+    null_counts: dict[str, int | None]
+    single_values: dict[str, list[Any]]
+    """By column, the value of each row group that holds one value only."""
+
+
+def footer_bytes(stream: Any, path: str) -> tuple[bytes, int]:
+    """The end of a Parquet file, from its footer on, and the footer's CRC-32.
+
+    A Parquet file ends in the footer, the footer's length (4 bytes, little endian) and ``PAR1``:
+    https://parquet.apache.org/docs/file-format/
+    """
+    size = stream.size()
+    start = max(0, size - _TAIL_BYTES)
+    stream.seek(start)
+    tail = stream.read()
+    footer_size = int.from_bytes(tail[-8:-4], "little") + 8
+    if size < 12 or tail[-4:] != b"PAR1" or footer_size > size:
+        raise DatasetError(
+            f"{path} ({size:,} bytes) does not end as a Parquet file does: it was cut short, or "
+            "is something else."
+        )
+    if footer_size > len(tail):
+        stream.seek(size - footer_size)
+        tail = stream.read()
+    tail = tail[-footer_size:]
+    return tail, zlib.crc32(tail)
+
+
+def read_footer(
+    filesystem: pa.fs.FileSystem, directory: str, path: str, just_written: bool
+) -> Footer:
+    """Reads one file's footer, and with ``just_written`` the checksums that Spark left beside it.
+
+    Raises:
+        DatasetError: It is no Parquet file.
+    """
+    full_path = f"{directory}/{path}"
+    info = filesystem.get_file_info(full_path)
+    if info.type != pa.fs.FileType.File:
+        raise DatasetError(f"{full_path} is not a file.")
+    with open_input(filesystem, full_path) as stream:
+        tail, crc32 = footer_bytes(stream, full_path)
+    try:
+        parquet = pq.ParquetFile(pa.BufferReader(tail), coerce_int96_timestamp_unit="us")
+    except (pa.ArrowException, OSError) as error:
+        raise DatasetError(f"{full_path} has a broken Parquet footer: {error}") from error
+    metadata = parquet.metadata
+    schema = parquet.schema_arrow.remove_metadata()
+    owners = _owners(parquet)
+    column_bytes = dict.fromkeys(schema.names, 0)
+    null_counts: dict[str, int | None] = {
+        column.name: None if pa.types.is_nested(column.type) else 0 for column in schema
+    }
+    single_values: dict[str, list[Any]] = {name: [] for name in schema.names}
+    groups = []
+    for index in range(metadata.num_row_groups):
+        group = metadata.row_group(index)
+        groups.append((group.num_rows, group.total_byte_size))
+        for leaf, name in enumerate(owners):
+            chunk = group.column(leaf)
+            column_bytes[name] += chunk.total_uncompressed_size
+            so_far = null_counts[name]
+            if so_far is not None:
+                statistics = chunk.statistics
+                known = statistics is not None and statistics.has_null_count
+                null_counts[name] = so_far + statistics.null_count if known else None
+                if group.num_rows > 1 and statistics is not None and statistics.has_min_max:
+                    lowest = statistics.min_raw
+                    if lowest == statistics.max_raw:
+                        single_values[name].append(lowest)
+    return Footer(
+        file=FileInfo(
+            path=path,
+            size_bytes=info.size,
+            rows=metadata.num_rows,
+            footer_crc32=crc32,
+            modified_ns=settled_time(info),
+            crc32=crc32_from_sidecar(filesystem, full_path, info.size) if just_written else None,
+        ),
+        schema=schema,
+        groups=groups,
+        column_bytes=column_bytes,
+        null_counts=null_counts,
+        single_values=single_values,
+    )
+
+
+def settled_time(info: pa.fs.FileInfo) -> int | None:
+    """When a file was last changed, or None if it could change again and keep that time.
+
+    Object stores give whole seconds, within which a file may be written again.
+    """
+    changed: int | None = info.mtime_ns
+    if changed is None or changed % 1_000_000_000:
+        return changed
+    return changed if time.time_ns() - changed > 2_000_000_000 else None
+
+
+def _owners(parquet: pq.ParquetFile) -> list[str]:
+    """For each leaf column of Parquet, the column of the schema that it belongs to."""
+    names = parquet.schema_arrow.names
+    owners = []
+    for leaf in range(len(parquet.schema)):
+        path = parquet.schema.column(leaf).path  # joined by dots, which may be in names, too
+        fits = [name for name in names if path == name or path.startswith(f"{name}.")]
+        owners.append(max(fits, key=len))
+    return owners
+
+
+def in_threads(
+    function: Callable[[_Item], _Result], items: Sequence[_Item], threads: int
+) -> list[_Result]:
+    """``[function(item) for item in items]``, with several at a time."""
+    if len(items) <= 1:
+        return [function(item) for item in items]
+    with ThreadPoolExecutor(min(threads, len(items)), "sparkdl-footers") as pool:
+        return list(pool.map(function, items))

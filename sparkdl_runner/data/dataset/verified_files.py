@@ -1,0 +1,195 @@
+"""Opens the files of a data set, each only if it is the one that was converted."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs
+
+from sparkdl_runner.data.dataset.checksum import crc32_of
+from sparkdl_runner.data.dataset.converted import Converted, owner_and_time
+from sparkdl_runner.data.dataset.dataset import Dataset
+from sparkdl_runner.data.dataset.footers import footer_bytes, in_threads, settled_time
+from sparkdl_runner.data.errors import ChangedFileError, DatasetError
+from sparkdl_runner.foreign_file import open_regular
+
+_AGAIN = (
+    "Convert the DataFrame again, or restore the file. If the change is fine, make the converter "
+    "again, by make_spark_converter on the driver."
+)
+
+
+class VerifiedFiles:
+    """The files of a data set, compared with its manifest and with what its converter remembers.
+
+    A file whose owner and time of change are as the converter saw them is not read. One that was
+    touched is compared if this user or root touched it, and refused if another user did, whatever
+    it holds. Without a converter's memory, the manifest alone decides: the file may be a copy.
+
+    Args:
+        dataset: The data set.
+        converted: What its converter remembers, where there is one.
+    """
+
+    def __init__(self, dataset: Dataset, converted: Converted | None = None) -> None:
+        self.dataset = dataset
+        self._files = dataset.manifest.files
+        local = None if converted is None else converted.local
+        self._local = local if local is not None and local.is_here() else None
+        self._remote_ns = None if converted is None else converted.remote_ns
+        self._compared: dict[int, tuple[int, int]] = {}
+
+    def path(self, index: int) -> str:
+        """The path of the file of this number."""
+        return self.dataset.path(self._files[index])
+
+    def open(self, index: int) -> tuple[pa.NativeFile, bytes | None]:
+        """Opens the file of this number.
+
+        Returns:
+            The stream, and the end of the file from its Parquet footer on; None in its place if
+            there was no need to read it.
+
+        Raises:
+            OSError: It cannot be opened, or is a folder, a pipe or some such.
+            ChangedFileError: It is another file, or has other content.
+        """
+        path = self.path(index)
+        if not self.dataset.is_local:
+            stream, found = self.dataset.filesystem.open_input_file(path), None
+        else:
+            # The path may name another file a moment later, so ask about the one that was opened.
+            descriptor = open_regular(path)
+            try:
+                found = os.fstat(descriptor)
+                stream = self.dataset.filesystem.open_input_file(f"/proc/self/fd/{descriptor}")
+            finally:
+                os.close(descriptor)
+        try:
+            return stream, self._compare(stream, found, path, index)
+        except BaseException:
+            stream.close()
+            raise
+
+    def check_all(self) -> Dataset:
+        """Checks that every file is there and unchanged.
+
+        Sizes are compared for all. Only a file that was touched since is read: all of it where it
+        is local and the manifest has its CRC-32, and otherwise its footer. On remote storage, a
+        file that was written again after the converter saw it is refused.
+
+        Returns:
+            The data set, with the times of its files as they are now: checking that one reads no
+            file again.
+
+        Raises:
+            DatasetError: A file is gone, has another size, or other content.
+        """
+        manifest, filesystem, directory = self.dataset
+        directory = directory.rstrip("/")
+        selector = pa.fs.FileSelector(directory, recursive=True, allow_not_found=True)
+        prefix = len(directory) + 1
+        found = {info.path[prefix:]: info for info in filesystem.get_file_info(selector)}
+        touched: list[int] = []
+        times: list[int | None] = []
+        for index, file in enumerate(manifest.files):
+            path, info = self.path(index), found.get(file.path)
+            if info is None or info.type != pa.fs.FileType.File:
+                raise DatasetError(
+                    f"{path} is gone: the manifest lists {len(manifest.files)} files "
+                    "and expects all of them. Convert the DataFrame again, or restore the file."
+                )
+            if info.size != file.size_bytes:
+                raise DatasetError(
+                    f"{path} has {info.size:,} bytes and the manifest says "
+                    f"{file.size_bytes:,}: it was cut short or replaced after the conversion. "
+                    "Convert the DataFrame again, or restore the file."
+                )
+            times.append(settled_time(info))
+            if self.dataset.is_local:
+                is_touched = self._is_touched(index, os.stat(path))
+            else:
+                then = file.modified_ns if self._remote_ns is None else self._remote_ns[index]
+                is_touched = then is None or info.mtime_ns != then
+                if self._remote_ns is not None:
+                    _refuse_written_again(path, then, info.mtime_ns)
+            if is_touched:
+                touched.append(index)
+        in_threads(lambda index: self.open(index)[0].close(), touched, 16)
+        if not touched:
+            return self.dataset
+        files = zip(manifest.files, times, strict=True)
+        now = tuple(replace(file, modified_ns=time) for file, time in files)
+        return self.dataset._replace(manifest=replace(manifest, files=now))
+
+    def _is_touched(self, index: int, found: os.stat_result) -> bool:
+        """Whether a local file, or its permissions, may have changed."""
+        if self._compared.get(index) == owner_and_time(found):
+            return False
+        if self._local is not None:
+            return not self._local.is_same(index, found)
+        return self._files[index].modified_ns != found.st_mtime_ns
+
+    def _compare(
+        self, stream: Any, found: os.stat_result | None, path: str, index: int
+    ) -> bytes | None:
+        """Refuses an open file that is not the one that the manifest lists under this number."""
+        file = self._files[index]
+        touched = found if found is not None and self._is_touched(index, found) else None
+        if self._local is not None:
+            if touched is None:
+                return None
+            _refuse_other_owner(touched, path)
+        tail, footer_crc32 = footer_bytes(stream, path)
+        what, same = "Parquet footer", footer_crc32 == file.footer_crc32
+        if same and touched is not None:
+            if file.crc32 is not None:
+                stream.seek(0)
+                what, same = "content", crc32_of(stream) == file.crc32
+            elif self._local is not None and file.modified_ns is not None:
+                # No checksum is known. A file whose permissions alone changed keeps this time.
+                what, same = "time of change", touched.st_mtime_ns == file.modified_ns
+        if not same:
+            raise ChangedFileError(
+                f"{path} was changed after the conversion: its {what} is not the one that the "
+                f"manifest knows. {_AGAIN}"
+            )
+        if touched is not None:
+            self._compared[index] = owner_and_time(touched)
+        return tail
+
+
+def _refuse_written_again(path: str, then: int | None, now: int | None) -> None:
+    """Refuses an object that was written in another second.
+
+    Only seconds are compared: a listing may round the time that a look at one object shows.
+    """
+    if then is None or now is None or then // 1_000_000_000 == now // 1_000_000_000:
+        return
+    raise ChangedFileError(
+        f"{path} was written again {abs(now - then) / 1e9:,.0f} s after the converter's own file, "
+        "and nobody could tell whether it holds the same without reading all of it. Convert the "
+        "DataFrame again. If the change is fine, make the converter again, by "
+        "make_spark_converter on the driver."
+    )
+
+
+def _refuse_other_owner(found: os.stat_result, path: str) -> None:
+    if found.st_uid not in (0, os.geteuid()):
+        raise ChangedFileError(
+            f"{path} is not the file that the converter was made of: user "
+            f"{_user_name(found.st_uid)} put it there, or changed it, since, and it is not read, "
+            f"whatever it holds. {_AGAIN}"
+        )
+
+
+def _user_name(uid: int) -> str:
+    import pwd
+
+    try:
+        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
+    except KeyError:
+        return str(uid)

@@ -1,0 +1,90 @@
+"""Converts a DataFrame into two data sets at once: one to train with, one to validate with."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from sparkdl_runner.data.converter import DEFAULT_ROW_GROUP_SIZE_BYTES, new_attempt_url
+from sparkdl_runner.data.dataset.describe import describe_written
+from sparkdl_runner.data.dataset.leftovers import delete_quietly, timed_name
+from sparkdl_runner.data.dataset.place import application_id, is_one_host, parent_cache_dir_url
+from sparkdl_runner.data.spark_dataset_converter import (
+    SparkDatasetConverter,
+    converter_of,
+    deleter,
+)
+from sparkdl_runner.filesystem import normalize_url, open_filesystem
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from sparkdl_runner.data.dataset.describe import Written
+
+
+def make_split_converters(
+    df: DataFrame, split: str, *, allow_nulls: bool = False
+) -> tuple[SparkDatasetConverter | None, SparkDatasetConverter | None]:
+    """Converts the rows of a DataFrame into two data sets, by one Spark job.
+
+    Each row is in exactly one of them, also where the DataFrame gives other rows each time that it
+    is computed.
+
+    Args:
+        df: What to convert.
+        split: A boolean column without nulls, which is not converted itself.
+        allow_nulls: Whether nulls are fine in the others, to be filled or masked when reading.
+
+    Returns:
+        The rows where ``split`` is false, and those where it is true; None where there are none.
+
+    Raises:
+        Exception: What ``make_spark_converter`` raises.
+    """
+    from sparkdl_runner.data.convert.plan import plan_conversion
+    from sparkdl_runner.data.convert.write import write_split_parquet
+
+    plan = plan_conversion(df, DEFAULT_ROW_GROUP_SIZE_BYTES, None, "float32", allow_nulls)
+    parent_url = parent_cache_dir_url(df.sparkSession)
+    application = application_id(df.sparkSession)
+    attempt_url = new_attempt_url(parent_url, application, private=is_one_host(df.sparkSession))
+    try:
+        written = write_split_parquet(plan, split, attempt_url, timed_name(application))
+        deletes = _when_all_did(deleter(attempt_url, None), 2)
+        found = [_describe(written[one], allow_nulls, deletes[one]) for one in (False, True)]
+    except BaseException:
+        delete_quietly(attempt_url, None)
+        raise
+    for converter in found:
+        if converter is not None:
+            converter.dataframe = df
+    return found[0], found[1]
+
+
+def _describe(
+    written: Written, allow_nulls: bool, delete: Callable[[], None]
+) -> SparkDatasetConverter | None:
+    url = normalize_url(written.url)
+    filesystem, directory = open_filesystem(url, None)
+    if written.rows == 0 or filesystem.get_file_info(directory).type.name == "NotFound":
+        delete()
+        return None
+    dataset = describe_written(written, filesystem, directory, "", allow_nulls)
+    dataset.manifest.write(filesystem, directory)  # The commit: from here on it can be read.
+    return converter_of(url, dataset, delete=delete)
+
+
+def _when_all_did(delete: Callable[[], None], holders: int) -> list[Callable[[], None]]:
+    """Returns a function for each holder; ``delete`` is called once all of them were called."""
+    lock, waited_for = threading.Lock(), set(range(holders))
+
+    def let_go(number: int) -> None:
+        with lock:
+            waited_for.discard(number)
+            is_last = not waited_for
+        if is_last:
+            delete()
+
+    return [partial(let_go, number) for number in range(holders)]
