@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from sparkdl_runner.errors import NotPicklableError as NotPicklableError
     from sparkdl_runner.errors import RunCancelledError as RunCancelledError
     from sparkdl_runner.errors import RunnerError as RunnerError
+    from sparkdl_runner.errors import ScriptExitedError as ScriptExitedError
     from sparkdl_runner.errors import WorkerDiedError as WorkerDiedError
     from sparkdl_runner.errors import WorkerError as WorkerError
     from sparkdl_runner.errors import WorkerFailedError as WorkerFailedError
     from sparkdl_runner.errors import WorkerHungError as WorkerHungError
     from sparkdl_runner.horovod_runner import HorovodRunner as HorovodRunner
     from sparkdl_runner.runner import DistributedRunner as DistributedRunner
+    from sparkdl_runner.training.trainer import Trainer as Trainer
     from sparkdl_runner.worker.driver_log import log_to_driver as log_to_driver
     from sparkdl_runner.world import World as World
     from sparkdl_runner.world import current_world as current_world
@@ -35,16 +37,19 @@ _HOMES = {
     "RunCancelledError": "errors",
     "RunConfig": "config",
     "RunnerError": "errors",
+    "ScriptExitedError": "errors",
     "WorkerDiedError": "errors",
     "WorkerError": "errors",
     "WorkerFailedError": "errors",
     "WorkerHungError": "errors",
+    "Trainer": "training.trainer",
     "World": "world",
     "current_world": "world",
     "log_to_driver": "worker.driver_log",
 }
 
-__all__ = sorted([*_HOMES, "__version__"])
+# Not Trainer, which imports torch: that is for those who name it.
+__all__ = sorted([*(_HOMES.keys() - {"Trainer"}), "__version__"])
 
 
 def __getattr__(name: str) -> Any:
@@ -54,4 +59,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted([*_HOMES, "__version__"])

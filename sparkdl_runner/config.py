@@ -9,6 +9,15 @@ from typing import Any
 from sparkdl_runner.tracking.settings import Tracking
 
 VERBOSITIES = ("all", "log_callback_only")
+_LEAST_SECONDS = {
+    "slot_wait_seconds": 0,
+    "shutdown_grace_seconds": 0,
+    "restart_backoff_seconds": 0,
+    "start_timeout_seconds": 1,
+    "rendezvous_timeout_seconds": 1,
+    # Ranks report every second, so with a shorter limit healthy ones would be lost.
+    "heartbeat_timeout_seconds": 3,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +43,7 @@ class RunConfig:
 
     start_timeout_seconds: float = 120.0
     """How long the ranks may take to find one another, from the start of the first; and then each
-    to import the backend, before any other deadline counts for it."""
+    to import the backend. No other deadline counts before that."""
 
     rendezvous_timeout_seconds: float = 120.0
     """How long a rank may wait in ``hvd.init()`` or ``init_process_group()``."""
@@ -64,14 +73,14 @@ class RunConfig:
     minute."""
 
     environment: Mapping[str, str] | Sequence[str] | None = field(default=None, repr=False)
-    """What ranks on Spark get of the driver's environment; ranks on this host have all of it. By
-    default what Horovod, NCCL, gloo and torch go by (``NCCL_*``, ``HOROVOD_*``, ``PYTORCH_*`` and
-    the like), without secrets. A mapping sets further variables. Patterns, as ``["MY_*"]``, take
-    the default's place, secrets included; ``[]`` copies nothing."""
+    """Which of the driver's environment variables ranks on Spark get; ranks on this host have all.
+    By default those that configure Horovod, NCCL, gloo and torch (``NCCL_*``, ``HOROVOD_*``,
+    ``PYTORCH_*`` and the like), without secrets. A mapping sets more variables. A list of patterns
+    such as ``["MY_*"]`` replaces the default and matches secrets too; ``[]`` copies nothing."""
 
     min_num_proc: int | None = None
-    """With how few ranks a restart may go on, where hosts are gone for good; None for as many as
-    there were."""
+    """The least number of ranks with which a restart may go on if hosts are gone for good; None for
+    as many as before."""
 
     tracking: Tracking | bool | None = None
     """The MLflow run of the training: a ``Tracking`` says which, True takes its defaults, False
@@ -84,14 +93,14 @@ class RunConfig:
 
     refuse_shared_hosts: bool = False
     """Whether to end an attempt before its ranks start where another user of one of its hosts is
-    seen: gloo and NCCL let any of them join. Seen are processes, sockets and logins of users from
-    1000 on, but of nobody and of systemd's own; in a container what it shows. Each host looks once,
-    at the start."""
+    seen: gloo and NCCL let any of them join. Users are seen by their processes, sockets and logins,
+    from uid 1000 on, without nobody and systemd's dynamic users; a container shows its own only.
+    Each host looks once, at the start."""
 
     def chosen(self) -> dict[str, Any]:
-        """The settings that are not what they are by default, but for ``tracking``.
+        """The settings that differ from their defaults, without ``tracking``.
 
-        Of ``environment`` the names alone: its values may be secrets.
+        Of ``environment`` only the names, since its values may be secrets.
         """
         chosen = {
             setting.name: getattr(self, setting.name)
@@ -109,12 +118,8 @@ class RunConfig:
                 + " and ".join(repr(name) for name in VERBOSITIES)
                 + "."
             )
-        for name in ("slot_wait_seconds", "shutdown_grace_seconds", "restart_backoff_seconds"):
-            _check_seconds(name, getattr(self, name), least=0)
-        for name in ("start_timeout_seconds", "rendezvous_timeout_seconds"):
-            _check_seconds(name, getattr(self, name), least=1)
-        # Ranks give a sign every second; what is shorter would find fault with healthy ones.
-        _check_seconds("heartbeat_timeout_seconds", self.heartbeat_timeout_seconds, least=3)
+        for name, least in _LEAST_SECONDS.items():
+            _check_seconds(name, getattr(self, name), least=least)
         if self.hang_timeout_seconds is not None:
             _check_seconds("hang_timeout_seconds", self.hang_timeout_seconds, least=2)
         _check_count("max_restarts", self.max_restarts, least=0)
@@ -134,15 +139,9 @@ class RunConfig:
 
 
 def check_min_num_proc(config: RunConfig, num_proc: int) -> None:
-    """Refuses a least number of ranks that is more than there are to be.
+    """Raises ValueError if a restart would need more ranks than ``num_proc`` starts.
 
-    Args:
-        config: Says the least.
-        num_proc: How many ranks, as ``DistributedRunner`` takes it. Where that is 0, the cluster
-            says how many: it is asked later.
-
-    Raises:
-        ValueError: It is more.
+    Where that is 0, the cluster says how many, and is asked later.
     """
     least = config.min_num_proc
     if least is not None and num_proc and least > abs(num_proc):

@@ -32,6 +32,21 @@ class NotPicklableError(RunnerError, TypeError):
     """The function, an argument or the result cannot travel between processes."""
 
 
+class ScriptExitedError(RunnerError):
+    """A script ended by itself with an exit code other than 0, in a rank.
+
+    Attributes:
+        exit_code: As the shell would see it.
+    """
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message, exit_code)
+        self.exit_code = exit_code
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class WorkerError(RunnerError):
     """A rank ended badly.
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from sparkdl_runner.config import RunConfig
 from sparkdl_runner.runner import DistributedRunner, check_config, check_count
+
+T = TypeVar("T")
 
 
 class HorovodRunner:
@@ -60,10 +63,28 @@ class HorovodRunner:
         """The MLflow run of the last call of ``run``; None if it had none."""
         return self._runner.mlflow_run_id
 
-    def run(self, main: Callable[..., Any], **kwargs: Any) -> Any:
+    def run(self, main: Callable[..., T], **kwargs: Any) -> T:
         """Runs ``main(**kwargs)`` in every process; see ``DistributedRunner.run``.
 
         Returns:
             What ``main`` returned in rank 0.
         """
         return self._runner.run(main, **kwargs)
+
+    def run_script(
+        self,
+        script: str | os.PathLike[str],
+        args: Sequence[str] = (),
+        *,
+        module: bool = False,
+        files: Sequence[str] = (),
+    ) -> None:
+        """Runs a script that calls ``hvd.init()``, as ``horovodrun -np N python script.py`` does.
+
+        Args:
+            script: See ``DistributedRunner.run_script``, as of the others.
+            args: The script's arguments.
+            module: Whether ``script`` is the name of a module.
+            files: What travels beside the Python files.
+        """
+        self._runner.run_script(script, args, module=module, files=files)

@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from sparkdl_runner import world
+from sparkdl_runner.agent.worker_environment import driver_search_path, driver_variables
 from sparkdl_runner.backends import get_backend
 from sparkdl_runner.config import RunConfig, check_min_num_proc
-from sparkdl_runner.driver import local_launcher
-from sparkdl_runner.driver.console import show_notes
-from sparkdl_runner.driver.restarts import Restarts
-from sparkdl_runner.errors import LaunchError, RunnerError
-from sparkdl_runner.hooks.reports import Reports
-from sparkdl_runner.tracking.rank_run import RunTicket
+from sparkdl_runner.driver.launcher import Launcher
+from sparkdl_runner.driver.local_launcher import LocalLauncher
+from sparkdl_runner.driver.restarts import run_with_restarts
+from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.script.script import Script
+from sparkdl_runner.script.tags import script_tags
 from sparkdl_runner.tracking.report.progress_bar import ProgressBar, is_watched
 from sparkdl_runner.tracking.report.progress_lines import ProgressLines
 from sparkdl_runner.tracking.run.datasets import converters_in
 from sparkdl_runner.tracking.run.opening import is_set_up
 from sparkdl_runner.tracking.settings import Tracking
 from sparkdl_runner.wire import function
-from sparkdl_runner.wire.outcome import RETURNED, Outcome, root_cause, to_error
+from sparkdl_runner.wire.attempt import Attempt
 
 if TYPE_CHECKING:
     from sparkdl_runner.tracking.run.tracked_run import TrackedRun
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class DistributedRunner:
@@ -50,7 +55,7 @@ class DistributedRunner:
 
     Example:
         >>> runner = DistributedRunner(num_proc=-2)
-        >>> runner.run(train, epochs=3)  # doctest: +SKIP
+        >>> runner.run(train, "digits", epochs=3)  # doctest: +SKIP
     """
 
     def __init__(
@@ -72,13 +77,14 @@ class DistributedRunner:
         self.mlflow_run_id: str | None = None
         """The MLflow run of the last call of ``run``; None if it had none."""
 
-    def run(self, main: Callable[..., Any], **kwargs: Any) -> Any:
-        """Runs ``main(**kwargs)`` in every rank and waits for all of them.
+    def run(self, main: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs ``main(*args, **kwargs)`` in every rank and waits for all of them.
 
         Args:
             main: The function. It travels by value if it was defined in a notebook or a script,
                 by name if it comes from an installed module.
-            **kwargs: Its arguments.
+            *args: Its arguments by position.
+            **kwargs: Its arguments by name.
 
         Returns:
             What ``main`` returned in rank 0.
@@ -93,27 +99,77 @@ class DistributedRunner:
             RunCancelledError: The Spark job was cancelled, or its session stopped.
             RunnerError: Spark ended the run.
         """
-        function.check_call(main, kwargs)
+        function.check_call(main, *args, **kwargs)
+        return cast(T, self._run(main, *args, **kwargs))
+
+    def run_script(
+        self,
+        script: str | os.PathLike[str],
+        args: Sequence[str] = (),
+        *,
+        module: bool = False,
+        files: Sequence[str] = (),
+    ) -> None:
+        """Runs a script in every rank, as ``torchrun [-m] script.py ARGS`` does.
+
+        ``__name__``, ``__file__``, ``sys.argv`` and ``sys.path[0]`` are as under ``python``. Ranks
+        of this host run the script where it is. To ranks on Spark its folder travels, at most
+        64 MiB: Python files at any depth, and what ``files`` names. There they lie in a folder of
+        the rank's own, which is the working folder and is deleted at the end. ``.git``, virtual
+        environments, ``__pycache__`` and files of secrets stay behind.
+
+        Args:
+            script: The script's path; or the name of a module, which is looked for in the working
+                folder and on the search path. Of one that is installed nothing travels.
+            args: The script's arguments, all of them texts.
+            module: Whether ``script`` is the name of a module.
+            files: Patterns of files and folders below the script's folder that travel too, such as
+                ``"*.yaml"`` or ``"data/"``.
+
+        Raises:
+            TypeError: An argument is no text.
+            ValueError: A pattern of ``files`` matches nothing.
+            LaunchError: The script is not there, is no Python, or its folder cannot travel; or the
+                ranks cannot be started.
+            WorkerFailedError: The script raised in a rank, or ended with an exit code other than 0:
+                then its ``__cause__`` is a ``ScriptExitedError``.
+            RunnerError: As of ``run``.
+        """
+        found = Script.find(script, args, module=module, files=files, travels=self.num_proc >= 0)
+        if told := found.told():
+            print(f"sparkdl_runner: {told}.", file=sys.stderr, flush=True)
+        self._run(found)
+
+    def _run(self, main: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         _check_on_driver()
-        packed = function.pack(main, kwargs)
+        packed = function.pack(main, *args, **kwargs)
+        script = main if isinstance(main, Script) else None
         bar = ProgressBar() if is_watched() else ProgressLines()
         self.mlflow_run_id = None
         tracked: TrackedRun | None = None
         ended_by: BaseException | None = None
         try:
-            tracked = self._open_run()
+            tracked = self._open_run(script)
             self.mlflow_run_id = None if tracked is None else tracked.run_id
-            # First what is kept, then what is shown.
-            gang = self._gang(packed, [bar] if tracked is None else [tracked, bar])
+            launcher = self._launcher()
             if tracked is not None:
                 tracked.describe(
                     num_proc=self.num_proc,
                     backend=self.backend.name,
                     settings=self.config.chosen(),
-                    converters=converters_in(function.ingredients(main, kwargs)),
-                    application_id=gang.application_id,
+                    converters=converters_in(function.ingredients(main, *args, **kwargs)),
+                    application_id=launcher.application_id,
                 )
-            return self._run_attempts(gang, tracked)
+            attempt = Attempt(
+                backend=self.backend.name,
+                function=packed,
+                config=self.config,
+                run=time.strftime("%Y%m%d-%H%M%S-") + uuid.uuid4().hex[:8],
+                number=0 if tracked is None else tracked.first_attempt,
+                search_path=tuple(driver_search_path()),
+                variables=driver_variables(self.config.environment),
+            )
+            return run_with_restarts(launcher, attempt, tracked, bar)
         except BaseException as error:
             ended_by = error
             raise
@@ -122,12 +178,13 @@ class DistributedRunner:
             if tracked is not None:
                 tracked.close(ended_by)
 
-    def gather(self, main: Callable[..., Any], **kwargs: Any) -> list[Any]:
-        """Runs ``main(**kwargs)`` as ``run`` does, and returns what it returned in every rank.
+    def gather(self, main: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> list[T]:
+        """Calls ``main`` as ``run`` does, and returns what it returned in every rank.
 
         Args:
             main: The function.
-            **kwargs: Its arguments.
+            *args: Its arguments by position.
+            **kwargs: Its arguments by name.
 
         Returns:
             The values of all ranks, in the order of ranks. They travel as rank 0's does: keep
@@ -136,122 +193,32 @@ class DistributedRunner:
         Raises:
             Exception: What ``run`` raises.
         """
-        function.check_call(main, kwargs)
-        values: list[Any] = self.run(function.on_each_rank(main), **kwargs)
-        return values
+        function.check_call(main, *args, **kwargs)
+        # What a run returns whose ranks each give their value is the list of them.
+        return cast(list[T], self.run(function.on_each_rank(main), *args, **kwargs))
 
-    def _open_run(self) -> TrackedRun | None:
-        """Opens the MLflow run, where one is wanted."""
+    def _open_run(self, script: Script | None) -> TrackedRun | None:
+        """Opens the MLflow run, where one is wanted; a script's has its name."""
         wanted = self.config.tracking
         if wanted is False or (wanted is None and not is_set_up()):
             return None
         # Only now: it is of use to those who track.
         from sparkdl_runner.tracking.run.tracked_run import TrackedRun
 
-        return TrackedRun.open(wanted if isinstance(wanted, Tracking) else Tracking())
+        settings = wanted if isinstance(wanted, Tracking) else Tracking()
+        if script is None:
+            return TrackedRun.open(settings)
+        settings = replace(settings, tags={**script_tags(script), **settings.tags})
+        return TrackedRun.open(settings, name=script.name)
 
-    def _run_attempts(self, gang: _Gang, tracked: TrackedRun | None) -> Any:
-        first_attempt = 0 if tracked is None else tracked.first_attempt
-        restarts = Restarts(self.config, first_attempt=first_attempt)
-        while True:
-            ticket = None
-            if tracked is not None:
-                tracked.begin_attempt(restarts.attempt)
-                ticket = tracked.ticket(single_host=gang.is_single_host)
-            try:
-                value = gang.attempt(restarts.attempt, restarts.count > 0, ticket)
-            except BaseException as error:
-                if tracked is not None:
-                    tracked.end_attempt(error)
-                if not isinstance(error, RunnerError):
-                    raise
-                restarts.wait_or_raise(error)
-            else:
-                if tracked is not None:
-                    tracked.end_attempt(None)
-                return value
-
-    def _gang(self, packed: bytes, reports: Sequence[Reports]) -> _Gang:
-        """Checks all that can be checked before ranks start. Returns what runs one attempt."""
-        run = time.strftime("%Y%m%d-%H%M%S-") + uuid.uuid4().hex[:8]
+    def _launcher(self) -> Launcher:
+        """Checks all that can be checked before ranks start."""
         if self.num_proc < 0:
-            local_launcher.check_cores(-self.num_proc)
-            self.backend.check_installed()
+            return LocalLauncher(-self.num_proc, self.backend)
+        # Only now: ranks of this host need none of it.
+        from sparkdl_runner.driver.spark.launcher import SparkLauncher
 
-            def attempt_here(attempt: int, is_restart: bool, ticket: RunTicket | None) -> Any:
-                return _value(
-                    local_launcher.launch(
-                        num_proc=-self.num_proc,
-                        backend=self.backend.name,
-                        function=packed,
-                        config=self.config,
-                        run=run,
-                        attempt=attempt,
-                        ticket=ticket,
-                        reports=reports,
-                    )
-                )
-
-            return _Gang(attempt=attempt_here, is_single_host=True, application_id=None)
-        # Only now: without Spark, everything above must work.
-        from sparkdl_runner.driver import (
-            encryption,
-            gpu_scheduling,
-            slots,
-            spark_context,
-            spark_launcher,
-        )
-
-        context = spark_context.require_spark_context()
-        if spark_context.is_single_host(context):
-            self.backend.check_installed()
-        encryption.check_encryption(context, self.backend.name, self.config)
-        slots.check_allocation(context)
-        profile = gpu_scheduling.rank_profile(context)
-
-        wanted = self.num_proc
-
-        def attempt_on_spark(attempt: int, is_restart: bool, ticket: RunTicket | None) -> Any:
-            nonlocal wanted
-            num_proc = slots.wait_for_slots(
-                context,
-                wanted,
-                self.config,
-                profile=profile,
-                least=self.config.min_num_proc if is_restart else None,
-            )
-            wanted = wanted or num_proc  # 0 means all slots that there were at first
-            return _value(
-                spark_launcher.launch(
-                    context,
-                    num_proc=num_proc,
-                    backend=self.backend.name,
-                    function=packed,
-                    config=self.config,
-                    run=run,
-                    attempt=attempt,
-                    is_restart=is_restart,
-                    profile=profile,
-                    ticket=ticket,
-                    reports=reports,
-                )
-            )
-
-        return _Gang(
-            attempt=attempt_on_spark,
-            is_single_host=spark_context.is_single_host(context),
-            application_id=context.applicationId,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Gang:
-    """What runs all ranks once, and where."""
-
-    attempt: Callable[[int, bool, RunTicket | None], Any]
-    """Called with the attempt's number, whether ranks are started again, and the MLflow run."""
-    is_single_host: bool
-    application_id: str | None
+        return SparkLauncher(self.num_proc, self.backend, self.config)
 
 
 def check_count(name: str, value: object) -> None:
@@ -281,21 +248,3 @@ def _check_on_driver() -> None:
             "run() was called inside a Spark task; it must be called on the driver, outside of "
             "functions that are passed to Spark."
         )
-
-
-def _value(outcomes: list[Outcome]) -> Any:
-    """What rank 0 returned, or each rank if that is wanted; raises what ended the ranks, if any."""
-    cause = root_cause(outcomes)
-    if cause is not None:
-        raise to_error(cause, outcomes)
-    returned = {one.world.rank: one for one in outcomes if one.status == RETURNED}
-    if 0 not in returned:
-        raise RunnerError("The ranks were stopped before rank 0 had returned its value.")
-    show_notes(outcomes)
-    value = function.unpack_result(returned[0].payload)
-    if not isinstance(value, function.EachRanksValue):
-        return value
-    if len(returned) < returned[0].world.size:
-        raise RunnerError("The ranks were stopped before all had returned their values.")
-    packed = (returned[rank].payload for rank in range(1, len(returned)))
-    return [value.value, *(function.unpack_result(one).value for one in packed)]

@@ -1,9 +1,9 @@
 """A listening TCP socket that any process may serve, and to which this process alone can connect.
 
-torch's store admits whoever connects, so the kernel has to choose for it: a packet filter on the
-socket (``socket(7)``, SO_ATTACH_FILTER) drops all requests to connect, but the one from a port that
+torch's store accepts every connection, so the kernel has to filter them: a packet filter on the
+socket (``socket(7)``, SO_ATTACH_FILTER) drops all requests to connect but the one from a port that
 this process has just bound. No other process can send from a port that is bound already. A filter
-needs no privilege, and whoever serves the socket does not notice it.
+needs no privilege, and the process that serves the socket does not notice it.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ A caller must come from one of the run's hosts and know the attempt's secret; on
 also run as our own user. The secret is the first part of each path. Horovod's client allows that:
 its URLs are ``HOROVOD_GLOO_RENDEZVOUS_ADDR``, a colon, the port, and the path.
 
-A scope holds ``rank_K`` and ``K`` of each of its ranks. ``hvd.shutdown(); hvd.init()`` meets in the
-same scopes again, so what one meeting left must be gone before the next: else a rank would connect
-to sockets that are closed.
+A scope holds ``rank_K`` and ``K`` of each of its ranks. ``hvd.shutdown(); hvd.init()`` uses the
+same scopes again, so the keys of one meeting must be gone before the next. Else a rank would
+connect to sockets that are closed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import socket
 from collections.abc import Callable
 
 from sparkdl_runner.wire.serving import ServerThread
-from sparkdl_runner.wire.socket_owner import Address
 
 MAX_HEADER_BYTES = 8 * 1024
 MAX_VALUE_BYTES = 1024 * 1024
@@ -41,7 +40,7 @@ class RendezvousStore(ServerThread):
         peers: The IP addresses that may connect.
         num_proc: How many ranks there are.
         secret: What a caller must know, in letters and digits.
-        tell: Takes a sentence on what somebody did who is no rank.
+        tell: Takes a sentence on what a process that is no rank did.
     """
 
     def __init__(
@@ -53,18 +52,15 @@ class RendezvousStore(ServerThread):
         secret: str,
         tell: Callable[[str], None],
     ) -> None:
-        super().__init__(listener, name="sparkdl-rendezvous", expected=num_proc)
-        self._peers = peers
+        super().__init__(
+            listener, name="sparkdl-rendezvous", expected=num_proc, peers=peers, own_user_only=True
+        )
         self._prefix = f"/{secret}:{self.address[1]}"
         self._tell = tell
         self._scopes: dict[str, dict[str, bytes | None]] = {}
-        """None stands for a rank that has yet to finish with the meeting before."""
+        """None is the value of a rank that has not yet finished the previous meeting."""
         self._num_keys = 0
         self._size_bytes = 0
-
-    def admits(self, here: Address, peer: Address) -> bool:
-        """Only hosts of this run, and no other user of this one."""
-        return peer[0] in self._peers and not self.is_of_another_user(here, peer)
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answers one request."""
@@ -121,7 +117,7 @@ class RendezvousStore(ServerThread):
         """Ends a scope's meeting with the first rank that has finished.
 
         A rank finishes behind a barrier of all ranks of the scope, so no other has anything left
-        to read. The others' word comes later, perhaps when the next meeting has begun.
+        to read. The others' DELETE comes later, perhaps when the next meeting has begun.
         """
         values = self._scopes.get(scope, {})
         if rank not in values:
@@ -136,11 +132,6 @@ class RendezvousStore(ServerThread):
         self._scopes[scope] = left
         if not left:
             del self._scopes[scope]
-
-
-def address_for_ranks(address: str, port: int, secret: str) -> str:
-    """What Horovod's client takes for the host's address, so that all its paths hold the secret."""
-    return f"{address}:{port}/{secret}"
 
 
 def parse_request(head: bytes) -> tuple[str, str, int]:

@@ -1,4 +1,4 @@
-"""What listens where torch's ranks look for their store: it admits the run's own, no one else.
+"""A relay between torch's ranks and their store, which admits only processes of the run.
 
 torch's store has no authentication: whoever reaches it reads, changes and deletes keys. So rank 0's
 worker serves it on a ``PrivateListener``, which nobody else can reach, and its agent passes on what
@@ -16,7 +16,6 @@ from sparkdl_runner.backends.doors import Doors
 from sparkdl_runner.backends.private_listener import PrivateListener
 from sparkdl_runner.wire import network
 from sparkdl_runner.wire.serving import ServerThread
-from sparkdl_runner.wire.socket_owner import Address
 
 # The default group's, NCCL's, and what user code opens by itself.
 CONNECTIONS_PER_RANK = 16
@@ -44,13 +43,10 @@ class StoreRelay(ServerThread):
         num_proc: int,
     ) -> None:
         expected = CONNECTIONS_PER_RANK * num_proc
-        super().__init__(listener, name="sparkdl-store-relay", expected=expected)
+        super().__init__(
+            listener, name="sparkdl-store-relay", expected=expected, peers=peers, own_user_only=True
+        )
         self._store = store
-        self._peers = peers
-
-    def admits(self, here: Address, peer: Address) -> bool:
-        """Only hosts of this run, and no other user of this one."""
-        return peer[0] in self._peers and not self.is_of_another_user(here, peer)
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Passes on one connection, until either end closes it."""

@@ -16,14 +16,16 @@ from datetime import timedelta
 from typing import Any
 
 from sparkdl_runner.wire.control import Line
+from sparkdl_runner.wire.message_json import encode
+from sparkdl_runner.wire.messages import Serving
 
 JOIN_SECONDS = "SPARKDL_RUNNER_JOIN_SECONDS"
 """In a rank's environment: how long it may wait for its peers, where torch's default is less."""
 
-# C++'s own words for a length that no value has, as it reads one from the store.
+# What C++ raises where the length that it reads from the store is impossible.
 _MALFORMED = ("basic_string::", "vector::", "cannot create std::", "std::bad_alloc")
 
-# It serves as long as its process lives.
+# Kept for as long as the process lives, and with it the server.
 _store: object | None = None
 
 
@@ -47,13 +49,13 @@ def serve(listener: socket.socket) -> None:
 def stay(line: Line) -> None:
     """Waits, where this process serves the store, until its agent says that all others have ended.
 
-    Called when nothing is left to do in this process: what the function registered to be done at
-    the end may need the other ranks, as they do.
+    Called when nothing is left to do in this process, as functions that are registered with
+    ``atexit`` may need the other ranks.
     """
     if _store is None:
         return
     with suppress(EOFError, OSError):
-        line.send({"kind": "serving"})
+        line.send(encode(Serving()))
         line.receive()
 
 
@@ -77,12 +79,12 @@ def give_each_group_its_own_keys() -> None:
 
 
 def advice(error: BaseException) -> str:
-    """What it means where torch cannot read what another rank wrote into its store; else ""."""
+    """What to do where torch found values in its store that no rank writes; else ""."""
     words = [one for one in error.args if isinstance(one, str)]
     if type(error) not in (ValueError, MemoryError) or not words:
         return ""
     frames = traceback.walk_tb(error.__traceback__)
-    # A collective may well be out of memory.
+    # Elsewhere, as in a collective, a MemoryError means what it says.
     is_joining = any(frame.f_code.co_name == "_new_process_group_helper" for frame, _ in frames)
     if not is_joining or not words[0].startswith(_MALFORMED):
         return ""
@@ -96,7 +98,7 @@ def advice(error: BaseException) -> str:
 def wait_as_long_as_promised() -> None:
     """Raises torch's default deadlines to the run's, which the driver watches over by itself.
 
-    They are 30 minutes, and 10 with NCCL. What user code gives as ``timeout=`` stays.
+    torch's are 30 minutes, and 10 with NCCL. A ``timeout=`` that user code gives is kept.
     """
     from torch.distributed import distributed_c10d
 

@@ -2,47 +2,24 @@
 
 from __future__ import annotations
 
-import sys
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from sparkdl_runner.errors import RunnerError
+from sparkdl_runner.importing import when_imported
 
-# Where each of Horovod's frameworks has its init() from.
+# All of Horovod's frameworks take their init() from here.
 _BASICS = "horovod.common.basics"
 
 
 def refuse_horovod() -> None:
     """Makes ``hvd.init()`` raise in this process; importing Horovod stays as free as it was.
 
-    It finds none of its variables in a rank of another backend, and would take itself for one
-    process alone: each rank would train a model of its own, and all of them succeed. Its native
-    code takes no word for "not here", hence this.
+    In a rank of another backend it finds none of its variables, and would run as a single process:
+    each rank would train a model of its own, and all would succeed. No variable makes its native
+    code refuse, so its ``init`` is replaced.
     """
-    if _BASICS in sys.modules:
-        _replace_init(sys.modules[_BASICS])
-    else:
-        sys.meta_path.insert(0, _Finder())
-
-
-class _Finder(MetaPathFinder):
-    """Finds the one module as ever, and has it loaded with another ``init``."""
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        if fullname != _BASICS:
-            return None
-        spec = PathFinder.find_spec(fullname, path, target)
-        if spec is not None and isinstance(spec.loader, SourceFileLoader):
-            spec.loader = _Loader(spec.loader.name, spec.loader.path)
-        return spec
-
-
-class _Loader(SourceFileLoader):
-    def exec_module(self, module: ModuleType) -> None:
-        super().exec_module(module)
-        _replace_init(module)
+    when_imported(_BASICS, _replace_init)
 
 
 def _replace_init(basics: ModuleType) -> None:
@@ -72,7 +49,7 @@ def advice_on_torch(error: BaseException) -> str:
 
 
 def _choice_of(backend: str) -> str:
-    """A backend, in the words of each place where it can be chosen."""
+    """How to choose a backend, in each place where that is possible."""
     return (
         f'the {backend} backend (DistributedRunner(backend="{backend}"), backend: {backend} in a '
         f"job's YAML, --backend {backend} on its command line)"

@@ -7,11 +7,15 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from sparkdl_runner.checkpoint.directory.attempts import visible
-from sparkdl_runner.checkpoint.directory.files import DamageError
-from sparkdl_runner.checkpoint.directory.manifest import Manifest, Name
+from sparkdl_runner.checkpoint.directory.listing import committed
+from sparkdl_runner.checkpoint.directory.manifest import (
+    Manifest,
+    Name,
+    problems_of,
+    read_manifest,
+)
 from sparkdl_runner.checkpoint.directory.storage import Storage, directory_url, open_storage
-from sparkdl_runner.checkpoint.directory.verify import problems_of, read_manifest
+from sparkdl_runner.checkpoint.errors import DamageError
 from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.filesystem import join_url, local_path, redact
 
@@ -83,7 +87,7 @@ def _checkpoints(place: str) -> Iterator[tuple[Storage, Name, str]]:
     found = False
     for folder in folders:
         storage = open_storage(join_url(url, folder) if folder else url)
-        for name in sorted(visible(storage, storage.names())):
+        for name in sorted(committed(storage)):
             found = True
             yield storage, name, f"{folder}/{name}" if folder else str(name)
     if not found:

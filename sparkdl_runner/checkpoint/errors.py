@@ -24,6 +24,14 @@ class CheckpointMismatchError(CheckpointError, ValueError):
     """The checkpoint is whole, and of another model, optimizer or loader than was given."""
 
 
+class DamageError(Exception):
+    """A file of a checkpoint is not what was written. The message says which file, and how."""
+
+
+class UnreadableError(DamageError):
+    """A file may be as it was written: the storage that holds it cannot be read."""
+
+
 class Preempted(RunnerError):  # noqa: N818 - not an error of anyone: the host was needed elsewhere
     """A rank was asked to stop (SIGTERM); all ranks saved a checkpoint first.
 

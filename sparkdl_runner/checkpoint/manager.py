@@ -1,4 +1,4 @@
-"""The one class that training code uses: when to save, saving, and going on."""
+"""``CheckpointManager``, the one class that training code uses: it saves and restores."""
 
 from __future__ import annotations
 
@@ -6,22 +6,20 @@ import os
 import warnings
 import weakref
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 from sparkdl_runner.checkpoint import peers
 from sparkdl_runner.checkpoint.arguments import require_whole
-from sparkdl_runner.checkpoint.directory import attempts
-from sparkdl_runner.checkpoint.directory.manifest import Name
+from sparkdl_runner.checkpoint.directory.listing import committed
+from sparkdl_runner.checkpoint.directory.manifest import Name, problems_of
 from sparkdl_runner.checkpoint.directory.storage import directory_url, open_storage
-from sparkdl_runner.checkpoint.directory.verify import problems_of
 from sparkdl_runner.checkpoint.errors import CheckpointError, Preempted
 from sparkdl_runner.checkpoint.restoring import Restored, Target, restore
-from sparkdl_runner.checkpoint.save.attempt_start import Attempt, begin_together
+from sparkdl_runner.checkpoint.save.attempt import Attempt, begin_together, warn_if_newer
 from sparkdl_runner.checkpoint.save.retention import Mode, Retention
 from sparkdl_runner.checkpoint.save.saver import Saver
 from sparkdl_runner.checkpoint.save.schedule import Schedule
-from sparkdl_runner.checkpoint.save.snapshots import Given, Snapshots
+from sparkdl_runner.checkpoint.save.snapshots import Snapshots
 from sparkdl_runner.filesystem import StorageOptions
 from sparkdl_runner.hooks import preemption
 from sparkdl_runner.unwrapping import unwrapped
@@ -85,18 +83,7 @@ class CheckpointManager:
         sharded: bool | None = None,
         storage_options: StorageOptions | None = None,
     ) -> None:
-        require_whole("keep_last", keep_last, least=1)
-        require_whole("keep_best", keep_best, least=0)
-        if every_steps is not None:
-            require_whole("every_steps", every_steps, least=1)
-        if every_seconds is not None and not every_seconds > 0:
-            raise ValueError(f"every_seconds is {every_seconds!r}; expected more than 0.")
-        if best_mode not in ("min", "max"):
-            raise ValueError(f"best_mode is {best_mode!r}; expected 'min' or 'max'.")
-        if bool(keep_best) != (best_metric is not None):
-            raise ValueError("keep_best and best_metric go together: give both, or neither.")
-        self._url = directory_url(directory)
-        self._storage = open_storage(self._url, storage_options)
+        self._storage = open_storage(directory_url(directory), storage_options)
         self._asynchronous = asynchronous
         retention = Retention(
             keep_last=keep_last, keep_best=keep_best, best_metric=best_metric, best_mode=best_mode
@@ -106,7 +93,7 @@ class CheckpointManager:
         self._schedule = Schedule(every_steps, every_seconds, preemption.requested)
         self._connected: peers.Peers | None = None
         self._attempt: Attempt | None = None
-        self._looked_for_old = False
+        self._restored = False
         self._closed = False
         self._listens = preemption.listen()
         # A save that is under way when the interpreter ends is still finished; and SIGTERM must not
@@ -124,8 +111,7 @@ class CheckpointManager:
         Raises:
             CheckpointError: No checkpoint can be kept in the directory.
         """
-        # Found out at the first step, and not after hours.
-        self._begin()
+        self._begin()  # A directory that cannot be written is an error of the first step.
         return self._schedule.due(require_whole("step", step, least=0), self._peers())
 
     def save(
@@ -163,9 +149,12 @@ class CheckpointManager:
             raise CheckpointError("This CheckpointManager was closed, and saves nothing any more.")
         attempt = self._begin()
         self._saver.join()
-        self._look_for_old(step)
+        if not self._restored:
+            self._restored = True
+            warn_if_newer(self._storage, attempt, step)
         if not self._saver.has(step):
-            given = Given(
+            job = self._snapshots.take(
+                attempt,
                 step=step,
                 model=unwrapped(model),
                 optimizer=optimizer,
@@ -174,7 +163,6 @@ class CheckpointManager:
                 epoch=epoch,
                 metrics=metrics,
             )
-            job = self._snapshots.take(given, attempt)
             self._schedule.note(step)
             self._saver.start(job)
         if self.preempted:
@@ -205,7 +193,7 @@ class CheckpointManager:
             CheckpointStorageError: The directory cannot be read.
         """
         self._saver.join()
-        self._looked_for_old = True
+        self._restored = True
         target = Target(model=unwrapped(model), optimizer=optimizer, loader=loader)
         restored = restore(self._storage, self._peers(), target)
         if restored is not None:
@@ -222,7 +210,7 @@ class CheckpointManager:
 
     def list(self) -> Sequence[Name]:
         """The committed checkpoints, oldest first. No other rank is asked."""
-        return sorted(attempts.visible(self._storage, self._storage.names()))
+        return sorted(committed(self._storage))
 
     def verify(self, name: Name | str) -> Sequence[str]:
         """Reads all of a checkpoint; no other rank is asked.
@@ -257,21 +245,12 @@ class CheckpointManager:
             self._snapshots.let_go()
             if self._listens:
                 preemption.stop_listening()
-            if self._connected is not None:
-                try:
-                    self._schedule.close(self._connected)
-                except Exception:  # noqa: S110 - the ranks parted before; nothing depends on it
-                    pass
+            self._schedule.close()
 
     def __enter__(self) -> CheckpointManager:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if error is None:
             self.close()
             return
@@ -280,7 +259,7 @@ class CheckpointManager:
         try:
             self.close()
         except CheckpointError as problem:
-            warnings.warn(str(problem), stacklevel=2)  # The error under way says more.
+            warnings.warn(str(problem), stacklevel=2)  # The error of the training says more.
 
     def _peers(self) -> peers.Peers:
         if self._connected is None:
@@ -288,24 +267,10 @@ class CheckpointManager:
         return self._connected
 
     def _begin(self) -> Attempt:
-        """From the first ``due`` or ``save`` on, which only a training calls, others are ended."""
+        """Begins the attempt, and so ends others, at the first ``due`` or ``save``."""
         if self._attempt is None:
             self._attempt = begin_together(self._storage, self._peers())
         return self._attempt
-
-    def _look_for_old(self, step: int) -> None:
-        """Warns when a training begins anew where another one's checkpoints are newer."""
-        if self._looked_for_old or self._peers().rank:
-            return
-        self._looked_for_old = True
-        newest = max(self.list(), default=None)
-        if newest is not None and newest.step >= step:
-            warnings.warn(
-                f"{self._storage.shown} holds a checkpoint of step {newest.step}, and step {step} "
-                "is saved without a restore() before: a later restore() would find the former, "
-                "and it is kept longer. Call restore() first, or take a new directory.",
-                stacklevel=3,
-            )
 
     def _stop(self, step: int, attempt: Attempt) -> None:
         """Ends the training of all ranks, once what they saved is committed."""
@@ -314,7 +279,7 @@ class CheckpointManager:
             self.wait()
         except CheckpointError as error:
             failure = error
-        if peers.any_rank(attempt.peers, failure is not None):
+        if attempt.peers.any_rank(failure is not None):
             raise failure or CheckpointError(
                 f"Another rank could not save step {step} before the end that SIGTERM asked for; "
                 "its own error says why."

@@ -31,16 +31,11 @@ def model_problem(manifest: Manifest, state: Mapping[str, Any]) -> str | None:
         for name in sorted(saved.keys() & here.keys())
         if saved[name]["shape"] != here[name]["shape"]
     ]
-    found = [
-        _some("missing in the checkpoint", sorted(here.keys() - saved.keys())),
-        _some("unexpected in the checkpoint", sorted(saved.keys() - here.keys())),
-        _some("of another shape", shapes),
-    ]
-    problems = [text for text in found if text]
-    if not problems:
+    found = _differences(saved, here) + _some("of another shape", shapes)
+    if not found:
         return None
     return (
-        f"it is of another model: {'; '.join(problems)}. Build the model as it was when the "
+        f"it is of another model: {'; '.join(found)}. Build the model as it was when the "
         "checkpoint was saved, or give another directory."
     )
 
@@ -74,20 +69,20 @@ def groups_problem(saved: Mapping[str, Any], here: Mapping[str, Any]) -> str | N
 
 def names_problem(saved: Iterable[str], here: Iterable[str]) -> str | None:
     """What keeps the state of a sharded optimizer from being loaded into another."""
+    found = _differences(saved, here)
+    return f"its optimizer has another state: {'; '.join(found)}." if found else None
+
+
+def _differences(saved: Iterable[str], here: Iterable[str]) -> list[str]:
     saved, here = set(saved), set(here)
-    found = [
-        _some("missing in the checkpoint", sorted(here - saved)),
-        _some("unexpected in the checkpoint", sorted(saved - here)),
-    ]
-    problems = [text for text in found if text]
-    return f"its optimizer has another state: {'; '.join(problems)}." if problems else None
+    missing = _some("missing in the checkpoint", sorted(here - saved))
+    return missing + _some("unexpected in the checkpoint", sorted(saved - here))
 
 
-def _some(what: str, names: list[str]) -> str:
-    if not names:
-        return ""
+def _some(what: str, names: list[str]) -> list[str]:
+    """How many there are, and the first of them; nothing if there are none."""
     rest = f", … and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{len(names)} {what}: {', '.join(names[:_SHOWN])}{rest}"
+    return [f"{len(names)} {what}: {', '.join(names[:_SHOWN])}{rest}"] if names else []
 
 
 def _counts(sizes: list[int]) -> str:

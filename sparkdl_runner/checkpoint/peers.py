@@ -1,4 +1,4 @@
-"""The few words that ranks exchange about checkpoints, over whichever backend is there.
+"""Exchange of text about checkpoints between ranks, by the backend that the training uses.
 
 Bytes travel as tensors; nothing is pickled.
 """
@@ -6,12 +6,16 @@ Bytes travel as tensors; nothing is pickled.
 from __future__ import annotations
 
 import itertools
+import json
 import socket
 import sys
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner import world
-from sparkdl_runner.checkpoint.errors import CheckpointError
+from sparkdl_runner.checkpoint.directory.retrying import may_pass, patiently
+from sparkdl_runner.checkpoint.directory.storage import Storage
+from sparkdl_runner.checkpoint.errors import CheckpointError, CheckpointStorageError
 
 if TYPE_CHECKING:
     import torch
@@ -20,43 +24,54 @@ _TEXT_BYTES = 64
 _numbers = itertools.count()
 
 
-class Peers(Protocol):
-    """All ranks of the run. Every method is to be called by all of them, in the same order."""
+class Peers:
+    """All ranks of the run: here, a rank that is alone.
 
-    rank: int
-    size: int
+    Every method is to be called by all ranks, in the same order.
+    """
 
-    def broadcast(self, data: bytes | None, root: int = 0) -> bytes:
-        """What rank ``root`` gave as ``data``, on all ranks."""
+    rank = 0
+    size = 1
+
+    def broadcast(self, data: bytes) -> bytes:
+        """What rank 0 gave as ``data``, on all ranks."""
+        if self.size == 1:
+            return data
+        import torch
+
+        mine = data if self.rank == 0 else b""
+        size_bytes = int(self._from_rank_0(torch.tensor([len(mine)]), "size"))
+        content = torch.zeros(size_bytes, dtype=torch.uint8)
+        if mine:
+            content = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
+        return bytes(self._from_rank_0(content, "content").numpy()) if size_bytes else b""
 
     def begin_sum(self, values: list[int]) -> Any:
         """Begins to add up small whole numbers of all ranks, and returns at once."""
+        return values
 
     def end_sum(self, pending: Any) -> list[int]:
         """The sums that were begun."""
+        return list(pending)
 
+    def any_rank(self, flag: bool) -> bool:
+        """Whether ``flag`` is true on any rank."""
+        return self.end_sum(self.begin_sum([int(flag)]))[0] > 0
 
-def any_rank(peers: Peers, flag: bool) -> bool:
-    """Whether ``flag`` is true on any rank."""
-    return peers.end_sum(peers.begin_sum([int(flag)]))[0] > 0
+    def gather_text(self, text: str) -> list[str]:
+        """A short text of every rank, in the order of ranks."""
+        mine = text.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0")
+        values = [0] * (_TEXT_BYTES * self.size)
+        # Each rank has a place of its own in the sum, so that adding up is putting together.
+        values[_TEXT_BYTES * self.rank : _TEXT_BYTES * (self.rank + 1)] = mine
+        together = bytes(self.end_sum(self.begin_sum(values)))
+        return [
+            together[start : start + _TEXT_BYTES].rstrip(b"\0").decode(errors="replace")
+            for start in range(0, len(together), _TEXT_BYTES)
+        ]
 
-
-def gather_text(peers: Peers, text: str) -> list[str]:
-    """A short text of every rank, in the order of ranks."""
-    mine = text.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0")
-    values = [0] * (_TEXT_BYTES * peers.size)
-    # Each rank has a place of its own in the sum, so that adding up is putting together.
-    values[_TEXT_BYTES * peers.rank : _TEXT_BYTES * (peers.rank + 1)] = mine
-    together = bytes(peers.end_sum(peers.begin_sum(values)))
-    return [
-        together[start : start + _TEXT_BYTES].rstrip(b"\0").decode(errors="replace")
-        for start in range(0, len(together), _TEXT_BYTES)
-    ]
-
-
-def host() -> str:
-    """This rank's host, for people."""
-    return world.current_world().host if world.in_worker() else socket.gethostname()
+    def _from_rank_0(self, tensor: torch.Tensor, what: str) -> torch.Tensor:
+        raise NotImplementedError
 
 
 def connect() -> Peers:
@@ -81,26 +96,10 @@ def connect() -> Peers:
             "agree on checkpoints and cannot speak with each other yet: call hvd.init() or "
             "torch.distributed.init_process_group() before the first use of a CheckpointManager."
         )
-    return Alone()
+    return Peers()
 
 
-class Alone:
-    """The only rank."""
-
-    rank = 0
-    size = 1
-
-    def broadcast(self, data: bytes | None, root: int = 0) -> bytes:
-        return data or b""
-
-    def begin_sum(self, values: list[int]) -> Any:
-        return values
-
-    def end_sum(self, pending: Any) -> list[int]:
-        return list(pending)
-
-
-class TorchPeers:
+class TorchPeers(Peers):
     """Ranks of ``torch.distributed``, in a group of their own beside that of the gradients."""
 
     def __init__(self) -> None:
@@ -109,18 +108,6 @@ class TorchPeers:
         self._group = dist.new_group(backend="gloo")
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
-
-    def broadcast(self, data: bytes | None, root: int = 0) -> bytes:
-        import torch
-        import torch.distributed as dist
-
-        mine = data if self.rank == root and data is not None else b""
-        size_bytes = torch.tensor([len(mine)], dtype=torch.int64)
-        dist.broadcast(size_bytes, root, group=self._group)
-        content = _as_tensor(mine, int(size_bytes))
-        if len(content):
-            dist.broadcast(content, root, group=self._group)
-        return bytes(content.numpy())
 
     def begin_sum(self, values: list[int]) -> Any:
         import torch
@@ -134,29 +121,24 @@ class TorchPeers:
         work.wait()
         return [int(value) for value in sums.tolist()]
 
+    def _from_rank_0(self, tensor: torch.Tensor, what: str) -> torch.Tensor:
+        import torch.distributed as dist
 
-class HorovodPeers:
+        dist.broadcast(tensor, 0, group=self._group)
+        return tensor
+
+
+class HorovodPeers(Peers):
     """Ranks of Horovod, which knows operations by their names."""
 
     def __init__(self) -> None:
         import horovod.torch as hvd
 
         self._hvd = hvd
-        # By order and not by directory: where ranks disagree on that, they have to be told.
+        # Numbered, and not named by the directory: ranks that disagree on that have to be told.
         self._name = f"sparkdl_runner.checkpoint.{next(_numbers)}"
         self.rank = int(hvd.rank())
         self.size = int(hvd.size())
-
-    def broadcast(self, data: bytes | None, root: int = 0) -> bytes:
-        import torch
-
-        mine = data if self.rank == root and data is not None else b""
-        size_bytes = torch.tensor([len(mine)], dtype=torch.int64)
-        size_bytes = self._hvd.broadcast(size_bytes, root, name=f"{self._name}.size")
-        content = _as_tensor(mine, int(size_bytes))
-        if len(content):
-            content = self._hvd.broadcast(content, root, name=f"{self._name}.content")
-        return bytes(content.numpy())
 
     def begin_sum(self, values: list[int]) -> Any:
         import torch
@@ -168,10 +150,40 @@ class HorovodPeers:
     def end_sum(self, pending: Any) -> list[int]:
         return [int(value) for value in self._hvd.synchronize(pending).tolist()]
 
+    def _from_rank_0(self, tensor: torch.Tensor, what: str) -> torch.Tensor:
+        found: torch.Tensor = self._hvd.broadcast(tensor, 0, name=f"{self._name}.{what}")
+        return found
 
-def _as_tensor(content: bytes, size_bytes: int) -> torch.Tensor:
-    import torch
 
-    if len(content) == size_bytes and size_bytes:
-        return torch.frombuffer(bytearray(content), dtype=torch.uint8)
-    return torch.zeros(size_bytes, dtype=torch.uint8)
+def host() -> str:
+    """This rank's host, for people."""
+    return world.current_world().host if world.in_worker() else socket.gethostname()
+
+
+def ask_rank_0(storage: Storage, peers: Peers, action: Callable[[], Any], problem: str) -> Any:
+    """What ``action`` returns on rank 0, as JSON, on all ranks.
+
+    Args:
+        storage: What the action uses; a call that it fails is repeated for a while.
+        peers: All ranks.
+        action: Called on rank 0 alone.
+        problem: What to say on all ranks if it fails.
+
+    Raises:
+        CheckpointStorageError: It failed, and may not fail again.
+        CheckpointError: It failed.
+    """
+    answer: dict[str, Any] = {}
+    cause: Exception | None = None
+    if peers.rank == 0:
+        try:
+            answer = {"value": patiently(storage, action)}
+        except Exception as error:  # Storages raise errors of many kinds.
+            told = f"{type(error).__name__}: {error}"
+            answer = {"error": told, "may_pass": may_pass(storage, error)}
+            cause = error
+    answer = json.loads(peers.broadcast(json.dumps(answer).encode()))
+    if "error" in answer:
+        kind = CheckpointStorageError if answer["may_pass"] else CheckpointError
+        raise kind(f"Rank {peers.rank} on host {host()}: {problem} ({answer['error']}).") from cause
+    return answer["value"]

@@ -1,20 +1,16 @@
-"""From the newest checkpoint that is whole, on all ranks, back to where training was."""
+"""Restores a training, on all ranks, from the newest checkpoint that is whole."""
 
 from __future__ import annotations
 
-import json
 import warnings
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from sparkdl_runner.checkpoint import generators, mismatch, sharded
-from sparkdl_runner.checkpoint.directory import attempts, shards
-from sparkdl_runner.checkpoint.directory.files import (
-    DamageError,
-    Fetched,
-    UnreadableError,
-    read_bytes,
-)
+from sparkdl_runner.checkpoint.directory import shards
+from sparkdl_runner.checkpoint.directory.listing import committed
 from sparkdl_runner.checkpoint.directory.manifest import (
     EXTRA,
     MODEL,
@@ -22,14 +18,19 @@ from sparkdl_runner.checkpoint.directory.manifest import (
     Manifest,
     Name,
     generators_state,
+    read_manifest,
 )
-from sparkdl_runner.checkpoint.directory.retrying import patiently
-from sparkdl_runner.checkpoint.directory.sealed import BrokenSealError
+from sparkdl_runner.checkpoint.directory.reader import CheckpointReader
+from sparkdl_runner.checkpoint.directory.state_files import state_in
 from sparkdl_runner.checkpoint.directory.storage import Storage
-from sparkdl_runner.checkpoint.directory.tensor_files import state_in
-from sparkdl_runner.checkpoint.directory.verify import read_manifest
-from sparkdl_runner.checkpoint.errors import CheckpointMismatchError, CheckpointStorageError
-from sparkdl_runner.checkpoint.peers import Peers, any_rank
+from sparkdl_runner.checkpoint.errors import (
+    CheckpointError,
+    CheckpointMismatchError,
+    CheckpointStorageError,
+    DamageError,
+    UnreadableError,
+)
+from sparkdl_runner.checkpoint.peers import Peers, ask_rank_0
 from sparkdl_runner.hooks import resumable
 from sparkdl_runner.unwrapping import is_sharded
 
@@ -81,13 +82,10 @@ def restore(storage: Storage, peers: Peers, target: Target) -> Restored | None:
         tried.add(name)
         candidate = _Candidate(storage, peers, name, target)
         try:
-            if candidate.is_whole():
-                return candidate.restore()
+            return candidate.restore()
         except _PassedOverError:
             was_unreadable |= candidate.was_unreadable
-        finally:
-            candidate.close()
-    if any_rank(peers, was_unreadable):
+    if peers.any_rank(was_unreadable):
         raise CheckpointStorageError(
             f"Rank {peers.rank} restores none of the {len(tried)} checkpoints in {storage.shown}, "
             "since the storage could not be read (the warnings before say how). To begin from the "
@@ -102,114 +100,115 @@ def restore(storage: Storage, peers: Peers, target: Target) -> Restored | None:
     return None
 
 
-class _PassedOverError(Exception):
-    """The candidate turned out to be damaged."""
-
-
 def _newest(storage: Storage, peers: Peers, tried: set[Name]) -> Name | None:
     """The newest checkpoint that rank 0 sees and that was not tried, on all ranks."""
-    answer: dict[str, Any] = {}
-    if peers.rank == 0:
-        try:
-            found = patiently(storage, lambda: attempts.visible(storage, storage.names()))
-            name = max(found - tried, default=None)
-            answer = {"name": name and [name.step, name.attempt]}
-        except Exception as error:  # Storages raise errors of many kinds.
-            answer = {"error": f"{type(error).__name__}: {error}"}
-    answer = json.loads(peers.broadcast(json.dumps(answer).encode()))
-    if "error" in answer:
-        raise CheckpointStorageError(f"Rank 0 cannot read {storage.shown}: {answer['error']}")
-    if answer["name"] is None:
-        return None
-    step, attempt = answer["name"]
-    return Name(step=step, attempt=attempt)
+
+    def look() -> str | None:
+        name = max(committed(storage) - tried, default=None)
+        return None if name is None else str(name)
+
+    try:
+        found = ask_rank_0(storage, peers, look, f"rank 0 cannot read {storage.shown}")
+    except CheckpointError as error:
+        raise CheckpointStorageError(str(error)) from error
+    return None if found is None else Name.parse(found)
 
 
-@dataclass
-class _Loaded:
-    """What of a checkpoint is in memory, and not yet where it belongs."""
-
-    model: Any = None
-    optimizer: Any = None
-    extra: Any = None
-    generators: Any = None
-    sharded: tuple[sharded.Reading, tuple[dict[str, Any], dict[str, Any]]] | None = None
-    contents: dict[str, Any] = field(default_factory=dict)
+class _PassedOverError(Exception):
+    """A rank found the candidate damaged, or could not read it."""
 
 
 class _Candidate:
-    """One checkpoint on its way back; every step is agreed on by all ranks."""
+    """One checkpoint that may be restored; all ranks agree on every step."""
 
     _manifest: Manifest
+    _reader: CheckpointReader
 
     def __init__(self, storage: Storage, peers: Peers, name: Name, target: Target) -> None:
         self._storage = storage
         self._peers = peers
         self._name = name
         self._target = target
-        self._fetched = Fetched(storage, str(name))
+        self._path = f"{storage.shown}/{name}"
+        self._states: dict[str, Any] = {}
+        """What is in memory, and not yet where it belongs."""
+        self._shards: dict[str, Any] = {}
+        """The index of a sharded checkpoint's shards; see ``directory.shards``."""
+        self._parts: dict[str, Any] = {}
+        """The target's own state, of which each rank has a part, if it is sharded."""
         self.was_unreadable = False
         """Whether this rank passed it over for what may be no damage at all."""
 
-    def close(self) -> None:
-        self._fetched.close()
-
-    def is_whole(self) -> bool:
-        """Whether all ranks find all bytes that they look at as they were written."""
-        try:
-            self._manifest = read_manifest(self._storage, self._name)
-            for entry in self._manifest.files:
-                if self._is_mine_to_check(entry.path):
-                    self._fetched.check(entry)
-        except Exception as problem:  # Damage, or a storage that raises its own kind of error.
-            self._pass_over(problem)
-        self._agree_whole()
-        return True
-
     def restore(self) -> Restored:
-        """Puts everything where it belongs, once it is certain that it fits."""
-        self._agree_match(self._mismatch())
-        loaded = self._load()
-        manifest, target = self._manifest, self._target
-        if target.loader is not None:
-            target.loader.load_state_dict(manifest.loader)
-        if loaded.sharded is not None:
-            reading, state = loaded.sharded
-            values = reading.read(loaded.contents.__getitem__)
-            for name, value in values.items():
-                part, _, key = name.partition(".")
-                state[0 if part == "model" else 1][key] = value
-            sharded.set_state(target.model, target.optimizer, state)
-        else:
-            if target.model is not None:
-                target.model.load_state_dict(loaded.model)
-            if target.optimizer is not None:
-                target.optimizer.load_state_dict(loaded.optimizer)
-        if self._peers.rank == 0:
-            resumable.put_back(manifest.resumable)
-        if loaded.generators is not None:
-            generators.put_back(loaded.generators)
-        else:
-            generators.seed(manifest.step, self._peers.rank)
+        """Puts everything where it belongs, once it is certain that it is whole and fits."""
+        with self._agreed_whole():
+            self._read()
+        problem = self._mismatch()
+        if self._peers.any_rank(problem is not None):
+            raise CheckpointMismatchError(
+                f"Rank {self._peers.rank} cannot restore the checkpoint {self._path}: "
+                f"{problem or 'another rank says so; its own error says why.'}"
+            )
+        contents = {}
+        with self._agreed_whole():
+            for path in sharded.files_needed(self._shards, self._parts) if self._parts else ():
+                contents[path] = self._load_shards(path)
+        self._put_back(contents)
+        manifest = self._manifest
         return Restored(
             step=manifest.step,
             epoch=manifest.epoch,
             attempt=manifest.attempt,
             world_size=manifest.world_size,
-            extra=loaded.extra,
+            extra=self._states[EXTRA],
             metrics=manifest.metrics,
-            path=f"{self._storage.shown}/{self._name}",
+            path=self._path,
         )
 
-    def _is_mine_to_check(self, path: str) -> bool:
-        if self._manifest.sharded and path.startswith("sharded/"):
-            if path == shards.METADATA:
-                return True
-            # Together the ranks look at all of them; each reads what it needs once more.
-            order = [entry.path for entry in self._manifest.files].index(path)
-            return order % self._peers.size == self._peers.rank
-        own = {MODEL, OPTIMIZER, EXTRA, generators_state(self._peers.rank)}
-        return self._peers.rank == 0 or state_in(path) in own
+    @contextmanager
+    def _agreed_whole(self) -> Iterator[None]:
+        """Passes the checkpoint over on all ranks if it turns out to be damaged on any."""
+        problem: Exception | None = None
+        try:
+            yield
+        except Exception as error:  # Damage, or a storage that raises its own kind of error.
+            problem = error
+            self.was_unreadable = isinstance(error, UnreadableError)
+            warnings.warn(
+                f"The checkpoint {self._path} is passed over by rank {self._peers.rank}: {error}.",
+                stacklevel=6,
+            )
+        if self._peers.any_rank(problem is not None):
+            raise _PassedOverError
+
+    def _read(self) -> None:
+        """Loads what is to be restored, and compares this rank's share of all other files."""
+        manifest, rank = read_manifest(self._storage, self._name), self._peers.rank
+        self._manifest = manifest
+        self._reader = reader = CheckpointReader(self._storage, manifest)
+        wanted = {EXTRA: True, generators_state(rank): True}
+        if manifest.sharded:
+            self._shards = shards.metadata_of(reader.read(shards.METADATA))
+        else:
+            wanted[MODEL] = self._target.model is not None
+            wanted[OPTIMIZER] = self._target.optimizer is not None
+        for state, is_wanted in wanted.items():
+            if is_wanted:
+                self._states[state] = reader.load(state)
+        for number, entry in enumerate(manifest.files):
+            if manifest.sharded and entry.path.startswith("sharded/"):
+                # Together the ranks read all of them; each reads what it needs once more.
+                is_mine = number % self._peers.size == rank
+            else:
+                is_mine = rank == 0 or state_in(entry.path) in wanted
+            if is_mine:
+                reader.check(entry.path)
+
+    def _load_shards(self, path: str) -> Any:
+        content = self._reader.load(state_in(path))
+        if content is None:
+            raise DamageError(f"{path} is not in its list of files")
+        return content
 
     def _mismatch(self) -> str | None:
         manifest, target = self._manifest, self._target
@@ -217,89 +216,51 @@ class _Candidate:
             return "it holds no state of a loader, and one is to be restored. Leave loader out."
         if target.optimizer is not None:
             problem = mismatch.optimizer_problem(manifest, target.optimizer)
-            if problem:
+            if problem is not None:
                 return problem
-        if target.model is None:
-            if manifest.sharded and target.optimizer is not None:
-                return "it is sharded, so that its optimizer is restored only with its model."
-            return None
         if manifest.sharded:
-            return mismatch.model_problem(manifest, sharded.state_of(target.model, None)[0])
+            return self._sharded_mismatch()
         if is_sharded(target.model):
             return "it was saved whole, and the model is sharded. Restore it before sharding."
-        return mismatch.model_problem(manifest, target.model.state_dict())
-
-    def _load(self) -> _Loaded:
-        loaded = _Loaded()
-        manifest, target = self._manifest, self._target
-        problem = None
-        try:
-            loaded.extra = self._load_state(EXTRA)
-            loaded.generators = self._load_state(generators_state(self._peers.rank))
-            if manifest.sharded:
-                problem = self._load_shards(loaded)
-            else:
-                if target.model is not None:
-                    loaded.model = self._load_state(MODEL)
-                if target.optimizer is not None:
-                    loaded.optimizer = self._load_state(OPTIMIZER)
-                    here = target.optimizer.state_dict()
-                    problem = mismatch.groups_problem(loaded.optimizer, here)
-        except (DamageError, BrokenSealError, OSError) as damage:
-            self._pass_over(damage)
-        self._agree_whole()
-        self._agree_match(problem)
-        return loaded
-
-    def _load_state(self, state: str) -> Any:
-        """A state of which all files are whole; None if the checkpoint does not hold it."""
-        entries = self._manifest.entries(state)
-        return self._fetched.load(entries[0].path) if entries else None
-
-    def _load_shards(self, loaded: _Loaded) -> str | None:
-        target = self._target
-        if target.model is None:
-            return None
-        name = f"{self._name}/{shards.METADATA}"
-        content = read_bytes(self._storage, name, limit_bytes=shards.MOST_BYTES)
-        metadata = shards.metadata_of(content)
-        state = sharded.state_of(target.model, target.optimizer)
-        prefix = "optimizer."
-        if target.optimizer is not None:
-            saved = [*metadata["tensors"], *metadata["values"]]
-            problem = mismatch.names_problem(
-                (name for name in saved if name.startswith(prefix)),
-                (name for name in sharded.joined(({}, state[1]))),
-            )
-            if problem:
+        if target.model is not None:
+            problem = mismatch.model_problem(manifest, target.model.state_dict())
+            if problem is not None:
                 return problem
-        reading = sharded.Reading(metadata, sharded.joined(state))
-        for path in sorted(reading.files()):
-            for entry in self._manifest.entries(state_in(path)):
-                self._fetched.check(entry)
-            loaded.contents[path] = self._fetched.load(path)
-        loaded.sharded = (reading, state)
-        return None
+        if target.optimizer is None:
+            return None
+        state = target.optimizer.state_dict()
+        return mismatch.groups_problem(self._states[OPTIMIZER], state)
 
-    def _pass_over(self, problem: Exception) -> None:
-        warnings.warn(
-            f"The checkpoint {self._storage.shown}/{self._name} is passed over by rank "
-            f"{self._peers.rank}: {problem}.",
-            stacklevel=5,
-        )
-        self.was_unreadable = isinstance(problem, UnreadableError)
-        any_rank(self._peers, True)
-        raise _PassedOverError
+    def _sharded_mismatch(self) -> str | None:
+        model, optimizer = self._target.model, self._target.optimizer
+        if model is None:
+            if optimizer is None:
+                return None
+            return "it is sharded, so that its optimizer is restored only with its model."
+        self._parts = sharded.state_of(model, optimizer)
+        problem = mismatch.model_problem(self._manifest, sharded.model_part(self._parts))
+        if problem is not None or optimizer is None:
+            return problem
+        saved = sharded.optimizer_names([*self._shards["tensors"], *self._shards["values"]])
+        return mismatch.names_problem(saved, sharded.optimizer_names(self._parts))
 
-    def _agree_whole(self) -> None:
-        if any_rank(self._peers, False):
-            raise _PassedOverError
-
-    def _agree_match(self, problem: str | None) -> None:
-        if any_rank(self._peers, problem is not None):
-            shown = f"{self._storage.shown}/{self._name}"
-            if problem is None:
-                problem = "another rank says so; its own error says why."
-            raise CheckpointMismatchError(
-                f"Rank {self._peers.rank} cannot restore the checkpoint {shown}: {problem}"
-            )
+    def _put_back(self, contents: dict[str, Any]) -> None:
+        manifest, target, rank = self._manifest, self._target, self._peers.rank
+        if target.loader is not None:
+            # First, as it may raise errors of its own: nothing else is changed then.
+            target.loader.load_state_dict(manifest.loader)
+        if self._parts:
+            sharded.fill(self._shards, self._parts, contents)
+            sharded.set_state(target.model, target.optimizer, self._parts)
+        elif not manifest.sharded:
+            if target.model is not None:
+                target.model.load_state_dict(self._states[MODEL])
+            if target.optimizer is not None:
+                target.optimizer.load_state_dict(self._states[OPTIMIZER])
+        if rank == 0:
+            resumable.put_back(manifest.resumable)
+        own = self._states[generators_state(rank)]
+        if own is None:
+            generators.seed(manifest.step, rank)
+        else:
+            generators.put_back(own)

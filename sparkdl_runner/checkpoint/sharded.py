@@ -1,198 +1,175 @@
 """Models of which each rank holds a part: each rank saves its own, and reads what it needs.
 
-The plans are those of ``torch.distributed.checkpoint``: which block of which tensor a rank has,
-and which blocks of which files make up what it has in another world. Its files are not: they
-and what ranks tell each other are pickled there. Here every rank plans, writes and reads by
-itself, and the lists are JSON (see :mod:`~sparkdl_runner.checkpoint.directory.shards`).
+Every rank writes and reads by itself, and the lists of blocks are JSON (see
+:mod:`~sparkdl_runner.checkpoint.directory.shards`). The files of ``torch.distributed.checkpoint``
+would not do: they, and what ranks tell each other for them, are pickled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from sparkdl_runner.checkpoint.directory.shards import shards_state
-from sparkdl_runner.checkpoint.directory.tensor_files import SUFFIX
+from sparkdl_runner.checkpoint.directory.state_files import SUFFIX
+
+_MODEL, _OPTIMIZER = "model.", "optimizer."
 
 
-def state_of(model: Any, optimizer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The state of a model and of its optimizer, each flat, with parameters' names as keys."""
-    from torch.distributed.checkpoint.state_dict import (
-        StateDictOptions,
-        get_model_state_dict,
-        get_optimizer_state_dict,
-    )
+def state_of(model: Any, optimizer: Any) -> dict[str, Any]:
+    """The states of a model and of its optimizer in one, by ``model.NAME``, ``optimizer.NAME``."""
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
 
+    if model is None and optimizer is None:
+        return {}
     options = StateDictOptions(flatten_optimizer_state_dict=True)
-    of_model = get_model_state_dict(model, options=options) if model is not None else {}
-    of_optimizer: dict[str, Any] = {}
-    if optimizer is not None:
-        of_optimizer = dict(get_optimizer_state_dict(model, optimizer, options=options))
-    return dict(of_model), of_optimizer
-
-
-def set_state(model: Any, optimizer: Any, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    """Gives model and optimizer what ``state_of`` returned, with other values in it."""
-    from torch.distributed.checkpoint.state_dict import (
-        StateDictOptions,
-        set_model_state_dict,
-        set_optimizer_state_dict,
-    )
-
-    options = StateDictOptions(flatten_optimizer_state_dict=True)
-    if model is not None:
-        set_model_state_dict(model, state[0], options=options)
-    if optimizer is not None:
-        set_optimizer_state_dict(model, optimizer, state[1], options=options)
-
-
-def joined(state: tuple[dict[str, Any], dict[str, Any]]) -> dict[str, Any]:
-    """Both states in one, ``model.…`` and ``optimizer.…``."""
+    optimizers = () if optimizer is None else optimizer
+    of_model, of_optimizer = get_state_dict(model, optimizers, options=options)
     return {
-        **{f"model.{name}": value for name, value in state[0].items()},
-        **{f"optimizer.{name}": value for name, value in state[1].items()},
+        **{_MODEL + name: value for name, value in of_model.items()},
+        **{_OPTIMIZER + name: value for name, value in of_optimizer.items()},
     }
+
+
+def set_state(model: Any, optimizer: Any, state: Mapping[str, Any]) -> None:
+    """Gives model and optimizer what ``state_of`` returned, with other values in it."""
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_state_dict
+
+    set_state_dict(
+        model,
+        () if optimizer is None else optimizer,
+        model_state_dict=model_part(state),
+        optim_state_dict=_part(state, _OPTIMIZER),
+        options=StateDictOptions(flatten_optimizer_state_dict=True),
+    )
+
+
+def model_part(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The model's own state, out of what ``state_of`` returned."""
+    return _part(state, _MODEL)
+
+
+def optimizer_names(names: Iterable[str]) -> set[str]:
+    """The names of the optimizer's state, out of those of ``state_of``."""
+    return {name for name in names if name.startswith(_OPTIMIZER)}
+
+
+def _part(state: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    part = {name: value for name, value in state.items() if name.startswith(prefix)}
+    return {name.removeprefix(prefix): value for name, value in part.items()}
 
 
 def own_part(state: Mapping[str, Any], rank: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """What this rank is to write.
 
     Args:
-        state: As ``joined`` returned it, on every rank.
+        state: As ``state_of`` returned it, on every rank.
         rank: This rank. Rank 0 writes what is not sharded.
 
     Returns:
         The content of ``shards_state(rank)``, and its description for ``shards.merge``.
     """
     import torch
-    from torch.distributed.checkpoint import DefaultSavePlanner
-    from torch.distributed.tensor import DTensor
 
-    tensors = {
-        name: value
-        for name, value in state.items()
-        if isinstance(value, torch.Tensor)
-        and (_is_first_replica(value) if isinstance(value, DTensor) else rank == 0)
-    }
-    values = {name: value for name, value in state.items() if not isinstance(value, torch.Tensor)}
-    planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
-    planner.set_up_planner(tensors, None, rank == 0)
     path = f"{shards_state(rank)}{SUFFIX}"
-    content: dict[str, Any] = {"tensors": {}, "values": values if rank == 0 else {}}
-    about: dict[str, Any] = {
-        "tensors": {},
-        "values": {name: {"path": path, "key": name} for name in content["values"]},
-    }
-    for item in planner.create_local_plan().items:
-        name, data = item.index.fqn, item.tensor_data
-        if data is None or (0 in data.chunk.sizes and 0 not in data.size):
-            continue  # This rank has nothing of it.
-        key = f"{name}@{','.join(map(str, data.chunk.offsets))}"
-        content["tensors"][key] = planner.resolve_data(item)
-        whole = about["tensors"].setdefault(
-            name,
-            {"shape": list(data.size), "dtype": str(data.properties.dtype), "shards": []},
-        )
-        whole["shards"].append(
-            {
-                "path": path,
-                "key": key,
-                "offsets": list(data.chunk.offsets),
-                "sizes": list(data.chunk.sizes),
-            }
-        )
+    content: dict[str, Any] = {"tensors": {}, "values": {}}
+    about: dict[str, Any] = {"tensors": {}, "values": {}}
+    for name, value in state.items():
+        if not isinstance(value, torch.Tensor):
+            if rank == 0:
+                content["values"][name] = value
+                about["values"][name] = {"path": path, "key": name}
+        elif _is_first_replica(value, rank):
+            offsets, block = _block(value)
+            if 0 in block.shape and 0 not in value.shape:
+                continue  # This rank has nothing of it.
+            key = f"{name}@{','.join(map(str, offsets))}"
+            content["tensors"][key] = block
+            shard = {"path": path, "key": key, "offsets": offsets, "sizes": list(block.shape)}
+            shape, dtype = list(value.shape), str(value.dtype)
+            about["tensors"][name] = {"shape": shape, "dtype": dtype, "shards": [shard]}
     return content, about
 
 
-def _is_first_replica(tensor: Any) -> bool:
-    coordinate = tensor.device_mesh.get_coordinate()
-    if coordinate is None:
-        return False
-    return not any(
-        place.is_replicate() and position
-        for place, position in zip(tensor.placements, coordinate, strict=True)
-    )
-
-
-class Reading:
-    """Reads into tensors of this rank what it needs of a sharded checkpoint.
+def files_needed(metadata: Mapping[str, Any], state: Mapping[str, Any]) -> list[str]:
+    """The files that ``fill`` will need.
 
     Args:
         metadata: What ``shards.merge`` returned.
-        state: As ``joined`` returned it; its names and shapes must be those of the checkpoint.
+        state: As ``state_of`` returned it; its names and shapes must be those of the checkpoint.
     """
+    of_tensors = {shard["path"] for shard, _, _ in _overlaps(metadata, state)}
+    of_values = {where["path"] for name, where in metadata["values"].items() if name in state}
+    return sorted(of_tensors | of_values)
 
-    def __init__(self, metadata: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-        import torch
-        from torch.distributed.checkpoint import DefaultLoadPlanner
 
-        self._metadata = metadata
-        self._tensors = {
-            name: value for name, value in state.items() if isinstance(value, torch.Tensor)
-        }
-        self._values = [name for name in state if name not in self._tensors]
-        self._planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
-        self._planner.set_up_planner(self._tensors, self._as_torch(), True)
-        self._plan = self._planner.finish_plan(self._planner.create_local_plan())
+def fill(metadata: Mapping[str, Any], state: dict[str, Any], contents: Mapping[str, Any]) -> None:
+    """Fills this rank's tensors, and replaces what is no tensor.
 
-    def files(self) -> set[str]:
-        """The files that ``read`` will need."""
-        needed = {self._shard(item)["path"] for item in self._plan.items}
-        return needed | {self._metadata["values"][name]["path"] for name in self._values}
+    Args:
+        metadata: As for ``files_needed``.
+        state: The same.
+        contents: Of each of the files, by its path.
+    """
+    for shard, place, block in _overlaps(metadata, state):
+        place.copy_(contents[shard["path"]]["tensors"][shard["key"]][block])
+    for name, where in metadata["values"].items():
+        if name in state:
+            state[name] = contents[where["path"]]["values"][where["key"]]
 
-    def read(self, load: Callable[[str], Any]) -> dict[str, Any]:
-        """Fills the tensors.
 
-        Args:
-            load: Returns the content of a file.
+def _overlaps(
+    metadata: Mapping[str, Any], state: Mapping[str, Any]
+) -> Iterator[tuple[Mapping[str, Any], Any, tuple[slice, ...]]]:
+    """What shards and this rank's tensors have in common.
 
-        Returns:
-            What is no tensor, by name.
-        """
-        from torch.distributed._shard._utils import narrow_tensor_by_index
+    Yields:
+        The shard, the part of this rank's tensor, and which block of the shard belongs there.
+    """
+    import torch
 
-        values = {}
-        for path in sorted(self.files()):
-            content = load(path)
-            for item in self._plan.items:
-                shard = self._shard(item)
-                if shard["path"] != path:
-                    continue
-                source = narrow_tensor_by_index(
-                    content["tensors"][shard["key"]], item.storage_offsets, item.lengths
-                )
-                target = self._planner.resolve_tensor(item).detach()
-                target.copy_(source)
-                self._planner.commit_tensor(item, target)
-            for name in self._values:
-                where = self._metadata["values"][name]
-                if where["path"] == path:
-                    values[name] = content["values"][where["key"]]
-        return values
+    for name, value in state.items():
+        if not isinstance(value, torch.Tensor):
+            continue
+        offsets, block = _block(value)
+        for shard in metadata["tensors"][name]["shards"]:
+            begins = list(map(max, offsets, shard["offsets"]))
+            ends = map(min, _ends(offsets, block.shape), _ends(shard["offsets"], shard["sizes"]))
+            spans = list(zip(begins, ends, strict=True))
+            if all(begin < end for begin, end in spans):
+                yield shard, block[_slices(spans, offsets)], _slices(spans, shard["offsets"])
 
-    def _shard(self, item: Any) -> Mapping[str, Any]:
-        offsets = list(item.storage_index.offset)
-        shards = self._metadata["tensors"][item.storage_index.fqn]["shards"]
-        return next(shard for shard in shards if shard["offsets"] == offsets)
 
-    def _as_torch(self) -> Any:
-        import torch
-        from torch.distributed.checkpoint import metadata as dcp
+def _ends(offsets: Iterable[int], sizes: Iterable[int]) -> list[int]:
+    return [offset + size for offset, size in zip(offsets, sizes, strict=True)]
 
-        return dcp.Metadata(
-            state_dict_metadata={
-                name: dcp.TensorStorageMetadata(
-                    properties=dcp.TensorProperties(
-                        dtype=getattr(torch, whole["dtype"].removeprefix("torch."))
-                    ),
-                    size=torch.Size(whole["shape"]),
-                    chunks=[
-                        dcp.ChunkStorageMetadata(
-                            offsets=torch.Size(shard["offsets"]), sizes=torch.Size(shard["sizes"])
-                        )
-                        for shard in whole["shards"]
-                    ],
-                )
-                for name, whole in self._metadata["tensors"].items()
-            }
-        )
+
+def _slices(spans: Iterable[tuple[int, int]], offsets: Iterable[int]) -> tuple[slice, ...]:
+    """Spans of the whole tensor, counted from where a block begins."""
+    return tuple(
+        slice(begin - offset, end - offset)
+        for (begin, end), offset in zip(spans, offsets, strict=True)
+    )
+
+
+def _block(tensor: Any) -> tuple[list[int], Any]:
+    """Where this rank's block of a tensor begins, and the block; all of it if it is not sharded."""
+    from torch.distributed.tensor import DTensor
+
+    if not isinstance(tensor, DTensor):
+        return [0] * tensor.ndim, tensor.detach()
+    (chunk,) = tensor.__create_chunk_list__()
+    return list(chunk.offsets), tensor.to_local().detach()
+
+
+def _is_first_replica(tensor: Any, rank: int) -> bool:
+    """Whether it is for this rank to write its block: other ranks may have the same one."""
+    from torch.distributed.tensor import DTensor
+
+    if not isinstance(tensor, DTensor):
+        return rank == 0
+    coordinate = tensor.device_mesh.get_coordinate()
+    return coordinate is not None and not any(
+        place.is_replicate() and position
+        for place, position in zip(tensor.placements, coordinate, strict=True)
+    )

@@ -1,4 +1,4 @@
-"""A child process that is asked something, and may crash, hang or talk nonsense without harm."""
+"""A child process that is asked something, and may crash, hang or print nonsense without harm."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import signal
 import subprocess
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -20,7 +19,6 @@ import psutil
 GRACE_SECONDS = 5.0
 # How long the kernel may take to remove those that were killed.
 KILL_SECONDS = 2.0
-_KEPT_LINES = 400
 
 
 class NoAnswerError(Exception):
@@ -41,22 +39,19 @@ class Child:
     def __init__(
         self, command: Sequence[str], request: Any, environment: Mapping[str, str] | None = None
     ) -> None:
+        # In memory: the disk may be full.
+        self._errors = open(os.memfd_create("sparkdl-doctor"), "rb", buffering=0)  # noqa: SIM115
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._errors,
             env=None if environment is None else dict(environment),
             start_new_session=True,
         )
         self._answers: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        self._words: deque[str] = deque(maxlen=_KEPT_LINES)
-        self._threads = [
-            threading.Thread(target=target, name="sparkdl-doctor", daemon=True)
-            for target in (self._read_answers, self._read_words)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._reader = threading.Thread(target=self._read, name="sparkdl-doctor", daemon=True)
+        self._reader.start()
         assert self._process.stdin is not None  # noqa: S101 - for the type checker
         with suppress(OSError):  # It has ended already, as the missing answer will tell.
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
@@ -85,32 +80,31 @@ class Child:
             raise NoAnswerError(f"it died of {signal.Signals(-code).name}")
         raise NoAnswerError(f"it ended with exit code {code}")
 
-    def words(self) -> list[str]:
-        """What it has written to its standard error so far: the last lines."""
-        return list(self._words)
+    def output(self) -> list[str]:
+        """The lines that it has written to its standard error so far."""
+        file = self._errors.fileno()
+        written = os.pread(file, os.fstat(file).st_size, 0)
+        return written.decode(errors="replace").splitlines()
 
     def close(self) -> None:
         """Ends the child and all that it has started; some seconds at most."""
         if self._process.stdin is not None:
             with suppress(OSError):
                 self._process.stdin.close()
-        # Java's hooks remove its temporary files.
+        # A JVM that is asked to end removes its temporary files.
         for number, seconds in ((signal.SIGTERM, GRACE_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
             deadline = time.monotonic() + seconds
-            self._signal(number)
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, number)
             while self._group_lives() and time.monotonic() < deadline:
                 self._process.poll()
                 time.sleep(0.05)
         self._process.wait()
-        for thread in self._threads:
-            thread.join(1.0)
-
-    def _signal(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, number)
+        self._reader.join(1.0)
+        self._errors.close()
 
     def _group_lives(self) -> bool:
-        """Whether one of its processes still runs; who is dead may wait long for being reaped."""
+        """Whether a process of its group runs. A zombie, which nobody may ever reap, does not."""
         for process in psutil.process_iter():
             with suppress(psutil.Error, ProcessLookupError, PermissionError):
                 if (
@@ -120,22 +114,12 @@ class Child:
                     return True
         return False
 
-    def _read_answers(self) -> None:
+    def _read(self) -> None:
         assert self._process.stdout is not None  # noqa: S101 - for the type checker
         with self._process.stdout as stream:
             for line in stream:
-                try:
+                with suppress(ValueError):  # A library has printed something.
                     found = json.loads(line)
-                except ValueError:
-                    found = None
-                if isinstance(found, dict):
-                    self._answers.put(found)
-                else:
-                    self._words.append(line.decode(errors="replace").rstrip())
+                    if isinstance(found, dict):
+                        self._answers.put(found)
         self._answers.put(None)
-
-    def _read_words(self) -> None:
-        assert self._process.stderr is not None  # noqa: S101 - for the type checker
-        with self._process.stderr as stream:
-            for line in stream:
-                self._words.append(line.decode(errors="replace").rstrip())

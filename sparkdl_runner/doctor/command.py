@@ -74,7 +74,6 @@ def run(arguments: argparse.Namespace) -> int:
         num_proc=arguments.np,
         master=arguments.master,
         backends=tuple(BACKENDS) if arguments.backend == "all" else (arguments.backend,),
-        horovod_is_wanted=arguments.backend == "horovod",
         gpus=arguments.gpu,
         tracking_uri=arguments.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI"),
         folders=tuple(arguments.folder),

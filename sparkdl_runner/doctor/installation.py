@@ -1,4 +1,4 @@
-"""Which Spark is installed, and would it be the one that starts?"""
+"""Which Spark and which Java are installed, and would they be the ones that start?"""
 
 from __future__ import annotations
 
@@ -6,151 +6,154 @@ import importlib.util
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from sparkdl_runner import java
+from sparkdl_runner.doctor.findings.checks import Checks
 from sparkdl_runner.doctor.findings.finding import Finding, ok, problem, warning
-from sparkdl_runner.doctor.findings.versions import SUPPORTED, in_words, is_older, is_within
+from sparkdl_runner.doctor.findings.versions import out_of_range, range_of
+from sparkdl_runner.doctor.question import Question, is_under_submit
+from sparkdl_runner.driver.spark import context
 
 
 @dataclass(frozen=True, kw_only=True)
 class Installation:
-    """pyspark as it lies on the disk, without importing it.
+    """pyspark as it lies on the disk, without importing it, and Spark's settings.
 
     Attributes:
         version: pyspark's; empty if there is none.
         folder: Where it is.
         home: Where the Spark is that it would start.
+        master: The one that was asked for.
+        settings: Those of ``spark-defaults.conf`` and those that were asked for.
+        environment: The process's.
     """
 
     version: str = ""
     folder: Path | None = None
     home: Path | None = None
+    master: str | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def find_installation(environment: Mapping[str, str] = os.environ) -> Installation:
-    """Looks for pyspark and for SPARK_HOME."""
+INSTALLATION: Checks[Installation] = Checks()
+"""What is installed on the driver. A problem here keeps a session from being started."""
+
+
+def find_installation(
+    question: Question, environment: Mapping[str, str] = os.environ
+) -> Installation:
+    """Looks for pyspark, for SPARK_HOME, and for Spark's settings."""
     try:
         spec = importlib.util.find_spec("pyspark")
     except (ImportError, ValueError):
         spec = None
-    if spec is None or spec.origin is None:
-        return Installation()
-    folder = Path(spec.origin).parent
-    try:
-        text = (folder / "version.py").read_text()
-    except OSError:
-        text = ""
-    version = re.search(r"__version__[^=]*=\s*[\"']([^\"']+)", text)
+    version, folder = "", None
+    if spec is not None and spec.origin is not None:
+        folder = Path(spec.origin).parent
+        try:
+            text = (folder / "version.py").read_text()
+        except OSError:
+            text = ""
+        found = re.search(r"__version__[^=]*=\s*[\"']([^\"']+)", text)
+        version = found[1] if found else "unknown"
     home = Path(environment["SPARK_HOME"]) if environment.get("SPARK_HOME") else folder
     return Installation(
-        version=version.group(1) if version else "unknown", folder=folder, home=home
+        version=version,
+        folder=folder,
+        home=home,
+        master=question.master,
+        settings={**_defaults(home, environment), **question.conf},
+        environment=environment,
     )
 
 
-def check_version(installation: Installation) -> Finding:
+@INSTALLATION("spark.version", expected=range_of("pyspark"))
+def spark_version(installed: Installation) -> Finding:
     """Whether there is a pyspark that this package runs on."""
-    check, limits = "spark.version", SUPPORTED["pyspark"]
-    install = "pip install 'sparkdl-runner[spark]' (on Databricks never: it brings its own)"
-    if not installation.version:
-        return problem(
-            check,
-            "pyspark is not installed in this Python.",
-            expected=f"pyspark {in_words(limits)}",
-            advice=f"{install}; or use a negative number of ranks, which needs no Spark.",
-        )
-    found = f"pyspark {installation.version} ({installation.folder})"
-    if is_older(installation.version, limits[0]):
-        return problem(
-            check,
-            found + ".",
-            expected=f"pyspark {in_words(limits)}",
-            advice="Use a newer cluster (on Databricks: runtime 15.4 LTS or later), or elsewhere "
-            f"{install}.",
-        )
-    if not is_within(installation.version, limits):
-        return warning(
-            check,
-            f"{found}, which this version of sparkdl_runner has not been tested on.",
-            expected=f"pyspark {in_words(limits)}",
-            advice="Look for a newer sparkdl_runner.",
-        )
-    return ok(check, found)
-
-
-def check_home(installation: Installation) -> Finding | None:
-    """Whether the Spark that SPARK_HOME names is pyspark's own; None if it does not matter."""
-    home, version = installation.home, installation.version
-    if home is None or home == installation.folder:
-        return None
-    check = "spark.home"
-    advice = (
-        "Unset SPARK_HOME, so that pip's pyspark brings its own Spark, or install the pyspark of "
-        f"that Spark (pip install 'pyspark=={_jars_version(home) or 'ITS VERSION'}')."
+    if not installed.version:
+        context.require_spark_context()
+    context.check_version(installed.version)
+    found = f"pyspark {installed.version} ({installed.folder})"
+    outside = out_of_range(
+        "pyspark", installed.version, found=found, advice="Look for a newer sparkdl_runner."
     )
-    theirs = _jars_version(home)
+    return outside or ok(found)
+
+
+@INSTALLATION("java", expected="a Java that this Spark starts on, and is tested on")
+def java_of_spark(installed: Installation) -> Finding:
+    """Whether there is a Java that this Spark starts on."""
+    if is_under_submit(installed.environment):
+        return ok("spark-submit has started it")
+    found = java.check_java(installed.version, installed.home)
+    words = f"Java {found.version} ({found.path})"
+    if found.is_tested:
+        return ok(words)
+    return warning(
+        f"{words}, on which Spark's authors do not test it.",
+        advice="If the session does not start or Arrow fails: "
+        f"{java.how_to_install(installed.version)}",
+    )
+
+
+@INSTALLATION("spark.home")
+def spark_home(installed: Installation) -> Finding | None:
+    """Whether the Spark that SPARK_HOME names is pyspark's own."""
+    home, version = installed.home, installed.version
+    if home is None or home == installed.folder or is_under_submit(installed.environment):
+        return None
+    theirs = _version_of_jars(home)
     if theirs is None:
         return problem(
-            check,
             f"SPARK_HOME is {home}, where there is no Spark (no jars/spark-core_*.jar).",
             expected="SPARK_HOME unset, or the folder of a Spark",
             advice="Unset SPARK_HOME, or set it to the folder that holds bin/ and jars/.",
         )
-    if version != "unknown" and theirs != version:
+    if version not in ("unknown", theirs):
         return problem(
-            check,
             f"SPARK_HOME is {home}, a Spark {theirs}, and pyspark in this Python is {version}.",
             expected="one version of both",
-            advice=advice,
+            advice="Unset SPARK_HOME, so that pip's pyspark brings its own Spark, or install the "
+            f"pyspark of that Spark (pip install 'pyspark=={theirs}').",
         )
-    return ok(check, f"SPARK_HOME is {home}, Spark {theirs}")
+    return ok(f"SPARK_HOME is {home}, Spark {theirs}")
 
 
-def check_connect(
-    master: str | None, conf: Mapping[str, str], environment: Mapping[str, str] = os.environ
-) -> Finding | None:
-    """Whether the session would be one of Spark Connect; None if not."""
-    found = None
-    if (master or "").startswith("sc://"):
-        found = f"The master is {master}"
-    elif environment.get("SPARK_REMOTE"):
-        found = "SPARK_REMOTE is set"
-    elif conf.get("spark.remote"):
-        found = "spark.remote is set"
-    elif (conf.get("spark.api.mode") or "").lower() == "connect":
-        found = "spark.api.mode is connect"
-    elif environment.get("SPARK_CONNECT_MODE") == "1":
-        found = "SPARK_CONNECT_MODE is 1"
-    if found is None:
-        return None
-    return problem(
-        "spark.connect",
-        f"{found}, so sessions reach Spark through Spark Connect, which offers no barrier tasks "
-        "with a channel to the driver.",
-        expected="a classic session, in the driver's own process",
-        advice="Unset it and name a master (spark://…, yarn, k8s://…, local[N]); on Databricks use "
-        "dedicated access mode, not serverless or standard; or use a negative number of ranks.",
-    )
+@INSTALLATION("spark.connect", expected="a classic session, in the driver's own process")
+def spark_connect(installed: Installation) -> None:
+    """Whether the session would be one of Spark Connect."""
+    settings, environment = installed.settings, installed.environment
+    signs = {
+        f"The master is {installed.master}": (installed.master or "").startswith("sc://"),
+        "SPARK_REMOTE is set": environment.get("SPARK_REMOTE"),
+        "spark.remote is set": settings.get("spark.remote"),
+        "spark.api.mode is connect": settings.get("spark.api.mode", "").lower() == "connect",
+        "SPARK_CONNECT_MODE is 1": environment.get("SPARK_CONNECT_MODE") == "1",
+    }
+    for sign, is_seen in signs.items():
+        if is_seen:
+            raise context.no_spark_connect(
+                f"{sign}, so that sessions reach Spark through Spark Connect"
+            )
 
 
-def defaults(installation: Installation, environment: Mapping[str, str]) -> dict[str, str]:
+def _defaults(home: Path | None, environment: Mapping[str, str]) -> dict[str, str]:
     """The settings of ``spark-defaults.conf``, if there is one."""
-    folder = environment.get("SPARK_CONF_DIR") or (installation.home and installation.home / "conf")
-    found = {}
+    folder = environment.get("SPARK_CONF_DIR") or (home and home / "conf")
     try:
         lines = Path(folder or "", "spark-defaults.conf").read_text().splitlines()
     except (OSError, UnicodeDecodeError):
         return {}
-    for line in lines:
-        match = re.match(r"\s*([^\s#=:]+)[\s=:]+(.*\S)", line)
-        if match:
-            found[match.group(1)] = match.group(2)
-    return found
+    matches = (re.match(r"\s*([^\s#=:]+)[\s=:]+(.*\S)", line) for line in lines)
+    return {match[1]: match[2] for match in matches if match}
 
 
-def _jars_version(home: Path) -> str | None:
+def _version_of_jars(home: Path) -> str | None:
     for jar in sorted(home.glob("jars/spark-core_*.jar")):
         match = re.fullmatch(r"spark-core_[\d.]+-(.+)\.jar", jar.name)
         if match:
-            return match.group(1)
+            return match[1]
     return None

@@ -15,7 +15,6 @@ class Question:
         num_proc: How many ranks.
         master: Spark's master; None for what Spark is configured to, else ``local[num_proc]``.
         backends: Those that ranks may use: ``"horovod"``, ``"torch"``.
-        horovod_is_wanted: Whether its absence is a problem.
         gpus: Whether ranks need GPUs.
         tracking_uri: MLflow's; None if none is set.
         folders: URLs of folders that all hosts must be able to write.
@@ -25,11 +24,15 @@ class Question:
     num_proc: int = 2
     master: str | None = None
     backends: tuple[str, ...] = ("horovod", "torch")
-    horovod_is_wanted: bool = False
     gpus: bool = False
     tracking_uri: str | None = None
     folders: tuple[str, ...] = ()
     conf: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def horovod_is_wanted(self) -> bool:
+        """Whether it is a problem that there is no Horovod."""
+        return self.backends == ("horovod",)
 
 
 def is_under_submit(environment: Mapping[str, str] = os.environ) -> bool:

@@ -9,31 +9,20 @@ from __future__ import annotations
 import json
 import os
 import platform
-import re
+import secrets
+import shlex
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
-
-SETTINGS = (
-    "spark.driver.host",
-    "spark.driver.bindAddress",
-    "spark.driver.port",
-    "spark.dynamicAllocation.enabled",
-    "spark.executor.cores",
-    "spark.executor.instances",
-    "spark.executor.resource.gpu.amount",
-    "spark.task.resource.gpu.amount",
-    "spark.task.cpus",
-    "spark.local.dir",
-)
-"""What the report may show, and no other: settings hold secrets as well."""
+    from pyspark.resource import ResourceProfile
 
 MOST_TASKS = 512
-# Executors that register within this time after the first are looked at as well.
+# Executors that register within this time after the last are looked at as well.
 SETTLE_SECONDS = 2.0
 
 
@@ -55,7 +44,7 @@ def main() -> None:
         tell(session={"error": f"{type(error).__name__}: {error}"[-4000:]})
         return
     tell(session=session)
-    if session["dynamic_allocation"]:
+    if "allocation" in session["refusals"]:
         tell(stage={"skipped": "dynamic allocation is on"})
     elif not session["slots"]:
         tell(stage={"skipped": "there is no slot to run it in"})
@@ -63,7 +52,7 @@ def main() -> None:
         try:
             tell(stage={"hosts": _look_around(context, request, session)})
         except BaseException as error:
-            tell(stage={"error": _explain(error, context)})
+            tell(stage=_explain(error, context))
     # The parent ends this process when it has the answers, or gave up waiting for them.
     threading.Event().wait()
 
@@ -79,8 +68,6 @@ def _start(request: dict[str, Any]) -> SparkContext:
     submitted = [item for pair in request["conf"] for item in ("--conf", "=".join(pair))]
     if submitted:
         given = os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
-        import shlex
-
         os.environ["PYSPARK_SUBMIT_ARGS"] = f"{shlex.join(submitted)} {given}"
     # Starts the JVM, which reads what Spark is configured to.
     SparkContext._ensure_initialized()
@@ -99,49 +86,55 @@ def _start(request: dict[str, Any]) -> SparkContext:
 
 
 def _describe(context: SparkContext, request: dict[str, Any]) -> dict[str, Any]:
-    from sparkdl_runner.driver import encryption, gpu_scheduling, slots
-    from sparkdl_runner.driver.spark_context import is_single_host
+    from sparkdl_runner.backends import get_backend
+    from sparkdl_runner.config import RunConfig
+    from sparkdl_runner.driver.spark import checks, slots
+    from sparkdl_runner.driver.spark.context import is_single_host
     from sparkdl_runner.errors import LaunchError
 
     context.setLogLevel("ERROR")
-    settings = context.getConf()
-    gpu_obstacle, profile = None, None
+    config, profile = RunConfig(), _profile(context)
+    checked = checks.refusals(context, get_backend(request["backend"]), config)
+    refusals = {name: str(error) for name, error in checked if error is not None}
     try:
-        profile = gpu_scheduling.rank_profile(context)
+        slots.wait_for_slots(context, request["np"], config, profile=profile)
     except LaunchError as error:
-        gpu_obstacle = str(error)
+        refusals["slots"] = str(error)
     single_host = is_single_host(context)
     return {
         "master": context.master,
         "version": context.version,
         "java": str(context._jvm.System.getProperty("java.version")),  # type: ignore[union-attr]
         "python": platform.python_version(),
-        "worker_python": context.pythonExec,
         "single_host": single_host,
-        "settings": {name: settings.get(name) for name in SETTINGS if settings.get(name)},
-        "encryption": [
-            name for name in encryption.SETTINGS if (settings.get(name) or "").lower() == "true"
-        ],
-        "dynamic_allocation": (settings.get("spark.dynamicAllocation.enabled") or "").lower()
-        == "true",
-        "gpu_obstacle": gpu_obstacle,
-        "slots": _wait_for_slots(
-            lambda: slots.count_slots(context, profile),
-            request["np"],
-            0.0 if single_host else request["executor_seconds"],
+        "gpus_per_executor": float(
+            context.getConf().get("spark.executor.resource.gpu.amount") or 0
+        ),
+        "encryption": checks.encryption_asked_for(context),
+        "refusals": refusals,
+        "slots": _settled(
+            lambda: slots.count_slots(context, profile), 0.0 if single_host else SETTLE_SECONDS
         ),
     }
 
 
-def _wait_for_slots(count: Any, wanted: int, seconds: float) -> int:
-    """Waits for as many slots as are wanted, and then until no more come."""
-    deadline = time.monotonic() + seconds
-    available, since = int(count()), time.monotonic()
-    while time.monotonic() < deadline:
-        if available >= wanted and time.monotonic() - since >= SETTLE_SECONDS:
-            break
+def _profile(context: SparkContext) -> ResourceProfile | None:
+    """What a rank's task would ask for; None also where the check of GPUs refuses the session."""
+    from sparkdl_runner.driver.spark import gpu_scheduling
+    from sparkdl_runner.errors import LaunchError
+
+    try:
+        return gpu_scheduling.rank_profile(context)
+    except LaunchError:
+        return None
+
+
+def _settled(count: Callable[[], int], seconds: float) -> int:
+    """The number of slots, once it has not changed for so long."""
+    available, since = count(), time.monotonic()
+    while time.monotonic() < since + seconds:
         time.sleep(0.25)
-        if (now := int(count())) != available:
+        if (now := count()) != available:
             available, since = now, time.monotonic()
     return available
 
@@ -152,20 +145,19 @@ def _look_around(
     from pyspark import cloudpickle
 
     from sparkdl_runner.doctor import stage
-    from sparkdl_runner.driver import gpu_scheduling, spark_job
-    from sparkdl_runner.driver.spark_launcher import _listen_on_driver
-    from sparkdl_runner.errors import LaunchError
+    from sparkdl_runner.driver.spark import job
+    from sparkdl_runner.driver.spark.context import listen_on_driver
 
     # Executors may lack this package, and then say so.
     cloudpickle.register_pickle_by_value(stage)  # type: ignore[no-untyped-call]
-    listener, host = _listen_on_driver(context)
-    token = stage.new_token()
-    door = stage.Door(listener, token)
+    listener, host = listen_on_driver(context)
+    token = secrets.token_bytes(stage.TOKEN_BYTES)
+    server = stage.ProbeServer(listener, token)
     if session["single_host"]:
-        spark_job.let_the_jvm_exit(context)
+        job.let_the_jvm_exit(context)
     task = stage.HostTask(
         token=token,
-        driver=(host, door.port),
+        driver=(host, server.port),
         single_host=session["single_host"],
         driver_prefix=sys.prefix,
         script=request["script"],
@@ -173,33 +165,25 @@ def _look_around(
     )
     tasks = min(session["slots"], MOST_TASKS)
     ranks = context.parallelize(range(tasks), tasks)
-    try:
-        profile = gpu_scheduling.rank_profile(context)
-    except LaunchError:
-        profile = None
+    profile = _profile(context)
     if profile is not None:
         ranks = ranks.withResources(profile)
     try:
         return [json.loads(answer) for answer in ranks.barrier().mapPartitions(task).collect()]
     finally:
-        door.close()
+        server.close()
 
 
-def _explain(error: BaseException, context: SparkContext) -> str:
-    """Spark's two hundred lines of Java, as the sentence that matters."""
-    from sparkdl_runner.driver import spark_failure
+def _explain(error: BaseException, context: SparkContext) -> dict[str, str]:
+    """Why the stage failed, as the launcher would say it."""
+    from sparkdl_runner.driver.spark import failure
+    from sparkdl_runner.errors import LaunchError
 
-    text = str(error)
-    for pattern in (
-        r'Cannot run program "[^"]*"[^\n]*',
-        r"Python in worker has different version[^\n]*",
-        r"\[PYTHON_VERSION_MISMATCH\][^\n]*",
-    ):
-        if found := re.search(pattern, text):
-            return found.group(0)
-    if isinstance(error, Exception):
-        return str(spark_failure.explain(error, python=context.pythonExec)).partition("\n")[0]
-    return f"{type(error).__name__}: {text}"[:600]
+    if isinstance(error, LaunchError) or not isinstance(error, Exception):
+        return {"error": str(error) or type(error).__name__}
+    explained = failure.explain(error, python=context.pythonExec)
+    kind = "python_error" if isinstance(explained, LaunchError) else "error"
+    return {kind: str(explained).partition("\n")[0]}
 
 
 if __name__ == "__main__":

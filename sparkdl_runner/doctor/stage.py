@@ -1,4 +1,4 @@
-"""What doctor's barrier tasks do: tell what their host is like, and try to reach one another.
+"""The doctor's barrier tasks: each describes its host and tries to reach the others.
 
 The functions travel to executors by value, since nothing of this package may be there; they need
 the standard library and pyspark alone, and use what of this package they find.
@@ -10,7 +10,6 @@ import hmac
 import json
 import os
 import re
-import secrets
 import signal
 import socket
 import subprocess
@@ -28,22 +27,22 @@ MOST_PEERS = 16
 TOKEN_BYTES = 16
 
 
-class Door:
+class ProbeServer:
     """Answers whoever knows the token, on one address, with this host's time.
 
-    Used by the driver and by each executor, to be found or not found by the others.
+    The driver and each executor have one, by which the others see whether they reach them.
 
     Args:
         listener: A listening socket; closed by ``close``.
-        token: What a visitor says first.
+        token: What a client says first.
     """
 
     def __init__(self, listener: socket.socket, token: bytes) -> None:
         self._listener, self._token = listener, token
         self._closed = False
-        self._visits = threading.Semaphore(0)
+        self._probes = threading.Semaphore(0)
         listener.settimeout(0.2)
-        self._thread = threading.Thread(target=self._serve, name="sparkdl-door", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="sparkdl-probe", daemon=True)
         self._thread.start()
 
     @property
@@ -51,11 +50,11 @@ class Door:
         """The port that it listens on."""
         return int(self._listener.getsockname()[1])
 
-    def wait_for(self, visits: int, seconds: float) -> None:
-        """Waits until so many have come, or the time is over."""
+    def wait_for(self, probes: int, seconds: float) -> None:
+        """Waits until so many were answered, or the time is over."""
         deadline = time.monotonic() + seconds
-        for _ in range(visits):
-            if not self._visits.acquire(timeout=max(0.0, deadline - time.monotonic())):
+        for _ in range(probes):
+            if not self._probes.acquire(timeout=max(0.0, deadline - time.monotonic())):
                 return
 
     def close(self) -> None:
@@ -67,33 +66,33 @@ class Door:
     def _serve(self) -> None:
         while not self._closed:
             try:
-                visitor, _ = self._listener.accept()
+                client, _ = self._listener.accept()
             except TimeoutError:
                 continue
             except OSError:
                 return
-            with visitor:
+            with client:
                 try:
-                    visitor.settimeout(1.0)
-                    said = visitor.recv(TOKEN_BYTES, socket.MSG_WAITALL)
+                    client.settimeout(1.0)
+                    said = client.recv(TOKEN_BYTES, socket.MSG_WAITALL)
                     if hmac.compare_digest(said, self._token):
-                        visitor.sendall(json.dumps({"time": time.time()}).encode())
-                        self._visits.release()
+                        client.sendall(json.dumps({"time": time.time()}).encode())
+                        self._probes.release()
                 except OSError:
                     continue
 
 
-def knock(address: str, port: int, token: bytes) -> dict[str, Any]:
-    """Visits a door.
+def probe(address: str, port: int, token: bytes) -> dict[str, Any]:
+    """Asks a ``ProbeServer``.
 
     Returns:
         ``seconds_ahead``: how far this host's clock is ahead of that one's; or ``error``.
     """
     try:
-        with socket.create_connection((address, port), timeout=CONNECT_SECONDS) as visit:
+        with socket.create_connection((address, port), timeout=CONNECT_SECONDS) as server:
             started = time.time()
-            visit.sendall(token)
-            answer = visit.recv(1000)
+            server.sendall(token)
+            answer = server.recv(1000)
             ended = time.time()
         there = json.loads(answer)["time"]
         return {"seconds_ahead": (started + ended) / 2 - there}
@@ -137,54 +136,65 @@ def _answer(task: HostTask, context: Any, places: list[str], me: int) -> dict[st
         "host": socket.gethostname(),
         "python": sys.version.split()[0],
         "executable": sys.executable,
-        "slots": places.count(places[me]),
     }
-    looking = door = None
+    description = server = None
     if is_first:
-        looking = _start_looking(task, answer)
+        description = _start_description(task, answer)
         answer.update(_own_address(task.single_host, places[me].rpartition(":")[0]))
         try:
             family = socket.AF_INET6 if ":" in answer["address"] else socket.AF_INET
             listener = socket.socket(family, socket.SOCK_STREAM)
             listener.bind((answer["address"], 0))
             listener.listen(64)
-            door = Door(listener, task.token)
+            server = ProbeServer(listener, task.token)
         except OSError as error:
             answer["listen_error"] = error.strerror or str(error)
     resources = context.resources().get("gpu")
     told = {
         "place": places[me],
         "address": answer.get("address"),
-        "port": door.port if door is not None else None,
+        "port": server.port if server is not None else None,
         "gpus": list(resources.addresses) if resources is not None else [],
     }
     # Spark's barrier polls once a second; on one host there is nobody to learn of.
     messages = [] if task.single_host else context.allGather(json.dumps(told))
-    peers = [json.loads(message) for message in messages]
     if not is_first:
         return {}
-    answer["gpus_given"] = [gpu for p in peers if p["place"] == places[me] for gpu in p["gpus"]]
-    hosts = [peer for peer in peers if peer["port"]]
-    own = next((index for index, peer in enumerate(hosts) if peer["place"] == places[me]), 0)
-    # A ring, so that in a large cluster each host is tried by as many as it tries.
-    chosen = (hosts[own + 1 :] + hosts[:own])[:MOST_PEERS]
-    with ThreadPoolExecutor(MOST_PEERS + 1) as pool:
-        to_driver = pool.submit(knock, *task.driver, task.token)
-        to_peers = {
-            peer["place"]: pool.submit(knock, peer["address"], peer["port"], task.token)
-            for peer in chosen
-        }
-        answer["driver"] = {**to_driver.result(), "to": f"{task.driver[0]}:{task.driver[1]}"}
-        answer["peers"] = {place: visit.result() for place, visit in to_peers.items()}
-    if door is not None:
-        door.wait_for(len(chosen), CONNECT_SECONDS + 1)
-        door.close()
-    if looking is not None:
-        answer["facts"] = _what_it_saw(looking, task)
+    tasks = [json.loads(message) for message in messages]
+    answer["gpus_given"] = [gpu for t in tasks if t["place"] == places[me] for gpu in t["gpus"]]
+    answer.update(_probes(task, _peers(tasks, places[me])))
+    if server is not None:
+        server.wait_for(len(answer["peers"]), CONNECT_SECONDS + 1)
+        server.close()
+    if description is not None:
+        answer["facts"] = _described(description, task)
     return answer
 
 
-def _start_looking(task: HostTask, answer: dict[str, Any]) -> subprocess.Popen[str] | None:
+def _peers(tasks: list[dict[str, Any]], place: str) -> list[dict[str, Any]]:
+    """The executors that this one probes: those that follow it in a ring, as many as probe it."""
+    servers = [one for one in tasks if one["port"]]
+    own = next((index for index, one in enumerate(servers) if one["place"] == place), 0)
+    return (servers[own + 1 :] + servers[:own])[:MOST_PEERS]
+
+
+def _probes(task: HostTask, peers: list[dict[str, Any]]) -> dict[str, Any]:
+    """What came of probing the driver and the peers."""
+    with ThreadPoolExecutor(MOST_PEERS + 1) as pool:
+        to_driver = pool.submit(probe, *task.driver, task.token)
+        to_peers = {
+            f"{one['address']} ({one['place']})": pool.submit(
+                probe, one["address"], one["port"], task.token
+            )
+            for one in peers
+        }
+        return {
+            "driver": {**to_driver.result(), "to": f"{task.driver[0]}:{task.driver[1]}"},
+            "peers": {peer: found.result() for peer, found in to_peers.items()},
+        }
+
+
+def _start_description(task: HostTask, answer: dict[str, Any]) -> subprocess.Popen[str] | None:
     """Starts the script that describes this host, unless the driver's says the same."""
     try:
         import sparkdl_runner
@@ -208,9 +218,9 @@ def _start_looking(task: HostTask, answer: dict[str, Any]) -> subprocess.Popen[s
     )
 
 
-def _what_it_saw(looking: subprocess.Popen[str], task: HostTask) -> dict[str, Any]:
-    request = {**task.request, "marker": task.request["marker"]}
-    directories = dict(request["directories"])
+def _described(script: subprocess.Popen[str], task: HostTask) -> dict[str, Any]:
+    """What the script for this host tells."""
+    directories = {}
     # Where this executor keeps its shuffle files and what is cached.
     for path in (os.environ.get("SPARK_LOCAL_DIRS") or "").split(","):
         if path:
@@ -218,16 +228,16 @@ def _what_it_saw(looking: subprocess.Popen[str], task: HostTask) -> dict[str, An
             base = re.split(r"/(?:spark|blockmgr|executor)-", path)[0] or "/"
             directories[base] = "Spark's local files (spark.local.dir)"
     try:
-        output, words = looking.communicate(
-            json.dumps({**request, "directories": directories}) + "\n",
-            timeout=request["seconds"] + 15,
+        output, errors = script.communicate(
+            json.dumps({**task.request, "directories": directories}) + "\n",
+            timeout=task.request["seconds"] + 15,
         )
         return dict(json.loads(output))
     except subprocess.TimeoutExpired:
-        os.killpg(looking.pid, signal.SIGKILL)
+        os.killpg(script.pid, signal.SIGKILL)
         return {"error": "looking at this host took too long"}
     except ValueError:
-        return {"error": (words.strip().splitlines() or ["no words"])[-1][:300]}
+        return {"error": (errors.strip().splitlines() or ["it wrote nothing"])[-1][:300]}
 
 
 def _own_address(single_host: bool, advertised: str) -> dict[str, Any]:
@@ -241,8 +251,3 @@ def _own_address(single_host: bool, advertised: str) -> dict[str, Any]:
         return {"address": address, "interface": interface}
     except Exception:  # This package or psutil is missing here, which another finding says.
         return {"address": advertised.strip("[]"), "interface": None}
-
-
-def new_token() -> bytes:
-    """What only this examination's own processes know."""
-    return secrets.token_bytes(TOKEN_BYTES)

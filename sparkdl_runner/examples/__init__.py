@@ -1,1 +1,4 @@
-"""Trainings to begin with, made of the same public parts as anyone's own."""
+"""Examples of trainings, made of public functions alone.
+
+Imported by the train job, for ``--example``.
+"""

@@ -1,14 +1,16 @@
-"""How one rank learns to read digits: the network, its training and its evaluation."""
+"""The network for handwritten digits, its training and its evaluation on one rank."""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from sparkdl_runner import current_world, log_to_driver
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from sparkdl_runner.data import SparkDatasetConverter
 
 CHECKPOINT_STEPS = 50
+Prepared = tuple[nn.Module, torch.optim.Optimizer, Callable[[Tensor], Tensor]]
+"""A model that is equal on all ranks, its optimizer, which averages their gradients, and a sum."""
 
 
 class DigitsNet(nn.Module):
@@ -41,6 +45,34 @@ class DigitsNet(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         """Maps [rows, 64] pixels between 0 and 16 to [rows, 10] scores."""
         return self.layers(pixels.view(-1, 1, 8, 8) / 16)
+
+
+@contextmanager
+def on_horovod(model: nn.Module, learning_rate: float) -> Iterator[Prepared]:
+    """Makes a model one that all ranks train, with Horovod."""
+    import horovod.torch as hvd
+
+    hvd.init()
+    optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    yield model, optimizer, partial(hvd.allreduce, op=hvd.Sum)
+
+
+@contextmanager
+def on_torch(model: nn.Module, learning_rate: float) -> Iterator[Prepared]:
+    """Makes a model one that all ranks train, with DistributedDataParallel."""
+    dist.init_process_group("gloo")
+    model = nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
+
+    def sum_over_ranks(values: Tensor) -> Tensor:
+        dist.all_reduce(values)
+        return values
+
+    yield model, optimizer, sum_over_ranks
+    dist.destroy_process_group()
 
 
 def fit(
@@ -65,9 +97,9 @@ def fit(
         test_data: The rows to evaluate on.
         epochs: How often to go through the training rows.
         batch_size: Rows in a step of one rank.
-        checkpoint_url: Where the state is kept, from which a restarted training goes on; None for
-            nowhere.
-        chaos: Whether the last rank kills itself half-way, the first time that it comes there.
+        checkpoint_url: Where checkpoints are kept, from which a restarted training goes on; None
+            for no checkpoints.
+        chaos: Whether the last rank kills itself half-way, in the first attempt.
 
     Returns:
         ``accuracy`` on the test rows, and ``attempts``, how often the ranks were started.
@@ -81,13 +113,13 @@ def fit(
         test_data.make_torch_dataloader(
             512, num_epochs=1, shuffle=False, tail="uneven"
         ) as test_loader,
-        keeping(checkpoint_url) as checkpoints,
+        checkpoints_in(checkpoint_url) as checkpoints,
     ):
         restored = checkpoints.restore(model, optimizer, train_loader) if checkpoints else None
         step = first_step = restored.step if restored else 0
         if restored and world.rank == 0:
             log_to_driver(f"attempt {world.attempt} goes on after step {step}")
-        # The same on all ranks: none is left waiting for the others in its allreduce.
+        # The same on all ranks, so that none waits in an allreduce for one that has ended.
         total_steps = epochs * len(train_loader)
         accuracy = 0.0
         for epoch in range(train_loader.epoch, epochs):
@@ -111,21 +143,18 @@ def fit(
             if world.rank == 0:
                 done = f"epoch {epoch + 1:2} of {epochs}"
                 log_to_driver(f"{done}: loss {loss:.4f}, accuracy {accuracy:.4f}")
-        if first_step == step:  # It was interrupted after its last step.
+        if first_step == step:  # The attempt before ended after its last step.
             accuracy = evaluate(model, test_loader, sum_over_ranks)
         if checkpoints and first_step < step:
             checkpoints.save(step, model, optimizer, train_loader, epoch=epochs)
-        # A few digits, of which MLflow learns what the network takes.
+        # MLflow learns from a few rows what the network takes.
         example = next(iter(test_loader))["features"][:4].clone()
     log_model(model, input_example=example, columns="features", step=step)
-    return {
-        "accuracy": accuracy,
-        "attempts": world.attempt + 1,
-    }
+    return {"accuracy": accuracy, "attempts": world.attempt + 1}
 
 
-def keeping(url: str | None) -> Any:
-    """What keeps checkpoints there, as a context; that of None keeps none."""
+def checkpoints_in(url: str | None) -> Any:
+    """A context with the manager of the checkpoints there; with None, where there are none."""
     return CheckpointManager(url, every_steps=CHECKPOINT_STEPS) if url else nullcontext()
 
 
@@ -144,8 +173,8 @@ def evaluate(model: nn.Module, loader: Any, sum_over_ranks: Callable[[Tensor], T
 def log_parameters(
     optimizer: torch.optim.Optimizer, epochs: int, train_rows: int, test_rows: int
 ) -> None:
-    """Tells MLflow, if there is a run, what this job is about; how it is run is logged already."""
-    # Importing it takes seconds, and the other ranks have nothing to tell.
+    """Logs the example's own parameters, if there is a run; the runner logs how it is run."""
+    # Importing it takes seconds, and ranks other than 0 do not need it.
     import mlflow
 
     if mlflow.active_run() is None:
@@ -162,6 +191,6 @@ def log_parameters(
 
 
 def die_if_last(rank: int, size: int) -> None:
-    """Ends the last rank as a machine that fails would."""
+    """Kills the last rank, as a failing machine would."""
     if rank == size - 1:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,5 +1,30 @@
-"""``sparkdl.horovod`` under this package's name, so that existing imports change by one word."""
+"""``sparkdl.horovod`` under this package's name, and what runs Horovod's own Spark estimators here.
+
+Importing it imports neither horovod nor pyspark; what is for the estimators is loaded when it is
+first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner.worker.driver_log import log_to_driver
 
-__all__ = ["log_to_driver"]
+if TYPE_CHECKING:
+    from sparkdl_runner.horovod.spark_backend import SparkBackend as SparkBackend
+    from sparkdl_runner.horovod.store import create_store as create_store
+
+_HOMES = {"SparkBackend": "spark_backend", "create_store": "store"}
+
+__all__ = ["SparkBackend", "create_store", "log_to_driver"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

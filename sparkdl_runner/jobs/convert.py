@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Literal
+from typing import Literal
 
 import pydantic
 
 from sparkdl_runner.errors import ConfigError, RunnerError
 from sparkdl_runner.jobs.settings import Settings
-from sparkdl_runner.jobs.settings.command import Job, add_job
+from sparkdl_runner.jobs.settings.command import Job
 from sparkdl_runner.jobs.spark import storage
 from sparkdl_runner.jobs.spark.session import spark_session
 from sparkdl_runner.jobs.spark.source import Source
 
 
 class ConvertSettings(Settings):
-    """What the convert job may be told."""
+    """The settings of the convert job."""
 
     source: Source = pydantic.Field(description="a table, or the path of files that Spark reads")
     output: str = pydantic.Field(description="the conversion's folder, which all hosts see")
@@ -98,8 +98,4 @@ JOB = Job(
     settings=ConvertSettings,
     run=run,
 )
-
-
-def add_parser(subparsers: Any) -> None:
-    """Adds this job to a command line that has several."""
-    add_job(subparsers, JOB)
+add_parser = JOB.add_parser

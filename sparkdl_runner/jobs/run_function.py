@@ -1,10 +1,11 @@
-"""``run module:function``: the shortest way from a function to its ranks."""
+"""``run``: the shortest way from a function, or a script, to its ranks."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
+from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs import train
 from sparkdl_runner.jobs.settings import load
 from sparkdl_runner.jobs.settings.flags import as_pairs
@@ -13,17 +14,38 @@ from sparkdl_runner.jobs.training.settings import TrainSettings
 
 def add_parser(subparsers: Any) -> None:
     """Adds ``run``."""
-    summary = "Run a function as allreduce ranks, and show what rank 0 returned."
+    summary = "Run a script or a function as allreduce ranks."
     parser = subparsers.add_parser(
         "run",
         help=summary,
         description=summary,
-        epilog="To give it data, checkpoints or settings of MLflow, let train run it:\n"
+        epilog="What torchrun does with a script, and what rank 0 of a function returns:\n"
+        "  sparkdl-runner run train.py --np 4 -- --epochs 3\n"
+        "  sparkdl-runner run -m package.train --np 4 -- --epochs 3\n"
+        "  sparkdl-runner run train.py:main --np 4 --arguments epochs=3\n"
+        "To give a function data, checkpoints or settings of MLflow, let train run it:\n"
         "  sparkdl-runner train --function module:function --num-proc 2\n"
         "train --help has the rest.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("function", help="package.module:function or path/to/file.py:function")
+    parser.add_argument(
+        "what",
+        metavar="script|function",
+        help="path/to/script.py, or package.module:function, or path/to/file.py:function. The "
+        "arguments of a script follow after --",
+    )
+    parser.add_argument(
+        "-m", "--module", action="store_true", help="run a module as a script, as python -m does"
+    )
+    parser.add_argument(
+        "--files",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="PATTERN",
+        help="what of the script's folder travels to ranks on Spark besides its Python files, such "
+        "as '*.yaml' or data/",
+    )
     parser.add_argument(
         "--np",
         type=int,
@@ -35,21 +57,36 @@ def add_parser(subparsers: Any) -> None:
         "--backend",
         choices=("horovod", "torch"),
         default="torch",
-        help="what the function calls: torch.distributed.init_process_group() (torch, the "
+        help="what it calls: torch.distributed.init_process_group() (torch, the "
         "default), or hvd.init() (horovod)",
     )
     as_pairs(parser, "--arguments", "the function's arguments")
     parser.pairs_flag = "--arguments"
+    parser.takes_more = True
     as_pairs(parser, "--runner", "settings of RunConfig, such as max_restarts=2")
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run, takes_more=True)
 
 
 def _run(arguments: argparse.Namespace) -> None:
+    what, more = arguments.what, arguments.more
+    kind = "module" if arguments.module else "script" if what.endswith(".py") else "function"
+    if kind == "function" and ":" not in what:
+        raise ConfigError(
+            f"{what!r} is neither a script (path/to/script.py) nor a function (module:function, "
+            f"file.py:function); for a module write -m {what}."
+        )
+    if kind == "function" and (more or arguments.files):
+        raise ConfigError(
+            f"{what} is a function, whose arguments are given by --arguments NAME=VALUE; "
+            f"{'--files' if arguments.files else 'what follows --'} is for a script."
+        )
     given = {
-        "function": arguments.function,
+        kind: what,
+        "args": more,
+        "files": arguments.files,
         "num_proc": arguments.np,
         "backend": arguments.backend,
         "hyperparameters": dict(arguments.arguments),
         "runner": dict(arguments.runner),
     }
-    train.run(load(TrainSettings, None, given))
+    train.train(load(TrainSettings, None, given))

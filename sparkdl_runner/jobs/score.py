@@ -11,7 +11,7 @@ from sparkdl_runner.jobs.scoring.failure import cause
 from sparkdl_runner.jobs.scoring.features import features, spark_type
 from sparkdl_runner.jobs.scoring.output import check_output, write_scores
 from sparkdl_runner.jobs.scoring.settings import ScoreSettings
-from sparkdl_runner.jobs.settings.command import Job, add_job
+from sparkdl_runner.jobs.settings.command import Job
 from sparkdl_runner.jobs.spark.session import spark_session
 from sparkdl_runner.jobs.training import mlflow_run
 from sparkdl_runner.redaction import Redactor, secrets_of
@@ -82,7 +82,7 @@ def _find_model(uri: str) -> Any:
 
 
 def _udf(spark: SparkSession, uri: str, signature: Any) -> Any:
-    """The model as a function of Spark's, whose type follows from the model's outputs."""
+    """The model as a Spark UDF. Its result type is that of the model's outputs."""
     import mlflow.pyfunc
 
     outputs = signature.outputs if signature is not None else None
@@ -113,8 +113,4 @@ JOB = Job(
     settings=ScoreSettings,
     run=run,
 )
-
-
-def add_parser(subparsers: Any) -> None:
-    """Adds this job to a command line that has several."""
-    add_job(subparsers, JOB)
+add_parser = JOB.add_parser

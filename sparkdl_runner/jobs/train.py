@@ -1,30 +1,65 @@
-"""The train job: someone's function, or an example, as ranks, in one MLflow run."""
+"""The train job: a function, a model or an example is trained by ranks, in one MLflow run."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from sparkdl_runner.jobs.settings.command import Job, add_job
+from sparkdl_runner.jobs.settings.command import Job
 from sparkdl_runner.jobs.training import mlflow_run, prepared
+from sparkdl_runner.jobs.training.phases import Phases
 from sparkdl_runner.jobs.training.settings import TrainSettings
+
+_MOST_CHARACTERS = 2000
 
 
 def run(settings: TrainSettings) -> None:
-    """Trains, and registers the model where that is asked for."""
+    """Trains, and says how long it took and where its run is. The last line is JSON."""
+    value, run_id, phases = train(settings)
+    print(f"\n{phases}\n")
+    summary = {
+        "run_id": run_id,
+        "tracking_uri": None if run_id is None else mlflow_run.show_page(run_id),
+        "seconds": round(phases.total, 1),
+        "returned": _short(value),
+    }
+    print(json.dumps(summary), flush=True)
+
+
+def train(settings: TrainSettings) -> tuple[Any, str | None, Phases]:
+    """Trains, prints what rank 0 returned, and registers the model where that is asked for.
+
+    Returns:
+        The value, the id of the MLflow run if there is one, and how long it took.
+    """
     with prepared(settings) as training:
         value, run_id = training.run(settings.hyperparameters, settings.tracking)
-    print(f"rank 0 returned {value!r}"[:2000], flush=True)
-    if run_id is not None and settings.mlflow and settings.mlflow.registered_model_name:
-        mlflow_run.register(run_id, settings.mlflow.registered_model_name, settings.mlflow.alias)
+        training.phases.end("train")
+        if settings.script_place is None:
+            print(f"rank 0 returned {value!r}"[:_MOST_CHARACTERS], flush=True)
+        if run_id is not None and settings.mlflow and settings.mlflow.registered_model_name:
+            name, alias = settings.mlflow.registered_model_name, settings.mlflow.alias
+            mlflow_run.register(run_id, name, alias)
+    training.phases.end("stop Spark")
+    return value, run_id, training.phases
+
+
+def _short(value: object) -> object:
+    """The value, or None where it is large or nothing that JSON can hold."""
+    try:
+        return value if len(json.dumps(value)) <= _MOST_CHARACTERS else None
+    except (TypeError, ValueError):
+        return None
 
 
 JOB = Job(
     name="train",
-    summary="Run a training function as allreduce ranks on Spark, in one MLflow run.",
+    summary="Train as allreduce ranks on Spark, in one MLflow run: by a function, or a model.",
     example="""
         for example:
           train.py --example digits --num-proc 2 --backend torch
           train.py --function my_package.training:train --num-proc 8 --hyperparameters epochs=3
+          train.py --script train.py --num-proc 8 --args '[--epochs, "3"]'
           train.py --config train.yaml --num-proc 16
 
         train.yaml:
@@ -38,12 +73,22 @@ JOB = Job(
           checkpoint_url: /data/checkpoints              # each training has a folder in it
           runner: {max_restarts: 2}
           mlflow: {experiment: /Shared/shop, registered_model_name: shop, alias: champion}
+
+        or, without a function:
+          num_proc: 8
+          data: {train_data: main.shop.orders}
+          model: {class: my_package.models:Net, hidden: 64}  # its arguments beside its name
+          loss: torch.nn.functional:cross_entropy
+          optimizer: {class: torch.optim:Adam, lr: 1e-3}
+          feature_cols: [features]
+          label_cols: [label]
+          validation: 0.1
+          metrics:
+            accuracy: {class: torchmetrics.classification:MulticlassAccuracy, num_classes: 10}
+          epochs: 5
+          mlflow: {experiment: /Shared/shop, registered_model_name: shop}
     """,
     settings=TrainSettings,
     run=run,
 )
-
-
-def add_parser(subparsers: Any) -> None:
-    """Adds this job to a command line that has several."""
-    add_job(subparsers, JOB)
+add_parser = JOB.add_parser

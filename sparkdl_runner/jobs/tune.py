@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from typing import Any
 
 from sparkdl_runner.cli.nearest import did_you_mean
-from sparkdl_runner.driver import slots
+from sparkdl_runner.driver.spark import slots
 from sparkdl_runner.errors import (
     ConfigError,
     LaunchError,
@@ -19,7 +19,7 @@ from sparkdl_runner.errors import (
     RunnerError,
     WorkerError,
 )
-from sparkdl_runner.jobs.settings.command import Job, add_job
+from sparkdl_runner.jobs.settings.command import Job
 from sparkdl_runner.jobs.training import Training, mlflow_run, prepared
 from sparkdl_runner.jobs.tune_settings import TuneSettings
 from sparkdl_runner.tracking.run.opening import make_default_store
@@ -69,7 +69,8 @@ class _Search:
             mlflow.log_params(
                 {"metric": search.metric, "direction": search.direction, "trials": search.trials}
             )
-            mlflow.set_tag("sparkdl_runner.search_space", self._space())
+            space = search.model_dump(include={"search_space"}, exclude_unset=True)["search_space"]
+            mlflow.set_tag("sparkdl_runner.search_space", json.dumps(space))
             self._run_trials(self._parallel())
             self._keep_best()
         except BaseException as error:
@@ -79,7 +80,7 @@ class _Search:
         mlflow.end_run()
 
     def _parallel(self) -> int:
-        """How many trials run at once: with ranks of this host alone, one."""
+        """How many trials run at once. Where ranks are processes of this host, one."""
         wanted, spark = self._settings.tune.parallel, self._training.spark
         if spark is None or self._settings.num_proc <= 0:
             return 1
@@ -107,7 +108,7 @@ class _Search:
                     done.result()
             except BaseException:
                 self._stopping.set()
-                # What a trial was about to submit is not cancelled by the first call.
+                # A trial may submit its job only after the first call.
                 while wait(running, timeout=1).not_done:
                     context.cancelJobGroup(group)
                 raise
@@ -121,32 +122,31 @@ class _Search:
         search = self._settings.tune
         trial = self._study.ask()
         drawn = {name: choice.draw(trial, name) for name, choice in search.search_space.items()}
-        # What one thread opens is, by itself, no child of what another has opened.
+        # MLflow keeps a thread's own active run, so a trial in another thread must name its parent.
         tags = {**self._tracking.tags, "mlflow.parentRunId": self._parent_id}
         tracking = dataclasses.replace(self._tracking, run_name=f"trial {trial.number}", tags=tags)
         try:
             value, run_id = self._training.run(
                 {**self._settings.hyperparameters, **drawn}, tracking
             )
+            found = self._metric(value, run_id)
+            failure = f"{search.metric} is nan" if math.isnan(found) else None
         except LaunchError as error:
             if any(one.state.is_finished() for one in self._study.trials):
                 raise RunnerError(f"Trial {trial.number} could not be started. {error}") from error
             raise
         except WorkerError as error:
+            failure = str(error).splitlines()[0][:300]
+        if failure is not None:
             self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
-            print(f"trial {trial.number} with {drawn} failed: {_first_line(error)}", flush=True)
-            return
-        found = self._metric(value, run_id)
-        if math.isnan(found):
-            self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
-            print(f"trial {trial.number} with {drawn} failed: {search.metric} is nan", flush=True)
+            print(f"trial {trial.number} with {drawn} failed: {failure}", flush=True)
             return
         trial.set_user_attr("run_id", run_id)
         self._study.tell(trial, found)
         print(f"trial {trial.number}: {search.metric} {found:.6g} with {drawn}", flush=True)
 
     def _metric(self, value: Any, run_id: str | None) -> float:
-        """What the trial was worth: returned by its name, else logged, else all that was returned.
+        """The trial's metric: returned by name, else logged, else the number that was returned.
 
         Raises:
             RunnerError: It is neither.
@@ -185,20 +185,12 @@ class _Search:
                 run_id, mlflow_settings.registered_model_name, mlflow_settings.alias
             )
 
-    def _space(self) -> str:
-        space = self._settings.tune.search_space
-        return json.dumps({key: one.model_dump(exclude_unset=True) for key, one in space.items()})
-
 
 def _number(value: Any) -> float | None:
-    """A number, also one of NumPy's or a tensor of one."""
+    """A number of Python's or NumPy's, or a tensor that holds one."""
     value = value.item() if getattr(value, "shape", None) == () else value
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return float(value) if is_number else None
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0][:300]
 
 
 JOB = Job(
@@ -220,8 +212,4 @@ JOB = Job(
     settings=TuneSettings,
     run=run,
 )
-
-
-def add_parser(subparsers: Any) -> None:
-    """Adds this job to a command line that has several."""
-    add_job(subparsers, JOB)
+add_parser = JOB.add_parser

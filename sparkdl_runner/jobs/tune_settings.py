@@ -1,4 +1,4 @@
-"""What the tune job may be told: what a training may, and what is searched for."""
+"""The settings of the tune job: those of a training, and of the search."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparkdl_runner.jobs.training.settings import TrainSettings
 
 
 class Choice(Settings):
-    """From which values one hyperparameter is drawn: a range, or a list."""
+    """The values from which a hyperparameter is drawn: a range, or a list."""
 
     low: float | int | None = None
     high: float | int | None = None
@@ -73,7 +73,7 @@ class SearchSettings(Settings):
 
 
 class TuneSettings(TrainSettings):
-    """What the tune job may be told: what a training may, and what is searched for."""
+    """The settings of the tune job."""
 
     tune: SearchSettings = pydantic.Field(
         description="what is searched for; see the example below (in YAML)"

@@ -1,4 +1,4 @@
-"""One MLflow run for each training: opened by the driver, told by rank 0, complete at the end.
+"""One MLflow run for each training: opened and ended by the driver, with rank 0's metrics.
 
 Importing this package imports neither mlflow nor torch; each name below is loaded when first used.
 """

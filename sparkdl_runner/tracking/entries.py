@@ -1,4 +1,4 @@
-"""An entry: one thing that a training says to its MLflow run, on its way there."""
+"""An entry: a metric, parameter or tag on its way to the MLflow run."""
 
 from __future__ import annotations
 

@@ -15,10 +15,10 @@ def make_private(uri: str) -> None:
     """Makes a database that is not there yet, and its folder of artifacts, for this user alone.
 
     MLflow would make both by the umask, which mostly lets every user of the host read them. What
-    is there already keeps its rights.
+    exists keeps its rights.
 
     Args:
-        uri: The store's, where nobody has chosen one; only one of SQLite is made.
+        uri: The store's, where nobody has chosen one. Only SQLite's are made.
     """
     if not uri.startswith(_SQLITE):
         return
@@ -26,6 +26,6 @@ def make_private(uri: str) -> None:
     try:
         os.close(os.open(uri.removeprefix(_SQLITE), flags, 0o600))
     except OSError:
-        return  # It is there, or cannot be made, which MLflow will say.
+        return  # It exists, or cannot be made: then MLflow raises.
     with suppress(OSError):
         Path(ARTIFACTS).mkdir(mode=0o700)

@@ -7,28 +7,32 @@ import os
 import socket
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-_MLFLOWS = ("MLFLOW_", "DATABRICKS_")
+_MLFLOW_PREFIXES = ("MLFLOW_", "DATABRICKS_")
 NAME_TAG = "mlflow.runName"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankRun:
-    """What one rank knows of the run."""
-
+class _Run:
     run_id: str
     run_name: str
     experiment_id: str
     artifact_uri: str
-    tracking_uri: str
+    tracking_uri: str = field(repr=False)
     is_named: bool
-    """Whether the driver was told the run's name; else the function may give one."""
+    """Whether the user has named the run; else the function may."""
     store_is_elsewhere: bool
     """Whether the store is a file of the driver's host, which this rank is not on."""
     other_ranks: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankRun(_Run):
+    """What one rank knows of the run."""
+
     rank: int
     host: str
     folder: str
@@ -36,7 +40,7 @@ class RankRun:
 
     @property
     def artifacts(self) -> Path:
-        """What the rank puts here is kept with the run."""
+        """The files in it become artifacts of the run."""
         return artifacts_in(self.folder)
 
     def to_json(self) -> dict[str, Any]:
@@ -45,48 +49,30 @@ class RankRun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunTicket:
-    """What every agent is told of the run; rides Spark's own transport, as the function does."""
+class RunTicket(_Run):
+    """What every agent knows of the run. It travels as the function does, by Spark's transport."""
 
-    run_id: str
-    run_name: str
-    experiment_id: str
-    artifact_uri: str
-    tracking_uri: str = field(repr=False)
     credentials: Mapping[str, str] = field(repr=False)
-    """Variables by which workers reach MLflow."""
+    """Environment variables by which workers reach MLflow."""
     source: Mapping[str, str]
-    """The driver's program, as MLflow's tags; models and runs of rank 0 come from there."""
-    is_named: bool
-    store_is_elsewhere: bool
-    other_ranks: str
+    """The driver's program, as MLflow's tags: the source of models and runs that rank 0 makes."""
     system_metrics: bool
     trace_steps: bool
     horovod_timeline: bool
 
     def for_rank(self, rank: int, host: str) -> tuple[RankRun, dict[str, str]]:
-        """Makes a rank's folder. Returns what the rank is told, and variables for its worker."""
-        run = RankRun(
-            run_id=self.run_id,
-            run_name=self.run_name,
-            experiment_id=self.experiment_id,
-            artifact_uri=self.artifact_uri,
-            tracking_uri=self.tracking_uri,
-            is_named=self.is_named,
-            store_is_elsewhere=self.store_is_elsewhere,
-            other_ranks=self.other_ranks,
-            rank=rank,
-            host=host,
-            folder=tempfile.mkdtemp(prefix=folder_prefix()),
-        )
+        """Makes a rank's folder. Returns the rank's values, and its worker's variables."""
+        shared = {one.name: getattr(self, one.name) for one in fields(_Run)}
+        folder = tempfile.mkdtemp(prefix=folder_prefix())
+        run = RankRun(**shared, rank=rank, host=host, folder=folder)
         run.artifacts.mkdir(mode=0o700)
-        # All ranks read; what the function starts, in another Python, finds the same run.
+        # Processes that the function starts find the same run.
         environment = {
-            # A host's own way into its cloud comes before the driver's.
+            # A host's own credentials for its cloud come before the driver's.
             **{
                 name: value
                 for name, value in self.credentials.items()
-                if name.startswith(_MLFLOWS) or name not in os.environ
+                if name.startswith(_MLFLOW_PREFIXES) or name not in os.environ
             },
             "MLFLOW_TRACKING_URI": self.tracking_uri,
             "MLFLOW_EXPERIMENT_ID": self.experiment_id,
@@ -94,15 +80,15 @@ class RunTicket:
             "MLFLOW_RUN_CONTEXT": json.dumps(dict(self.source)),
         }
         if self.horovod_timeline:
-            # All ranks must agree that there is one; rank 0 writes it.
+            # Set on all ranks, since they must agree; rank 0 writes it.
             environment["HOROVOD_TIMELINE"] = str(run.artifacts / "horovod-timeline.json")
         return run, environment
 
 
 def folder_prefix() -> str:
-    """How the names of ranks' folders begin on this host, since it was started.
+    """How the names of ranks' folders begin on this host, until it is started anew.
 
-    Hosts may share their temporary folder, and locks on it need not reach from one to another.
+    Hosts may share a temporary folder, and file locks need not work between hosts.
     """
     try:
         host = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -112,5 +98,5 @@ def folder_prefix() -> str:
 
 
 def artifacts_in(folder: str | os.PathLike[str]) -> Path:
-    """Where in a rank's folder the files are that are kept with the run."""
+    """The part of a rank's folder whose files become artifacts of the run."""
     return Path(folder) / "artifacts"

@@ -1,4 +1,4 @@
-"""What a person may say about the MLflow run of a training; everything has a default."""
+"""Settings of a training's MLflow run, each with a default."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ OTHER_RANKS = ("ignore", "error")
 
 @dataclass(frozen=True, kw_only=True)
 class Tracking:
-    """Which MLflow run a training goes into, and what is kept there besides what always is.
+    """Which MLflow run a training goes into, and what is logged there.
 
     Raises:
         TypeError: A value has the wrong type.
@@ -18,13 +18,13 @@ class Tracking:
     """
 
     tracking_uri: str | None = None
-    """MLflow's store; None for what MLflow itself would use (``MLFLOW_TRACKING_URI`` and so on)."""
+    """MLflow's store; None for MLflow's own choice (``MLFLOW_TRACKING_URI`` and so on)."""
 
     experiment: str | None = None
     """The experiment's name, made if there is none; None for MLflow's active one."""
 
     run_name: str | None = None
-    """What the run is called; None lets MLflow make a name up."""
+    """The run's name; None lets MLflow make one up."""
 
     run_id: str | None = None
     """A run to go on with, after its driver has died or its training has failed."""
@@ -33,14 +33,14 @@ class Tracking:
     """Tags to set besides the package's own."""
 
     other_ranks: str = "ignore"
-    """What becomes of what ranks other than 0 write to the run: ``"ignore"``, or ``"error"``. They
-    read as rank 0 does, and ``mlflow.start_run()`` makes no run of theirs."""
+    """What happens when ranks other than 0 write to the run: ``"ignore"`` or ``"error"``. They may
+    read as rank 0 does, and ``mlflow.start_run()`` starts no run there."""
 
     system_metrics: bool = True
     """Whether each host's CPU, memory, disk, network and GPUs are logged, once for each host."""
 
     report: bool = True
-    """Whether plots, a summary page and the run's description are made at the end."""
+    """Whether a summary page and the run's description are made at the end."""
 
     torch_profiler: bool = False
     """Whether rank 0 traces a few early steps with ``torch.profiler``; the trace is an artifact.
@@ -50,12 +50,12 @@ class Tracking:
     """Whether Horovod writes its timeline (a trace for chrome://tracing); it is an artifact."""
 
     opening_timeout_seconds: float = 60.0
-    """How long each answer of MLflow may take while the run is opened; a server that is there and
-    hangs holds up the start no longer."""
+    """How long each answer of MLflow may take while the run is opened. A server that hangs delays
+    the start by no more."""
 
     delivery_timeout_seconds: float = 60.0
-    """How long the end of a run waits for a tracking server that is slow or down. What it has not
-    taken by then stays in a file, which the same run sends when it is resumed on this machine."""
+    """How long the end of a run waits for a tracking server that is slow or down. What was not
+    delivered by then stays in a file, and is sent when the run is resumed on this machine."""
 
     def __post_init__(self) -> None:
         for name in ("tracking_uri", "experiment", "run_name", "run_id"):

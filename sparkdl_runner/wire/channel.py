@@ -1,12 +1,15 @@
-"""Where agents reach the driver, and how long the end of a run waits for their words."""
+"""Where agents reach the driver, and how long the driver waits for their reports."""
 
 from __future__ import annotations
 
 import hmac
 from dataclasses import dataclass, field
 
-# How long the end of a run waits for words that are still on their way.
+# At the end of a run, for messages that are still on their way.
 FLUSH_SECONDS = 3.0
+# After a communication error, for the report of its cause: ranks often notice a lost connection
+# before the agent of the dead rank has reported the death.
+SETTLE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,5 +21,5 @@ class ChannelAddress:
     key: bytes = field(repr=False)
 
     def secret_for(self, purpose: str) -> str:
-        """A word that all agents of the attempt can say and nobody else, in letters and digits."""
+        """A secret in letters and digits that only agents of this attempt can compute."""
         return hmac.digest(self.key, purpose.encode(), "sha256").hex()

@@ -12,12 +12,14 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner.tracking.rank_run import RunTicket
+from sparkdl_runner.wire.frames import receive_exactly
 from sparkdl_runner.world import World
+
+if TYPE_CHECKING:
+    from sparkdl_runner.wire.attempt import Attempt
 
 _HEADER = struct.Struct(">IQ")
 
@@ -28,15 +30,15 @@ class Envelope:
 
     world: World
     environment: dict[str, str] = field(repr=False)
-    """What to set before the function is unpickled."""
+    """The variables to set before the function is unpickled."""
     search_path: list[str]
-    """The driver's ``sys.path``; what exists here is appended to the worker's."""
+    """The driver's ``sys.path``. Folders that exist here are appended to the worker's."""
     function: bytes = field(repr=False)
     """``main`` and its arguments, pickled on the driver."""
     mlflow_run: dict[str, Any] | None = field(default=None, repr=False)
     """The MLflow run that the training goes into; see ``tracking.worker_mlflow.RankRun``."""
     system_metrics: bool = False
-    """Whether the host is looked at as well, where this is its first rank."""
+    """Whether the first rank of a host measures how busy the host is."""
     trace_steps: bool = False
     """Whether rank 0 traces its first steps."""
     most_result_bytes: int | None = None
@@ -47,39 +49,36 @@ class Envelope:
     @classmethod
     def of(
         cls,
+        attempt: Attempt,
         world: World,
         *,
         environment: dict[str, str],
-        search_path: Sequence[str],
-        function: bytes,
-        ticket: RunTicket | None,
-        most_result_bytes: int | None,
+        most_result_bytes: int | None = None,
         listener: socket.socket | None = None,
     ) -> Envelope:
         """Makes a rank's envelope.
 
         Args:
+            attempt: What all ranks run.
             world: The rank's place.
             environment: What its backend needs.
-            search_path: The driver's.
-            function: Made by ``function.pack``.
-            ticket: The MLflow run, if there is one.
             most_result_bytes: How large rank 0's value may be; None for any size.
             listener: What it serves its backend's store on, if it is to do that.
         """
-        packed = cls(
+        envelope = cls(
             world=world,
             environment=environment,
-            search_path=list(search_path),
-            function=function,
+            search_path=list(attempt.search_path),
+            function=attempt.function,
             most_result_bytes=most_result_bytes,
             listener=listener,
         )
+        ticket = attempt.ticket
         if ticket is None:
-            return packed
+            return envelope
         run, variables = ticket.for_rank(world.rank, world.host)
         return replace(
-            packed,
+            envelope,
             environment={**variables, **environment},
             mlflow_run=run.to_json(),
             system_metrics=ticket.system_metrics,
@@ -138,7 +137,7 @@ class Line:
         return message, bytes(self._receive_exactly(payload_size))
 
     def send_socket(self, other: socket.socket) -> None:
-        """Sends a copy of a socket, which no command line and no inheritance has to tell of.
+        """Sends a copy of a socket.
 
         Raises:
             OSError: The other end is gone.
@@ -159,7 +158,7 @@ class Line:
         return socket.socket(fileno=fds[0])
 
     def has_word(self) -> bool:
-        """Whether the other end has said something, or is gone; takes nothing and does not wait."""
+        """Whether a message waits, or the other end is gone. Reads nothing and does not block."""
         try:
             self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
             return True
@@ -169,18 +168,10 @@ class Line:
             return True
 
     def _receive_exactly(self, size: int) -> bytearray:
-        data = bytearray(size)
-        view = memoryview(data)
-        filled = 0
-        while filled < size:
-            try:
-                count = self._socket.recv_into(view[filled:])
-            except OSError:  # A reset; or this end was closed between two messages.
-                count = 0
-            if count == 0:
-                raise EOFError("the control line is closed")
-            filled += count
-        return data
+        try:
+            return receive_exactly(self._socket, size)
+        except OSError:  # A reset; or this end was closed between two messages.
+            raise EOFError("the control line is closed") from None
 
     def close(self) -> None:
         """Closes this end; a thread that waits in ``receive``, or comes to it, gets EOFError."""

@@ -10,8 +10,12 @@ from __future__ import annotations
 
 import hmac
 import json
+import socket
 import struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # A worker receives bytes as well, and needs no asyncio for it.
+    import asyncio
 
 NONCE_BYTES = 16
 MAC_BYTES = 32
@@ -38,7 +42,7 @@ class FrameCodec:
             raise ValueError(f"a frame of {len(text)} bytes is over the limit {MAX_FRAME_BYTES}")
         return LENGTH.pack(len(text)) + self._mac(text) + text
 
-    def open(self, mac: bytes, text: bytes) -> dict[str, Any]:
+    def open(self, mac: bytes | bytearray, text: bytes | bytearray) -> dict[str, Any]:
         """Checks and decodes the next frame.
 
         Raises:
@@ -54,7 +58,50 @@ class FrameCodec:
             raise ValueError("the frame is no JSON object")
         return message
 
-    def _mac(self, text: bytes) -> bytes:
+    def _mac(self, text: bytes | bytearray) -> bytes:
         number = self._number.to_bytes(8, "big")
         self._number += 1
         return hmac.digest(self._key, self._prefix + number + text, "sha256")
+
+
+async def read_frame(reader: asyncio.StreamReader, codec: FrameCodec) -> dict[str, Any]:
+    """Waits for the next frame.
+
+    Raises:
+        ValueError: It is none of this connection.
+        EOFError: The connection has ended.
+    """
+    size = _size(await reader.readexactly(LENGTH.size))
+    mac = await reader.readexactly(MAC_BYTES)
+    return codec.open(mac, await reader.readexactly(size))
+
+
+def receive_frame(connection: socket.socket, codec: FrameCodec) -> dict[str, Any]:
+    """Waits for the next frame, as ``read_frame`` does."""
+    size = _size(receive_exactly(connection, LENGTH.size))
+    mac = receive_exactly(connection, MAC_BYTES)
+    return codec.open(mac, receive_exactly(connection, size))
+
+
+def receive_exactly(connection: socket.socket, size: int) -> bytearray:
+    """Waits for so many bytes.
+
+    Raises:
+        EOFError: The other end has closed the connection.
+    """
+    data = bytearray(size)
+    view = memoryview(data)
+    filled = 0
+    while filled < size:
+        count = connection.recv_into(view[filled:])
+        if count == 0:
+            raise EOFError("the other end closed the connection")
+        filled += count
+    return data
+
+
+def _size(length: bytes | bytearray) -> int:
+    (size,) = LENGTH.unpack(length)
+    if size > MAX_FRAME_BYTES:
+        raise ValueError("the frame is over the limit")
+    return int(size)

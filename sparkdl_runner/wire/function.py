@@ -6,7 +6,7 @@ import functools
 import inspect
 import pickle
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,31 +15,38 @@ import cloudpickle
 from sparkdl_runner.errors import NotPicklableError, ResultTooLargeError
 from sparkdl_runner.world import World
 
-# Of an exception that every rank may send; its text and traceback travel without it.
+# What pack_result raises.
+RESULT_REFUSALS = (NotPicklableError, ResultTooLargeError)
+# A larger exception is not sent; its text and traceback are sent in any case.
 MAX_EXCEPTION_BYTES = 16 << 20
+# The packages through which a rank comes to the user's function.
+_CALLERS = {f"sparkdl_runner.{name}" for name in ("worker", "wire", "horovod")}
+# Where a script cannot be compiled, or ends by an exit code, no frame is its own.
+_SCRIPT = "sparkdl_runner.script"
 
 
-def check_call(main: object, kwargs: Mapping[str, Any]) -> None:
-    """Checks that ``main(**kwargs)`` can be called at all, before anything is started.
+def check_call(main: object, /, *args: Any, **kwargs: Any) -> None:
+    """Checks that ``main(*args, **kwargs)`` can be called at all, before anything is started.
 
     Raises:
-        TypeError: ``main`` is no callable, lacks an argument, or does not take one of ``kwargs``.
+        TypeError: ``main`` is no callable, lacks an argument, or does not take one of these.
     """
     if not callable(main):
         raise TypeError(
             f"main is {main!r}, a {type(main).__name__}; it must be a function that takes the "
-            "keyword arguments given to run()."
+            "arguments given to run()."
         )
     try:
         signature = inspect.signature(main)
     except (TypeError, ValueError):
-        return  # Some built-in callables have none; calling will tell.
+        return  # Some built-in callables have none; the call itself will show what is wrong.
     try:
-        signature.bind(**kwargs)
+        signature.bind(*args, **kwargs)
     except TypeError as error:
+        given = ", ".join([f"{len(args)} by position"] * bool(args) + list(kwargs))
         raise TypeError(
             f"{_name(main)}{signature} cannot be called with the arguments given to run() "
-            f"({', '.join(kwargs) or 'none'}): {error}."
+            f"({given or 'none'}): {error}."
         ) from None
 
 
@@ -60,16 +67,16 @@ def on_each_rank(main: Callable[..., Any]) -> Callable[..., EachRanksValue]:
     return call
 
 
-def pack(main: Callable[..., Any], kwargs: Mapping[str, Any]) -> bytes:
+def pack(main: Callable[..., Any], /, *args: Any, **kwargs: Any) -> bytes:
     """Pickles ``main`` and its arguments, by value where they are not importable.
 
     Raises:
         NotPicklableError: It names the variable that is in the way.
     """
     try:
-        return bytes(cloudpickle.dumps((main, dict(kwargs)), protocol=pickle.HIGHEST_PROTOCOL))
+        return bytes(cloudpickle.dumps((main, args, kwargs), protocol=pickle.HIGHEST_PROTOCOL))
     except Exception as error:
-        culprit = _find_unpicklable(main, kwargs)
+        culprit = _find_unpicklable(main, args, kwargs)
         raise NotPicklableError(
             f"{_name(main)} cannot be sent to the ranks: {culprit or 'it'} cannot be pickled "
             f"({type(error).__name__}: {_first_line(error)}). Create it inside the function, or "
@@ -85,18 +92,18 @@ def call(packed: bytes) -> Any:
             missing on this host.
     """
     try:
-        main, kwargs = cloudpickle.loads(packed)
+        main, args, kwargs = cloudpickle.loads(packed)
     except Exception as error:
         raise RuntimeError(
             f"The function could not be unpickled in the worker ({type(error).__name__}: {error})."
             " If it refers to a module of your own, that module must be importable on every host:"
             " pass it with --py-files or sc.addPyFile, or define the function in the notebook."
         ) from error
-    return main(**kwargs)
+    return main(*args, **kwargs)
 
 
 def pack_result(value: Any, world: World, most_bytes: int | None = None) -> bytes:
-    """Pickles rank 0's value; other ranks' are pickled where they are wanted, and else go nowhere.
+    """Pickles rank 0's value, and another rank's only if the driver wants every rank's value.
 
     Args:
         value: What the function returned.
@@ -143,7 +150,7 @@ def unpack_result(packed: bytes) -> Any:
 
 
 def pack_exception(error: BaseException) -> bytes:
-    """Pickles an exception for the driver; empty if it cannot travel, or only with much luggage."""
+    """Pickles an exception for the driver; empty if it cannot be pickled, or is too large."""
     try:
         packed = bytes(cloudpickle.dumps(error, protocol=pickle.HIGHEST_PROTOCOL))
         # Exceptions with arguments of their own often pickle and then fail to unpickle.
@@ -163,13 +170,12 @@ def unpack_exception(packed: bytes) -> BaseException | None:
 
 
 def user_traceback(error: BaseException) -> types.TracebackType | None:
-    """Drops this package's own leading frames, which tell a user nothing about their code."""
+    """Drops the leading frames of what called the user's function, which tell nothing about it."""
     frame = error.__traceback__
-    while (
-        frame is not None
-        and frame.tb_next is not None
-        and frame.tb_frame.f_globals.get("__package__") == __package__
-    ):
+    while frame is not None:
+        package = frame.tb_frame.f_globals.get("__package__")
+        if package != _SCRIPT and (package not in _CALLERS or frame.tb_next is None):
+            break
         frame = frame.tb_next
     return frame
 
@@ -188,9 +194,11 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def _find_unpicklable(main: Callable[..., Any], kwargs: Mapping[str, Any]) -> str | None:
-    """Names the first thing that ``main(**kwargs)`` needs and that cannot be pickled."""
-    for description, value in ingredients(main, kwargs):
+def _find_unpicklable(
+    main: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> str | None:
+    """Names the first thing that ``main(*args, **kwargs)`` needs and that cannot be pickled."""
+    for description, value in ingredients(main, *args, **kwargs):
         try:
             cloudpickle.dumps(value)
         except Exception:
@@ -198,24 +206,22 @@ def _find_unpicklable(main: Callable[..., Any], kwargs: Mapping[str, Any]) -> st
     return None
 
 
-def ingredients(main: object, kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def ingredients(main: object, /, *args: Any, **kwargs: Any) -> Iterator[tuple[str, Any]]:
     """Yields what a call is made of, with words for each that hold its name in quotes."""
-    return _ingredients(main, kwargs, seen=set())
+    return _ingredients(main, args, kwargs, seen=set())
 
 
 def _ingredients(
-    main: object, kwargs: Mapping[str, Any], seen: set[int]
+    main: object, args: Sequence[Any], kwargs: Mapping[str, Any], seen: set[int]
 ) -> Iterator[tuple[str, Any]]:
     """Yields what a call is made of, with words for each; innermost things first."""
     if id(main) in seen:
         return
     seen.add(id(main))
-    for name, value in kwargs.items():
+    for name, value in [*_by_name(main, args), *kwargs.items()]:
         yield f"the argument {name!r}", value
     if isinstance(main, functools.partial):
-        for position, value in enumerate(main.args):
-            yield f"argument {position} of the partial", value
-        yield from _ingredients(main.func, main.keywords, seen)
+        yield from _ingredients(main.func, main.args, main.keywords, seen)
         return
     if isinstance(main, types.MethodType):
         for name, value in getattr(main.__self__, "__dict__", {}).items():
@@ -236,10 +242,18 @@ def _ingredients(
         for name, value in values.items():
             if isinstance(value, types.FunctionType):
                 # A helper function may be the one that refers to it.
-                yield from _ingredients(value, {}, seen)
+                yield from _ingredients(value, (), {}, seen)
             yield f"{words} {name!r}", value
     for value in (*(main.__defaults__ or ()), *(main.__kwdefaults__ or {}).values()):
         yield "a default argument", value
+
+
+def _by_name(main: Any, args: Sequence[Any]) -> Iterable[tuple[str, Any]]:
+    """The arguments given by position, with the names that the function has for them."""
+    try:
+        return inspect.signature(main).bind_partial(*args).arguments.items()
+    except (TypeError, ValueError):  # Some built-in callables have no signature.
+        return ((str(position), value) for position, value in enumerate(args))
 
 
 def _names(code: types.CodeType) -> set[str]:

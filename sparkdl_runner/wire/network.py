@@ -31,23 +31,23 @@ def resolve(host: str) -> str:
 
 def interface_of(address: str) -> str | None:
     """Returns the name of the local network interface that has ``address``, or None."""
-    for name, entries in psutil.net_if_addrs().items():
-        for entry in entries:
-            # IPv6 link-local addresses come with their scope: fe80::1%eth0.
-            if entry.address.partition("%")[0] == address:
-                return str(name)
-    return None
+    return _interfaces().get(address)
 
 
 def addresses_of_host() -> tuple[str, ...]:
     """Returns all IP addresses of this host."""
-    families = (socket.AF_INET, socket.AF_INET6)
-    return tuple(
-        entry.address.partition("%")[0]
-        for entries in psutil.net_if_addrs().values()
+    return tuple(_interfaces())
+
+
+def _interfaces() -> dict[str, str]:
+    """The network interface of each IP address of this host."""
+    return {
+        # IPv6 link-local addresses come with their scope: fe80::1%eth0.
+        entry.address.partition("%")[0]: name
+        for name, entries in psutil.net_if_addrs().items()
         for entry in entries
-        if entry.family in families
-    )
+        if entry.family in (socket.AF_INET, socket.AF_INET6)
+    }
 
 
 def own_address(advertised: str) -> tuple[str, str]:

@@ -14,9 +14,9 @@ from typing import Any
 from sparkdl_runner.wire.network import addresses_of_host
 from sparkdl_runner.wire.socket_owner import Address, owner
 
-# asyncio's own is 100: of a thousand agents that connect at once, some would be turned away.
+# asyncio's default is 100, too few for a thousand agents that connect at once.
 BACKLOG = 512
-# asyncio accepts as many as it is told the backlog is before any is looked at: a burst of strangers
+# asyncio accepts as many connections as this before it handles any. With more, a burst of strangers
 # would use up this process's open files.
 ACCEPTED_AT_ONCE = 16
 
@@ -32,10 +32,22 @@ class ServerThread(ABC):
         name: The thread's name.
         expected: How many connections the run's own processes need at once. Others may be open
             besides, as far as this process's limit of open files allows.
+        peers: The IP addresses that may connect; None for any.
+        own_user_only: Whether of this host only processes of our own user may connect.
     """
 
-    def __init__(self, listener: socket.socket, *, name: str, expected: int) -> None:
+    def __init__(
+        self,
+        listener: socket.socket,
+        *,
+        name: str,
+        expected: int,
+        peers: frozenset[str] | None = None,
+        own_user_only: bool = False,
+    ) -> None:
         self._listener = listener
+        self._peers = peers
+        self._own_user_only = own_user_only
         open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._most = expected + min(max(64, 4 * expected), open_files // 8)
         self._strangers: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
@@ -56,19 +68,8 @@ class ServerThread(ABC):
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serves one connection. What it raises ends that connection and nothing else."""
 
-    def admits(self, here: Address, peer: Address) -> bool:
-        """Whether a connection between two addresses, this end's first, may be served at all."""
-        return True
-
-    def is_of_another_user(self, here: Address, peer: Address) -> bool:
-        """Whether another user of this host holds the other end of a connection."""
-        user = owner(here, peer)
-        if user is None:  # It comes from another host, or was closed.
-            return peer[0] in self._own_addresses
-        return user != os.geteuid()
-
     def recognize(self) -> None:
-        """Says that the connection that is being handled has shown whose it is."""
+        """Marks the connection that is being handled as authenticated."""
         task = asyncio.current_task()
         if task is not None:
             self._strangers.pop(task, None)
@@ -111,14 +112,25 @@ class ServerThread(ABC):
         task.add_done_callback(self._helpers.discard)
         return task
 
+    def _admits(self, here: Address, peer: Address) -> bool:
+        """Whether a connection between two addresses, this end's first, may be served at all."""
+        if self._peers is not None and peer[0] not in self._peers:
+            return False
+        if not self._own_user_only:
+            return True
+        user = owner(here, peer)
+        if user is None:  # It comes from another host, or was closed.
+            return peer[0] not in self._own_addresses
+        return user == os.geteuid()
+
     async def _serve(self) -> None:
         server = await asyncio.start_server(
             self._accept, sock=self._listener, backlog=ACCEPTED_AT_ONCE
         )
         self._listener.listen(BACKLOG)
         await self._stopped.wait()
-        # A connection that asyncio is just accepting would be lost, open, if the server closed now:
-        # accept no more, and let those become ours before all are ended.
+        # Accept no more, and wait for the connections that asyncio is just accepting: if the server
+        # closed now, they would stay open for ever.
         self._loop.remove_reader(self._listener)
         others = {*self._connections, *self._helpers, asyncio.current_task()}
         accepting = asyncio.all_tasks() - others
@@ -146,9 +158,9 @@ class ServerThread(ABC):
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             here, peer = map(writer.get_extra_info, ("sockname", "peername"))
-            if here and peer and self.admits(here[:2], peer[:2]):
+            if here and peer and self._admits(here[:2], peer[:2]):
                 await self.handle(reader, writer)
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError):
-            pass  # That connection broke, took too long, or spoke nonsense.
+            pass  # That connection broke, took too long, or sent something malformed.
         finally:
             writer.close()

@@ -1,18 +1,55 @@
-"""Where a rank's words go while it runs."""
+"""Interfaces of those who receive the messages of running ranks."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 from sparkdl_runner.hooks.reports import Reports
+from sparkdl_runner.wire.messages import (
+    Failed,
+    FilePart,
+    HostMetrics,
+    LoaderPlan,
+    Message,
+    Output,
+    Progress,
+    Text,
+    VitalSigns,
+)
 from sparkdl_runner.wire.outcome import Outcome
-from sparkdl_runner.wire.vital_signs import VitalSigns
 from sparkdl_runner.world import World
 
 
+class Receiver(Protocol):
+    """Takes messages, here or on another host."""
+
+    def take(self, world: World, message: Message) -> None:
+        """Takes a message of a rank. Must neither raise nor block for long."""
+
+
 class Sink(Reports, ABC):
-    """Where a worker's words go while it runs. Must neither raise nor block for long."""
+    """Takes each kind of message by a method. None must raise, or block for long."""
+
+    def take(self, world: World, message: Message) -> None:
+        """Hands a message to its method; see ``Receiver``."""
+        match message:
+            case Output(lines):
+                self.output(world, lines)
+            case Text(text):
+                self.message(world, text)
+            case Failed(outcome):
+                self.failed(outcome)
+            case VitalSigns():
+                self.vital_signs(world, message)
+            case Progress(report):
+                self.progress(world, report)
+            case LoaderPlan(plan):
+                self.loader_plan(world, plan)
+            case HostMetrics(values):
+                self.host_metrics(world, values)
+            case FilePart(name, data, is_first):
+                self.file_part(world, name, data, is_first=is_first)
 
     @abstractmethod
     def output(self, world: World, lines: list[str]) -> None:

@@ -1,7 +1,7 @@
 """Which user of this host holds the other end of a TCP connection.
 
-The kernel keeps it for each socket, and tells anyone: by ``sock_diag`` (``sock_diag(7)``), which
-looks one connection up, or in ``/proc/net/tcp`` where a container forbids that.
+The kernel records the user of each socket, and any process may ask: by ``sock_diag(7)``, which
+looks one connection up, or in ``/proc/net/tcp`` where a container forbids netlink sockets.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HEADER = struct.Struct("=IHHII")  # nlmsghdr
 _QUESTION = struct.Struct("=BBBxI")  # inet_diag_req_v2, up to the connection
 _CONNECTION = struct.Struct("!HH16s16s12s")  # inet_diag_sockid
 _ANSWER = struct.Struct("=4x48s12xII")  # inet_diag_msg: the connection, uid, inode
-_ANY = b"\0\0\0\0" + b"\xff" * 8  # Whatever the interface, and no cookie.
+_ANY = b"\0\0\0\0" + b"\xff" * 8  # Any interface, and no cookie.
 _ALL_STATES = 0xFFFFFFFF
 
 
@@ -58,7 +58,7 @@ def _ask_kernel(here: Address, peer: Address) -> int | None:
             return None
         raise OSError(-number, os.strerror(-number))
     found, uid, inode = _ANSWER.unpack_from(answer, _HEADER.size)
-    # A listener is told of where there is no such connection. One that was closed has no inode.
+    # Without such a connection the kernel answers with a listener; a closed one has no inode.
     return uid if found[:4] == sought[:4] and inode else None
 
 

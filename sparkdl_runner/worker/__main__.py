@@ -27,19 +27,15 @@ from sparkdl_runner.importing import without_collecting
 from sparkdl_runner.tracking.rank import rank_tracking as tracking
 from sparkdl_runner.wire import function
 from sparkdl_runner.wire.control import Envelope, Line
-from sparkdl_runner.wire.outcome import (
-    FAILED,
-    MAX_MESSAGE,
-    MAX_TRACEBACK,
-    RESULT_REFUSALS,
-    RETURNED,
-)
+from sparkdl_runner.wire.failure_report import MAX_MESSAGE, MAX_TRACEBACK
+from sparkdl_runner.wire.message_json import encode
+from sparkdl_runner.wire.messages import LoaderPlan, Progress, Raised, Returned
 from sparkdl_runner.worker import driver_log, gpu_memory, lifeline, pulse, stacks
 from sparkdl_runner.worker.search_path import complete_search_path, search_path_for_children
 
 
 def main() -> None:
-    """Runs one rank, from the command line that ``child_process`` builds."""
+    """Runs one rank, from the command line that ``worker_process`` builds."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--backend", required=True)
     parser.add_argument("--control-fd", type=int, required=True)
@@ -69,7 +65,7 @@ def main() -> None:
     sys.path += added
     world.enter_world(envelope.world)
     driver_log.connect(line)
-    loader_plans.connect(lambda plan: line.send({"kind": "loader_plan", "plan": plan}))
+    loader_plans.connect(lambda plan: line.send(encode(LoaderPlan(plan))))
     preemption.ours = line.has_word
     pulse.start(line, backend)
     code = _run(line, backend, envelope)
@@ -77,7 +73,7 @@ def main() -> None:
 
 
 def _import_early(modules: Iterable[str]) -> None:
-    """Imports what the function will import anyway; what fails will fail there, with its reason."""
+    """Imports what the function will import. An error here comes again there, where it is shown."""
     with without_collecting():
         for module in modules:
             try:
@@ -97,7 +93,7 @@ def _run(line: Line, backend: Backend, envelope: Envelope) -> int:
     recorder = tracking.begin(
         envelope.world.rank,
         envelope.mlflow_run,
-        lambda report: line.send({"kind": "progress", "report": report}),
+        lambda report: line.send(encode(Progress(report))),
         trace_steps=envelope.trace_steps,
     )
     try:
@@ -113,18 +109,18 @@ def _run(line: Line, backend: Backend, envelope: Envelope) -> int:
         payload = function.pack_result(value, envelope.world, envelope.most_result_bytes)
     except BaseException as error:
         _end_if_forked(pid, error)
-        with suppress(Exception):  # Nothing may keep the error itself from being heard.
+        with suppress(Exception):  # The error itself must be reported in any case.
             if advice := backend.advice(error) or gpu_memory.advice(error):
                 error.add_note(advice)
         _send_failure(line, backend, error)
-        recorder.close()  # Only now: the error must be heard, whatever becomes of the metrics.
+        recorder.close()  # After the failure is sent, as sending metrics may fail or take long.
         return 1
-    line.send({"kind": RETURNED}, payload)
+    line.send(encode(Returned()), payload)
     return 0
 
 
 def _end_if_forked(pid: int, error: BaseException | None) -> None:
-    """Ends a process that the function forked and let return; only the rank speaks for the rank."""
+    """Ends a process that the function forked and that returned: only the rank may report."""
     if os.getpid() == pid:
         return
     if error is not None:
@@ -135,22 +131,20 @@ def _end_if_forked(pid: int, error: BaseException | None) -> None:
 
 
 def _send_failure(line: Line, backend: Backend, error: BaseException) -> None:
+    name = type(error).__name__
     shown = error.with_traceback(function.user_traceback(error))
-    line.send(
-        {
-            "kind": FAILED,
-            "exception": type(error).__name__,
-            "message": _text_of(error),
-            "traceback": "".join(traceback.format_exception(shown))[-MAX_TRACEBACK:],
-            # Without memory, NCCL's errors look as if a peer was lost; here they are the cause.
-            "is_communication_error": backend.is_communication_error(error)
-            and not gpu_memory.ran_out(error),
-            "is_preemption": bool(getattr(error, "is_preemption", False)),
-            "is_worth_a_restart": getattr(error, "is_worth_a_restart", False) is True,
-            "refused_result": type(error).__name__ if isinstance(error, RESULT_REFUSALS) else "",
-        },
-        function.pack_exception(error),
+    raised = Raised(
+        exception=name,
+        message=_text_of(error),
+        traceback="".join(traceback.format_exception(shown))[-MAX_TRACEBACK:],
+        # Without memory, NCCL's errors look as if a peer was lost; here they are the cause.
+        is_communication_error=backend.is_communication_error(error)
+        and not gpu_memory.ran_out(error),
+        is_preemption=bool(getattr(error, "is_preemption", False)),
+        is_worth_a_restart=getattr(error, "is_worth_a_restart", False) is True,
+        refused_result=name if isinstance(error, function.RESULT_REFUSALS) else "",
     )
+    line.send(encode(raised), function.pack_exception(error))
 
 
 def _text_of(error: BaseException) -> str:
@@ -161,7 +155,7 @@ def _text_of(error: BaseException) -> str:
 
 
 def _exit(code: int, guard_pid: int, stay: Callable[[], None]) -> None:
-    """Ends the process in order, but without Python's slow dismantling of all loaded modules."""
+    """Ends the process as Python does, but does not unload all modules, which is slow."""
     try:
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()

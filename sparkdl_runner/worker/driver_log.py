@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 
 from sparkdl_runner.wire.control import Line
+from sparkdl_runner.wire.message_json import encode
+from sparkdl_runner.wire.messages import Text
 
 MAX_MESSAGE_CHARACTERS = 4000
 
@@ -38,4 +40,4 @@ def log_to_driver(message: str) -> None:
     if _line is None or os.getpid() != _worker_pid:
         print(message, flush=True)
         return
-    _line.send({"kind": "message", "text": message})
+    _line.send(encode(Text(message)))

@@ -10,7 +10,10 @@ import sys
 _PR_SET_PDEATHSIG = 1
 
 FAMILY = "SPARKDL_RUNNER_FAMILY"
-"""In the environment of a worker and of all that it starts, with a value of its own."""
+"""A variable that a worker and all that it starts have, with a value of that worker alone."""
+
+FOLDER = "SPARKDL_RUNNER_FOLDER"
+"""The path of a folder that the worker may make for itself. It is removed when the worker is."""
 
 
 def die_with_agent(lifeline_fd: int, agent_pid: int) -> int:
@@ -40,15 +43,15 @@ def die_with_agent(lifeline_fd: int, agent_pid: int) -> int:
 
 
 def kill_family(name: str) -> None:
-    """Kills every process whose environment says that it is of this family, but for this one.
+    """Kills every other process whose environment has this family's name.
 
-    A process may leave its group and its session; what its environment was when it started stays.
+    A process may leave its group and its session, but /proc keeps its first environment.
 
     Args:
         name: The value of ``FAMILY``.
     """
     mark = f"{FAMILY}={name}".encode()
-    for _ in range(3):  # One that is found may just have started another.
+    for _ in range(3):  # A process may have started another just before it was killed.
         found = [pid for pid in _processes() if pid != os.getpid() and mark in _environment(pid)]
         for pid in found:
             try:
@@ -63,7 +66,7 @@ def _processes() -> list[int]:
     try:
         return [int(name) for name in os.listdir("/proc") if name.isdigit()]
     except OSError:
-        return []  # No /proc, no way to tell.
+        return []  # There is no /proc.
 
 
 def _environment(pid: int) -> list[bytes]:
@@ -90,5 +93,8 @@ def _guard(lifeline_fd: int) -> None:
     while os.read(0, 1):
         pass
     kill_family(os.environ[FAMILY])
+    import shutil  # Only now: a worker's start is part of every launch.
+
+    shutil.rmtree(os.environ[FOLDER], ignore_errors=True)
     os.killpg(0, signal.SIGKILL)
     os._exit(1)

@@ -10,12 +10,14 @@ from itertools import pairwise
 
 from sparkdl_runner.backends import Backend
 from sparkdl_runner.wire.control import Line
+from sparkdl_runner.wire.message_json import encode
+from sparkdl_runner.wire.messages import Pulse
 
 PULSE_SECONDS = 1.0
 # Frames that make up a place; a step of training moves at least one of them.
 _DEPTH = 30
 _MOST_THREADS = 64
-# Where a main thread is that has left the work to others.
+# A main thread that is in one of these waits for other threads, which do the work.
 _WAITING_FOR_THREADS = ("/threading.py", "/queue.py", "/concurrent/futures/_base.py")
 
 
@@ -46,17 +48,16 @@ def start(line: Line, backend: Backend) -> None:
                 others = [one for one in threading.enumerate() if one not in (main, own)]
                 threads += others[:_MOST_THREADS]
                 places += [_place(_stack(frames.get(one.ident or 0))) for one in threads[1:]]
-            pulse = {
-                "kind": "pulse",
-                "place": hash(tuple(places)),
-                "threads": [one.native_id for one in threads if one.native_id is not None],
-                "on_gpu": _uses_a_gpu(),
-                "joining": any(_is_one_of(backend.join_functions, frame) for frame in stack),
-                "communicating": bool(stack) and _is_part_of(backend.waiting_in, stack[0]),
-                "lingering": _lingering(stack),
-            }
+            pulse = Pulse(
+                place=hash(tuple(places)),
+                threads=[one.native_id for one in threads if one.native_id is not None],
+                on_gpu=_uses_a_gpu(),
+                joining=any(_is_one_of(backend.join_functions, frame) for frame in stack),
+                communicating=bool(stack) and _is_part_of(backend.waiting_in, stack[0]),
+                lingering=_lingering(stack),
+            )
             try:
-                line.send(pulse)
+                line.send(encode(pulse))
             except OSError:
                 return  # The agent is gone, and this process will be.
             time.sleep(PULSE_SECONDS)
@@ -65,7 +66,7 @@ def start(line: Line, backend: Backend) -> None:
 
 
 def _lingering(stack: list[types.FrameType]) -> str:
-    """What a main thread waits for that is on its way out of the process; empty if it is not."""
+    """What keeps a process from ending whose main thread has left the function; else empty."""
     for called, caller in pairwise(stack):
         if caller.f_code.co_name != "_exit" or caller.f_globals.get("__package__") != __package__:
             continue

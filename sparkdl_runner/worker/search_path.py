@@ -13,10 +13,9 @@ LATER_PATH = "SPARKDL_RUNNER_LATER_PATH"
 
 
 def complete_search_path() -> None:
-    """Adds, in a worker that has started, what would have kept Python from starting.
+    """Adds, in a worker that has started, folders that would have kept Python from starting.
 
-    A script's folder counts for Python, too, only once it has started: a ``types.py`` there does no
-    harm then.
+    A ``types.py`` there would hide Python's own while it starts, and does no harm after that.
     """
     later = os.environ.pop(LATER_PATH, "")
     sys.path[:0] = [path for path in later.split(os.pathsep) if path]
@@ -43,12 +42,12 @@ def hides_standard_modules(folder: str) -> bool:
 
 
 def extra_search_path(paths: Iterable[str]) -> list[str]:
-    """Of the places of modules, those beyond the interpreter's own: py-files, archives.
+    """The folders and archives of modules that are not the interpreter's own.
 
-    The interpreter's own folders stay out: the variable reaches whatever the function starts,
-    which may be another Python. So does what comes behind them: ahead of them it would hide the
-    interpreter's own packages, of which it may hold other versions. The worker finds what ``.pth``
-    files name, and is told the rest; but this package it needs before it can be told.
+    The interpreter's own folders are left out: PYTHONPATH also reaches programs that the function
+    starts, which may be another Python. Folders behind them are left out as well: in PYTHONPATH
+    they would come first, and may hold other versions of the interpreter's packages. The envelope
+    tells the worker of those; only this package it needs before that.
     """
     own = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     full = [os.path.abspath(path) if path else os.getcwd() for path in paths]

@@ -13,12 +13,12 @@ import select
 import signal
 import time
 
-# Real-time signals have no meaning of their own, and training code knows the common ones.
+# A real-time signal: it has no meaning of its own, and training code does not use it.
 STACKS_SIGNAL = signal.SIGRTMIN + 7
 ANSWER_SECONDS = 1.5
 _QUIET_SECONDS = 0.15
 MAX_STACKS_BYTES = 64 * 1024
-# Threads that begin here watch the training, and are no part of it.
+# Threads that begin here only watch the training.
 _WATCHING = ("/sparkdl_runner/worker/pulse.py", "/sparkdl_runner/tracking/")
 _CALL = "/sparkdl_runner/wire/function.py"
 

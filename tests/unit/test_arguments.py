@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from sparkdl_runner import DistributedRunner, HorovodRunner, RunConfig
-from sparkdl_runner.driver import local_launcher
+from sparkdl_runner.backends import get_backend
+from sparkdl_runner.driver.local_launcher import LocalLauncher
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.worker.driver_log import log_to_driver
 
@@ -28,8 +29,8 @@ def test_np_is_keyword_only_as_databricks_documents():
 
 def test_more_ranks_than_this_host_could_start_are_refused_at_once(monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
-    local_launcher.check_cores(16)
-    sentence = r"64 ranks .* it has 2 cores\. Ask for at most 16 ranks here \(-16\), or for 64"
+    LocalLauncher(16, get_backend("torch"))
+    sentence = "64 ranks .* the 2 cores of this host.* ask for at most 16 ranks here, or for 64"
     for runner in (HorovodRunner(np=-64), DistributedRunner(num_proc=-64)):
         with pytest.raises(LaunchError, match=sentence):
             runner.run(print)
@@ -114,15 +115,22 @@ def train(learning_rate, epochs=1):
 
 
 @pytest.mark.parametrize(
-    ("kwargs", "words"),
+    ("args", "kwargs", "words"),
     [
-        ({"lr": 0.1}, r"train\(learning_rate, epochs=1\) cannot be called .*\(lr\)"),
-        ({}, r"\(none\): missing a required argument: 'learning_rate'"),
+        ((), {"lr": 0.1}, r"train\(learning_rate, epochs=1\) cannot be called .*\(lr\)"),
+        ((), {}, r"\(none\): missing a required argument: 'learning_rate'"),
+        ((1, 2, 3), {}, r"\(3 by position\): too many positional arguments"),
+        ((1,), {"learning_rate": 2}, r"\(1 by position, learning_rate\): multiple values for"),
     ],
 )
-def test_arguments_that_main_does_not_take_are_named(kwargs, words):
+def test_arguments_that_main_does_not_take_are_named(args, kwargs, words):
     with pytest.raises(TypeError, match=words):
-        HorovodRunner(np=-1).run(train, **kwargs)
+        DistributedRunner(num_proc=-1).run(train, *args, **kwargs)
+
+
+def test_horovod_runner_takes_arguments_by_name_as_databricks_documents():
+    with pytest.raises(TypeError, match="positional"):
+        HorovodRunner(np=-1).run(train, 0.1)
 
 
 def test_log_to_driver_takes_strings_only():
@@ -144,8 +152,11 @@ def test_a_task_of_spark_is_not_the_driver(monkeypatch):
 
 def test_gather_returns_what_the_ranks_returned(monkeypatch):
     called = []
-    monkeypatch.setattr(
-        DistributedRunner, "run", lambda self, main, **kwargs: called.append(kwargs) or [3, 5]
-    )
-    assert DistributedRunner(num_proc=-2).gather(train, learning_rate=0.1) == [3, 5]
-    assert called == [{"learning_rate": 0.1}]
+
+    def run(self, main, *args, **kwargs):
+        called.append((args, kwargs))
+        return [3, 5]
+
+    monkeypatch.setattr(DistributedRunner, "run", run)
+    assert DistributedRunner(num_proc=-2).gather(train, 0.1, epochs=2) == [3, 5]
+    assert called == [((0.1,), {"epochs": 2})]

@@ -20,7 +20,7 @@ HEAVY = {"torch", "horovod", "pyspark", "mlflow", "petastorm"}
 # Modules are named where a package would say too little.
 FLOORS = [
     {"errors", "redaction", "importing", "unwrapping", "private_folder", "foreign_file"},
-    {"world", "filesystem", "cli"},
+    {"world", "filesystem", "cli", "java", "network"},
     {"hooks"},
     {
         "tracking.settings",
@@ -30,20 +30,21 @@ FLOORS = [
         "tracking.local_store",
     },
     {"tracking.report", "checkpoint.errors", "checkpoint.arguments", "checkpoint.generators"},
-    {"tracking.run", "checkpoint.directory", "checkpoint.peers"},
-    {"data.errors", "data.write_settings"},
+    {"tracking.run", "checkpoint.directory"},
+    {"data.errors", "checkpoint.peers"},
     {"tracking.rank", "checkpoint.sharded", "checkpoint.mismatch", "data.decode", "data.order"},
     {"tracking.models", "checkpoint.save", "data.dataset"},
     {"tracking", "checkpoint.restoring", "data.read", "data.petastorm"},
     {"config", "checkpoint.manager", "checkpoint.command", "data.batches"},
     {"checkpoint", "data.loader", "wire"},
     {"backends", "data.engine_choice"},
+    {"data.loader_context"},
     {"worker", "data.spark_dataset_converter"},
-    {"agent", "horovod", "data.convert"},
+    {"agent", "data.convert", "script"},
     {"driver", "data.converter"},
     {"runner", "data"},
-    {"horovod_runner"},
-    {"examples", "doctor.findings", "jobs.settings"},
+    {"horovod_runner", "horovod", "doctor.question", "training"},
+    {"examples", "doctor.findings", "jobs.settings", "estimator"},
     {"doctor", "jobs.spark"},
     {"jobs.training", "jobs.scoring"},
     {"jobs"},
@@ -60,6 +61,7 @@ FOR_ALL = {
     "foreign_file",
     "world",
     "filesystem",
+    "network",
     "hooks",
 }
 

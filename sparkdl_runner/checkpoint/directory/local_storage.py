@@ -10,13 +10,14 @@ import errno
 import os
 import shutil
 import stat
-from typing import Any, BinaryIO
+from contextlib import suppress
+from typing import BinaryIO
 
 from sparkdl_runner.foreign_file import open_regular
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-# What filesystems say that cannot flush a directory, as some that are mounted over a network.
+# Filesystems that cannot flush a directory, as some network mounts, answer with one of these.
 _CANNOT_FLUSH = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM, errno.EBADF, errno.ENOSYS)
 
 
@@ -28,6 +29,8 @@ class LocalStorage:
         shown: How it is called in messages.
         poll_seconds: How often to look for other ranks' files.
     """
+
+    is_local = True
 
     def __init__(self, path: str, shown: str, *, poll_seconds: float) -> None:
         self._base = path
@@ -45,10 +48,23 @@ class LocalStorage:
     def exists(self, name: str) -> bool:
         return os.path.isfile(self._path(name))
 
-    def create(self, name: str) -> _NewLocalFile:
-        self._make_directories(name.rpartition("/")[0])
+    def write(self, name: str, content: bytes) -> None:
         path = self._path(name)
-        return _NewLocalFile(os.open(path, _NEW, 0o600), os.path.dirname(path))
+        self._make_directories(name.rpartition("/")[0])
+        descriptor = os.open(path, _NEW, 0o600)
+        try:
+            try:
+                rest = memoryview(content)
+                while rest:
+                    rest = rest[os.write(descriptor, rest) :]
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            _flush_directory(os.path.dirname(path))
+        except BaseException:
+            with suppress(OSError):  # The error that led here is the one to tell.
+                os.unlink(path)
+            raise
 
     def open(self, name: str) -> BinaryIO:
         # Folder by folder, so that no symbolic link on the way leads elsewhere.
@@ -64,25 +80,16 @@ class LocalStorage:
             os.close(above)
         return os.fdopen(descriptor, "rb", buffering=0)
 
-    def local_file(self, name: str) -> str | None:
-        return self._path(name)
-
     def delete(self, name: str) -> None:
-        try:
+        with suppress(FileNotFoundError):
             os.unlink(self._path(name))
-        except FileNotFoundError:
-            pass
 
     def delete_directories(self, directory: str) -> None:
-        for folder, _, _ in os.walk(self._path(directory), topdown=False):
-            try:
+        # step-N goes too, if this was its last attempt. What holds a file of somebody's stays.
+        below = [folder for folder, _, _ in os.walk(self._path(directory), topdown=False)]
+        for folder in [*below, os.path.dirname(self._path(directory))]:
+            with suppress(OSError):
                 os.rmdir(folder)
-            except OSError:
-                pass  # Something of someone else's is in there.
-        try:
-            os.rmdir(os.path.dirname(self._path(directory)))  # step-N, if this was its last attempt
-        except OSError:
-            pass
 
     def free_bytes(self) -> int | None:
         path = self._base
@@ -95,15 +102,9 @@ class LocalStorage:
         return os.path.join(self._base, name)
 
     def _make_directories(self, directory: str) -> None:
-        if not os.path.isdir(self._base):
-            missing = []
-            above = self._base
-            while not os.path.isdir(above):
-                missing.append(above)
-                above = os.path.dirname(above)
-            for path in reversed(missing):
-                _make_directory(path)
         path = self._base
+        if not os.path.isdir(path):
+            _make_directory(path)
         for part in directory.split("/") if directory else ():
             path = os.path.join(path, part)
             _make_directory(path)
@@ -113,29 +114,6 @@ class LocalStorage:
                 )
 
 
-class _NewLocalFile:
-    def __init__(self, descriptor: int, directory: str) -> None:
-        self._descriptor = descriptor
-        self._directory = directory
-
-    def write(self, data: Any, /) -> int:
-        rest = memoryview(data).cast("B")
-        size_bytes = len(rest)
-        while rest:
-            rest = rest[os.write(self._descriptor, rest) :]
-        return size_bytes
-
-    def close(self) -> None:
-        if self._descriptor < 0:
-            return
-        descriptor, self._descriptor = self._descriptor, -1
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        _flush_directory(self._directory)
-
-
 def _raise_unless_gone(error: OSError) -> None:
     """Without this, what cannot be read would look like an empty directory."""
     if not isinstance(error, FileNotFoundError):
@@ -143,11 +121,15 @@ def _raise_unless_gone(error: OSError) -> None:
 
 
 def _make_directory(path: str) -> None:
+    """Makes a directory, and those above it, so that they survive a crash of the host."""
+    above = os.path.dirname(path)
+    if not os.path.isdir(above):
+        _make_directory(above)
     try:
         os.mkdir(path, 0o700)
     except FileExistsError:
         return  # Another rank was faster.
-    _flush_directory(os.path.dirname(path))
+    _flush_directory(above)
 
 
 def _flush_directory(path: str) -> None:

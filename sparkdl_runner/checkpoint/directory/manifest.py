@@ -3,7 +3,7 @@
 ``step-N/attempt-A`` holds the states ``model``, ``optimizer`` and ``extra``, or ``sharded/``;
 ``rng-R`` and ``rank-R.json`` of each rank; and ``manifest.json``. Readers trust only what the
 manifest lists; a directory without one is not a checkpoint. How a state is written is in
-``tensor_files``; in format version 1 it was what ``torch.save`` writes.
+``state_files``; in format version 1 it was what ``torch.save`` writes.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkdl_runner.checkpoint.directory.sealed import BrokenSealError, seal, unseal
-from sparkdl_runner.checkpoint.directory.tensor_files import state_in
+from sparkdl_runner.checkpoint.directory.files import FileEntry, read_entry, read_file
+from sparkdl_runner.checkpoint.directory.sealed import seal, unseal
+from sparkdl_runner.checkpoint.directory.state_files import state_in
+from sparkdl_runner.checkpoint.directory.storage import Storage
+from sparkdl_runner.checkpoint.errors import DamageError
 from sparkdl_runner.foreign_file import ForeignFileError, build, is_inside
 
 MANIFEST = "manifest.json"
@@ -39,16 +42,6 @@ class Name:
         """Reads ``step-N/attempt-A``; None if it is something else."""
         found = _NAME.fullmatch(text)
         return cls(step=int(found[1]), attempt=int(found[2])) if found else None
-
-
-@dataclass(frozen=True, kw_only=True)
-class FileEntry:
-    """One file of a checkpoint."""
-
-    path: str
-    """Relative to the checkpoint's directory, with ``/`` between its parts."""
-    size_bytes: int
-    sha256: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +72,10 @@ class Manifest:
         """Where it belongs."""
         return Name(step=self.step, attempt=self.attempt)
 
-    def entries(self, state: str) -> list[FileEntry]:
-        """The files of a state, the first one first; none if the checkpoint does not hold it."""
-        found = [entry for entry in self.files if state_in(entry.path) == state]
-        return sorted(found, key=lambda entry: "~" in entry.path)
+    def first_file(self, state: str) -> str | None:
+        """The first file of a state; None if the checkpoint does not hold it."""
+        found = (entry.path for entry in self.files if state_in(entry.path) == state)
+        return next((path for path in found if "~" not in path), None)
 
     def to_bytes(self) -> bytes:
         """The content of ``manifest.json``."""
@@ -94,21 +87,21 @@ class Manifest:
         """Reads what ``to_bytes`` returned.
 
         Raises:
-            BrokenSealError: It is damaged, or of another format version.
+            DamageError: It is damaged, or of another format version.
         """
-        fields = unseal(text)
+        fields = unseal(text, MANIFEST)
         version = fields.get("format_version")
         if version not in _READABLE_VERSIONS:
-            raise BrokenSealError(
-                f"it has format version {version!r}, and this version of sparkdl_runner reads "
-                f"versions up to {FORMAT_VERSION}"
+            raise DamageError(
+                f"{MANIFEST} has format version {version!r}, and this version of sparkdl_runner "
+                f"reads versions up to {FORMAT_VERSION}"
             )
         try:
             manifest = build(cls, {**fields, "files": read_entries(fields.get("files"))})
             if not all("shape" in parameter for parameter in manifest.parameters.values()):
                 raise ForeignFileError("a parameter has no shape")
         except ForeignFileError as error:
-            raise BrokenSealError(f"it lacks something, or has too much ({error})") from None
+            raise DamageError(f"{MANIFEST} lacks something, or has too much ({error})") from None
         return manifest
 
 
@@ -135,3 +128,30 @@ def read_entries(entries: Any) -> tuple[FileEntry, ...]:
         if not is_inside(entry.path) or entry.size_bytes < 0:
             raise ForeignFileError(f"it lists {entry.path!r:.200}, which is no file in its folder")
     return found
+
+
+def read_manifest(storage: Storage, name: Name) -> Manifest:
+    """Reads and checks the manifest of a checkpoint.
+
+    Raises:
+        DamageError: It is not what was written, or that of another checkpoint.
+    """
+    manifest = Manifest.from_bytes(read_file(storage, str(name), MANIFEST)[0])
+    if manifest.name != name:
+        raise DamageError(f"{MANIFEST} is of {manifest.name}, so it was copied or moved here")
+    return manifest
+
+
+def problems_of(storage: Storage, name: Name) -> list[str]:
+    """Reads all of a checkpoint; says what is wrong with each file that is not as it was."""
+    try:
+        manifest = read_manifest(storage, name)
+    except DamageError as problem:
+        return [str(problem)]
+    problems = []
+    for entry in manifest.files:
+        try:
+            read_entry(storage, str(name), entry, keep=False)
+        except DamageError as problem:
+            problems.append(str(problem))
+    return problems

@@ -1,7 +1,7 @@
-"""JSON that notices when a single bit of it changes.
+"""JSON that carries its own checksum, so that a change of a single bit is noticed.
 
-A sealed text is the one canonical way to write its values down, the checksum of the rest among
-them. A reader writes down what it read, the same way, and must get the very same bytes.
+There is one canonical way to write the values. A reader writes what it read in the same way, and
+must get the very same bytes.
 """
 
 from __future__ import annotations
@@ -11,15 +11,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from sparkdl_runner.checkpoint.errors import DamageError
+
 _SEAL = "sha256_of_the_rest"
 
 
-class BrokenSealError(ValueError):
-    """A text was cut, changed, or never sealed."""
-
-
 def seal(fields: Mapping[str, Any]) -> bytes:
-    """Writes plain JSON values down with their own checksum.
+    """Writes plain JSON values with their own checksum.
 
     Raises:
         TypeError: A value is not plain.
@@ -27,21 +25,25 @@ def seal(fields: Mapping[str, Any]) -> bytes:
     return _canonical({**fields, _SEAL: _digest(fields)})
 
 
-def unseal(text: bytes) -> dict[str, Any]:
+def unseal(text: bytes, path: str = "a file") -> dict[str, Any]:
     """Reads what ``seal`` returned.
 
+    Args:
+        text: The bytes.
+        path: The file that they are from, for the message.
+
     Raises:
-        BrokenSealError: It is anything else, by so much as a bit.
+        DamageError: They are anything else.
     """
     try:
         fields = json.loads(text.decode("ascii"))
         again = _canonical(fields)
     except (ValueError, RecursionError) as error:
-        raise BrokenSealError(f"it is not JSON ({error})") from None
+        raise DamageError(f"{path} is damaged: it is not JSON ({error})") from None
     if not isinstance(fields, dict) or again != text:
-        raise BrokenSealError("it is not written the way that it is written by this package")
+        raise DamageError(f"{path} is damaged: this package writes its JSON in another way")
     if fields.pop(_SEAL, None) != _digest(fields):
-        raise BrokenSealError("it does not agree with its own checksum")
+        raise DamageError(f"{path} is damaged: it does not agree with its own checksum")
     return fields
 
 

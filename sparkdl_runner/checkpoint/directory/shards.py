@@ -11,17 +11,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparkdl_runner.checkpoint.directory.sealed import BrokenSealError, unseal
-from sparkdl_runner.checkpoint.errors import CheckpointError
+from sparkdl_runner.checkpoint.directory.sealed import unseal
+from sparkdl_runner.checkpoint.errors import CheckpointError, DamageError
 from sparkdl_runner.foreign_file import ForeignFileError, build
 
 METADATA = "sharded/metadata.json"
-# Of all ranks' shards of all tensors there may be millions.
-MOST_BYTES = 1 << 30
 
 
 def shards_state(rank: int) -> str:
-    """What a rank's shards are called; see ``tensor_files``."""
+    """What a rank's shards are called; see ``state_files``."""
     return f"sharded/rank-{rank}"
 
 
@@ -50,9 +48,9 @@ def metadata_of(content: bytes) -> dict[str, Any]:
     """What ``merge`` returned, from its file.
 
     Raises:
-        BrokenSealError: It is damaged, or is something else.
+        DamageError: It is damaged, or is something else.
     """
-    fields = unseal(content)
+    fields = unseal(content, METADATA)
     try:
         for one in build(_Metadata, fields).tensors.values():
             for shard in build(_Tensor, one).shards:
@@ -60,7 +58,7 @@ def metadata_of(content: bytes) -> dict[str, Any]:
         if any(value.keys() != {"path", "key"} for value in fields["values"].values()):
             raise ForeignFileError("a value has no place")
     except ForeignFileError as error:
-        raise BrokenSealError(f"{METADATA} is none ({error})") from None
+        raise DamageError(f"{METADATA} describes no shards ({error})") from None
     return fields
 
 

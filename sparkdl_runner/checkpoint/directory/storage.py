@@ -1,7 +1,8 @@
-"""Where checkpoints are kept, as little as they need of it: whole new files, and lists of names.
+"""Where checkpoints are kept: the few operations that they need of a storage.
 
-Nothing is overwritten, renamed, appended to or written out of order: object stores and Unity
-Catalog volumes cannot do all of that. Names are relative to the directory of checkpoints.
+Files are written whole and new. Nothing is overwritten, renamed or appended to, since object
+stores and Unity Catalog volumes cannot do all of that. Names are relative to the directory of
+checkpoints.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from sparkdl_runner.checkpoint.directory.local_storage import LocalStorage
 from sparkdl_runner.filesystem import (
@@ -28,16 +29,6 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _WITHOUT_DIRECTORIES = ("s3", "gcs", "abfs")
 
 
-class NewFile(Protocol):
-    """A file that is being written, from its beginning to its end."""
-
-    def write(self, data: Any, /) -> int:
-        """Writes all of a bytes-like object."""
-
-    def close(self) -> None:
-        """Returns once what was written would survive a crash of the host."""
-
-
 class Storage(Protocol):
     """A directory of checkpoints."""
 
@@ -45,6 +36,8 @@ class Storage(Protocol):
     """Its URL as it may be shown: without credentials."""
     poll_seconds: float
     """How often to look whether another rank's file is there."""
+    is_local: bool
+    """Whether this host sees it as a local directory."""
 
     def names(self, directory: str = "") -> list[str]:
         """The files below ``directory``, relative to the storage; none if it is not there."""
@@ -52,14 +45,14 @@ class Storage(Protocol):
     def exists(self, name: str) -> bool:
         """Whether there is such a file."""
 
-    def create(self, name: str) -> NewFile:
-        """Begins a new file, with the directories above it; FileExistsError if there is one."""
+    def write(self, name: str, content: bytes) -> None:
+        """Makes a new file, with the directories above it; FileExistsError if there is one.
+
+        Returns once the file would survive a crash of the host.
+        """
 
     def open(self, name: str) -> BinaryIO:
         """Opens a file to be read from its beginning to its end."""
-
-    def local_file(self, name: str) -> str | None:
-        """The path of the file if this host sees it as a local one."""
 
     def delete(self, name: str) -> None:
         """Deletes a file; no error if there is none."""
@@ -108,6 +101,7 @@ class RemoteStorage:
     """A directory on a filesystem of ``pyarrow.fs``."""
 
     poll_seconds = 0.5
+    is_local = False
 
     def __init__(self, filesystem: fs.FileSystem, base: str, shown: str) -> None:
         self._filesystem = filesystem
@@ -132,20 +126,17 @@ class RemoteStorage:
 
         return bool(self._filesystem.get_file_info(self._path(name)).type == fs.FileType.File)
 
-    def create(self, name: str) -> NewFile:
+    def write(self, name: str, content: bytes) -> None:
         if self.exists(name):
             raise FileExistsError(f"{self.shown}/{name} is there already.")
         if self._filesystem.type_name not in _WITHOUT_DIRECTORIES:
             self._filesystem.create_dir(self._path(name).rpartition("/")[0], recursive=True)
-        stream: NewFile = self._filesystem.open_output_stream(self._path(name))
-        return stream
+        with self._filesystem.open_output_stream(self._path(name)) as stream:
+            stream.write(content)
 
     def open(self, name: str) -> BinaryIO:
         stream: BinaryIO = self._filesystem.open_input_stream(self._path(name))
         return stream
-
-    def local_file(self, name: str) -> str | None:
-        return None
 
     def delete(self, name: str) -> None:
         try:

@@ -8,25 +8,25 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
-from sparkdl_runner.checkpoint.directory import attempts, shards
-from sparkdl_runner.checkpoint.directory.files import DamageError, read_bytes, write_bytes
+from sparkdl_runner.checkpoint.directory import shards
+from sparkdl_runner.checkpoint.directory.files import FileEntry, read_file, write_file
+from sparkdl_runner.checkpoint.directory.listing import later_attempt
 from sparkdl_runner.checkpoint.directory.manifest import (
     MANIFEST,
-    FileEntry,
     Manifest,
     rank_file,
     read_entries,
 )
 from sparkdl_runner.checkpoint.directory.retrying import patiently
-from sparkdl_runner.checkpoint.directory.sealed import BrokenSealError, seal, unseal
+from sparkdl_runner.checkpoint.directory.sealed import seal, unseal
+from sparkdl_runner.checkpoint.directory.state_files import FlatState, files_of, state_in
 from sparkdl_runner.checkpoint.directory.storage import Storage
-from sparkdl_runner.checkpoint.directory.tensor_files import files_of, state_in
-from sparkdl_runner.checkpoint.errors import CheckpointError, CheckpointStorageError
+from sparkdl_runner.checkpoint.errors import CheckpointError, CheckpointStorageError, DamageError
+from sparkdl_runner.checkpoint.save.retention import remove
 
 # How long rank 0 waits, once it is done itself, for the others to be.
 RANKS_TIMEOUT_SECONDS = 120.0
@@ -36,29 +36,28 @@ COMMIT_TIMEOUT_SECONDS = 3600.0
 HURRY_SECONDS = 3.0
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Job:
     """One rank's part of one checkpoint."""
 
     manifest: Manifest
     """Without files; these are known once they are written."""
     rank: int
-    host: str
-    objects: Mapping[str, Any]
-    """States to write, by the path of the first file of each; see ``tensor_files``."""
+    hosts: Sequence[str]
+    """Where the ranks are, in their order."""
+    states: Mapping[str, FlatState]
+    """What to write, by the path of the first file of each; see ``state_files``."""
     shards: Mapping[str, Any] = field(default_factory=dict)
-    """Which parts of which tensors this rank's objects hold, as JSON."""
-    hosts: Mapping[int, str] = field(default_factory=dict)
-    """Where the ranks are, as far as it is known."""
+    """Which parts of which tensors this rank's states hold, as JSON."""
 
     @property
-    def directory(self) -> str:
-        """Where the checkpoint goes."""
-        return str(self.manifest.name)
+    def host(self) -> str:
+        """Where this rank is."""
+        return self.hosts[self.rank]
 
 
-def write_and_commit(storage: Storage, job: Job, hurry: threading.Event) -> Manifest | None:
-    """Writes this rank's files, and on rank 0 commits the checkpoint when all ranks have.
+class Commit:
+    """Writes one rank's part, and on rank 0 commits the checkpoint once all ranks have.
 
     A call that the storage fails is repeated for a while.
 
@@ -66,170 +65,154 @@ def write_and_commit(storage: Storage, job: Job, hurry: threading.Event) -> Mani
         storage: The directory of checkpoints.
         job: What to write.
         hurry: Set when training has failed, so that others may never be done.
-
-    Returns:
-        The manifest that was committed, on rank 0.
-
-    Raises:
-        CheckpointStorageError: Another rank did not write its part.
-        CheckpointError: A later attempt has begun.
-        OSError: The storage refuses.
     """
-    if _exists(storage, f"{job.directory}/{MANIFEST}", hurry):
-        raise CheckpointError(f"{storage.shown}/{job.directory} was committed before.")
-    try:
-        own = [
-            _write(storage, job, name, content, hurry)
-            for path, state in job.objects.items()
-            for name, content in files_of(path, state)
-        ]
-        listing = {
-            "rank": job.rank,
-            "host": job.host,
-            "files": [dict(vars(entry)) for entry in own],
-            "shards": job.shards,
-        }
-        entry = _write(storage, job, rank_file(job.rank), seal(listing), hurry)
-        if job.rank:
-            return None
-        return _commit(storage, job, [*own, entry], hurry)
-    except BaseException:
-        _remove_partial(storage, job)
-        raise
 
+    def __init__(self, storage: Storage, job: Job, hurry: threading.Event) -> None:
+        self._storage = storage
+        self.job = job
+        self._hurry = hurry
+        self._directory = str(job.manifest.name)
 
-def await_commit(storage: Storage, job: Job, hurry: threading.Event) -> None:
-    """Waits on a rank that has written its part until rank 0 has committed.
+    def write(self) -> Manifest | None:
+        """Writes this rank's files, and commits on rank 0.
 
-    Raises:
-        CheckpointStorageError: It did not.
-        CheckpointError: It did not, since a later attempt has begun.
-    """
-    mine = f"{job.directory}/{rank_file(job.rank)}"
-    until = _Deadline(COMMIT_TIMEOUT_SECONDS, hurry)
-    committed = f"{job.directory}/{MANIFEST}"
-    while not _exists(storage, committed, hurry):
-        gave_up = not _exists(storage, mine, hurry)
-        if gave_up and _exists(storage, committed, hurry):
+        Returns:
+            The manifest that was committed, on rank 0.
+
+        Raises:
+            CheckpointStorageError: Another rank did not write its part.
+            CheckpointError: A later attempt has begun.
+            OSError: The storage refuses.
+        """
+        job = self.job
+        if self._exists(MANIFEST):
+            raise CheckpointError(f"{self._storage.shown}/{self._directory} was committed before.")
+        try:
+            own = [
+                self._write(path, content)
+                for first, state in job.states.items()
+                for path, content in files_of(first, state)
+            ]
+            listing = {
+                "rank": job.rank,
+                "host": job.host,
+                "files": [dict(vars(entry)) for entry in own],
+                "shards": job.shards,
+            }
+            entry = self._write(rank_file(job.rank), seal(listing))
+            return None if job.rank else self._commit([*own, entry])
+        except BaseException:
+            self._remove_partial()
+            raise
+
+    def wait(self) -> None:
+        """Waits, on a rank that has written its part, until rank 0 has committed.
+
+        Raises:
+            CheckpointStorageError: It did not.
+            CheckpointError: It did not, since a later attempt has begun.
+        """
+        if self._until(self._is_decided, COMMIT_TIMEOUT_SECONDS) and self._exists(MANIFEST):
             return
-        if gave_up or until.has_passed():
-            _require_latest(storage, job, hurry)
-            reason = "rank 0 gave it up" if gave_up else "rank 0 did not commit it in time"
-            raise CheckpointStorageError(
-                f"The checkpoint of step {job.manifest.step} in {storage.shown}, of which rank "
-                f"{job.rank} on host {job.host} wrote its part, was not committed: {reason}. "
-                "Rank 0's own error says why."
-            )
-        time.sleep(storage.poll_seconds)
-
-
-def _commit(storage: Storage, job: Job, files: list[FileEntry], hurry: threading.Event) -> Manifest:
-    directory = job.directory
-    parts = [job.shards]
-    until = _Deadline(RANKS_TIMEOUT_SECONDS, hurry)
-    missing = list(range(1, job.manifest.world_size))
-    while missing:
-        for rank in list(missing):
-            found = patiently(storage, partial(_read_listing, storage, directory, rank), hurry)
-            if found is not None:
-                entry, listing = found
-                files += [*read_entries(listing.get("files")), entry]
-                parts.append(listing.get("shards", {}))
-                missing.remove(rank)
-        if missing and until.has_passed():
-            who = ", ".join(
-                f"rank {rank}" + (f" (host {job.hosts[rank]})" if rank in job.hosts else "")
-                for rank in missing[:10]
-            )
-            raise CheckpointStorageError(
-                f"Rank 0 on host {job.host} saw nothing of {who} in {storage.shown}/{directory} "
-                f"within {until.seconds:g} seconds after its own files were written. The directory "
-                "must be on storage that all hosts share, and all ranks must save the same steps."
-            )
-        if missing:
-            time.sleep(storage.poll_seconds)
-    if job.manifest.sharded:
-        content = seal(shards.merge(parts))
-        files.append(_write(storage, job, shards.METADATA, content, hurry))
-    _require_latest(storage, job, hurry)
-    manifest = replace(job.manifest, files=tuple(sorted(files, key=lambda entry: entry.path)))
-    _write(storage, job, MANIFEST, manifest.to_bytes(), hurry)
-    return manifest
-
-
-def _require_latest(storage: Storage, job: Job, hurry: threading.Event) -> None:
-    """Raises CheckpointError if a later attempt has begun."""
-    own = job.manifest.attempt
-    later = patiently(storage, lambda: attempts.later_attempt(storage, own), hurry)
-    if later is not None:
-        raise CheckpointError(
-            f"Attempt {later} has begun in {storage.shown}, so that attempt {own}, which this is "
-            f"(host {job.host}), commits nothing any more."
+        self._require_latest()
+        gave_up = not self._exists(rank_file(self.job.rank))
+        reason = "rank 0 gave it up" if gave_up else "rank 0 did not commit it in time"
+        raise CheckpointStorageError(
+            f"The checkpoint of step {self.job.manifest.step} in {self._storage.shown}, of which "
+            f"rank {self.job.rank} on host {self.job.host} wrote its part, was not committed: "
+            f"{reason}. Rank 0's own error says why."
         )
 
+    def _is_decided(self) -> bool:
+        """Whether rank 0 has committed, or given up: then it has removed this rank's list."""
+        return self._exists(MANIFEST) or not self._exists(rank_file(self.job.rank))
 
-def _write(
-    storage: Storage, job: Job, path: str, content: bytes, hurry: threading.Event
-) -> FileEntry:
-    """Writes a file of the checkpoint, anew where the storage failed half-way."""
-    tries = 0
+    def _commit(self, files: list[FileEntry]) -> Manifest:
+        job = self.job
+        parts = [job.shards]
+        missing = list(range(1, job.manifest.world_size))
 
-    def once() -> FileEntry:
-        nonlocal tries
-        tries += 1
-        if tries > 1:
-            storage.delete(f"{job.directory}/{path}")
-        return write_bytes(storage, job.directory, path, content)
+        def all_are_done() -> bool:
+            for rank in list(missing):
+                found = self._read_listing(rank)
+                if found is not None:
+                    entry, listing = found
+                    files.extend([*read_entries(listing.get("files")), entry])
+                    parts.append(listing.get("shards", {}))
+                    missing.remove(rank)
+            return not missing
 
-    return patiently(storage, once, hurry)
+        if not self._until(all_are_done, RANKS_TIMEOUT_SECONDS):
+            seconds = HURRY_SECONDS if self._hurry.is_set() else RANKS_TIMEOUT_SECONDS
+            who = ", ".join(f"rank {rank} (host {job.hosts[rank]})" for rank in missing[:10])
+            raise CheckpointStorageError(
+                f"Rank 0 on host {job.host} saw nothing of {who} in {self._storage.shown}/"
+                f"{self._directory} within {seconds:g} seconds after its own files were written. "
+                "The directory must be on storage that all hosts share, and all ranks must save "
+                "the same steps."
+            )
+        if job.manifest.sharded:
+            files.append(self._write(shards.METADATA, seal(shards.merge(parts))))
+        self._require_latest()
+        manifest = replace(job.manifest, files=tuple(sorted(files, key=lambda entry: entry.path)))
+        self._write(MANIFEST, manifest.to_bytes())
+        return manifest
 
+    def _require_latest(self) -> None:
+        """Raises CheckpointError if a later attempt has begun."""
+        own = self.job.manifest.attempt
+        later = patiently(self._storage, lambda: later_attempt(self._storage, own), self._hurry)
+        if later is not None:
+            raise CheckpointError(
+                f"Attempt {later} has begun in {self._storage.shown}, so that attempt {own}, which "
+                f"this is (host {self.job.host}), commits nothing any more."
+            )
 
-def _exists(storage: Storage, name: str, hurry: threading.Event) -> bool:
-    return patiently(storage, lambda: storage.exists(name), hurry)
+    def _write(self, path: str, content: bytes) -> FileEntry:
+        is_again = False
 
+        def once() -> FileEntry:
+            nonlocal is_again
+            if is_again:  # The storage failed half-way.
+                self._storage.delete(f"{self._directory}/{path}")
+            is_again = True
+            return write_file(self._storage, self._directory, path, content)
 
-def _read_listing(
-    storage: Storage, directory: str, rank: int
-) -> tuple[FileEntry, dict[str, Any]] | None:
-    """What a rank says it wrote; None as long as it has not said all of it."""
-    import hashlib
+        return patiently(self._storage, once, self._hurry)
 
-    path = rank_file(rank)
-    if not storage.exists(f"{directory}/{path}"):
-        return None
-    try:
-        content = read_bytes(storage, f"{directory}/{path}")
-        listing = unseal(content)
-    except (DamageError, BrokenSealError):
-        return None  # It is being written.
-    digest = hashlib.sha256(content).hexdigest()
-    return FileEntry(path=path, size_bytes=len(content), sha256=digest), listing
+    def _exists(self, path: str) -> bool:
+        name = f"{self._directory}/{path}"
+        return patiently(self._storage, lambda: self._storage.exists(name), self._hurry)
 
+    def _read_listing(self, rank: int) -> tuple[FileEntry, dict[str, Any]] | None:
+        """What a rank says it wrote; None as long as it has not said all of it."""
+        if not self._exists(rank_file(rank)):
+            return None
+        try:
+            content, entry = read_file(self._storage, self._directory, rank_file(rank))
+            return entry, unseal(content)
+        except DamageError:
+            return None  # It is being written.
 
-def _remove_partial(storage: Storage, job: Job) -> None:
-    """Removes what will never be committed, as far as the storage lets it."""
-    try:
-        names = storage.names(job.directory)
-        if job.rank:
-            own = {state_in(f"{job.directory}/{path}") for path in job.objects}
-            own.add(f"{job.directory}/{rank_file(job.rank)}")
-            names = [name for name in names if state_in(name) in own]
-        # A manifest may be there in part, if the disk became full with it.
-        for name in sorted(names, key=lambda name: not name.endswith(f"/{MANIFEST}")):
-            storage.delete(name)
-        storage.delete_directories(job.directory)
-    except Exception:  # noqa: S110 - the error that led here is the one to tell
-        pass
+    def _until(self, is_done: Callable[[], bool], seconds: float) -> bool:
+        """Asks ``is_done`` until it is true; returns whether it was within so many seconds."""
+        end = time.monotonic() + seconds
+        while not is_done():
+            if self._hurry.is_set():
+                end = min(end, time.monotonic() + HURRY_SECONDS)
+            if time.monotonic() >= end:
+                return False
+            time.sleep(self._storage.poll_seconds)
+        return True
 
-
-class _Deadline:
-    def __init__(self, seconds: float, hurry: threading.Event) -> None:
-        self.seconds = seconds
-        self._end = time.monotonic() + seconds
-        self._hurry = hurry
-
-    def has_passed(self) -> bool:
-        if self._hurry.is_set():
-            self.seconds = min(self.seconds, HURRY_SECONDS)
-            self._end = min(self._end, time.monotonic() + HURRY_SECONDS)
-        return time.monotonic() >= self._end
+    def _remove_partial(self) -> None:
+        """Removes what will never be committed, as far as the storage lets it."""
+        try:
+            names = self._storage.names(self._directory)
+            if self.job.rank:
+                own = {state_in(path) for path in [*self.job.states, rank_file(self.job.rank)]}
+                start = len(self._directory) + 1
+                names = [name for name in names if state_in(name[start:]) in own]
+            remove(self._storage, self._directory, names)
+        except Exception:  # noqa: S110 - the error that led here is the one to tell
+            pass

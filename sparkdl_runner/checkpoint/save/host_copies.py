@@ -6,8 +6,6 @@ used again.
 
 from __future__ import annotations
 
-import copy
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,41 +27,17 @@ class HostCopies:
         self._taken = {}
         self.size_bytes = 0
 
-    def take(self, value: Any) -> Any:
-        """A copy of tensors, dicts and sequences; what was one tensor is one in the copy too."""
-        import torch
-
-        if isinstance(value, torch.Tensor):
-            return self._tensor(value)
-        kind = type(value)
-        if kind is dict:
-            return {key: self.take(entry) for key, entry in value.items()}
-        if kind is OrderedDict:
-            same = OrderedDict((key, self.take(entry)) for key, entry in value.items())
-            # Modules keep the versions of their state in an attribute of the dict.
-            same.__dict__.update(copy.deepcopy(value.__dict__))
-            return same
-        if kind in (list, tuple):
-            return kind(self.take(entry) for entry in value)
-        return copy.deepcopy(value)
-
-    def end(self) -> None:
-        """Waits until all copies are whole, and lets go of buffers that were not used again."""
-        import torch
-
-        for device in {source.device for source, _ in self._taken.values() if source.is_cuda}:
-            torch.cuda.current_stream(device).synchronize()
-        self._taken = {}
-        self._last = {}
-
-    def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy in host memory; the same one for a tensor at the same place in memory."""
         import torch
 
         tensor = tensor.detach()
-        if tensor.layout != torch.strided or type(tensor) is not torch.Tensor:
+        if type(tensor) is not torch.Tensor:
+            self.size_bytes += tensor.numel() * tensor.element_size()
             plain = tensor.cpu()
             return plain.clone() if plain is tensor else plain
-        place = (tensor.data_ptr(), tensor.dtype, tensor.device, tensor.shape, tensor.stride())
+        memory = (tensor.data_ptr(), tensor.dtype, tensor.device, tensor.shape, tensor.stride())
+        place = (*memory, tensor.is_conj(), tensor.is_neg())
         known = self._taken.get(place)
         if known is not None and tensor.numel():
             return known[1]
@@ -85,15 +59,11 @@ class HostCopies:
         self.size_bytes += buffer.numel() * buffer.element_size()
         return buffer
 
+    def end(self) -> None:
+        """Waits until all copies are whole, and lets go of buffers that were not used again."""
+        import torch
 
-def tensor_bytes(value: Any) -> int:
-    """Bytes that the copies of all tensors in ``value`` take at most."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return int(value.numel() * value.element_size())
-    if isinstance(value, dict):
-        return sum(tensor_bytes(entry) for entry in value.values())
-    if isinstance(value, list | tuple):
-        return sum(tensor_bytes(entry) for entry in value)
-    return 0
+        for device in {source.device for source, _ in self._taken.values() if source.is_cuda}:
+            torch.cuda.current_stream(device).synchronize()
+        self._taken = {}
+        self._last = {}

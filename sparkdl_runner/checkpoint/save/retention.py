@@ -1,4 +1,4 @@
-"""Which checkpoints stay, and how the others go: the manifest first, so that none is half there."""
+"""Which checkpoints stay, and how the others are removed."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from sparkdl_runner.checkpoint.directory import attempts
-from sparkdl_runner.checkpoint.directory.files import DamageError
-from sparkdl_runner.checkpoint.directory.manifest import MANIFEST, Manifest, Name
+from sparkdl_runner.checkpoint.arguments import require_whole
+from sparkdl_runner.checkpoint.directory.listing import committed, later_attempt, written
+from sparkdl_runner.checkpoint.directory.manifest import MANIFEST, Manifest, Name, read_manifest
 from sparkdl_runner.checkpoint.directory.storage import Storage
-from sparkdl_runner.checkpoint.directory.verify import read_manifest
+from sparkdl_runner.checkpoint.errors import DamageError
 
 Mode = Literal["min", "max"]
 
 
 @dataclass(kw_only=True)
 class Retention:
-    """How many checkpoints are kept."""
+    """How many checkpoints are kept; the arguments are those of ``CheckpointManager``."""
 
     keep_last: int
     keep_best: int
@@ -26,60 +26,53 @@ class Retention:
     best_mode: Mode
     _metrics: dict[Name, Mapping[str, float]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        require_whole("keep_last", self.keep_last, least=1)
+        require_whole("keep_best", self.keep_best, least=0)
+        if self.best_mode not in ("min", "max"):
+            raise ValueError(f"best_mode is {self.best_mode!r}; expected 'min' or 'max'.")
+        if bool(self.keep_best) != (self.best_metric is not None):
+            raise ValueError("keep_best and best_metric go together: give both, or neither.")
+
     def apply(self, storage: Storage, new: Manifest) -> None:
         """Removes what need not stay, now that ``new`` is committed.
 
         Also what earlier attempts left unfinished, or committed after their end.
         """
-        if attempts.later_attempt(storage, new.attempt) is not None:
+        if later_attempt(storage, new.attempt) is not None:
             return  # What is there is another attempt's now.
         names = storage.names()
-        visible = attempts.visible(storage, names)
-        if new.name not in visible:
+        found = committed(storage, names)
+        if new.name not in found:
             return  # Something is odd with this storage: remove nothing.
         self._metrics[new.name] = new.metrics
         if self.keep_best:
-            for name in visible - self._metrics.keys():
+            for name in found - self._metrics.keys():
                 try:
                     self._metrics[name] = read_manifest(storage, name).metrics
                 except DamageError:
                     self._metrics[name] = {}
-        stay = self.kept(visible, new.name)
-        for name in sorted(visible - stay):
+        unfinished = {name for name in written(names) - found if name.attempt < new.attempt}
+        for name in sorted(found - self._kept(found, new.name)) + sorted(unfinished):
             self._metrics.pop(name, None)
-            remove(storage, name, names)
-        unfinished = attempts.written(names) - visible
-        for name in sorted(unfinished):
-            if name.attempt < new.attempt:
-                remove(storage, name, names)
+            remove(storage, str(name), [one for one in names if one.startswith(f"{name}/")])
 
-    def kept(self, names: Iterable[Name], new: Name) -> set[Name]:
+    def _kept(self, names: Iterable[Name], new: Name) -> set[Name]:
         """Which of the checkpoints stay; the new one always does, as it is known to be good."""
         newest = sorted(names, reverse=True)
         sign = 1 if self.best_mode == "min" else -1
-
-        def rank(name: Name) -> tuple[float, int]:
-            return sign * self._value(name), -name.step
-
-        with_value = [name for name in newest if not math.isnan(self._value(name))]
-        best = sorted(with_value, key=rank)[: self.keep_best] if self.keep_best else []
-        return {new, *newest[: self.keep_last], *best}
-
-    def _value(self, name: Name) -> float:
-        return self._metrics.get(name, {}).get(self.best_metric or "", math.nan)
+        metric = self.best_metric or ""
+        values = {name: sign * self._metrics.get(name, {}).get(metric, math.nan) for name in newest}
+        ranked = [name for name in newest if not math.isnan(values[name])]
+        ranked.sort(key=lambda name: (values[name], -name.step))
+        return {new, *newest[: self.keep_last], *ranked[: self.keep_best]}
 
 
-def remove(storage: Storage, name: Name, names: Iterable[str]) -> None:
-    """Removes a checkpoint.
+def remove(storage: Storage, directory: str, names: Iterable[str]) -> None:
+    """Removes files of a checkpoint, and its directory once that is empty.
 
-    Args:
-        storage: Where it is.
-        name: Which one.
-        names: All files there.
+    The manifest goes first, so that no checkpoint is half there.
     """
-    manifest = f"{name}/{MANIFEST}"
-    storage.delete(manifest)
-    for path in names:
-        if path.startswith(f"{name}/") and path != manifest:
-            storage.delete(path)
-    storage.delete_directories(str(name))
+    for name in sorted(names, key=lambda name: not name.endswith(f"/{MANIFEST}")):
+        storage.delete(name)
+    storage.delete_directories(directory)

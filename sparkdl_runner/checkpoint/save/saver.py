@@ -7,16 +7,16 @@ import os
 import threading
 from contextlib import suppress
 
-from sparkdl_runner.checkpoint.directory.manifest import Manifest
+from sparkdl_runner.checkpoint.directory.listing import committed
+from sparkdl_runner.checkpoint.directory.manifest import Name
 from sparkdl_runner.checkpoint.directory.storage import Storage
 from sparkdl_runner.checkpoint.errors import CheckpointError, CheckpointStorageError
-from sparkdl_runner.checkpoint.save import commit
-from sparkdl_runner.checkpoint.save.commit import Job
+from sparkdl_runner.checkpoint.save.commit import Commit, Job
 from sparkdl_runner.checkpoint.save.retention import Retention
 from sparkdl_runner.hooks import facts
 
 # Of the thread that writes, of 0 to 19: it still gets a tenth of a core that is wanted by others.
-NICENESS = 10
+_NICENESS = 10
 
 _log = logging.getLogger(__name__)
 
@@ -33,12 +33,11 @@ class Saver:
         self._storage = storage
         self._retention = retention
         self._thread: threading.Thread | None = None
-        self._job: Job | None = None
+        self._commit: Commit | None = None
         self._error: BaseException | None = None
         self._saved: set[int] = set()
         self._hurry = threading.Event()
-        self.committed: Manifest | None = None
-        """The newest commit of this process, on rank 0."""
+        self._newest: Name | None = None
 
     def has(self, step: int) -> bool:
         """Whether this step was given here to write, and nothing has failed since."""
@@ -47,10 +46,10 @@ class Saver:
     def start(self, job: Job) -> None:
         """Begins to write; the save before must have been waited for."""
         self._saved.add(job.manifest.step)
-        self._job = job
+        self._commit = Commit(self._storage, job, self._hurry)
         # A daemon, as a storage that hangs must not keep the process; whoever made this waits.
         self._thread = threading.Thread(
-            target=self._work, args=(job,), name="sparkdl-checkpoint", daemon=True
+            target=self._work, args=(self._commit,), name="sparkdl-checkpoint", daemon=True
         )
         self._thread.start()
 
@@ -64,8 +63,8 @@ class Saver:
             self._thread.join()
             self._thread = None
         error, self._error = self._error, None
-        if error is not None and self._job is not None:
-            job, self._job = self._job, None
+        if error is not None and self._commit is not None:
+            job, self._commit = self._commit.job, None
             self._saved.clear()
             kind = type(error) if isinstance(error, CheckpointError) else CheckpointStorageError
             raise kind(
@@ -81,51 +80,48 @@ class Saver:
             CheckpointError: It was not.
         """
         self.join()
-        if self._job is not None and self._job.rank:
+        if self._commit is not None and self._commit.job.rank:
             try:
-                commit.await_commit(self._storage, self._job, self._hurry)
+                self._commit.wait()
             except CheckpointError:
                 self._saved.clear()
                 raise
-        self._job = None
+        self._commit = None
 
     def hurry(self) -> None:
         """Gives other ranks little time from now on: training has failed."""
         self._hurry.set()
 
-    def _work(self, job: Job) -> None:
+    def _work(self, commit: Commit) -> None:
         # Where all cores train, a step waits for its slowest thread; training comes first.
         with suppress(OSError, AttributeError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         try:
-            manifest = commit.write_and_commit(self._storage, job, self._hurry)
+            manifest = commit.write()
         except BaseException as error:
             self._error = error
             return
         if manifest is None:
             return
-        self.committed = manifest
-        facts.note(
-            checkpoint_step=manifest.step, checkpoint=f"{self._storage.shown}/{manifest.name}"
-        )
+        self._newest = manifest.name
+        place = f"{self._storage.shown}/{manifest.name}"
+        facts.note(checkpoint_step=manifest.step, checkpoint=place)
         try:
             self._retention.apply(self._storage, manifest)
         except Exception as error:  # The checkpoint is safe; that old ones stay hurts nobody yet.
             _log.warning(
                 "Rank %d on host %s could not remove old checkpoints from %s: %s",
-                job.rank,
-                job.host,
+                commit.job.rank,
+                commit.job.host,
                 self._storage.shown,
                 error,
             )
 
     def _still_good(self) -> str:
-        from sparkdl_runner.checkpoint.directory import attempts
-
         try:
-            newest = max(attempts.visible(self._storage, self._storage.names()), default=None)
+            newest = max(committed(self._storage), default=None)
         except Exception:
-            newest = self.committed.name if self.committed is not None else None
+            newest = self._newest
         if newest is None:
             return "There is no earlier checkpoint."
         return (

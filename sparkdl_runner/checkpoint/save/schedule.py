@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
+from sparkdl_runner.checkpoint.arguments import require_whole
 from sparkdl_runner.checkpoint.peers import Peers
 
 
@@ -30,13 +32,17 @@ class Schedule:
         stop_requested: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        if every_steps is not None:
+            require_whole("every_steps", every_steps, least=1)
+        if every_seconds is not None and not every_seconds > 0:
+            raise ValueError(f"every_seconds is {every_seconds!r}; expected more than 0.")
         self._every_steps = every_steps
         self._every_seconds = every_seconds
         self._stop_requested = stop_requested
         self._clock = clock
         self._since = clock()
         self._last_step: int | None = None
-        self._pending: Any = None
+        self._pending: tuple[Peers, Any] | None = None
         self.stopping_rank: int | None = None
         """A rank that was asked to stop, once all ranks know."""
 
@@ -47,11 +53,7 @@ class Schedule:
 
     def due(self, step: int, peers: Peers) -> bool:
         """Whether to save after ``step``. To be asked by all ranks after every step."""
-        if peers.size == 1:
-            known = self._mine(peers)
-        else:
-            known = peers.end_sum(self._pending) if self._pending is not None else []
-            self._pending = None
+        known = self._mine(peers) if peers.size == 1 else self._end_sum()
         by_clock = bool(known and known[-1])
         asked = next((rank for rank, count in enumerate(known[:-1]) if count), None)
         if asked is not None and self.stopping_rank is None:
@@ -61,18 +63,23 @@ class Schedule:
             self.note(step)
         if peers.size > 1:
             # After the clock was set back, or this time would count twice.
-            self._pending = peers.begin_sum(self._mine(peers))
+            self._pending = peers, peers.begin_sum(self._mine(peers))
         return due
 
     def abandon(self) -> None:
         """Leaves the last sum alone: a rank that has failed will not give its share."""
         self._pending = None
 
-    def close(self, peers: Peers) -> None:
+    def close(self) -> None:
         """Waits for the other ranks' share of the last sum, so that nothing is left under way."""
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            peers.end_sum(pending)
+        with suppress(Exception):  # The ranks may have parted before.
+            self._end_sum()
+
+    def _end_sum(self) -> list[int]:
+        if self._pending is None:
+            return []
+        (peers, pending), self._pending = self._pending, None
+        return peers.end_sum(pending)
 
     def _by_steps(self, step: int) -> bool:
         if self._last_step is None:

@@ -1,4 +1,4 @@
-"""What was found, one file for each subject, from what was observed; nothing is looked at here.
+"""The checks: one file for each subject, one function for each check (see ``checks``).
 
-Imported by the examination.
+They judge what was seen, and look at nothing themselves. Imported by the examination.
 """

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 OK = "ok"
@@ -18,7 +19,7 @@ DRIVER = "driver"
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What one check came to.
+    """What one check came to. ``Checks`` fills in ``check`` and ``where``.
 
     Attributes:
         check: The check's name, such as ``spark.slots``. Names do not change between versions.
@@ -30,11 +31,11 @@ class Finding:
         where: ``"driver"``, and executors by host and address.
     """
 
-    check: str
     status: str
     found: str
     expected: str = ""
     advice: str = ""
+    check: str = ""
     where: tuple[str, ...] = (DRIVER,)
 
     def __post_init__(self) -> None:
@@ -43,38 +44,40 @@ class Finding:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as plain values."""
-        return {
-            "check": self.check,
-            "status": self.status,
-            "found": self.found,
-            "expected": self.expected,
-            "advice": self.advice,
-            "where": list(self.where),
-        }
+        return {**asdict(self), "where": list(self.where)}
 
 
-def ok(check: str, found: str, where: str = DRIVER) -> Finding:
+def ok(found: str) -> Finding:
     """All is well."""
-    return Finding(check=check, status=OK, found=found, where=(where,))
+    return Finding(status=OK, found=found)
 
 
-def warning(check: str, found: str, *, expected: str, advice: str, where: str = DRIVER) -> Finding:
+def warning(found: str, *, advice: str, expected: str = "") -> Finding:
     """It works, and may not always, or not well."""
-    return Finding(
-        check=check, status=WARNING, found=found, expected=expected, advice=advice, where=(where,)
-    )
+    return Finding(status=WARNING, found=found, expected=expected, advice=advice)
 
 
-def problem(check: str, found: str, *, expected: str, advice: str, where: str = DRIVER) -> Finding:
+def problem(found: str, *, advice: str, expected: str = "") -> Finding:
     """It does not work."""
-    return Finding(
-        check=check, status=PROBLEM, found=found, expected=expected, advice=advice, where=(where,)
-    )
+    return Finding(status=PROBLEM, found=found, expected=expected, advice=advice)
 
 
-def not_checked(check: str, why: str, where: str = DRIVER, *, advice: str = "") -> Finding:
-    """It could not be looked at, or nobody asked."""
-    return Finding(check=check, status=NOT_CHECKED, found=why, advice=advice, where=(where,))
+def not_checked(why: str, *, advice: str = "") -> Finding:
+    """It could not be looked at, or nobody asked for it."""
+    return Finding(status=NOT_CHECKED, found=why, advice=advice)
+
+
+def refused(error: Exception | str) -> Finding:
+    """Makes a problem of a launcher's own error.
+
+    The errors of this package say what was found, then what to do: after the last full stop, or in
+    a single sentence after the colon.
+    """
+    *sentences, advice = re.split(r"(?<=\.) (?=[A-Z])", str(error))
+    if not sentences:
+        found, _, advice = advice.partition(": ")
+        sentences, advice = [f"{found.rstrip('.')}."], advice[:1].upper() + advice[1:]
+    return problem(" ".join(sentences), advice=advice)
 
 
 def merged(findings: Iterable[Finding]) -> list[Finding]:
@@ -90,23 +93,3 @@ def worst(findings: Iterable[Finding]) -> str:
     """The worst status of all: ``"ok"``, ``"warning"`` or ``"problem"``."""
     most = max((STATUSES.index(finding.status) for finding in findings), default=0)
     return OK if STATUSES[most] == NOT_CHECKED else STATUSES[most]
-
-
-def guarded(check: str, look: Callable[[], Finding | Iterable[Finding] | None]) -> list[Finding]:
-    """What a check finds, as a list; one that breaks is told as that."""
-    found: list[Finding] = []
-    try:
-        answer = look()
-        if isinstance(answer, Finding):
-            found.append(answer)
-        else:
-            found.extend(answer or ())
-    except Exception as error:
-        found.append(
-            not_checked(
-                check,
-                f"the check itself failed: {type(error).__name__}: {error}",
-                advice="This is an error of sparkdl-runner doctor; please report it.",
-            )
-        )
-    return found

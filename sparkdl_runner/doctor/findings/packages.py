@@ -1,190 +1,147 @@
-"""Which versions are installed on a host, and do they go together?"""
+"""Which versions are installed in a Python, and do they go together?"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from sparkdl_runner import __version__
-from sparkdl_runner.doctor.findings.finding import Finding, not_checked, ok, problem, warning
+from sparkdl_runner.doctor.findings.checks import EXECUTOR, PYTHON, Place
+from sparkdl_runner.doctor.findings.finding import Finding, not_checked, ok, problem
 from sparkdl_runner.doctor.findings.versions import (
     NEEDED_BY_PETASTORM,
     OLDEST_PYTHON,
-    SUPPORTED,
-    in_words,
     is_older,
     is_within,
     numbers,
+    out_of_range,
+    pip_install,
+    range_of,
 )
 
-# Ranks exchange what these write, or must agree in what they mean.
-_SAME_EVERYWHERE = ("torch", "horovod", "sparkdl-runner")
 
-
-def judge_python(facts: dict[str, Any], where: str) -> Finding:
+@PYTHON("python", expected=f"Python {OLDEST_PYTHON} or later")
+def python(place: Place) -> Finding:
     """Whether this Python is one that this package runs in."""
-    found = f"Python {facts['python']} ({facts['executable']})"
-    if is_older(facts["python"], OLDEST_PYTHON):
-        return problem(
-            "python",
-            found + ".",
-            expected=f"Python {OLDEST_PYTHON} or later",
-            advice="Set PYSPARK_PYTHON to a newer Python with sparkdl_runner installed.",
-            where=where,
-        )
-    return ok("python", found, where)
+    found = f"Python {place.facts['python']} ({place.facts['executable']})"
+    if not is_older(place.facts["python"], OLDEST_PYTHON):
+        return ok(found)
+    return problem(
+        f"{found}.", advice="Set PYSPARK_PYTHON to a newer Python with sparkdl_runner installed."
+    )
 
 
-def judge_arrow(facts: dict[str, Any], spark_version: str, where: str) -> Iterator[Finding]:
-    """Whether pyarrow serves Spark, and pyarrow and numpy serve petastorm."""
-    installed = facts["packages"]
-    arrow, least = installed.get("pyarrow"), facts["needed_by_spark"].get("pyarrow")
-    check = "arrow"
+@PYTHON("arrow")
+def arrow(place: Place) -> Finding:
+    """Whether pyarrow serves Spark."""
+    installed, least = place.facts["packages"], place.facts["needed_by_spark"].get("pyarrow")
+    arrow = installed.get("pyarrow")
     if arrow is None:
-        yield problem(
-            check,
+        return problem(
             "pyarrow is not installed.",
             expected=f"pyarrow {least or '14'} or later",
             advice="pip install 'sparkdl-runner[spark]' (conversions and loaders need it, too).",
-            where=where,
         )
-    elif least and is_older(arrow, least):
-        yield problem(
-            check,
-            f"pyarrow {arrow} is too old for Spark {spark_version}.",
+    if least and is_older(arrow, least):
+        return problem(
+            f"pyarrow {arrow} is too old for Spark {place.spark_version}.",
             expected=f"pyarrow {least} or later",
             advice=f"pip install 'pyarrow>={least}'; petastorm needs an older one, so it stays "
             "with Spark 3.5.",
-            where=where,
         )
-    else:
-        yield ok(check, f"pyarrow {arrow}, numpy {installed.get('numpy', '(none)')}", where)
-    yield _judge_petastorm(facts, where)
+    return ok(f"pyarrow {arrow}, numpy {installed.get('numpy', '(none)')}")
 
 
-def _judge_petastorm(facts: dict[str, Any], where: str) -> Finding:
-    check, installed = "petastorm", facts["packages"]
+@PYTHON("petastorm", expected="petastorm loads")
+def petastorm(place: Place) -> Finding:
+    """Whether petastorm loads, with versions of pyarrow and numpy that it can use."""
+    installed = place.facts["packages"]
     version = installed.get("petastorm")
     if version is None:
-        return ok(check, "not installed; the arrow engine reads conversions", where)
+        return ok("not installed; the arrow engine reads conversions")
     way_out = "uninstall petastorm: the arrow engine needs none of it"
     for name, limits in NEEDED_BY_PETASTORM.items():
         found = installed.get(name, "")
         if found and not is_within(found, limits):
             too = "old" if is_older(found, limits[0]) else "new"
             return problem(
-                check,
                 f"{name} {found} is too {too} for petastorm {version}.",
-                expected=f"{name} {in_words(limits)}",
-                advice=f"pip install '{name}>={limits[0]},<{limits[1]}' (with Spark 3.5), or "
-                f"{way_out}.",
-                where=where,
+                expected=range_of(name),
+                advice=f"{pip_install(name)} (with Spark 3.5), or {way_out}.",
             )
-    answer = facts["petastorm"] or {}
-    error = answer.get("petastorm", {}).get("error") or answer.get("end")
-    if error:
-        return problem(
-            check,
-            f"petastorm {version} does not load: {error}.",
-            expected="petastorm loads",
-            advice=f"pip install 'sparkdl-runner[petastorm]', or {way_out}.",
-            where=where,
-        )
-    if not is_within(version, SUPPORTED["petastorm"]):
-        return warning(
-            check,
-            f"petastorm {version} loads, and is not the one that is tested.",
-            expected=f"petastorm {in_words(SUPPORTED['petastorm'])}",
-            advice="pip install 'sparkdl-runner[petastorm]'.",
-            where=where,
-        )
-    return ok(check, f"petastorm {version} loads", where)
+    told = place.facts["petastorm"] or {}
+    advice = f"pip install 'sparkdl-runner[petastorm]', or {way_out}."
+    if error := told.get("petastorm", {}).get("error") or told.get("end"):
+        return problem(f"petastorm {version} does not load: {error}.", advice=advice)
+    found = f"petastorm {version}"
+    return out_of_range("petastorm", version, found=found, advice=advice) or ok(f"{found} loads")
 
 
-def judge_mlflow(facts: dict[str, Any], where: str) -> Finding:
-    """Whether a supported MLflow is installed."""
-    check, limits = "mlflow.version", SUPPORTED["mlflow"]
-    version = facts["packages"].get("mlflow") or facts["packages"].get("mlflow-skinny")
+@PYTHON("mlflow.version")
+def mlflow(place: Place) -> Finding | None:
+    """Whether a supported MLflow is installed on the driver."""
+    if not place.is_driver:
+        return None
+    installed = place.facts["packages"]
+    version = installed.get("mlflow") or installed.get("mlflow-skinny")
     if version is None:
         return not_checked(
-            check,
             "MLflow is not installed; runs are not tracked.",
-            where,
             advice="pip install 'sparkdl-runner[mlflow]' to have them tracked.",
         )
-    if is_older(version, limits[0]):
-        return problem(
-            check,
-            f"MLflow {version} is too old.",
-            expected=f"MLflow {in_words(limits)}",
-            advice=f"pip install 'mlflow>={limits[0]},<{limits[1]}'.",
-            where=where,
-        )
-    if not is_within(version, limits):
-        return warning(
-            check,
-            f"MLflow {version} is newer than what was tested.",
-            expected=f"MLflow {in_words(limits)}",
-            advice=f"If tracking fails: pip install 'mlflow<{limits[1]}'.",
-            where=where,
-        )
-    return ok(check, f"MLflow {version}", where)
+    found = f"MLflow {version}"
+    advice = f"{pip_install('mlflow')}."
+    return out_of_range("mlflow", version, found=found, advice=advice) or ok(found)
 
 
-def judge_same(
-    driver: dict[str, Any], answer: dict[str, Any], facts: dict[str, Any] | None, where: str
-) -> Iterator[Finding]:
-    """Whether an executor has what the driver has.
+@EXECUTOR("host")
+def host_was_seen(place: Place) -> Finding | None:
+    """Whether the host could be looked at."""
+    if "error" not in place.facts:
+        return None
+    return not_checked(f"this host was not looked at: {place.facts['error']}")
 
-    Args:
-        driver: The driver's facts.
-        answer: The executor's own words.
-        facts: What its host is like, if that could be seen.
-        where: The executor.
-    """
-    same = True
-    if answer["python"].split(".")[:2] != driver["python"].split(".")[:2]:
-        same = False
-        yield problem(
-            "spark.python",
-            f"Executors run Python {answer['python']} ({answer['executable']}), the driver "
-            f"{driver['python']} ({driver['executable']}).",
-            expected="one version of Python everywhere",
-            advice="Set PYSPARK_PYTHON to a Python of the driver's version, before the session "
-            "starts, or send one along (--archives with venv-pack).",
-            where=where,
-        )
+
+@EXECUTOR("spark.python", expected="one version of Python everywhere")
+def same_python(executor: Place) -> Finding | None:
+    """Whether an executor runs the driver's version of Python."""
+    answer, driver = executor.answer, executor.driver
+    if not driver or answer["python"].split(".")[:2] == driver["python"].split(".")[:2]:
+        return None
+    return problem(
+        f"Executors run Python {answer['python']} ({answer['executable']}), the driver "
+        f"{driver['python']} ({driver['executable']}).",
+        advice="Set PYSPARK_PYTHON to a Python of the driver's version, before the session starts, "
+        "or send one along (--archives with venv-pack).",
+    )
+
+
+@EXECUTOR("versions", expected="one version everywhere")
+def same_packages(executor: Place) -> Iterator[Finding]:
+    """Whether an executor has the driver's versions of what both write and read."""
+    answer, driver = executor.answer, executor.driver
     if "sparkdl_runner" not in answer:
-        same = False
         yield problem(
-            "versions",
             f"The executor's Python ({answer['executable']}) cannot import sparkdl_runner: "
             f"{answer.get('sparkdl_runner_error', 'it is not there')}.",
             expected="sparkdl_runner in the Python that Spark starts",
             advice="Set PYSPARK_PYTHON to the Python in which sparkdl_runner is installed, before "
             "the session starts; on a cluster, install it on every host, or send it along "
             "(--py-files with its wheel, or --archives with venv-pack).",
-            where=where,
         )
-    elif answer["sparkdl_runner"] != __version__:
-        same = False
+        return
+    pairs = {"sparkdl_runner": (answer["sparkdl_runner"], __version__)}
+    if driver and executor.was_seen:
+        for name in ("torch", "horovod"):
+            pairs[name] = (executor.facts["packages"].get(name), driver["packages"].get(name))
+    others = {
+        name: (here, there)
+        for name, (here, there) in pairs.items()
+        if here and there and numbers(here) != numbers(there)
+    }
+    for name, (here, there) in others.items():
         yield problem(
-            "versions",
-            f"sparkdl_runner is {answer['sparkdl_runner']} here and {__version__} on the driver.",
-            expected="one version everywhere",
-            advice="Install the driver's version on every host.",
-            where=where,
+            f"{name} is {here} here and {there} on the driver.",
+            advice=f"Install {name} {there} on every host (with Horovod: build it again).",
         )
-    for name in _SAME_EVERYWHERE[:2] if facts else ():
-        own, theirs = driver["packages"].get(name), (facts or {})["packages"].get(name)
-        if own and theirs and numbers(own) != numbers(theirs):
-            same = False
-            yield problem(
-                "versions",
-                f"{name} is {theirs} here and {own} on the driver.",
-                expected="one version everywhere",
-                advice=f"Install {name} {own} on every host (with Horovod: build it again).",
-                where=where,
-            )
-    if same:
-        yield ok("versions", "Python and packages are the driver's", where)
+    if not others and not same_python(executor):
+        yield ok("Python and packages are the driver's")

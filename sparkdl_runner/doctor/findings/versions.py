@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from sparkdl_runner.doctor.findings.finding import Finding, problem, warning
+
 # As in setup.cfg, which a test compares: the least version, and the first that is too new.
 SUPPORTED = {
     "pyspark": ("3.5", "5"),
@@ -14,6 +16,41 @@ SUPPORTED = {
 }
 NEEDED_BY_PETASTORM = {"pyarrow": ("14.0.1", "15"), "numpy": ("1.23", "2")}
 OLDEST_PYTHON = "3.11"
+
+
+def range_of(package: str) -> str:
+    """The versions of a package that are supported, as a person reads it."""
+    return f"{package} {in_words({**SUPPORTED, **NEEDED_BY_PETASTORM}[package])}"
+
+
+def pip_install(package: str) -> str:
+    """The command that installs a version that is supported."""
+    least, first_untested = {**SUPPORTED, **NEEDED_BY_PETASTORM}[package]
+    return f"pip install '{package}>={least},<{first_untested}'"
+
+
+def out_of_range(package: str, version: str, *, found: str, advice: str) -> Finding | None:
+    """Whether a version is older than what is supported, or newer than what was tested.
+
+    Args:
+        package: One of ``SUPPORTED``.
+        version: The one that is installed.
+        found: Names it, for the finding.
+        advice: How to install another, for one that is too old.
+
+    Returns:
+        What is wrong; None if it is supported.
+    """
+    oldest, first_untested = SUPPORTED[package]
+    if is_older(version, oldest):
+        return problem(f"{found} is too old.", expected=range_of(package), advice=advice)
+    if is_within(version, SUPPORTED[package]):
+        return None
+    return warning(
+        f"{found} is newer than what was tested.",
+        expected=range_of(package),
+        advice=f"If runs fail: pip install '{package}<{first_untested}'.",
+    )
 
 
 def numbers(version: str) -> tuple[int, ...]:

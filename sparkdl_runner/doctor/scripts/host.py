@@ -22,6 +22,7 @@ import ssl
 import subprocess
 import sys
 import tempfile
+import threading
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -36,33 +37,27 @@ GPU_FIELDS = "index,uuid,name,driver_version"
 
 
 def run(command: list[str], seconds: float) -> tuple[int | None, str, str]:
-    """Runs a program. Returns its exit code (None if it took too long), output and words."""
+    """Runs a program. Returns its exit code (None if it took too long), output and errors."""
     try:
-        process = subprocess.Popen(
+        done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             text=True,
             errors="replace",
+            timeout=seconds,
+            check=False,
         )
     except OSError as error:
         return 126, "", f"{command[0]} cannot be started: {error.strerror}"
-    try:
-        output, words = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        try:
-            output, words = process.communicate(timeout=1)
-        except subprocess.TimeoutExpired:  # What it has started holds its pipes.
-            output = words = ""
-        return None, output, words
-    return process.returncode, output, words
+    except subprocess.TimeoutExpired as error:
+        return None, (error.stdout or b"").decode(errors="replace"), ""
+    return done.returncode, done.stdout, done.stderr
 
 
 def run_script(source: str, arguments: list[str], seconds: float) -> dict[str, Any]:
     """Runs one of the other scripts. Returns its answers by name, and ``end`` if it ended badly."""
-    code, output, words = run([sys.executable, "-c", source, *arguments], seconds)
+    code, output, errors = run([sys.executable, "-c", source, *arguments], seconds)
     answers: dict[str, Any] = {}
     # Not splitlines, to which the mark is the end of a line as well.
     for line in output.split("\n"):
@@ -74,7 +69,7 @@ def run_script(source: str, arguments: list[str], seconds: float) -> dict[str, A
     elif code < 0:
         answers["end"] = f"it died of {signal.Signals(-code).name}"
     elif code > 0:
-        last = words.strip().splitlines()[-1:] or ["no words"]
+        last = errors.strip().splitlines()[-1:] or ["it wrote nothing"]
         answers["end"] = f"it ended with exit code {code}: {last[0][:300]}"
     return answers
 
@@ -126,14 +121,16 @@ def gpus(seconds: float) -> dict[str, Any]:
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return {"gpus": []}
-    code, output, words = run([tool, f"--query-gpu={GPU_FIELDS}", "--format=csv,noheader"], seconds)
+    code, output, errors = run(
+        [tool, f"--query-gpu={GPU_FIELDS}", "--format=csv,noheader"], seconds
+    )
     if code is None:
         return {"gpus": [], "error": f"nvidia-smi did not answer within {seconds} s"}
     rows = [[cell.strip() for cell in line.split(",")] for line in output.splitlines()]
     found = [dict(zip(GPU_FIELDS.split(","), row)) for row in rows if len(row) == 4]  # noqa: B905
     answer: dict[str, Any] = {"gpus": found}
     if code != 0 or not found:
-        answer["error"] = (output + words).strip()[:300] or f"nvidia-smi ended with {code}"
+        answer["error"] = (output + errors).strip()[:300] or f"nvidia-smi ended with {code}"
     return answer
 
 
@@ -172,15 +169,12 @@ def memory() -> dict[str, Any]:
         with open("/proc/meminfo") as stream:
             match = re.search(r"MemAvailable:\s*(\d+)", stream.read())
         answer["available_bytes"] = int(match[1]) * 1024 if match else None
-    for limit, used in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        (
-            "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-            "/sys/fs/cgroup/memory/memory.usage_in_bytes",
-        ),
+    for folder, limit, used in (
+        ("/sys/fs/cgroup", "memory.max", "memory.current"),
+        ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
     ):
         with contextlib.suppress(OSError, ValueError):
-            with open(limit) as first, open(used) as second:
+            with open(f"{folder}/{limit}") as first, open(f"{folder}/{used}") as second:
                 most, now = int(first.read()), int(second.read())
             if most < 1 << 60:
                 answer.update(limit_bytes=most, used_bytes=now)
@@ -197,57 +191,30 @@ def name() -> dict[str, str]:
         return {"name": own, "error": str(error)}
 
 
-def local_path(url: str) -> str | None:
-    """The path of a folder that this host sees as a directory, or None."""
-    if url.startswith("/"):
-        return url
-    if url.startswith("file:"):
-        return "/" + url[len("file:") :].lstrip("/")
-    if url.startswith("dbfs:/"):
-        path = "/" + url[len("dbfs:") :].lstrip("/")
-        return path if path.startswith("/Volumes/") else f"/dbfs{path}"
-    return None
+def start_folders(request: dict[str, Any]) -> dict[str, subprocess.Popen[str]]:
+    """Starts, for each folder of all hosts, a process that keeps a file there."""
+    marker, is_driver = request["marker"], request["is_driver"]
+    own = marker if is_driver else f"{marker}-{socket.gethostname()}-{os.getpid()}"
+    asked = {"name": own, "look_for": None if is_driver else marker}
+    return {
+        url: subprocess.Popen(
+            [sys.executable, "-c", request["scripts"]["folder"], json.dumps({"url": url, **asked})],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for url in request["folders"]
+    }
 
 
-class Folder:
-    """A folder of all hosts: can this one write there, and does it see the driver's file?"""
-
-    def __init__(self, url: str, marker: str, script: str, is_driver: bool) -> None:
-        self.url, self.script, self.path = url, script, local_path(url)
-        self.own = marker if is_driver else f"{marker}-{socket.gethostname()}-{os.getpid()}"
-        self.sought = None if is_driver else marker
-        self.written = False
-
-    def try_out(self, seconds: float) -> dict[str, Any]:
-        """Writes a file, and looks for the driver's."""
-        if self.path is None:
-            found = self._ask(seconds, write=self.own, look_for=self.sought)
-            self.written = "error" not in found
-            return found
-        try:
-            os.makedirs(self.path, exist_ok=True)
-            with open(os.path.join(self.path, self.own), "x") as stream:
-                self.written = True
-                stream.write("sparkdl_runner\n")
-                stream.flush()
-                os.fsync(stream.fileno())
-        except OSError as error:
-            return {"error": f"{type(error).__name__}: {error.strerror or error}"}
-        if self.sought is None:
-            return {}
-        return {"seen": os.path.exists(os.path.join(self.path, self.sought))}
-
-    def close(self, seconds: float) -> None:
-        """Removes the file."""
-        if self.written and self.path is not None:
-            with contextlib.suppress(OSError):
-                os.remove(os.path.join(self.path, self.own))
-        elif self.written:
-            self._ask(seconds, remove=self.own)
-
-    def _ask(self, seconds: float, **request: Any) -> dict[str, Any]:
-        answers = run_script(self.script, [json.dumps({"url": self.url, **request})], seconds)
-        return answers.get("folder") or {"error": answers.get("end", "no answer")}
+def found_in(folder: subprocess.Popen[str], seconds: float) -> dict[str, Any]:
+    """What a folder's process tells."""
+    timer = threading.Timer(seconds, folder.kill)
+    timer.start()
+    # Anything before it was printed by a library.
+    line = next((line for line in folder.stdout or () if line.startswith("{")), None)
+    timer.cancel()
+    return json.loads(line) if line else {"error": f"no answer came within {seconds:g} s"}
 
 
 def server(url: str, seconds: float) -> str | None:
@@ -263,17 +230,17 @@ def server(url: str, seconds: float) -> str | None:
         return None if isinstance(reason, ssl.SSLCertVerificationError) else str(reason)[:300]
 
 
-def describe(request: dict[str, Any], folders: list[Folder]) -> dict[str, Any]:
+def describe(request: dict[str, Any], folders: dict[str, subprocess.Popen[str]]) -> dict[str, Any]:
     """All facts."""
     scripts, seconds = request["scripts"], request["seconds"]
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
-        tried = {folder.url: pool.submit(folder.try_out, seconds) for folder in folders}
+        tried = {url: pool.submit(found_in, one, seconds) for url, one in folders.items()}
         native = request["native"] and pool.submit(
             run_script, scripts["native"], request["native"], seconds
         )
         installed = packages()
         readers = "petastorm" in installed and pool.submit(
-            run_script, scripts["petastorm_readers"], [], seconds
+            run_script, scripts["native"], ["petastorm"], seconds
         )
         smi = pool.submit(gpus, min(seconds, 10))
         servers = {url: pool.submit(server, url, 4) for url in request["servers"]}
@@ -296,10 +263,14 @@ def describe(request: dict[str, Any], folders: list[Folder]) -> dict[str, Any]:
         }
 
 
-def end(folders: list[Folder]) -> NoReturn:
-    """Removes this process's files from folders that others read, and ends all that it started."""
-    for folder in folders:
-        folder.close(10)
+def end(folders: dict[str, subprocess.Popen[str]]) -> NoReturn:
+    """Lets files in folders that others read be removed, and ends all that was started."""
+    for folder in folders.values():
+        if folder.stdin is not None:
+            folder.stdin.close()
+    for folder in folders.values():
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            folder.wait(10)
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(0)
@@ -308,10 +279,7 @@ def end(folders: list[Folder]) -> NoReturn:
 def main() -> None:
     """Answers, keeps its files in shared folders until its input ends, and removes them."""
     request = json.loads(sys.stdin.readline())
-    folders = [
-        Folder(url, request["marker"], request["scripts"]["folder"], request["is_driver"])
-        for url in request["folders"]
-    ]
+    folders = start_folders(request)
     signal.signal(signal.SIGTERM, lambda *_: end(folders))
     try:
         print(json.dumps(describe(request, folders)), flush=True)

@@ -1,6 +1,6 @@
-"""Loads torch, then Horovod, and tells what each was built for: a line of JSON after each.
+"""Loads the libraries that it is given, and tells of each in a line of JSON.
 
-Run in a process of its own: a library for another torch may end it at any point.
+Run in a process of its own: a library that was built for another one may end it at any point.
 """
 
 from __future__ import annotations
@@ -53,9 +53,17 @@ def load_horovod() -> dict[str, Any]:
     }
 
 
-for name, load in (("torch", load_torch), ("horovod", load_horovod)):
-    if name in sys.argv[1:]:
-        try:
-            tell(name, load())
-        except BaseException as error:
-            tell(name, {"error": reason(error)})
+def load_petastorm() -> dict[str, Any]:
+    """Imports what of petastorm a conversion and a reader need."""
+    import petastorm.reader
+    import petastorm.spark  # noqa: F401
+
+    return {}
+
+
+LOADERS = {"torch": load_torch, "horovod": load_horovod, "petastorm": load_petastorm}
+for name in sys.argv[1:]:
+    try:
+        tell(name, LOADERS[name]())
+    except BaseException as error:
+        tell(name, {"error": reason(error)})

@@ -1,1 +1,4 @@
-"""What the score job is made of: the model's columns, and where scores go."""
+"""The parts of the score job: matching columns to the model's inputs, and writing scores.
+
+Imported by that job alone.
+"""

@@ -1,15 +1,13 @@
-"""Why scoring failed, in one sentence: Spark tells it in a hundred lines of two languages."""
+"""Why scoring failed, in one sentence and without the rows that it failed on."""
 
 from __future__ import annotations
 
 import re
 
+from sparkdl_runner import java
 from sparkdl_runner.redaction import Redactor, secrets_of
 
-_RAISED = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception): ", re.MULTILINE)
-# What follows the message: Java's stack, or Spark's words between two of them.
-_AFTER = re.compile(r"\n\s*(at \w[\w.$/]*\(|\.\.\. \d+ more|Caused by: |Driver stacktrace:|\n)")
-# MLflow puts the rows themselves before the reason, and they may be anybody's, and hold anything.
+# MLflow writes the rows themselves before the reason. They may be confidential, so they are cut.
 _BEFORE_ROWS = "Failed to enforce schema of data "
 _ROWS = re.compile(rf"{_BEFORE_ROWS}.*' with schema '.*?'\. Error: ", re.DOTALL)
 
@@ -20,17 +18,6 @@ def cause(error: Exception) -> str:
     if rows := _ROWS.search(told):
         told = told[rows.end() :]
     else:
-        told = _innermost(told.partition(_BEFORE_ROWS)[0])
-    told = _AFTER.split(told, maxsplit=1)[0]
-    told = " ".join(told.split()) or type(error).__name__
+        told = java.innermost(told.partition(_BEFORE_ROWS)[0])
+    told = " ".join(java.without_stack(told).split()) or type(error).__name__
     return Redactor(secrets_of())(told).rstrip(".")[:500]
-
-
-def _innermost(told: str) -> str:
-    raised = [*_RAISED.finditer(told)]
-    # Of Python's errors, the last is the one that the others led to; Java's only carry it.
-    python = [one for one in raised if not one[0].startswith(("java.", "org.", "py4j."))]
-    if not raised:
-        return told
-    innermost = (python or raised)[-1]
-    return innermost[0] + told[innermost.end() :]

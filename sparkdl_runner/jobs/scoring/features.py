@@ -1,4 +1,4 @@
-"""Which columns of a table a model is given, and as what: MLflow's functions take no vectors."""
+"""Which columns a model is given, as numbers and arrays: MLflow takes no vectors of Spark ML."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def features(frame: DataFrame, place: str, names: list[str] | None, signature: A
         return [_without_vector(frame, name) for name in names]
     from pyspark.sql.functions import struct
 
-    # By their names: given one by one, MLflow takes them in the order of the model's.
+    # As a struct, since MLflow matches single columns to the model's by position, not by name.
     specs = named.input_dict()
     return [struct(*[_as_named(frame, name, specs.get(name)).alias(name) for name in names])]
 
 
-# MLflow's numbers, as Spark calls them.
+# Spark's names for MLflow's types of numbers.
 _NUMBERS = {
     "float": "float",
     "double": "double",
@@ -75,7 +75,7 @@ def _number(tensor: Any) -> str:
 
 
 def _names_of_model(frame: DataFrame, names: list[str] | None, named: Any) -> list[str]:
-    """The columns that a model asks for by their names, or those of them that were asked for."""
+    """The columns that a model names, or those of them that the person has chosen."""
     known = named.input_names()
     required = named.required_input_names()
     if names is None:
@@ -88,7 +88,7 @@ def _names_of_model(frame: DataFrame, names: list[str] | None, named: Any) -> li
 
 
 def _only_array(frame: DataFrame, place: str, tensor: Any) -> str:
-    """The only column that can be a tensor by itself; columns of numbers have no order known."""
+    """The only column of arrays or vectors. Columns of numbers would have no known order."""
     arrays = [name for name in frame.columns if _is_array(frame, name)]
     if len(arrays) == 1:
         return arrays[0]
@@ -104,9 +104,9 @@ def _only_array(frame: DataFrame, place: str, tensor: Any) -> str:
 
 
 def _one_tensor(frame: DataFrame, names: list[str], tensor: Any) -> Column:
-    """The column of a model that takes one tensor: an array, flat, of which MLflow makes the shape.
+    """The column for a model that takes one tensor: a flat array, which MLflow brings into shape.
 
-    One number alone stays a number where the tensor has one dimension, ``[rows]``.
+    A tensor of one dimension, ``[rows]``, takes a column of numbers.
     """
     from pyspark.sql.functions import array, col
 
@@ -143,36 +143,32 @@ def _one_tensor(frame: DataFrame, names: list[str], tensor: Any) -> Column:
 
 
 def _as_named(frame: DataFrame, name: str, spec: Any) -> Column:
-    """A column that a model takes by its name, of the model's numbers where it takes numbers."""
+    """A column that the model names, cast to the type of number that the model takes."""
     from pyspark.sql.functions import col
 
-    if _is_array(frame, name) and (number := _number_of_array(spec)):
+    is_array = _is_array(frame, name)
+    number = _number_of(spec, is_array)
+    if number is not None and is_array:
         return _flat(frame, name).cast(f"array<{number}>")
-    if _is_number(frame, name) and (number := _number_of_scalar(spec)):
+    if number is not None and _is_number(frame, name):
         return col(f"`{name}`").cast(number)
     return _without_vector(frame, name)
 
 
-def _number_of_array(spec: Any) -> str | None:
-    """Spark's name for the numbers of an array; None where the model takes something else."""
+def _number_of(spec: Any, is_array: bool) -> str | None:
+    """Spark's name for the numbers that a model takes; None where it takes something else."""
     from mlflow.types.schema import Array, TensorSpec
 
     if isinstance(spec, TensorSpec):
         return _number(spec)
     kind = getattr(spec, "type", None)
-    return _NUMBERS.get(getattr(kind.dtype, "name", "")) if isinstance(kind, Array) else None
-
-
-def _number_of_scalar(spec: Any) -> str | None:
-    from mlflow.types.schema import TensorSpec
-
-    if isinstance(spec, TensorSpec):
-        return _number(spec)
-    return _NUMBERS.get(getattr(getattr(spec, "type", None), "name", ""))
+    if is_array:
+        kind = kind.dtype if isinstance(kind, Array) else None
+    return _NUMBERS.get(getattr(kind, "name", ""))
 
 
 def _flat(frame: DataFrame, name: str) -> Column:
-    """Arrays as one array of numbers: what MLflow brings into shape must not have one."""
+    """A column of arrays as flat arrays, which MLflow can bring into the model's shape."""
     from pyspark.sql import types as t
     from pyspark.sql.functions import flatten
 

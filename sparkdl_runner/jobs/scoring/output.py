@@ -1,4 +1,4 @@
-"""Where scores go: a table or a folder, in which no half of them ever looks whole."""
+"""Writes scores to a table or a folder, so that an unfinished result never looks complete."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 from sparkdl_runner.errors import ConfigError, RunnerError
 from sparkdl_runner.filesystem import redact
 from sparkdl_runner.jobs.scoring.failure import cause
-from sparkdl_runner.jobs.scoring.overwriting import BESIDE_PREFIX, delete_if_empty, overwrite
+from sparkdl_runner.jobs.scoring.overwriting import BESIDE_PREFIX, overwrite
 from sparkdl_runner.jobs.scoring.settings import ScoreSettings
 from sparkdl_runner.jobs.spark import storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# With it, Spark 4.3 hands a function that takes a vector's array all columns as they come from the
-# file, and cannot put the vector itself into Arrow. Older Sparks do not know it.
+# With this, Spark 4.3 passes the file's columns to the UDF as Arrow, and fails at vectors. Older
+# versions ignore the setting.
 _COLUMNAR_INPUT = "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled"
 
 # What Spark, and Databricks, leave in a folder of Parquet files; and what an overwrite left here.
@@ -29,7 +29,7 @@ _SPARKS_FOLDERS = re.compile(rf"_temporary|\.spark-staging-.*|{BESIDE_PREFIX}.*"
 
 
 def check_output(settings: ScoreSettings, spark: SparkSession) -> None:
-    """Sees to it that the scores can be written.
+    """Checks that the scores can be written.
 
     Raises:
         ConfigError: Something is there already, or the folder is not writable.
@@ -52,7 +52,7 @@ def check_output(settings: ScoreSettings, spark: SparkSession) -> None:
 
 
 def _check_replaceable(output: str, held: dict[str, bool]) -> None:
-    """Refuses to delete what was never scores: a folder may have been named by mistake."""
+    """Refuses to overwrite a folder that holds other files: it may have been named by mistake."""
     if "_delta_log" in held:
         raise ConfigError(f"{redact(output)} is a Delta table: overwrite it with --format delta.")
     others = [
@@ -90,7 +90,7 @@ def write_scores(settings: ScoreSettings, spark: SparkSession, scored: DataFrame
     except Exception as error:
         if is_new:
             with suppress(Exception):  # It must not hide why nothing was written.
-                delete_if_empty(spark, settings.output)
+                storage.delete_if_empty(*storage.open_path(spark, settings.output))
         raise RunnerError(f"The scores were not written: {cause(error)}.") from error
 
 

@@ -1,4 +1,4 @@
-"""New files take the place of what a folder holds, which stays there until they are whole.
+"""Overwrites a folder so that its earlier files stay until all new ones are written.
 
 Spark would delete it before it writes. Here the new files are written into a sub folder with an
 underscore, which readers pass over; then the earlier ones are deleted and the new ones moved up,
@@ -13,9 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from sparkdl_runner import java
 from sparkdl_runner.errors import RunnerError
 from sparkdl_runner.filesystem import redact
-from sparkdl_runner.jobs.spark.java_cause import java_cause
+from sparkdl_runner.jobs.spark.storage import open_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,7 +26,7 @@ _MARKER = "_SUCCESS"
 
 
 def overwrite(spark: SparkSession, folder: str, write: Callable[[str], None]) -> None:
-    """Has files written, and lets them take the place of all that the folder holds.
+    """Writes files beside those of a folder, and then puts them in their place.
 
     Args:
         spark: The session, which knows the storage.
@@ -41,37 +42,30 @@ def overwrite(spark: SparkSession, folder: str, write: Callable[[str], None]) ->
         write(beside)
     except Exception:
         with suppress(Exception):  # It must not hide why nothing was written.
-            filesystem, there = _open(spark, beside)
+            filesystem, there = open_path(spark, beside)
             filesystem.delete(there, True)
         raise
     try:
-        # In a thread, where no signal's exception can end it half-way.
+        # In a thread, where Ctrl-C and SIGTERM cannot interrupt it half-way.
         with ThreadPoolExecutor(1, "sparkdl-overwrite") as thread:
             thread.submit(_put_in_place, spark, folder, beside).result()
     except Exception as error:
         raise RunnerError(
             f"The new files were written to {redact(beside)}, and could not all be put in place of "
-            f"what {redact(folder)} held: {java_cause(error)}. Move those that are left there, or "
+            f"what {redact(folder)} held: {java.cause(error)}. Move those that are left there, or "
             "begin again."
         ) from error
 
 
-def delete_if_empty(spark: SparkSession, folder: str) -> None:
-    """Deletes a folder that holds nothing, if it is there."""
-    filesystem, there = _open(spark, folder)
-    if filesystem.exists(there) and len(filesystem.listStatus(there)) == 0:
-        filesystem.delete(there, False)
-
-
 def _put_in_place(spark: SparkSession, folder: str, beside: str) -> None:
-    filesystem, there = _open(spark, folder)
-    _, new = _open(spark, beside)
-    # While there is a marker, all is there: it is the first that goes, and the last that comes.
+    filesystem, there = open_path(spark, folder)
+    _, new = open_path(spark, beside)
+    # The marker says that all files are there: it is deleted first and moved last.
     for one in sorted(_held(filesystem, there), key=lambda one: one.getName() != _MARKER):
         if one.getName() != new.getName() and not filesystem.delete(one, True):
             raise OSError(f"{one.getName()} cannot be deleted")
     for one in sorted(_held(filesystem, new), key=lambda one: one.getName() == _MARKER):
-        _, target = _open(spark, f"{folder.rstrip('/')}/{one.getName()}")
+        _, target = open_path(spark, f"{folder.rstrip('/')}/{one.getName()}")
         if not filesystem.rename(one, target):
             raise OSError(f"{one.getName()} cannot be moved")
     filesystem.delete(new, True)
@@ -79,8 +73,3 @@ def _put_in_place(spark: SparkSession, folder: str, beside: str) -> None:
 
 def _held(filesystem: Any, folder: Any) -> list[Any]:
     return [one.getPath() for one in filesystem.listStatus(folder)]
-
-
-def _open(spark: SparkSession, path: str) -> tuple[Any, Any]:
-    there = spark._jvm.org.apache.hadoop.fs.Path(path)  # type: ignore[union-attr]
-    return there.getFileSystem(spark._jsc.hadoopConfiguration()), there

@@ -1,4 +1,4 @@
-"""What the score job may be told."""
+"""The settings of the score job."""
 
 from __future__ import annotations
 

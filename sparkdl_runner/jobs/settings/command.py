@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import logging
+import os
+import sys
 import textwrap
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,12 +15,11 @@ from typing import Any
 from sparkdl_runner.cli.command_line import EXIT_CODES, Parser, guarded
 from sparkdl_runner.jobs.settings import Settings, load
 from sparkdl_runner.jobs.settings.flags import add_flags, given
-from sparkdl_runner.jobs.settings.quiet import quieten_libraries
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A job: what it may be told, and what it does then."""
+    """A job: its settings, and what it does with them."""
 
     name: str
     summary: str
@@ -25,7 +28,24 @@ class Job:
     """What a first call and its YAML look like."""
     settings: type[Settings]
     run: Callable[[Any], None]
-    """Is given the settings; raises ConfigError for what shows only when it is begun with."""
+    """Is given the settings. Raises ConfigError for what only shows once it has begun."""
+
+    def add_parser(self, subparsers: Any) -> None:
+        """Adds the job to a command line that has several commands."""
+        parser = subparsers.add_parser(self.name, help=self.summary, **self._help())
+        add_flags(parser, self.settings)
+        parser.set_defaults(run=self._begin)
+
+    def _help(self) -> dict[str, Any]:
+        return {
+            "description": self.summary,
+            "epilog": f"{textwrap.dedent(self.example).strip()}\n{EXIT_CODES}",
+            "formatter_class": argparse.RawDescriptionHelpFormatter,
+        }
+
+    def _begin(self, arguments: argparse.Namespace) -> None:
+        _quieten_libraries()
+        self.run(load(self.settings, arguments.config, given(arguments, self.settings)))
 
 
 def main(job: Job, argv: Sequence[str] | None = None) -> int:
@@ -35,33 +55,26 @@ def main(job: Job, argv: Sequence[str] | None = None) -> int:
         job: The job.
         argv: Its arguments; None for the process's own.
     """
-    parser = Parser(
-        prog=f"{job.name}.py",
-        description=job.summary,
-        epilog=_epilog(job),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog=f"{job.name}.py", **job._help())
     add_flags(parser, job.settings)
-    return guarded(job.name, lambda: _begin(job, parser.parse_args(argv)))
+    return guarded(job.name, lambda: job._begin(parser.parse_args(argv)))
 
 
-def add_job(subparsers: Any, job: Job) -> None:
-    """Adds a job to a command line that has several."""
-    parser = subparsers.add_parser(
-        job.name,
-        help=job.summary,
-        description=job.summary,
-        epilog=_epilog(job),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_flags(parser, job.settings)
-    parser.set_defaults(run=lambda arguments: _begin(job, arguments))
+def run_script(job: Job) -> None:
+    """Runs a job as a process of its own, and ends the process with its exit code."""
+    # Some notebooks take even an exit with 0 for a failure.
+    if code := main(job):
+        sys.exit(code)
 
 
-def _begin(job: Job, arguments: argparse.Namespace) -> None:
-    quieten_libraries()
-    job.run(load(job.settings, arguments.config, given(arguments, job.settings)))
+def _quieten_libraries() -> None:
+    """Silences what libraries tell of themselves, here and in the processes that this one starts.
 
-
-def _epilog(job: Job) -> str:
-    return f"{textwrap.dedent(job.example).strip()}\n{EXIT_CODES}"
+    It would hide what the job says, and MLflow sends it over the network. Variables that are set
+    already stay.
+    """
+    warnings.filterwarnings("ignore", category=FutureWarning, module="petastorm")
+    logging.getLogger("petastorm").setLevel(logging.ERROR)
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "ERROR")
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")

@@ -1,8 +1,9 @@
-"""The command line of a job: one flag for each of its settings, and what they say."""
+"""The command line of a job: one flag for each of its settings."""
 
 from __future__ import annotations
 
 import argparse
+import types
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 import pydantic
 
 from sparkdl_runner.cli.command_line import Parser
-from sparkdl_runner.jobs.settings import Settings, parse_value
+from sparkdl_runner.jobs.settings import Settings
+from sparkdl_runner.jobs.settings.yaml_file import parse_value
 
 
 def add_flags(parser: Parser, kind: type[Settings]) -> None:
@@ -53,7 +55,7 @@ def as_pairs(parser: Parser, flag: str, text: str, default: Any = ()) -> None:
 
 
 def given(arguments: argparse.Namespace, kind: type[Settings]) -> dict[str, Any]:
-    """What was said by flags, by key."""
+    """The settings that flags have given, by key."""
     found = {}
     for name in kind.model_fields:
         if hasattr(arguments, name):
@@ -72,17 +74,19 @@ def _pair(text: str) -> tuple[str, Any]:
 def _options(field: pydantic.fields.FieldInfo) -> Sequence[Any]:
     """The types that a field admits, besides None."""
     annotation = field.annotation
-    parts = typing.get_args(annotation) if typing.get_origin(annotation) is not None else ()
-    is_union = typing.get_origin(annotation) not in (dict, list, Mapping, typing.Literal, None)
-    return [one for one in parts if one is not type(None)] if is_union else [annotation]
+    if typing.get_origin(annotation) not in (typing.Union, types.UnionType):
+        return [annotation]
+    return [one for one in typing.get_args(annotation) if one is not type(None)]
 
 
 def _is_mapping(field: pydantic.fields.FieldInfo) -> bool:
+    """Whether its value is a mapping, and not a text, a number or a list as well."""
+    options = _options(field)
     return any(
         typing.get_origin(one) in (dict, Mapping)
         or (isinstance(one, type) and issubclass(one, Settings) and not one.has_short_form)
-        for one in _options(field)
-    )
+        for one in options
+    ) and not any(one in (str, int) or typing.get_origin(one) is list for one in options)
 
 
 def _is_text(field: pydantic.fields.FieldInfo) -> bool:

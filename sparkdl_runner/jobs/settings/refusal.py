@@ -1,4 +1,4 @@
-"""One sentence on settings that pydantic has refused, in the words of whoever wrote them."""
+"""One sentence for settings that pydantic has refused, by the keys that the person wrote."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EXPECTED = {
 
 
 def sentence(error: pydantic.ValidationError, given: Mapping[str, Any]) -> str:
-    """Says what is wrong first.
+    """Describes the first error.
 
     Args:
         error: What pydantic has found.
@@ -35,7 +35,7 @@ def sentence(error: pydantic.ValidationError, given: Mapping[str, Any]) -> str:
         told = str(first["ctx"]["error"])
         told = f"{_dotted(keys)}: {told}" if keys else told
     else:
-        # Where several types are allowed, each has a finding of its own.
+        # Where several types are allowed, pydantic reports an error for each.
         expected = dict.fromkeys(
             _expected(one)
             for one in findings

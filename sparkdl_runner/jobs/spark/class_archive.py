@@ -20,8 +20,8 @@ from pathlib import Path
 # Java writes an archive's first bytes last: where they are there, it is whole.
 MAGIC = 0xF00BABA8
 UNUSED_SECONDS = 30 * 24 * 3600
-# Java writes no archive of a class path with folders, and does not start where it is to write one
-# beside an agent or a patched module.
+# Java cannot archive a class path with folders, and does not start if it is asked to do so beside
+# an agent or a patched module.
 FOREIGN_OPTIONS = (
     *("SPARK_HOME", "SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR"),
     *("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS"),
@@ -55,7 +55,7 @@ def java_options() -> str:
 
 
 def _installation() -> str | None:
-    """What tells one Java and one Spark from others; None where there can be no archive."""
+    """Identifies this Java and this Spark; None where there can be no archive."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=f"{home}/bin" if home else None)
     spark = importlib.util.find_spec("pyspark")

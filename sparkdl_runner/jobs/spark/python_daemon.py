@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-# With these, Spark may be another than pip's, or have a daemon of somebody's choice.
+# With these set, Spark may not be pip's, or may have a daemon already.
 _FOREIGN = ("SPARK_HOME", "SPARK_CONF_DIR")
 
 
 def settings() -> dict[str, str]:
-    """What Spark must be told to start this daemon; nothing where it could not find it.
+    """The Spark settings that start this daemon; none where Spark could not find it.
 
     Python processes are to be this interpreter, which has this package installed, since only then
     they have it before Spark has sent them any file.

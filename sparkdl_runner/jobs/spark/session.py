@@ -1,17 +1,18 @@
-"""The Spark session of a job: quiet and on this machine, unless someone has chosen another."""
+"""The Spark session of a job: on this machine, unless spark-submit or a cluster gives another."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparkdl_runner.driver.spark_context import is_stopped, refuse_spark_connect
+from sparkdl_runner import java
+from sparkdl_runner.driver.local_launcher import check_cores
+from sparkdl_runner.driver.spark.context import is_stopped, no_spark_connect, refuse_spark_connect
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.jobs.spark import class_archive, python_daemon
 
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-# Each imports torch before it starts, which takes a core for seconds.
+# Each rank imports torch first, which takes a core some seconds.
 RANKS_PER_CORE = 4
-# In the project's folder; where only the package is installed, Spark's own settings hold.
-LOG4J = Path(__file__).resolve().parents[3] / "conf" / "log4j2.properties"
+# Java cannot read it where this package is in an archive: then Spark's own settings hold.
+LOG4J = Path(__file__).with_name("log4j2.properties")
 
 
 def start_spark(app_name: str, *, slots: int, jvm_options: str = "") -> SparkSession:
@@ -39,19 +40,23 @@ def start_spark(app_name: str, *, slots: int, jvm_options: str = "") -> SparkSes
             machine is too small for so many slots.
     """
     if not is_chosen() and not _has_session():
-        check_cores(slots)
+        check_cores(
+            slots,
+            per_core=RANKS_PER_CORE,
+            reason="on which they would run since no cluster was chosen",
+            instead="run it by spark-submit --master, which says where",
+        )
     if importlib.util.find_spec("pyspark") is None:
         raise LaunchError(
             "This needs Spark, and pyspark is not installed here: run pip install "
             "'sparkdl-runner[spark]'."
         )
     if "SPARK_REMOTE" in os.environ:
-        # Not its value, which may hold a token.
-        raise LaunchError(
-            "SPARK_REMOTE is set, so that this would reach Spark through Spark Connect, which "
-            "offers no barrier tasks with a channel to the driver: unset it, and let spark-submit "
-            "choose a cluster (on Databricks: one with dedicated access mode)."
+        # The text leaves the variable's value out: it may hold a token.
+        raise no_spark_connect(
+            "SPARK_REMOTE is set, so that this would reach Spark through Spark Connect"
         )
+    import pyspark
     from pyspark.sql import SparkSession
 
     refuse_spark_connect()
@@ -80,26 +85,11 @@ def start_spark(app_name: str, *, slots: int, jvm_options: str = "") -> SparkSes
     except LaunchError:
         raise
     except Exception as error:
-        raise _not_started(_cause(error)) from error
+        reason, advice = java.why_not_started(str(error), spark_version=pyspark.__version__)
+        raise _not_started(". ".join([reason, advice]).rstrip(". ")) from error
     if not _is_registered(spark.sparkContext):
         raise _not_started("")
     return spark
-
-
-def check_cores(num_proc: int) -> None:
-    """Refuses so many ranks on this machine that they would not even start in time.
-
-    Raises:
-        LaunchError: They are too many.
-    """
-    cores = len(os.sched_getaffinity(0))
-    most = RANKS_PER_CORE * cores
-    if num_proc > most:
-        raise LaunchError(
-            f"{num_proc} ranks are too many for the {cores} {'core' if cores == 1 else 'cores'} of "
-            f"this machine, on which they would run since no cluster was chosen: ask for at most "
-            f"{most} to try it here, or run it by spark-submit --master, which says where."
-        )
 
 
 def _has_session() -> bool:
@@ -121,14 +111,14 @@ def _is_registered(context: SparkContext) -> bool:
 
 
 def _not_started(cause: str) -> LaunchError:
-    """The sentence, after what may be left of the session is stopped."""
+    """Stops what is left of the session, and returns the error to raise."""
     from pyspark import SparkContext
 
     context = SparkContext._active_spark_context
     place = ""
     if context is not None:
         place = f" on {context.master}"
-        # One that goes down already has no other words for it.
+        # The context is already stopping, and its own message says only that.
         if not _is_registered(context):
             cause = "no master has answered"
         if not is_databricks():  # There it is the whole cluster's.
@@ -141,19 +131,11 @@ def _not_started(cause: str) -> LaunchError:
     )
 
 
-def _cause(error: Exception) -> str:
-    """What Spark says, without Py4J's line before it and Java's stack after it."""
-    text = str(error)
-    java = re.search(r"^: (?:[\w.$]+: )?(.+)$", text, re.MULTILINE)
-    told = java.group(1) if java else (text.splitlines() or [type(error).__name__])[0]
-    return told.strip().rstrip(".")[:300]
-
-
 @contextmanager
-def spark_session(app_name: str, *, slots: int) -> Iterator[SparkSession]:
-    """The same for as long as the context lasts; one that was there before stays."""
+def spark_session(app_name: str, *, slots: int, jvm_options: str = "") -> Iterator[SparkSession]:
+    """The session that ``start_spark`` returns. Stops it at the end, unless it was there before."""
     was_there = is_databricks() or _has_session()
-    spark = start_spark(app_name, slots=slots)
+    spark = start_spark(app_name, slots=slots, jvm_options=jvm_options)
     try:
         yield spark
     finally:

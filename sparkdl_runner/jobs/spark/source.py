@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pydantic
 
+from sparkdl_runner import java
 from sparkdl_runner.cli.nearest import did_you_mean, nearest
 from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.filesystem import redact
 from sparkdl_runner.jobs.settings import Settings
 from sparkdl_runner.jobs.spark import storage
-from sparkdl_runner.jobs.spark.csv_columns import spoilt_column
-from sparkdl_runner.jobs.spark.java_cause import java_cause
+from sparkdl_runner.jobs.spark.csv_files import CSV_OPTIONS, check_csv
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
 _TABLE = re.compile(r"(\w+|`[^`]+`)(\.(\w+|`[^`]+`)){0,2}")
 _BY_ENDING = {".csv": "csv", ".json": "json", ".jsonl": "json", ".orc": "orc"}
 _FILE = (*_BY_ENDING, ".parquet")
-_HEADER = "header"
-# Spark's own defaults take the first line for a row, and every number for a text.
-_CSV_OPTIONS = {_HEADER: True, "inferSchema": True}
-_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
 def is_table(text: str) -> bool:
@@ -70,11 +66,11 @@ class Source(Settings):
 
     @property
     def is_plain(self) -> bool:
-        """Whether it may be a folder of Parquet files, of which everything is wanted."""
+        """Whether it may be a folder of Parquet files of which all rows and columns are wanted."""
         return (
             self.path is not None
-            and self.format in (None, "parquet")
-            and not (self.options or self.columns or self.where or self._ending())
+            and self._form() in (None, "parquet")
+            and not (self.options or self.columns or self.where)
         )
 
     def read(self, spark: SparkSession) -> DataFrame:
@@ -90,9 +86,9 @@ class Source(Settings):
         except AnalysisException as error:
             raise ConfigError(self._why_not(spark, error)) from None
         except Exception as error:
-            raise ConfigError(self._unreadable(java_cause(error))) from None
-        self._check_header(frame)
-        self._check_types(frame)
+            raise ConfigError(self._unreadable(java.cause(error))) from None
+        if self._form() == "csv":
+            check_csv(frame, self.place, self.options, self.columns)
         unknown = [one for one in self.columns or [] if one not in frame.columns]
         if unknown:
             near = did_you_mean(unknown[0], frame.columns)
@@ -101,7 +97,7 @@ class Source(Settings):
             kept = frame if self.where is None else frame.where(self.where)
         except Exception as error:
             raise ConfigError(
-                f"the condition {self.where!r} does not fit {self.place}: {java_cause(error)}."
+                f"the condition {self.where!r} does not fit {self.place}: {java.cause(error)}."
             ) from None
         return kept if self.columns is None else kept.select(*[f"`{one}`" for one in self.columns])
 
@@ -112,7 +108,7 @@ class Source(Settings):
         from sparkdl_runner.data.dataset.manifest import MANIFEST_NAME
 
         path = self.path or ""
-        form = self.format or self._ending()
+        form = self._form()
         # Some filesystems raise where they are asked what is below a file.
         may_be_folder = form in (None, "parquet") and not _is_file(path, spark)
         if form is None:
@@ -124,42 +120,14 @@ class Source(Settings):
             return spark.read.options(**self.options).parquet(*files)
         reader = spark.read.format(form)
         if form == "csv":
-            reader = reader.options(**_CSV_OPTIONS)
+            reader = reader.options(**CSV_OPTIONS)
         return reader.options(**self.options).load(path)
 
-    def _ending(self) -> str | None:
+    def _form(self) -> str | None:
+        """The format that is given, or that the path looks like; None if it looks like none."""
         path = self.path or ""
-        return next((form for end, form in _BY_ENDING.items() if path.endswith(end)), None)
-
-    def _check_header(self, frame: DataFrame) -> None:
-        """Refuses a CSV file whose first line was taken for a header, and holds numbers."""
-        given = {name.lower() for name in self.options}
-        if (self.format or self._ending()) != "csv" or _HEADER in given:
-            return
-        numbers = [name for name in frame.columns if _NUMBER.fullmatch(name)]
-        if numbers:
-            raise ConfigError(
-                f"the first line of {self.place} holds {numbers[0]}, and should be the names of "
-                "the columns: say by options {header: false} that it is a row like the others "
-                "(columns are _c0, _c1, … then), or by {header: true} that it is the header."
-            )
-
-    def _check_types(self, frame: DataFrame) -> None:
-        """Refuses a CSV column that Spark takes for texts because of a few values."""
-        given = {name.lower() for name in self.options}
-        if (self.format or self._ending()) != "csv" or "inferschema" in given:
-            return
-        kept = [one for one in frame.columns if self.columns is None or one in self.columns]
-        spoilt = spoilt_column(frame.select(*[f"`{one}`" for one in kept]))
-        if spoilt is not None:
-            example = repr(spoilt.example[:40])
-            raise ConfigError(
-                f"the column {spoilt.name!r} of {self.place} holds numbers, and {spoilt.texts} "
-                f"other {'value' if spoilt.texts == 1 else 'values'} such as {example}, so that it "
-                f"would be read as texts: say by options {{nullValue: {example}}} what stands for "
-                f"a missing number, and by where: {spoilt.name} is not null that its rows are left "
-                "out; or by options {inferSchema: true} that texts are meant."
-            )
+        by_ending = (form for end, form in _BY_ENDING.items() if path.endswith(end))
+        return self.format or next(by_ending, None)
 
     def _why_not(self, spark: SparkSession, error: Exception) -> str:
         told = str(error)
@@ -168,17 +136,17 @@ class Source(Settings):
             return f"there is no table {self.table}{near}"
         if "PATH_NOT_FOUND" in told:
             return f"there is nothing at {self.place}."
-        return self._unreadable(java_cause(error))
+        return self._unreadable(java.cause(error))
 
     def _unreadable(self, why: str) -> str:
         told = f"Spark cannot read {self.place}: {why}."
-        if self.path is not None and self.format is None and self._ending() is None:
+        if self.path is not None and self._form() is None:
             told += " Files are Parquet unless format says that they are csv, json, orc or delta."
         return told
 
 
 def _is_file(path: str, spark: SparkSession) -> bool:
-    """Whether it is one file, or a place that this driver may not look at though Spark reads it."""
+    """Whether it is one file. True also where this driver may not look but Spark may read."""
     try:
         return storage.is_file(path, spark)
     except ConfigError:
@@ -186,7 +154,7 @@ def _is_file(path: str, spark: SparkSession) -> bool:
 
 
 def _path_of_that_name(spark: SparkSession, table: str) -> str | None:
-    """What to say where a path was meant, which without a slash is read as a table's name."""
+    """What to say where files have the table's name: a path without a slash reads as a table."""
     try:
         is_there = storage.exists(spark, table)
     except ConfigError:
@@ -197,7 +165,7 @@ def _path_of_that_name(spark: SparkSession, table: str) -> str | None:
 
 
 def _nearest_table(spark: SparkSession, table: str) -> str:
-    """What table of Spark's own catalog was probably meant, asked without running a job."""
+    """The table of Spark's own catalog that was probably meant. This runs no Spark job."""
     database, _, name = table.rpartition(".")
     try:
         catalog = spark._jsparkSession.sessionState().catalog()

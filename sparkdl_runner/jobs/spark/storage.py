@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import os
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from sparkdl_runner import java
 from sparkdl_runner.errors import ConfigError
-from sparkdl_runner.filesystem import local_path, normalize_url, redact
+from sparkdl_runner.filesystem import local_path, normalize_url, open_filesystem, redact
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_UNWRITABLE = "Make it writable, or choose another place."
+
+
+def open_path(spark: SparkSession, path: str) -> tuple[Any, Any]:
+    """Hadoop's ``FileSystem`` and ``Path`` of a place.
+
+    Raises:
+        ConfigError: It is of no kind that Spark knows.
+    """
+    with _refused(f"Spark cannot reach {redact(path)}"):
+        there = spark._jvm.org.apache.hadoop.fs.Path(path)  # type: ignore[union-attr]
+        return there.getFileSystem(spark._jsc.hadoopConfiguration()), there
 
 
 def qualified(path: str, spark: SparkSession | None) -> str:
@@ -26,7 +41,7 @@ def qualified(path: str, spark: SparkSession | None) -> str:
         if spark is None:
             path = f"file://{Path(path).resolve()}"
         else:
-            filesystem, there = _open(spark, path)
+            filesystem, there = open_path(spark, path)
             path = str(filesystem.makeQualified(there).toString())
     try:
         return normalize_url(path)
@@ -40,13 +55,9 @@ def exists(spark: SparkSession, path: str) -> bool:
     Raises:
         ConfigError: The storage does not answer, or is of no kind that Spark knows.
     """
-    try:
-        filesystem, there = _open(spark, path)
+    filesystem, there = open_path(spark, path)
+    with _refused(f"cannot look at {redact(path)}"):
         return bool(filesystem.exists(there))
-    except ConfigError:
-        raise
-    except Exception as error:
-        raise ConfigError(f"cannot look at {redact(path)}: {_cause(error)}.") from None
 
 
 def is_file(path: str, spark: SparkSession | None) -> bool:
@@ -56,8 +67,6 @@ def is_file(path: str, spark: SparkSession | None) -> bool:
         ConfigError: It is no usable URL, or Spark cannot look.
     """
     if spark is None:
-        from sparkdl_runner.filesystem import open_filesystem
-
         url = qualified(path, None)
         try:
             arrow, place = open_filesystem(url)
@@ -66,7 +75,7 @@ def is_file(path: str, spark: SparkSession | None) -> bool:
             return False  # What goes on to read it says why it cannot.
     if not exists(spark, path):
         return False
-    filesystem, there = _open(spark, path)
+    filesystem, there = open_path(spark, path)
     return bool(filesystem.getFileStatus(there).isFile())
 
 
@@ -80,26 +89,26 @@ def held_by(spark: SparkSession, path: str) -> dict[str, bool]:
     """
     if not exists(spark, path):
         return {}
-    filesystem, there = _open(spark, path)
-    try:
+    filesystem, there = open_path(spark, path)
+    with _refused(f"cannot look into {redact(path)}"):
         found = filesystem.listStatus(there)
         return {str(one.getPath().getName()): bool(one.isDirectory()) for one in found}
-    except Exception as error:
-        raise ConfigError(f"cannot look into {redact(path)}: {_cause(error)}.") from None
+
+
+def delete_if_empty(filesystem: Any, folder: Any) -> None:
+    """Deletes a folder of Hadoop's that holds nothing, if it is there."""
+    if filesystem.exists(folder) and len(filesystem.listStatus(folder)) == 0:
+        filesystem.delete(folder, False)
 
 
 def check_reachable(url: str) -> None:
-    """Sees to it that this process has a way to a place, beside Spark's own.
+    """Checks that this process can reach a place without Spark.
 
     Raises:
-        ConfigError: It has none.
+        ConfigError: It cannot.
     """
-    from sparkdl_runner.filesystem import open_filesystem
-
-    try:
+    with _refused(f"cannot reach {redact(url)}"):
         open_filesystem(url)
-    except (OSError, ImportError, ValueError) as error:
-        raise ConfigError(f"cannot reach {redact(url)}: {str(error).rstrip('.')}.") from None
 
 
 def check_writable(spark: SparkSession, path: str) -> None:
@@ -108,55 +117,43 @@ def check_writable(spark: SparkSession, path: str) -> None:
     Raises:
         ConfigError: That fails.
     """
-    try:
-        filesystem, folder = _open(spark, path)
+    filesystem, folder = open_path(spark, path)
+    _, probe = open_path(spark, _probe(path))
+    with _refused(f"cannot write to {redact(path)}", _UNWRITABLE):
         missing = _missing(filesystem, folder)
-        probe = _path(spark, f"{path.rstrip('/')}/.sparkdl-writable-{uuid.uuid4().hex}")
         filesystem.create(probe).close()
         filesystem.delete(probe, False)
-        for made in missing:
-            # Another job may have put something there meanwhile.
-            if filesystem.exists(made) and len(filesystem.listStatus(made)) == 0:
-                filesystem.delete(made, False)
-    except ConfigError:
-        raise
-    except Exception as error:
-        raise ConfigError(
-            f"cannot write to {redact(path)}: {_cause(error)}. Make it writable, or choose another "
-            "place."
-        ) from None
+        for made in missing:  # Another job may have put something there meanwhile.
+            delete_if_empty(filesystem, made)
 
 
 def check_ranks_may_write(url: str) -> None:
-    """The same by the way that ranks take, from this host.
+    """Does the same from this host by pyarrow, as ranks will.
 
-    Folders that it made stay on other storage than this host's own and mounts: of those, pyarrow
-    deletes none without what another job may have put into it meanwhile.
+    Folders that it made stay on other storage than this host's own and mounts: there, pyarrow
+    cannot delete a folder only if it is empty, and another job may have put something into it.
 
     Raises:
         ConfigError: That fails.
     """
-    from sparkdl_runner.filesystem import open_filesystem
-
     made = _missing_here(url)
     try:
-        filesystem, folder = open_filesystem(url)
-        probe = f"{folder}/.sparkdl-writable-{uuid.uuid4().hex}"
-        try:
-            _touch(filesystem, folder, probe)
-        except FileNotFoundError:  # Another job that was here first has removed its folder.
-            _touch(filesystem, folder, probe)
-        filesystem.delete_file(probe)
-    except Exception as error:
-        told = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ConfigError(
-            f"cannot write to {redact(url)}: {told.rstrip('.')}. Make it writable, or choose "
-            "another place."
-        ) from None
+        with _refused(f"cannot write to {redact(url)}", _UNWRITABLE):
+            filesystem, folder = open_filesystem(url)
+            probe = _probe(folder)
+            try:
+                _touch(filesystem, folder, probe)
+            except FileNotFoundError:  # Another job that was here first has removed its folder.
+                _touch(filesystem, folder, probe)
+            filesystem.delete_file(probe)
     finally:
         for one in made:
             with suppress(OSError):  # It was not made, or another job has put something there.
                 one.rmdir()
+
+
+def _probe(folder: str) -> str:
+    return f"{folder.rstrip('/')}/.sparkdl-writable-{uuid.uuid4().hex}"
 
 
 def _touch(filesystem: Any, folder: str, probe: str) -> None:
@@ -182,21 +179,10 @@ def _missing(filesystem: Any, folder: Any) -> list[Any]:
     return missing
 
 
-def _path(spark: SparkSession, path: str) -> Any:
-    return spark._jvm.org.apache.hadoop.fs.Path(path)  # type: ignore[union-attr]
-
-
-def _open(spark: SparkSession, path: str) -> tuple[Any, Any]:
+@contextmanager
+def _refused(what: str, advice: str = "") -> Iterator[None]:
+    """Raises ConfigError for whatever is raised: what could not be done, why, and what to do."""
     try:
-        there = _path(spark, path)
-        return there.getFileSystem(spark._jsc.hadoopConfiguration()), there
+        yield
     except Exception as error:
-        raise ConfigError(f"Spark cannot reach {redact(path)}: {_cause(error)}.") from None
-
-
-def _cause(error: Exception) -> str:
-    """Java's own words, without its stack."""
-    java = getattr(error, "java_exception", None)
-    told = str(java.toString() if java is not None else error).strip().splitlines()
-    text = told[0] if told else type(error).__name__
-    return text.rpartition("Exception: ")[2].rstrip(".")[:300]
+        raise ConfigError(f"{what}: {java.cause(error)}. {advice}".rstrip()) from None

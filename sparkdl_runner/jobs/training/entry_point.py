@@ -1,4 +1,4 @@
-"""From ``module:function`` to the function, or a sentence on what is not there."""
+"""Finds the function that ``module:function`` names, or says what is missing."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import importlib.util
 import os
+import re
 import sys
 import sysconfig
 import types
@@ -19,19 +20,25 @@ from sparkdl_runner.cli.nearest import did_you_mean, nearest
 from sparkdl_runner.errors import ConfigError
 
 
-def find_function(text: str) -> Callable[..., Any]:
+def find_function(text: str, what: str = "function") -> Callable[..., Any]:
     """Finds a function by ``package.module:function`` or ``path/to/file.py:function``.
 
     The working folder is searched first, as ``python -m`` does. A module that is not installed
     travels to the ranks by value, so that their hosts need not have it.
+
+    Args:
+        text: Where it is.
+        what: What it should be, in words.
 
     Raises:
         ConfigError: The module or the function is not there, or importing it failed.
     """
     place, colon, name = text.rpartition(":")
     if not colon or not place or not name:
+        near = ":".join(text.rsplit(".", 1)) if re.fullmatch(r"\w+(\.\w+)+", text) else text
         raise ConfigError(
-            f"the function {text!r} is not of the form module:function or file.py:function."
+            f"the {what} {text!r} is not of the form module:function or file.py:function"
+            f"{nearest(text, [near] if near != text else [])}"
         )
     before = set(sys.modules)
     module = _from_file(place) if place.endswith(".py") else _from_name(place)
@@ -46,10 +53,13 @@ def find_function(text: str) -> Callable[..., Any]:
                 for one, value in vars(found).items()
                 if callable(value) and getattr(value, "__module__", "") == module.__name__
             ]
-            raise ConfigError(f"{place} has no function {name!r}{did_you_mean(part, names)}")
+            # What a library's package has, it has imported; that would be a long list.
+            near = nearest(part, [one for one, value in vars(found).items() if callable(value)])
+            near = did_you_mean(part, names) if near == "." else near
+            raise ConfigError(f"{place} has no {what} {name!r}{near}")
         found = getattr(found, part)
     if not callable(found):
-        raise ConfigError(f"{text} is {found!r}, and no function.")
+        raise ConfigError(f"{text} is {found!r}, and no {what}.")
     return found  # type: ignore[no-any-return]
 
 
@@ -74,7 +84,7 @@ def _from_file(place: str) -> types.ModuleType:
     path = Path(place).resolve()
     if not path.is_file():
         raise ConfigError(f"there is no file {place}.")
-    # Two files may have one name; and no library's may be hidden by it.
+    # The name is unique: two files may be called alike, and none may hide a library.
     digest = hashlib.sha256(str(path).encode()).hexdigest()[:8]
     name = f"{path.stem}_{digest}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -82,7 +92,7 @@ def _from_file(place: str) -> types.ModuleType:
         raise ConfigError(f"{place} cannot be imported.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    # What lies beside it can be imported, as if it were run.
+    # The file can import what lies beside it, as a script can.
     sys.path.insert(0, str(path.parent))
     try:
         spec.loader.exec_module(module)

@@ -1,25 +1,32 @@
-"""What jobs do in MLflow besides: the store, a run's configuration, its model in the registry."""
+"""What jobs do in MLflow: choose the store, log a run's configuration, register its model."""
 
 from __future__ import annotations
 
+import importlib
 import json
+import shlex
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 from sparkdl_runner.errors import ConfigError, LaunchError, RunnerError
+from sparkdl_runner.importing import without_collecting
 from sparkdl_runner.redaction import Redactor, secrets_of
-from sparkdl_runner.tracking.run.deadline import TookTooLongError, problem_within, within
 from sparkdl_runner.tracking.run.opening import check_store
-from sparkdl_runner.tracking.run.server_calls import no_answer
+from sparkdl_runner.tracking.run.server_calls import (
+    TookTooLongError,
+    no_answer,
+    problem_within,
+    within,
+)
 from sparkdl_runner.tracking.settings import Tracking
 
 DESCRIBE_SECONDS = 20.0
 
 
 def use(tracking: Tracking) -> None:
-    """Makes its store the one of this process, once it is known to be there.
+    """Makes its store the one of this process, after a check that the store answers.
 
     Raises:
         ConfigError: MLflow is missing or old, or the store is not there.
@@ -32,6 +39,10 @@ def use(tracking: Tracking) -> None:
 
     if tracking.tracking_uri is not None:
         mlflow.set_tracking_uri(uri)
+    if uri.startswith("sqlite:///"):
+        # The run's opening needs it. It is only imported: a job that is refused makes no database.
+        with suppress(ImportError), without_collecting():
+            importlib.import_module("mlflow.store.tracking.sqlalchemy_store")
 
 
 def tag(run_id: str, name: str, timeout_seconds: float) -> str | None:
@@ -64,7 +75,7 @@ def describe(run_id: str, hyperparameters: Mapping[str, Any], written: Mapping[s
     client = mlflow.MlflowClient()
     redact = Redactor(secrets_of())
 
-    def tell() -> None:
+    def log() -> None:
         known = client.get_run(run_id).data.params
         for name, value in redact.value(hyperparameters).items():
             if name not in known:
@@ -72,7 +83,7 @@ def describe(run_id: str, hyperparameters: Mapping[str, Any], written: Mapping[s
                     client.log_param(run_id, name, value)
         client.log_dict(run_id, redact.value(written), "config.yaml")
 
-    problem = problem_within(tell, DESCRIBE_SECONDS)
+    problem = problem_within(log, DESCRIBE_SECONDS)
     if problem is not None:
         print(f"The run's configuration was not logged: {redact(problem)}.", file=sys.stderr)
 
@@ -103,6 +114,19 @@ def register(run_id: str, name: str, alias: str | None) -> None:
     print(f"registered as models:/{name}/{version}" + (f", {name}@{alias}" if alias else ""))
 
 
+def show_page(run_id: str) -> str:
+    """Prints how to open the run in a browser, and returns its store's URI without secrets."""
+    import mlflow
+
+    uri = Redactor()(str(mlflow.get_tracking_uri()))
+    if not uri.startswith(("http://", "https://", "databricks")):
+        command = shlex.join([sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri])
+        print(f"Open the MLflow UI with\n  {command}\nand this run at")
+        print(f"  http://127.0.0.1:5000/#/runs/{run_id}")
+        print("MLflow's list of runs is behind 'Model training', where it opens with 'GenAI'.\n")
+    return uri
+
+
 def _newest_model(client: Any, run: Any) -> str | None:
     """The URI of the model that a run has logged last; None if it has logged none."""
     if not hasattr(client, "get_logged_model"):  # Before MLflow 3, a tag lists them.
@@ -111,7 +135,7 @@ def _newest_model(client: Any, run: Any) -> str | None:
     from mlflow.entities import LoggedModelStatus
 
     named = run.outputs.model_outputs if run.outputs is not None else []
-    # One that a rank was killed at has no files, and an attempt may log a step again.
+    # A model whose rank was killed meanwhile has no files, and an attempt may log a step again.
     logged = [(one.step or 0, client.get_logged_model(one.model_id)) for one in named]
     ready = [one for one in logged if one[1].status == LoggedModelStatus.READY]
     if not ready:

@@ -1,4 +1,4 @@
-"""What a training may be told: the keys of its YAML, and its flags."""
+"""The settings of a training: the keys of its YAML, and its flags."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ import pydantic
 from sparkdl_runner.config import RunConfig, check_min_num_proc
 from sparkdl_runner.jobs.settings import Settings, settings_like
 from sparkdl_runner.jobs.spark.source import Source
+from sparkdl_runner.jobs.training.plan_settings import REQUIRED, PlanSettings
+from sparkdl_runner.jobs.training.script_settings import ScriptSettings
 from sparkdl_runner.tracking.run.opening import is_set_up
 from sparkdl_runner.tracking.settings import Tracking
 
 
 class RunnerSettings(settings_like(RunConfig, without=["tracking"])):  # type: ignore[misc]
-    """The fields of ``RunConfig``; its MLflow run has settings of its own."""
+    """The fields of ``RunConfig`` but for ``tracking``, which ``mlflow`` stands for."""
 
 
 class MlflowSettings(settings_like(Tracking)):  # type: ignore[misc]
-    """The fields of ``Tracking``, and what becomes of the model."""
+    """The fields of ``Tracking``, and the name under which the model is registered."""
 
     registered_model_name: str | None = None
     alias: str | None = None
@@ -30,10 +32,8 @@ class MlflowSettings(settings_like(Tracking)):  # type: ignore[misc]
         return self
 
 
-class TrainSettings(Settings):
-    """What the train job may be told."""
-
-    arguments_of_function: ClassVar[str] = "hyperparameters"
+class _FunctionSettings(Settings):
+    """The settings of a training by a function, and those of any training."""
 
     function: str | None = pydantic.Field(
         None, description="what each rank runs: package.module:function or path/to/file.py:function"
@@ -56,7 +56,9 @@ class TrainSettings(Settings):
         None, description="where data is converted to, a folder that all hosts see"
     )
     hyperparameters: dict[str, Any] = pydantic.Field(
-        {}, description="further arguments of the function"
+        {},
+        description="further arguments of the function; without one, other settings by their "
+        "place, such as optimizer.lr=1e-3",
     )
     checkpoint_url: str | None = pydantic.Field(
         None, description="the function's argument checkpoint_url, a folder that all hosts see"
@@ -73,10 +75,33 @@ class TrainSettings(Settings):
         "MLflow is set up",
     )
 
+
+class TrainSettings(PlanSettings, ScriptSettings, _FunctionSettings):
+    """The settings of the train job."""
+
+    arguments_of_function: ClassVar[str] = "hyperparameters"
+
     @pydantic.model_validator(mode="after")
-    def _one_function(self) -> TrainSettings:
-        if (self.function is None) == (self.example is None):
-            raise ValueError("give either a function or an example")
+    def _one_training(self) -> TrainSettings:
+        kinds = ("function", "script", "module", "model", "example")
+        given = [name for name in kinds if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError("give one of function, script, module, model and example")
+        of_plan = [name for name in PlanSettings.model_fields if name in self.model_fields_set]
+        if self.model is None and of_plan:
+            raise ValueError(
+                f"{of_plan[0]} belongs to a training that has a model and no {given[0]}: give the "
+                "function its arguments by hyperparameters"
+            )
+        if self.model is not None:
+            for name in REQUIRED:
+                if getattr(self, name) is None:
+                    raise ValueError(f"{name} is missing: a model is trained with one")
+            if "train_data" not in self.data:
+                has = f"; data has {', '.join(self.data)}" if self.data else ""
+                raise ValueError(f"data.train_data is missing: the rows to learn from{has}")
+            if self.validation is not None and "validation_data" in self.data:
+                raise ValueError("give either validation or data.validation_data")
         if self.example is not None and self.data:
             raise ValueError(f"the example {self.example} has data of its own: leave data out")
         elsewhere = {*self.data, *(["checkpoint_url"] if self.checkpoint_url else [])}
@@ -91,8 +116,15 @@ class TrainSettings(Settings):
         return self
 
     @property
+    def place(self) -> str:
+        """What a person calls the function."""
+        if self.model is not None:
+            return "a training of a model"
+        return self.function or self.script_place or f"the example {self.example}"
+
+    @property
     def tracking(self) -> Tracking | Literal[False]:
-        """Which MLflow run there is to be."""
+        """How the training is tracked; False for no MLflow run."""
         if self.mlflow is None:
             return Tracking() if is_set_up() else False
         return self.mlflow.build() if self.mlflow else False

@@ -1,4 +1,4 @@
-"""``log_model``: a network as files that can be loaded, asked and scored.
+"""``log_model``: logs a network as a model that MLflow loads and Spark scores.
 
 Imported by nothing else of ``tracking``.
 """

@@ -1,25 +1,20 @@
-"""A network as a graph that ``torch.export`` made, asked once whether it answers as the network."""
+"""A network as a graph that ``torch.export`` makes, checked against the network's own answers."""
 
 from __future__ import annotations
 
-import io
-import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from sparkdl_runner.network.torch_export import NotExportableError, first_line, quiet_export
 
 if TYPE_CHECKING:
     import torch
 
-# An exported graph takes any number of rows only if its example had several.
+# From an example of one row, torch makes a graph for one row.
 MIN_EXAMPLE_ROWS = 2
-# Of answers computed by other kernels, in another order.
-_RELATIVE_ERROR, _ABSOLUTE_ERROR = 1e-3, 1e-4
-
-
-class NotExportableError(Exception):
-    """Why a network is no graph, in one line."""
+# The graph's kernels compute in another order than the network's.
+RELATIVE_ERROR, ABSOLUTE_ERROR = 1e-3, 1e-4
 
 
 def answer(network: Any, rows: torch.Tensor) -> torch.Tensor:
@@ -37,60 +32,8 @@ def answer(network: Any, rows: torch.Tensor) -> torch.Tensor:
     return found.detach()
 
 
-def export(
-    network: torch.nn.Module,
-    rows: torch.Tensor,
-    dynamic_shapes: Mapping[int, Any] | None,
-    path: Path,
-) -> tuple[tuple[int, ...], list[int]]:
-    """Exports a network for any number of rows, writes it, and asks what was written.
-
-    Args:
-        network: On the CPU, in evaluation mode.
-        rows: What it takes, ``[rows, …]``, at least ``MIN_EXAMPLE_ROWS``.
-        dynamic_shapes: Which sizes may vary, as ``torch.export`` takes it for one tensor; by
-            default all sizes of which the network itself takes others.
-        path: The file to write.
-
-    Returns:
-        The shape that the graph takes, with -1 for each size that may vary; and the dimensions in
-        which the network takes other sizes, and the graph does not.
-
-    Raises:
-        NotExportableError: It cannot be exported, or does not answer as the network does.
-    """
-    import torch
-
-    # Dim.AUTO, by which a size may vary as far as the network allows it, came with 2.6.
-    if not hasattr(torch.export, "Dim") or not hasattr(torch.export.Dim, "AUTO"):
-        raise NotExportableError(f"that needs torch 2.6 or later, and this is {torch.__version__}")
-    if fresh_rows(network, rows) is rows:
-        raise NotExportableError(f"it takes {len(rows)} rows, and not {len(rows) + 1}")
-    others = {0: len(rows) + 1, **_other_sizes(network, rows)}
-    auto = torch.export.Dim.AUTO
-    if dynamic_shapes is not None:
-        return _export(network, rows, {0: auto, **dynamic_shapes}, others, path), []
-    problem: NotExportableError | None = None
-    for vary in _dimensions_to_try(list(others)):
-        try:
-            shape = _export(network, rows, dict.fromkeys(vary, auto), others, path)
-        except NotExportableError as error:
-            problem = error
-        else:
-            return shape, [dimension for dimension in others if shape[dimension] != -1]
-    assert problem is not None  # noqa: S101 - something was tried
-    raise problem
-
-
-def _dimensions_to_try(dimensions: list[int]) -> list[list[int]]:
-    """Which dimensions may vary: all, all but one, and at last the rows' alone."""
-    without_one = [[one for one in dimensions if one != out] for out in dimensions[1:]]
-    tried = [dimensions, *without_one, [0]]
-    return [one for place, one in enumerate(tried) if one not in tried[:place]]
-
-
 def resized(rows: torch.Tensor, sizes: Mapping[int, int]) -> torch.Tensor:
-    """Other rows of the same kind: the values of ``rows``, moved on and repeated to new sizes."""
+    """The rows with other sizes by dimension: their values are moved on by one and repeated."""
     import torch
 
     for dimension, size in sizes.items():
@@ -99,37 +42,78 @@ def resized(rows: torch.Tensor, sizes: Mapping[int, int]) -> torch.Tensor:
     return rows.contiguous()
 
 
-def fresh_rows(network: Any, rows: torch.Tensor) -> torch.Tensor:
-    """One row more than ``rows``; these themselves where the network refuses that."""
-    more = resized(rows, {0: len(rows) + 1})
-    try:
-        answer(network, more)
-    except Exception:
-        return rows
-    return more
+def other_sizes(network: Any, rows: torch.Tensor) -> dict[int, int]:
+    """Finds out which sizes may vary, by asking the network.
 
+    Args:
+        network: Takes one tensor.
+        rows: What it takes, ``[rows, …]``.
 
-def taken_shape(network: Any, rows: torch.Tensor) -> tuple[int, ...]:
-    """The shape that the network itself takes, with -1 for each size that may vary."""
-    others = _other_sizes(network, rows)
-    sizes = [-1 if place in others else size for place, size in enumerate(rows.shape)]
-    return (-1, *sizes[1:])
-
-
-def _other_sizes(network: Any, rows: torch.Tensor) -> dict[int, int]:
-    """Other sizes than those of ``rows`` that the network takes, by dimension, after the first."""
+    Returns:
+        By dimension, a size unlike that of ``rows`` that the network takes as well.
+    """
+    more_rows = {0: len(rows) + 1}
     found = {}
-    for dimension in range(1, rows.ndim):
-        size = rows.shape[dimension]
-        # What is exported with a size of 1 or 0 has that size for good.
-        for other in (size - 1, size + 1) if size > MIN_EXAMPLE_ROWS else ():
+    for dimension, size in enumerate(rows.shape):
+        # torch exports a size of 1 or 0 as a constant. Of 2, one less is such a size.
+        tried = [size - 1, size + 1] if size > MIN_EXAMPLE_ROWS else []
+        for other in tried if dimension else more_rows.values():
             try:
-                answer(network, resized(rows, {0: len(rows) + 1, dimension: other}))
-            except Exception:  # noqa: S112 - the network's own way to say that it does not take it
+                answer(network, resized(rows, {**more_rows, dimension: other}))
+            except Exception:  # noqa: S112 - the network refuses this size
                 continue
             found[dimension] = other
             break
     return found
+
+
+def export(
+    network: torch.nn.Module,
+    rows: torch.Tensor,
+    others: Mapping[int, int],
+    dynamic_shapes: Mapping[int, Any] | None,
+    path: Path,
+) -> tuple[int, ...]:
+    """Exports a network for any number of rows, writes it, and checks what was written.
+
+    Args:
+        network: On the CPU, in evaluation mode.
+        rows: What it takes, ``[rows, …]``, at least ``MIN_EXAMPLE_ROWS``.
+        others: Other sizes that it takes, as ``other_sizes`` finds them.
+        dynamic_shapes: Which sizes may vary, as ``torch.export`` takes it for one tensor; by
+            default all of ``others`` if torch can export that, else as many as it can.
+        path: The file to write.
+
+    Returns:
+        The shape that the graph takes, with -1 for each size that may vary.
+
+    Raises:
+        NotExportableError: It cannot be exported, or does not answer as the network does.
+    """
+    import torch
+
+    # Dim.AUTO lets a size vary as far as the network allows it.
+    if not hasattr(torch.export, "Dim") or not hasattr(torch.export.Dim, "AUTO"):
+        raise NotExportableError(f"that needs torch 2.6 or later, and this is {torch.__version__}")
+    if 0 not in others:
+        raise NotExportableError(f"it takes {len(rows)} rows, and not {len(rows) + 1}")
+    auto = torch.export.Dim.AUTO
+    every = dict.fromkeys(others, auto)
+    if dynamic_shapes is not None:
+        tried = [{0: auto, **dynamic_shapes}]
+    else:
+        # All may vary; then all but one; then the number of rows alone.
+        tried = [every]
+        tried += [{one: auto for one in every if one != out} for out in list(every)[1:]]
+        tried += [{0: auto}] if len(every) > 2 else []
+    problem: NotExportableError | None = None
+    for dynamic in tried:
+        try:
+            return _export(network, rows, dynamic, others, path)
+        except NotExportableError as error:
+            problem = error
+    assert problem is not None  # noqa: S101 - something was tried
+    raise problem
 
 
 def _export(
@@ -142,13 +126,12 @@ def _export(
     import torch
 
     try:
-        # It shows the graph that it could not finish.
-        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), _no_warnings():
+        with quiet_export():
             program = torch.export.export(network, (rows,), dynamic_shapes=(dynamic,))
             torch.export.save(program, path)
             graph = torch.export.load(path).module()
     except Exception as error:  # Tracing runs the network's own code.
-        raise NotExportableError(_first_line(error)) from error
+        raise NotExportableError(first_line(error)) from error
     shape = _shape_of_input(program)
     if shape[0] != -1:
         raise NotExportableError(f"its graph takes {shape[0]} rows, no more and no less")
@@ -158,20 +141,22 @@ def _export(
     return shape
 
 
-def _require_same(network: Any, graph: Any, rows: torch.Tensor) -> None:
-    import torch
+def is_same(found: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Whether two answers differ by no more than the order in which they were computed."""
+    if found.shape != expected.shape:
+        return False
+    return bool(found.allclose(expected, RELATIVE_ERROR, ABSOLUTE_ERROR, equal_nan=True))
 
+
+def _require_same(network: Any, graph: Any, rows: torch.Tensor) -> None:
     expected = answer(network, rows)
     try:
         found = answer(graph, rows)
     except Exception as error:
         raise NotExportableError(
-            f"its graph refuses rows of shape {list(rows.shape)}: {_first_line(error)}"
+            f"its graph refuses rows of shape {list(rows.shape)}: {first_line(error)}"
         ) from error
-    tolerance = {"rtol": _RELATIVE_ERROR, "atol": _ABSOLUTE_ERROR}
-    if found.shape != expected.shape or not torch.allclose(
-        found, expected, equal_nan=True, **tolerance
-    ):
+    if not is_same(found, expected):
         raise NotExportableError(
             f"its graph answers otherwise than the network to rows of shape {list(rows.shape)}"
         )
@@ -181,19 +166,3 @@ def _shape_of_input(program: Any) -> tuple[int, ...]:
     name = program.graph_signature.user_inputs[0]
     node = next(node for node in program.graph.nodes if node.name == name)
     return tuple(size if isinstance(size, int) else -1 for size in node.meta["val"].shape)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200].rstrip(".")
-
-
-@contextmanager
-def _no_warnings() -> Iterator[None]:
-    """Logging goes to the stream that was there when it began, past any redirection."""
-    logger = logging.getLogger("torch")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

@@ -6,6 +6,9 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+# Other arguments that are not among a function's own go to whatever it saves with.
+_NEWER = ("name", "serialization_format", "step")
+
 
 def keeps_graphs(log: Callable[..., Any]) -> bool:
     """Whether this MLflow can keep a network as an exported graph."""
@@ -13,24 +16,21 @@ def keeps_graphs(log: Callable[..., Any]) -> bool:
 
 
 def taken_by(log: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments as this MLflow takes them: a name is a path, where models are no more yet.
+    """Leaves out what this MLflow does not know; before MLflow 3, a model's name is its path.
 
     Args:
-        log: A flavor's ``log_model``. What it does not name goes to whatever it saves with.
+        log: A flavor's ``log_model`` or ``save_model``.
         arguments: In today's names.
     """
-    taken = inspect.signature(log).parameters
-    found = dict(arguments)
-    if "name" not in taken and "name" in found:
-        found["artifact_path"] = found.pop("name")
-    for newer in ("serialization_format", "step", "validate_serving_input"):
-        if newer not in taken:
-            found.pop(newer, None)
-    return found
+    known = inspect.signature(log).parameters
+    taken = {name: one for name, one in arguments.items() if name in known or name not in _NEWER}
+    if "name" in arguments and "name" not in known:
+        taken["artifact_path"] = arguments["name"]
+    return taken
 
 
 def version_of(info: Any, name: str | None) -> str:
-    """The version under which a model was registered, also where its description does not say."""
+    """The version under which a model was registered, also before MLflow 2.14, which says it."""
     found = getattr(info, "registered_model_version", None)
     if found is None:
         from mlflow import MlflowClient

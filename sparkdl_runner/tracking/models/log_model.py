@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner import world
 from sparkdl_runner.hooks import facts
+from sparkdl_runner.network.torch_export import NotExportableError
 from sparkdl_runner.tracking.models import exported_graph
+from sparkdl_runner.tracking.models.exported_graph import MIN_EXAMPLE_ROWS
 from sparkdl_runner.tracking.models.flavor_arguments import keeps_graphs, taken_by, version_of
+from sparkdl_runner.tracking.models.network_flavor import GRAPH_FILE, NetworkFlavor
 from sparkdl_runner.tracking.rank import metrics
 from sparkdl_runner.unwrapping import is_sharded, unwrapped
 
@@ -99,48 +102,44 @@ def log_model(
     from mlflow.models import Model
 
     if step is None:
-        # MLflow gives the model the run's metrics of its step, and of none would be the first.
+        # MLflow shows with the model the run's metrics of its step.
         step = metrics.newest_step() or None
     network = copy.deepcopy(network).to("cpu").eval()
     rows = _rows_of(input_example)
     names = _names_of(columns, rows)
-    are_ours = not {"pip_requirements", "conda_env"} & options.keys()
-    if are_ours:
+    if not {"pip_requirements", "conda_env"} & options.keys():
         options["pip_requirements"] = _requirements()
     with (
         tempfile.TemporaryDirectory(prefix="sparkdl_runner-model-") as folder,
-        _no_list_of_packages() if are_ours else nullcontext(),
+        _without_package_lists(),
     ):
-        files, inferred = _write(network, rows, names, dynamic_shapes, Path(folder) / "model", name)
+        flavor = _write(network, rows, names, dynamic_shapes, Path(folder) / "model", name)
         arguments = {
             "artifact_path": None,
-            "flavor": files,
+            "flavor": flavor,
             "name": name,
-            "signature": signature or inferred,
-            "input_example": files.as_given(rows),
+            "signature": signature,
             "step": step or 0,
             "registered_model_name": registered_model_name,
-            # It is asked when it is written, and MLflow would only warn.
+            # The flavor checks the model's answers; MLflow would load it again, and only warn.
             "validate_serving_input": False,
             **options,
         }
         info = Model.log(**taken_by(Model.log, arguments))
     known = facts.current()
-    linked = {
-        "sparkdl_runner.serialization": "pt2" if files.is_graph else "pickle",
+    all_tags = {
+        "sparkdl_runner.serialization": "pt2" if flavor.is_graph else "pickle",
         "sparkdl_runner.step": "" if step is None else str(step),
         "sparkdl_runner.checkpoint": checkpoint or str(known.get("checkpoint", "")),
         **(tags or {}),
     }
     client = mlflow.MlflowClient()
     if hasattr(client, "set_logged_model_tags"):  # Before MLflow 3, a model has none.
-        client.set_logged_model_tags(
-            info.model_id, {key: text for key, text in linked.items() if text}
-        )
+        told = {key: text for key, text in all_tags.items() if text}
+        client.set_logged_model_tags(info.model_id, told)
     if alias is not None:
-        client.set_registered_model_alias(
-            registered_model_name, alias, version_of(info, registered_model_name)
-        )
+        version = version_of(info, registered_model_name)
+        client.set_registered_model_alias(registered_model_name, alias, version)
     return info
 
 
@@ -151,8 +150,9 @@ def _rows_of(input_example: Any) -> torch.Tensor:
     rows = torch.as_tensor(input_example).detach().cpu().contiguous()
     if rows.ndim == 0 or len(rows) == 0:
         raise ValueError("log_model: input_example has no rows; give some that the network takes.")
-    least = exported_graph.MIN_EXAMPLE_ROWS
-    return rows if len(rows) >= least else rows.repeat(least, *[1] * (rows.ndim - 1))
+    if len(rows) >= MIN_EXAMPLE_ROWS:
+        return rows
+    return rows.repeat(MIN_EXAMPLE_ROWS, *[1] * (rows.ndim - 1))
 
 
 def _names_of(columns: str | Sequence[str] | None, rows: torch.Tensor) -> list[str] | None:
@@ -176,28 +176,20 @@ def _write(
     dynamic_shapes: Mapping[int, Any] | None,
     data: Path,
     name: str,
-) -> tuple[Any, Any]:
-    """Writes the network into a folder. Returns what MLflow saves it by, and its signature."""
+) -> NetworkFlavor:
+    """Writes the network into a folder, as a graph or else by pickle."""
     from mlflow import pytorch
     from mlflow.version import VERSION
 
-    from sparkdl_runner.tracking.models.files import GRAPH_FILE, ModelFiles
-    from sparkdl_runner.tracking.models.signature import signature_of
-
     data.mkdir()
-    is_graph = True
+    others = exported_graph.other_sizes(network, rows)
+    is_graph = keeps_graphs(pytorch.log_model)
     try:
-        if not keeps_graphs(pytorch.log_model):
-            raise exported_graph.NotExportableError(f"MLflow {VERSION} keeps no graphs")
-        shape, fixed = exported_graph.export(network, rows, dynamic_shapes, data / GRAPH_FILE)
-        if fixed:
-            sizes = ", ".join(f"{shape[place]} in dimension {place}" for place in fixed)
-            print(
-                f"sparkdl_runner: the model {name!r} takes the sizes of its example alone "
-                f"({sizes}): its network takes others, and torch exports it for these only.",
-                flush=True,
-            )
-    except exported_graph.NotExportableError as reason:
+        if not is_graph:
+            raise NotExportableError(f"MLflow {VERSION} keeps no graphs")
+        shape = exported_graph.export(network, rows, others, dynamic_shapes, data / GRAPH_FILE)
+        _tell_of_fixed_sizes(name, shape, [] if dynamic_shapes else others)
+    except NotExportableError as reason:
         print(
             f"sparkdl_runner: the model {name!r} cannot be exported ({reason}) and was saved by "
             "pickle: load it only where you trust its origin.",
@@ -207,19 +199,30 @@ def _write(
         arguments = {"serialization_format": "pickle", "pip_requirements": _requirements()}
         pytorch.save_model(network, str(whole), **taken_by(pytorch.save_model, arguments))
         is_graph, data = False, whole / "data"
-        shape = exported_graph.taken_shape(network, rows)
-    row_shape = shape[1:] if shape[1:].count(-1) < 2 else tuple(rows.shape[1:])
-    fresh = exported_graph.fresh_rows(network, rows)
-    expected = exported_graph.answer(network, fresh)
-    files = ModelFiles(
+        # MLflow's models take any number of rows, also where the network refuses to.
+        sizes = [-1 if place in others else size for place, size in enumerate(rows.shape)]
+        shape = (-1, *sizes[1:])
+    fresh = exported_graph.resized(rows, {0: others[0]}) if 0 in others else rows
+    return NetworkFlavor(
         data=data,
         is_graph=is_graph,
         columns=columns,
-        row_shape=row_shape,
-        example=fresh,
-        expected=expected,
+        shape=shape,
+        example=rows,
+        fresh=fresh,
+        expected=exported_graph.answer(network, fresh),
     )
-    return files, signature_of(rows, shape, columns, expected)
+
+
+def _tell_of_fixed_sizes(name: str, shape: Sequence[int], others: Iterable[int]) -> None:
+    fixed = [dimension for dimension in others if shape[dimension] != -1]
+    if fixed:
+        sizes = ", ".join(f"{shape[dimension]} in dimension {dimension}" for dimension in fixed)
+        print(
+            f"sparkdl_runner: the model {name!r} takes the sizes of its example alone "
+            f"({sizes}): its network takes others, and torch exports it for these only.",
+            flush=True,
+        )
 
 
 def _requirements() -> list[str]:
@@ -229,19 +232,18 @@ def _requirements() -> list[str]:
 
 
 @contextmanager
-def _no_list_of_packages() -> Iterator[None]:
+def _without_package_lists() -> Iterator[None]:
     """Keeps MLflow from reading the file lists of all installed packages.
 
-    That takes half of the time of logging a model, and serves requirements that are installed under
-    another name than they are imported by; torch and mlflow are not.
+    That takes as long as all the rest, and serves requirements that have no metadata.
     """
-    from mlflow.utils import requirements_utils as known
+    from mlflow.utils import requirements_utils
 
-    if getattr(known, "_MODULES_TO_PACKAGES", {}) is not None:
-        yield
-        return
-    known._MODULES_TO_PACKAGES = {}
+    known = getattr(requirements_utils, "_MODULES_TO_PACKAGES", {})
+    if known is None:
+        requirements_utils._MODULES_TO_PACKAGES = {}
     try:
         yield
     finally:
-        known._MODULES_TO_PACKAGES = None
+        if known is None:
+            requirements_utils._MODULES_TO_PACKAGES = None

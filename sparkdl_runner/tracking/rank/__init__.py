@@ -1,4 +1,4 @@
-"""Tracking in a rank: what the function says, and MLflow's own functions beside it.
+"""Tracking in a rank: our functions, and what MLflow's own do there.
 
 Imported by the worker, and by nothing of the driver.
 """

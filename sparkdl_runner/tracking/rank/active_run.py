@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sparkdl_runner.tracking.rank.training_store import is_training_store
+from sparkdl_runner.tracking.rank.tracking_store import is_training_store
 from sparkdl_runner.tracking.rank_run import RankRun
 
 
 def described(run: RankRun) -> Any:
-    """The run as a ``mlflow.entities.Run``, without a question to its server."""
+    """The run as a ``mlflow.entities.Run``, made without a call to its server."""
     from mlflow.entities import LifecycleStage, Run, RunData, RunInfo
 
     options: dict[str, Any] = {
@@ -35,10 +35,11 @@ def described(run: RankRun) -> Any:
 
 
 def make_active(run: RankRun, take_name: Callable[[str], None]) -> None:
-    """Makes the training's run the active one, wherever nobody has chosen another.
+    """Makes the training's run the active one, wherever the function has chosen no other.
 
-    Who sets another tracking URI, and on rank 0 another experiment or the id of another run, gets
-    what MLflow does by itself. On other ranks plain calls make no run in the training's store.
+    With another tracking URI, and on rank 0 with another experiment or the id of another run,
+    MLflow's functions do what they always do. On other ranks they make no run in the training's
+    store.
 
     Args:
         run: The training's run.
@@ -53,7 +54,7 @@ def make_active(run: RankRun, take_name: Callable[[str], None]) -> None:
     parameters = inspect.signature(real["start_run"])
 
     class JoinedRun(fluent.ActiveRun):
-        """The run as a context that, when it is left, stays active: the driver ends it."""
+        """The run as a context that leaves it active: only the driver ends it."""
 
         def __exit__(self, *_: object) -> None:
             return None
@@ -75,21 +76,21 @@ def make_active(run: RankRun, take_name: Callable[[str], None]) -> None:
 
     def start_run(*args: Any, **options: Any) -> Any:
         asked = parameters.bind(*args, **options).arguments
-        wanted = asked.get("run_id")
+        run_id = asked.get("run_id")
         is_nested = bool(asked.get("nested")) and run.rank == 0
         stack = settle(None if is_nested else asked.get("experiment_id"))
         is_top = bool(stack) and stack[-1].info.run_id == run.run_id
-        if wanted == run.run_id or (wanted is None and is_top and not is_nested):
+        if run_id == run.run_id or (run_id is None and is_top and not is_nested):
             if name := asked.get("run_name"):
                 take_name(name)
             tags = dict(asked.get("tags") or {})
             if description := asked.get("description"):
                 tags["mlflow.note.content"] = description
             if tags:
-                told = [RunTag(key, str(value)) for key, value in tags.items()]
-                mlflow.MlflowClient().log_batch(run.run_id, tags=told)
+                run_tags = [RunTag(key, str(value)) for key, value in tags.items()]
+                mlflow.MlflowClient().log_batch(run.run_id, tags=run_tags)
             return JoinedRun(known)
-        # A run of another id, or elsewhere, is beside the training's and not below it.
+        # A run with another id, or in another store, is no child of the training's.
         is_beside = is_top and not is_nested
         if is_beside:
             stack.pop()
@@ -128,7 +129,7 @@ def make_active(run: RankRun, take_name: Callable[[str], None]) -> None:
     ours = (start_run, end_run, set_experiment, active_run, get_or_start_run)
     for name, function in zip(_REPLACED, ours, strict=True):
         replacement = functools.wraps(real[name])(function)
-        # Each public one is in two places, and who calls one does not call the other.
+        # The public ones are attributes of both modules.
         for module in (fluent, mlflow):
             if getattr(module, name, None) is real[name]:
                 setattr(module, name, replacement)

@@ -1,4 +1,4 @@
-"""``log_metrics``: what a training says at every step."""
+"""``log_metrics``, which a training calls after every step."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def log_metrics(
     total_steps: int | None = None,
     **values: Any,
 ) -> None:
-    """Says how a step went. Takes some microseconds, so call it after every step, on every rank.
+    """Logs a step's metrics. Takes microseconds, so call it after every step, on every rank.
 
     Rank 0's metrics go to the MLflow run of the training, if there is one; those of other ranks
-    are passed over, but their steps and samples count. From all of it come the progress bar on the
-    driver, samples/s, and the time by part of a step. A number that is NaN or infinite is logged
-    as such, and said on the driver once.
+    are dropped, but their steps and samples count. They make the progress bar on the driver,
+    samples/s, and the time by part of a step. A number that is NaN or infinite is logged as such,
+    and the driver prints a warning once.
 
     Outside of a rank, the metrics go to MLflow's active run, if there is one.
 
@@ -50,12 +50,21 @@ def log_metrics(
     recorder.log_metrics(step, values, samples=samples, epoch=epoch, total_steps=total_steps)
 
 
+def log_parameters(parameters: Mapping[str, str]) -> None:
+    """Logs parameters to the MLflow run of the training, if there is one; on rank 0 only.
+
+    They go by way of the driver, so that the rank need not import mlflow, which takes seconds.
+    """
+    if _recorder is not None:
+        _recorder.add([["param", name, value] for name, value in parameters.items()])
+
+
 def use(recorder: Recorder | None) -> None:
-    """Makes ``log_metrics`` speak to ``recorder``."""
+    """Makes ``log_metrics`` use ``recorder``."""
     global _recorder
     _recorder = recorder
 
 
 def newest_step() -> int:
-    """The last step that this rank has told a metric of; 0 where it has told none."""
+    """The last step of a metric of this rank; 0 where it has logged none."""
     return 0 if _recorder is None else _recorder.newest_step

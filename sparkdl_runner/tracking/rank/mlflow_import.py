@@ -1,7 +1,6 @@
-"""Meets MLflow in a rank when it is imported, and not before.
+"""Sets MLflow up in a rank when it is imported, and not before.
 
-Importing it takes seconds, and many functions never do. From then on its tracking store, which
-every call goes through, is rank 0's or that of the others.
+Importing it takes seconds, and many functions never do.
 """
 
 from __future__ import annotations
@@ -14,25 +13,24 @@ import types
 from collections.abc import Callable, Sequence
 
 from sparkdl_runner.importing import without_collecting
-from sparkdl_runner.tracking.rank import other_ranks_calls
-from sparkdl_runner.tracking.rank import rank_zero_calls as joining
+from sparkdl_runner.tracking.rank import other_ranks, rank_zero
 from sparkdl_runner.tracking.rank.recorder import Recorder
 from sparkdl_runner.tracking.rank_run import RankRun
 
 
 def prepare(run: RankRun, recorder: Recorder) -> None:
-    """Makes MLflow, once it is imported, speak to ``recorder``, or to nobody."""
+    """Sets MLflow up once it is imported: rank 0's calls go to ``recorder``."""
 
-    def meet() -> None:
+    def set_up() -> None:
         if run.rank == 0:
-            joining.join(run, recorder)
+            rank_zero.set_up(run, recorder)
         else:
-            other_ranks_calls.stay_out(run)
+            other_ranks.set_up(run)
 
     if "mlflow" in sys.modules:
-        meet()
+        set_up()
     else:
-        sys.meta_path.insert(0, _OnImport("mlflow", meet))
+        sys.meta_path.insert(0, _OnImport("mlflow", set_up))
 
 
 class _OnImport(importlib.abc.MetaPathFinder):

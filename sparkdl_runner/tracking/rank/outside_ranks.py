@@ -18,8 +18,8 @@ from sparkdl_runner.tracking.run.spool import Spool
 CLOSE_SECONDS = 30.0
 
 
-class _Nobody(Recorder):
-    """Checks what is said, and forgets it."""
+class _CheckingRecorder(Recorder):
+    """Checks what is logged, and drops it."""
 
     def __init__(self) -> None:
         super().__init__(0, send=lambda _: None)
@@ -30,19 +30,19 @@ class _Nobody(Recorder):
     def log_metrics(self, *args: Any, **options: Any) -> None:
         """See ``Recorder.log_metrics``."""
         super().log_metrics(*args, **options)
-        self._said.clear()
+        self._logged.clear()
 
 
-_nobody = _Nobody()
+_without_run = _CheckingRecorder()
 _by_run: dict[str, Recorder] = {}
 
 
 def recorder() -> Recorder:
-    """The recorder of MLflow's active run; one that tells nobody if there is none."""
+    """The recorder of MLflow's active run; one that drops everything if there is none."""
     mlflow = sys.modules.get("mlflow")
     active = mlflow.active_run() if mlflow is not None else None
     if mlflow is None or active is None:
-        return _nobody
+        return _without_run
     run_id = active.info.run_id
     if run_id not in _by_run:
         _by_run[run_id] = _record(mlflow.get_tracking_uri(), run_id)

@@ -17,7 +17,7 @@ from sparkdl_runner.tracking.rank_run import RankRun, artifacts_in
 
 
 def begin(rank: int, run: Mapping[str, Any] | None, send: Send, *, trace_steps: bool) -> Recorder:
-    """Sets up what this rank's training tells. Called once, by the worker.
+    """Sets tracking up in this rank. Called once, by the worker.
 
     Args:
         rank: This rank.
@@ -38,7 +38,7 @@ def begin(rank: int, run: Mapping[str, Any] | None, send: Send, *, trace_steps: 
         prepare(RankRun(**run), recorder)
     metrics.use(recorder)
     with suppress(OSError):  # The agent is gone, and this process will be.
-        recorder.flush()  # The driver says so when all ranks have come so far.
+        recorder.flush()  # Once all ranks have reported, the driver prints that they started.
     return recorder
 
 

@@ -1,17 +1,14 @@
-"""What a rank tells of its training: cheap to say at every step, sent from a thread.
+"""Collects what one rank logs, and sends it to the driver from a thread.
 
-Rank 0's metrics go to the driver, which gives them to MLflow; of all ranks go the counts of steps
-and samples, and where the time went.
+Rank 0 sends metrics, which the driver gives to MLflow. All ranks send their counts of steps and
+samples, and where the time went.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import numbers
-import operator
 import os
-import re
 import threading
 import time
 from collections import deque
@@ -21,12 +18,18 @@ from typing import Any
 
 from sparkdl_runner.hooks import facts, resumable
 from sparkdl_runner.tracking.entries import Entry
-from sparkdl_runner.tracking.rank.gpu_number import GpuNumber
+from sparkdl_runner.tracking.rank.metric_values import (
+    as_number,
+    as_whole_number,
+    check_name,
+    is_metric_entry,
+)
 from sparkdl_runner.tracking.rank.step_trace import StepTrace
+from sparkdl_runner.tracking.report.performance import OF_THE_RUN
 from sparkdl_runner.tracking.time_use import TimeUse
 
 SEND_SECONDS = 0.5
-# A report of the other ranks holds sums, of which any later one makes up for a lost one.
+# Other ranks report sums, so a later report makes up for a lost one.
 OTHER_RANKS_SEND_SECONDS = 1.0
 # A report must fit into a frame of the log channel, which holds a megabyte.
 MAX_ENTRIES_PER_REPORT = 2000
@@ -38,12 +41,10 @@ MAX_LATEST = 50
 CLOSE_SECONDS = 10.0
 MAX_PROBLEMS = 20
 MAX_WAITING_ENTRIES = 1_000_000
-# What was said in the last seconds before a checkpoint is kept in it as well: a host that is lost
-# right after may have sent it to nobody.
-REMEMBER_SECONDS = 5.0
-MAX_REMEMBERED_ENTRIES = 5000
-# The characters that MLflow takes, in what it calls a name.
-_NAME = re.compile(r"[\w\-. :/]+")
+# Metrics of the last seconds before a checkpoint are kept in it too: where the host is lost right
+# after it, they may not have reached the driver.
+KEEP_SECONDS = 5.0
+MAX_KEPT_ENTRIES = 5000
 
 Send = Callable[[dict[str, Any]], None]
 _Moment = tuple[int, float, dict[str, float]]
@@ -51,13 +52,13 @@ _Moment = tuple[int, float, dict[str, float]]
 
 
 class Recorder:
-    """Collects what one rank says, and sends a report of it twice a second.
+    """Collects what one rank logs, and sends a report of it twice a second.
 
     Args:
         rank: The rank; only rank 0's metrics are sent.
         send: Takes a report (JSON values). May block; may raise OSError when nobody listens.
-        trace: Records steps in detail, if that is wanted.
-        run_id: The MLflow run; what a checkpoint of another run holds is not said in this one.
+        trace: Traces some steps, if that is wanted.
+        run_id: The MLflow run. Metrics kept in a checkpoint of another run are not sent again.
     """
 
     def __init__(
@@ -68,9 +69,9 @@ class Recorder:
         self._pid = os.getpid()
         self._send = send
         self._trace = trace
-        self._said: deque[tuple[int, float, Mapping[str, Any]]] = deque()
+        self._logged: deque[tuple[int, float, Mapping[str, Any]]] = deque()
         self._entries: deque[Entry] = deque()
-        self._remembered: deque[tuple[float, list[Entry]]] = deque()
+        self._kept: deque[tuple[float, list[Entry]]] = deque()
         self._problems: list[str] = []
         self._not_finite: set[str] = set()
         self._names: set[str] = set()
@@ -99,7 +100,7 @@ class Recorder:
 
     @property
     def newest_step(self) -> int:
-        """The last step that the function has told a metric of, here or by MLflow; 0 at first."""
+        """The last step of a metric of the function, by our call or MLflow's; 0 at first."""
         return max(self._newest_step, self._last[0] if self._last else 0)
 
     def log_metrics(
@@ -113,45 +114,46 @@ class Recorder:
     ) -> None:
         """See ``sparkdl_runner.tracking.log_metrics``."""
         if os.getpid() != self._pid:
-            return  # A forked process has the training's memory, and none of its threads.
+            return  # A forked process has a copy of the recorder, but no thread that sends.
         if self._thread is None:
             self.start()
         if type(step) is not int:
-            step = _whole("step", step)
+            step = as_whole_number("step", step)
         if self._rank == 0 and metrics:
             values = {}
             for name, value in metrics.items():
                 if name not in self._names:
-                    self._check_name(name)
+                    check_name(name)
+                    self._names.add(name)
                 if type(value) is not float:
-                    value = _as_number(name, value, step)
+                    value = as_number(name, value, step)
                 values[name] = value
-            if len(self._said) < MAX_WAITING_ENTRIES:
-                self._said.append((step, time.time(), values))
+            if len(self._logged) < MAX_WAITING_ENTRIES:
+                self._logged.append((step, time.time(), values))
             else:
                 self._dropped += len(values)
         self._last = (step, time.perf_counter(), self.time_use.seconds())
         if self._first is None:
-            # How long the step before took, nobody knows: counting begins here.
+            # The first step has no predecessor, so its duration is unknown: counting begins here.
             self._first = self._last
             if samples is not None and "batch_size_per_rank" not in facts.current():
-                facts.note(batch_size_per_rank=_whole("samples", samples))
+                facts.note(batch_size_per_rank=as_whole_number("samples", samples))
         elif samples is not None:
-            self._samples += _whole("samples", samples)
+            self._samples += as_whole_number("samples", samples)
         if epoch is not None:
-            self._epoch = _whole("epoch", epoch)
+            self._epoch = as_whole_number("epoch", epoch)
         if total_steps is not None:
-            self._total_steps = _whole("total_steps", total_steps)
+            self._total_steps = as_whole_number("total_steps", total_steps)
         if self._trace is not None:
             self._trace.step()
 
     def add(self, entries: list[Entry]) -> None:
-        """Takes what plain MLflow calls on rank 0 say."""
+        """Takes what MLflow's own calls on rank 0 log."""
         if os.getpid() != self._pid:
             return
         for entry in entries:
             if entry[0] == "metric":
-                self._see(entry[1], entry[2], entry[4])
+                self._note_value(entry[1], entry[2], entry[4])
             else:
                 entry[2] = entry[2][:MAX_TEXT_CHARACTERS]
         if len(self._entries) < MAX_WAITING_ENTRIES:
@@ -160,13 +162,13 @@ class Recorder:
             self._dropped += len(entries)
 
     def flush(self) -> None:
-        """Sends what was said until now."""
+        """Sends what was logged until now."""
         with self._sending:
             self._collect()
             while True:
                 batch = self._next_batch()
                 if batch:
-                    self._remember(batch)
+                    self._keep(batch)
                 self._send(self._report(batch))
                 if not self._entries:
                     return
@@ -180,9 +182,9 @@ class Recorder:
             resumable.unregister("metrics")
         self._thread.join(CLOSE_SECONDS)
         if self._thread.is_alive():
-            return  # It waits for a GPU that answers no more, or for an agent that is gone.
+            return  # It waits for a GPU that hangs, or for an agent that is gone.
         self.time_use.stop()
-        # What the function returned, or raised, matters more than what went wrong here.
+        # A problem here must not hide what the function returned or raised.
         with suppress(Exception):
             if self._trace is not None:
                 self._trace.close()
@@ -213,21 +215,21 @@ class Recorder:
         return batch
 
     def _collect(self) -> None:
-        """Turns what was said into entries; numbers still on a GPU are fetched here."""
-        while self._said:
-            step, at, values = self._said.popleft()
+        """Turns logged values into entries; waits for numbers that a GPU still computes."""
+        while self._logged:
+            step, at, values = self._logged.popleft()
             for name, value in values.items():
                 try:
                     number = float(value)
-                except Exception:  # A GPU that failed; the function will tell of it.
+                except Exception:  # The GPU failed, which the function's own next call reports.
                     self._dropped += 1
                     continue
-                self._see(name, number, step)
+                self._note_value(name, number, step)
                 self._entries.append(["metric", name, number, int(at * 1000), step, {}])
 
-    def _see(self, name: str, value: float, step: int) -> None:
-        # MLflow repeats a run's metrics for the model that it logs, also those of the driver.
-        is_shown = not name.startswith(("system/", "samples_per_second"))
+    def _note_value(self, name: str, value: float, step: int) -> None:
+        # Autologging copies a run's metrics to the model, also those that the driver logs.
+        is_shown = not name.startswith(OF_THE_RUN)
         if is_shown:
             self._newest_step = max(self._newest_step, step)
         if is_shown and (name in self._latest or len(self._latest) < MAX_LATEST):
@@ -262,64 +264,23 @@ class Recorder:
             "entries": entries,
         }
 
-    def _remember(self, entries: list[Entry]) -> None:
+    def _keep(self, entries: list[Entry]) -> None:
         now = time.monotonic()
-        # Parameters and tags may hold secrets, which the driver takes out; and need no repeating.
-        self._remembered.append((now, [entry for entry in entries if entry[0] == "metric"]))
-        while self._remembered and now - self._remembered[0][0] > REMEMBER_SECONDS:
-            self._remembered.popleft()
+        # Metrics only: parameters and tags may hold secrets, which only the driver redacts.
+        self._kept.append((now, [entry for entry in entries if entry[0] == "metric"]))
+        while self._kept and now - self._kept[0][0] > KEEP_SECONDS:
+            self._kept.popleft()
 
     def _get_state(self) -> dict[str, Any]:
-        """What to keep in a checkpoint: all of it has been sent, but perhaps to nobody."""
+        """The metrics to keep in a checkpoint."""
         with suppress(Exception):
             self.flush()
-        recent = [entry for _, entries in tuple(self._remembered) for entry in entries]
-        return {"run_id": self._run_id, "entries": recent[-MAX_REMEMBERED_ENTRIES:]}
+        recent = [entry for _, entries in tuple(self._kept) for entry in entries]
+        return {"run_id": self._run_id, "entries": recent[-MAX_KEPT_ENTRIES:]}
 
     def _put_state(self, state: Any) -> None:
-        """Says again what a checkpoint holds; the driver passes over what it has had."""
+        """Sends a checkpoint's metrics again; the driver drops those that it has."""
         if isinstance(state, dict) and state.get("run_id") == self._run_id:
-            self._entries.extend(entry for entry in state.get("entries", ()) if _is_metric(entry))
-
-    def _check_name(self, name: Any) -> None:
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise ValueError(
-                f"log_metrics: {name!r} cannot name a metric; MLflow takes letters, digits and "
-                "_ - . : / and spaces."
+            self._entries.extend(
+                entry for entry in state.get("entries", ()) if is_metric_entry(entry)
             )
-        self._names.add(name)
-
-
-def _as_number(name: str, value: Any, step: int) -> Any:
-    """``value`` as a float; a tensor on a GPU stays there, lest the step wait for the GPU."""
-    if isinstance(value, numbers.Real):
-        return float(value)
-    if hasattr(value, "detach") and getattr(value, "numel", lambda: 0)() == 1:
-        value = value.detach()
-        return GpuNumber(value) if value.is_cuda else float(value)
-    if getattr(value, "shape", None) in ((), (1,)) and hasattr(value, "item"):
-        number = value.item()
-        if isinstance(number, numbers.Real):
-            return float(number)
-    raise TypeError(
-        f"log_metrics: the metric {name!r} at step {step} is {value!r:.100}, a "
-        f"{type(value).__name__}; expected a number, or a tensor of one."
-    )
-
-
-def _whole(name: str, value: Any) -> int:
-    try:
-        if not isinstance(value, bool):
-            return operator.index(value)
-    except TypeError:
-        pass
-    raise TypeError(f"log_metrics: {name} is {value!r:.100}; expected a whole number.")
-
-
-def _is_metric(entry: Any) -> bool:
-    """Whether an entry that was read from somewhere is what it should be."""
-    if not isinstance(entry, list) or len(entry) != 6 or entry[0] != "metric":
-        return False
-    _, name, value, at, step, extra = entry
-    is_whole = type(at) is int and type(step) is int
-    return is_whole and isinstance(name, str) and type(value) is float and isinstance(extra, dict)

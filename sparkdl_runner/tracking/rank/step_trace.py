@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-# The first steps allocate, compile and warm up, which tells little of all the others.
+# The first steps allocate, compile and warm up, and are not like the others.
 FIRST_STEP = 5
 TRACED_STEPS = 5
 
 
 class StepTrace:
-    """Traces steps ``FIRST_STEP`` and following, and writes them when they are over.
+    """Traces ``TRACED_STEPS`` steps from ``FIRST_STEP`` on, and writes the trace.
 
     Args:
         path: The file to write: gzipped JSON.
@@ -23,7 +23,7 @@ class StepTrace:
         self._profiler: Any = None
 
     def step(self) -> None:
-        """Says that a step is over."""
+        """Counts a step that is over."""
         self._step += 1
         if self._step == FIRST_STEP:
             from torch import profiler
@@ -39,7 +39,7 @@ class StepTrace:
                 self.close()
 
     def close(self) -> None:
-        """Writes what was traced, if that has not been done."""
+        """Writes the trace, unless that has been done."""
         if self._profiler is None:
             return
         tracer, self._profiler = self._profiler, None

@@ -1,27 +1,28 @@
-"""From what ranks count to what a person reads: samples/s, and where the time of a step goes."""
+"""Turns what ranks count into metrics: samples/s, and where the time of a step goes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 from sparkdl_runner.tracking.entries import Entry
 from sparkdl_runner.tracking.time_use import PARTS
 from sparkdl_runner.world import World
 
-# MLflow shows what begins so on a page of its own: the training's own curves stay in sight, however
-# many ranks there are.
+# MLflow shows these metrics on a page of their own, so that many ranks do not hide the training's.
 SYSTEM_PREFIX = "system/"
-# How fast a training was: of the run, and not of the models that it logs.
-OF_THE_RUN = (SYSTEM_PREFIX, "samples_per_second")
-# Beyond so many ranks, a page of metrics for each is no help; the totals stay.
+THROUGHPUT = "samples_per_second"
+# Metrics of a run that say nothing of the models that it logs.
+OF_THE_RUN = (SYSTEM_PREFIX, THROUGHPUT)
+# A page with metrics of more ranks helps nobody; the means over all ranks stay.
 MAX_SHOWN_RANKS = 32
 
 
 @dataclass(kw_only=True)
 class Counts:
-    """What one rank of one attempt has counted since it began."""
+    """What a rank has counted."""
 
     steps: int = 0
     samples: int = 0
@@ -38,55 +39,50 @@ class Counts:
             seconds={part: float(report["seconds"].get(part, 0.0)) for part in PARTS},
         )
 
-    def since(self, before: Counts) -> Counts:
-        """What was added."""
+    def plus(self, other: Counts, times: int = 1) -> Counts:
+        """The sum; with ``times=-1``, the difference."""
         return Counts(
-            steps=self.steps - before.steps,
-            samples=self.samples - before.samples,
-            running_seconds=self.running_seconds - before.running_seconds,
-            seconds={part: self.seconds[part] - before.seconds[part] for part in PARTS},
+            steps=self.steps + times * other.steps,
+            samples=self.samples + times * other.samples,
+            running_seconds=self.running_seconds + times * other.running_seconds,
+            seconds={part: self.seconds[part] + times * other.seconds[part] for part in PARTS},
         )
 
-    def plus(self, other: Counts) -> Counts:
-        """The sum."""
-        return Counts(
-            steps=self.steps + other.steps,
-            samples=self.samples + other.samples,
-            running_seconds=self.running_seconds + other.running_seconds,
-            seconds={part: self.seconds[part] + other.seconds[part] for part in PARTS},
-        )
+    def per_step(self, part: str) -> float:
+        """The seconds of a step that go into a part."""
+        return self.seconds[part] / self.steps
 
 
 def samples_per_second(ranks: Iterable[Counts]) -> float:
-    """The rate of all ranks since they began, which is the one that is shown; 0 if unknown."""
+    """The rate of all ranks since they began; 0 if unknown."""
     counted = list(ranks)
     running = max((one.running_seconds for one in counted), default=0.0)
     return sum(one.samples for one in counted) / running if running > 0 else 0.0
 
 
 class Performance:
-    """Keeps the counts of all ranks, and turns what was added into metrics."""
+    """Keeps the counts of all ranks, by rank, and turns what was added into metrics."""
 
     def __init__(self) -> None:
         self._now: dict[int, Counts] = {}
         self._told: dict[int, Counts] = {}
+        """What went into metrics of each rank already."""
         self._rated: dict[int, Counts] = {}
         """What went into the rate of all ranks already."""
         self._earlier: dict[int, Counts] = {}
-        """By rank, over the attempts before this one."""
+        """Over the attempts before this one."""
 
     def begin_attempt(self) -> None:
-        """Says that ranks begin to count anew."""
+        """Says that ranks count from zero again."""
         self._earlier = self.totals()
         self._now, self._told, self._rated = {}, {}, {}
 
     def totals(self) -> dict[int, Counts]:
         """What each rank counted, over all attempts."""
-        ranks = sorted({*self._earlier, *self._now})
         nothing = Counts()
         return {
             rank: self._earlier.get(rank, nothing).plus(self._now.get(rank, nothing))
-            for rank in ranks
+            for rank in sorted({*self._earlier, *self._now})
         }
 
     def see(self, rank: int, report: dict[str, Any]) -> None:
@@ -101,26 +97,26 @@ class Performance:
         self._told = dict(self._now)
         found: dict[str, float] = {}
         for rank, one in list(active.items())[:MAX_SHOWN_RANKS]:
-            found |= _figures(one, f"{SYSTEM_PREFIX}rank_{rank}/")
-        ranks = len(active)
-        # The rate of some is not that of all: what a rank adds waits until each has added.
+            prefix = f"{SYSTEM_PREFIX}rank_{rank}/"
+            found |= {f"{prefix}step_seconds/{part}": one.per_step(part) for part in PARTS}
+            if one.samples:
+                found[f"{prefix}{THROUGHPUT}"] = one.samples / one.running_seconds
+        # The rate of some ranks is not that of all: wait until each has added something.
         unrated = self._added_since(self._rated)
         if len(unrated) == world_size:
             self._rated = dict(self._now)
             if any(one.samples for one in unrated.values()):
-                found["samples_per_second"] = sum(
-                    one.samples / one.running_seconds for one in unrated.values()
-                )
+                rates = [one.samples / one.running_seconds for one in unrated.values()]
+                found[THROUGHPUT] = sum(rates)
+        prefix = f"{SYSTEM_PREFIX}step_seconds/"
         for part in PARTS:
-            name = f"{SYSTEM_PREFIX}step_seconds/{part}"
-            found[name] = sum(one.seconds[part] / one.steps for one in active.values()) / ranks
-        total = sum(one.running_seconds / one.steps for one in active.values())
-        found[f"{SYSTEM_PREFIX}step_seconds/total"] = total / ranks
+            found[f"{prefix}{part}"] = fmean(one.per_step(part) for one in active.values())
+        found[f"{prefix}total"] = fmean(one.running_seconds / one.steps for one in active.values())
         return [["metric", name, value, timestamp_ms, step, {}] for name, value in found.items()]
 
     def _added_since(self, before: dict[int, Counts]) -> dict[int, Counts]:
         added = {
-            rank: counts.since(before.get(rank, Counts()))
+            rank: counts.plus(before.get(rank, Counts()), times=-1)
             for rank, counts in sorted(self._now.items())
         }
         return {rank: one for rank, one in added.items() if one.steps and one.running_seconds > 0}
@@ -141,10 +137,3 @@ def host_entries(
     prefix = f"{SYSTEM_PREFIX}{world.host}-{world.host_id}/" if several else SYSTEM_PREFIX
     at_ms, step = int(now * 1000), int(now - began_at)
     return [["metric", f"{prefix}{name}", value, at_ms, step, {}] for name, value in values.items()]
-
-
-def _figures(counts: Counts, prefix: str) -> dict[str, float]:
-    found = {f"{prefix}step_seconds/{part}": counts.seconds[part] / counts.steps for part in PARTS}
-    if counts.samples:
-        found[f"{prefix}samples_per_second"] = counts.samples / counts.running_seconds
-    return found

@@ -1,4 +1,4 @@
-"""Lines on the driver where no terminal shows a bar: ranks have started, and how far they are."""
+"""Lines on the driver in place of a progress bar: ranks have started, and how far they are."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class ProgressLines(Reports):
 
     def _say(self, text: str) -> None:
         self._said_at = self._now()
-        with suppress(OSError, ValueError):  # Whether anybody hears it must not matter.
+        with suppress(OSError, ValueError):  # A closed stream must not end the training.
             print(f"sparkdl_runner: {text}", file=sys.stderr, flush=True)
 
 

@@ -7,7 +7,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from sparkdl_runner.tracking.report.page import Attempt
+from sparkdl_runner.tracking.report.run_summary import Attempt
 from sparkdl_runner.world import World
 
 _KINDS = ("logs", "traces")
@@ -24,9 +24,9 @@ class RunFolder:
         self.path = Path(tempfile.mkdtemp(prefix="sparkdl_runner-run-"))
 
     def keep_part(self, world: World, name: str, data: bytes, *, is_first: bool) -> None:
-        """Writes a part of a file that a rank sends, at the end of what is there of it.
+        """Appends a part of a file that a rank sends; a first part begins the file anew.
 
-        What is neither a log nor a trace, or would be outside of the folder, is passed over.
+        A file that is neither a log nor a trace, or would be outside of the folder, is ignored.
 
         Raises:
             OSError: It cannot be written.
@@ -40,7 +40,7 @@ class RunFolder:
             file.write(data)
 
     def keep_attempt(self, attempt: Attempt) -> None:
-        """Writes what is known of an attempt, if there is room."""
+        """Writes what is known of an attempt, unless the disk is full."""
         path = self.path / "attempts" / f"attempt-{attempt.number}.txt"
         with suppress(OSError):
             path.parent.mkdir(exist_ok=True)

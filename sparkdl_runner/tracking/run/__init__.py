@@ -1,4 +1,4 @@
-"""One training's MLflow run as the driver keeps it: opened, told, delivered, closed.
+"""One training's MLflow run on the driver: opened, written to, closed.
 
 Imported by the runner and the jobs.
 """

@@ -1,4 +1,4 @@
-"""What a training read, as MLflow's datasets: schema, digest and source."""
+"""What a training reads, as MLflow's datasets: schema, digest and source."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def converters_in(ingredients: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for words, value in ingredients:
-        # Of its class: somebody else's object may do anything when it is asked for an attribute.
+        # On its class: getattr on somebody else's object may run any code.
         kind = type(value)
         is_conversion = hasattr(kind, "make_torch_dataloader") and "cache_dir_url" in getattr(
             value, "__dict__", ()
@@ -29,6 +29,11 @@ def converters_in(ingredients: Iterable[tuple[str, Any]]) -> dict[str, Any]:
             name = words.rpartition("'")[0].rpartition("'")[2]
             found[name or f"data_{len(found)}"] = value
     return found
+
+
+def log(client: Any, run_id: str, name: str, converter: Any) -> None:
+    """Logs a conversion as an input of a run."""
+    client.log_inputs(run_id, datasets=[describe(name, converter)])
 
 
 def describe(name: str, converter: Any) -> Any:

@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Protocol
 
 from sparkdl_runner.tracking.entries import Entry
-from sparkdl_runner.tracking.run.server import RefusedError, ServerFailedError
+from sparkdl_runner.tracking.run.server import RefusedError, ServerFailedError, TrackingServer
 from sparkdl_runner.tracking.run.spool import Spool
 
 MAX_REFUSED = 20
-# An entry at which the server stumbles so often is given up, if others behind it get through.
+# An entry that fails so often is given up, if one after it is taken.
 MAX_TRIES = 20
-MAX_PASSED_BY = 10
+MAX_SKIPPED = 10
 # MLflow takes at most 1000 metrics, 100 parameters and 100 tags at a time.
 MAX_METRICS, MAX_PARAMS, MAX_TAGS = 1000, 100, 100
 _MOST = {"metric": MAX_METRICS, "param": MAX_PARAMS, "tag": MAX_TAGS}
-# Small batches would keep a server busier than it need be.
+# Batch entries, so that the server gets a request every so many seconds.
 GATHER_SECONDS = 0.5
 FIRST_PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.5, 5.0
-
-
-class Taker(Protocol):
-    """Who takes entries: a ``TrackingServer``."""
-
-    def tell(self, entries: list[Entry]) -> None:
-        """See ``TrackingServer.tell``."""
 
 
 class Delivery:
@@ -34,14 +26,14 @@ class Delivery:
 
     Args:
         spool: What is to be delivered; closed by ``close``.
-        server: Takes it.
+        server: Where to.
 
     Attributes:
         refused: What MLflow will never take, in words.
         trouble: Why nothing is delivered at the moment; None if all is well.
     """
 
-    def __init__(self, spool: Spool, server: Taker) -> None:
+    def __init__(self, spool: Spool, server: TrackingServer) -> None:
         self._spool = spool
         self._server = server
         self.refused: list[str] = []
@@ -53,7 +45,7 @@ class Delivery:
         self._thread.start()
 
     def flush(self, timeout_seconds: float) -> bool:
-        """Waits until all that was said is delivered. Returns whether it is."""
+        """Waits until the spool is empty. Returns whether it is."""
         self._hurry.set()
         return self._spool.wait_until_empty(timeout_seconds)
 
@@ -78,15 +70,15 @@ class Delivery:
             if len(waiting) < MAX_METRICS:
                 self._hurry.wait(GATHER_SECONDS)
                 waiting = self._spool.peek(MAX_METRICS, timeout_seconds=0.5)
-            # Perhaps it is one entry that fails, or too much for a slow server to do in time.
+            # After a failure, try half: one entry may be at fault, or the batch be too slow.
             batch = _fitting(waiting)[: max(1, MAX_METRICS >> min(failures, 10))]
             try:
-                self._tell(batch)
-            except Exception as error:  # Whatever it is, it must not be the last delivery.
+                self._deliver(batch)
+            except Exception as error:  # No error may end this thread.
                 answered = isinstance(error, ServerFailedError)
                 failures += answered
                 if answered and len(batch) == 1 and failures > MAX_TRIES:
-                    failures -= self._pass_by(waiting[: MAX_PASSED_BY + 1], error)
+                    failures -= self._skip(waiting[: MAX_SKIPPED + 1], error)
                 self.trouble = str(error) or type(error).__name__
                 self.troubled_since = self.troubled_since or time.monotonic()
                 self._stopped.wait(pause)
@@ -96,25 +88,25 @@ class Delivery:
             pause, failures = FIRST_PAUSE_SECONDS, max(0, failures - 1)
             self._spool.drop(len(batch))
 
-    def _tell(self, batch: list[Entry]) -> None:
+    def _deliver(self, batch: list[Entry]) -> None:
         """Delivers a batch; where it is refused, all of it that is not."""
         try:
-            self._server.tell(batch)
+            self._server.log(batch)
         except RefusedError as error:
             if len(batch) == 1:
                 self._refuse(batch[0], error)
                 return
             middle = len(batch) // 2
-            self._tell(batch[:middle])
-            self._tell(batch[middle:])
+            self._deliver(batch[:middle])
+            self._deliver(batch[middle:])
 
-    def _pass_by(self, waiting: list[Entry], error: Exception) -> int:
-        """Gives entries up if, and only if, one behind them is taken. Returns how many went."""
+    def _skip(self, waiting: list[Entry], error: Exception) -> int:
+        """Gives up the first entries if one after them is taken. Returns how many."""
         for count, entry in enumerate(waiting[1:], start=1):
             if not self._is_taken(entry):
                 continue
             for earlier in waiting[:count]:
-                # Once more, now that the server is known to take something: it may be mended.
+                # Try again, now that the server is known to take something.
                 if not self._is_taken(earlier):
                     self._refuse(earlier, error)
             self._spool.drop(count + 1)
@@ -123,7 +115,7 @@ class Delivery:
 
     def _is_taken(self, entry: Entry) -> bool:
         try:
-            self._tell([entry])
+            self._deliver([entry])
         except Exception:
             return False
         return True

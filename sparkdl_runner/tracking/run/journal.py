@@ -1,26 +1,75 @@
-"""What a run has been told: no metric twice, no parameter changed, nothing too long."""
+"""Entries as MLflow will take them: no metric twice, no parameter changed, nothing too long."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 from sparkdl_runner.redaction import Redactor
 from sparkdl_runner.tracking.entries import Entry
+from sparkdl_runner.tracking.run.server_calls import ServerCalls
 
+if TYPE_CHECKING:
+    from sparkdl_runner.tracking.run.opening import Opened
+
+ATTEMPT_TAG = "sparkdl_runner.attempt"
 MAX_PARAM_CHARACTERS = 6000
 MAX_TAG_CHARACTERS = 8000
+# A metric may have millions of points, which come page by page.
+_PAGES = 10
+# System metrics count their own steps, and each value is sent once.
+_NOT_STEPS_OF_TRAINING = "system/"
+
+
+def earlier_values(
+    opened: Opened, waiting: Sequence[Entry]
+) -> tuple[dict[str, str], dict[str, int], int]:
+    """What a run holds from before this driver opened it.
+
+    Args:
+        opened: The run.
+        waiting: What an earlier driver left in the spool.
+
+    Returns:
+        Its parameters, the last step of each metric, and the number of attempts.
+
+    Raises:
+        LaunchError: MLflow raises something, or gives no answer in time.
+    """
+    call = ServerCalls(uri=opened.uri, timeout_seconds=_PAGES * opened.timeout_seconds)
+    run_id = opened.run.info.run_id
+    attempts = opened.first_attempt
+    params = dict(opened.run.data.params)
+    last_steps: dict[str, int] = {}
+    if attempts or waiting:
+        for name in opened.run.data.metrics:
+            if not name.startswith(_NOT_STEPS_OF_TRAINING):
+                history = call(
+                    partial(opened.client.get_metric_history, run_id, name),
+                    f"tell the metric {name} of run {run_id}",
+                )
+                last_steps[name] = max((point.step for point in history), default=0)
+    for kind, key, value, *more in waiting:
+        if kind == "metric" and not key.startswith(_NOT_STEPS_OF_TRAINING):
+            last_steps[key] = max(last_steps.get(key, 0), more[1])
+        elif kind == "param":
+            params.setdefault(key, value)
+        elif kind == "tag" and key == ATTEMPT_TAG and value.isdecimal():
+            attempts = max(attempts, int(value) + 1)
+    return params, last_steps, attempts
 
 
 class Journal:
-    """Looks at every entry on its way to MLflow.
+    """Checks every entry on its way to MLflow.
 
-    After a restart, ranks go on at their last checkpoint and say once more what was said between it
-    and the end of the last attempt. Of a metric, steps up to the last one of earlier attempts are
-    therefore passed over. A metric that was only ever said at step 0 has no steps, and is not.
+    After a restart, ranks go on at their last checkpoint and log the steps after it again. So a
+    metric's steps up to the last one of earlier attempts are dropped, unless it was only ever
+    logged at step 0, which means without steps.
 
-    A parameter cannot be changed in MLflow. What a later attempt says differently is kept as
-    ``attempt_N/name``.
+    A parameter cannot be changed in MLflow. Where a later attempt logs another value, that is kept
+    as ``attempt_N/name``.
 
     Args:
         params: The parameters that the run has.
@@ -33,21 +82,21 @@ class Journal:
     ) -> None:
         self._params = dict(params)
         self._last_steps = dict(last_steps)
-        self._had: dict[str, int] = dict(last_steps)
+        self._earlier_steps: dict[str, int] = dict(last_steps)
         self._redact = redact
         self._attempt = 0
-        self._noting = threading.Lock()
+        self._lock = threading.Lock()
         self.problems: list[str] = []
 
     def begin_attempt(self, attempt: int) -> None:
-        """Says that what follows comes from another attempt."""
-        with self._noting:
+        """Takes the entries that follow as those of another attempt."""
+        with self._lock:
             self._attempt = attempt
-            self._had = dict(self._last_steps)
+            self._earlier_steps = dict(self._last_steps)
 
     def admit(self, entries: list[Entry]) -> list[Entry]:
-        """The entries that MLflow is to be told, as it will take them."""
-        with self._noting:
+        """Returns the entries to be logged, redacted and cut."""
+        with self._lock:
             admitted = (self._admit(entry) for entry in entries)
             return [entry for entry in admitted if entry is not None]
 
@@ -55,7 +104,7 @@ class Journal:
         kind, key, value, *more = entry
         if kind == "metric":
             step = more[1]
-            if 0 < self._had.get(key, 0) >= step:
+            if 0 < self._earlier_steps.get(key, 0) >= step:
                 return None
             if step > self._last_steps.get(key, -1):
                 self._last_steps[key] = step
@@ -67,7 +116,7 @@ class Journal:
         text = self._cut(kind, key, text, MAX_PARAM_CHARACTERS)
         known = self._params.get(key)
         if known is not None and known != text:
-            # What changes within an attempt is refused by MLflow, whose sentence is a good one.
+            # Within an attempt, MLflow itself refuses the change, with a good message.
             if not self._attempt:
                 return [kind, key, text]
             self.problems.append(

@@ -1,4 +1,4 @@
-"""Who holds a run: so that two drivers never write into one at the same time."""
+"""Which driver holds a run, so that two never write to it at the same time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXPIRE_SECONDS = 90.0
 
 
 class Lease:
-    """This driver's hold on a run, told by two tags of it."""
+    """This driver's hold on a run, kept as two tags of it."""
 
     def __init__(self) -> None:
         own = psutil.Process()
@@ -32,7 +32,7 @@ class Lease:
         return [["tag", HOLDER_TAG, self.holder], ["tag", ALIVE_TAG, f"{at:.0f}"]]
 
     def held_by_another(self, tags: Mapping[str, str], now: float | None = None) -> str | None:
-        """Says who else holds a run that is not over, by its tags; None if nobody does."""
+        """The other driver that holds a run with these tags, in words; None if there is none."""
         holder, alive_at = tags.get(HOLDER_TAG, ""), tags.get(ALIVE_TAG, "")
         parts = holder.split()
         if holder == self.holder or len(parts) != 4 or not alive_at.isdecimal():
@@ -52,7 +52,7 @@ def _runs(pid: str, created: str) -> bool:
     """Whether a process of this host lives."""
     try:
         process = psutil.Process(int(pid))
-        # Process ids are used again; a start time is not.
+        # Process ids are reused; with a start time they are unique.
         return f"{process.create_time():.0f}" == created and process.pid != os.getpid()
     except (psutil.Error, ValueError):
         return False

@@ -1,6 +1,6 @@
-"""What MLflow's page of a logged model tells beside its files: parameters, metrics, data sets.
+"""Adds a run's parameters, metrics and data sets to the pages of its logged models.
 
-A rank cannot tell it: what it says goes to the server by way of the driver, later than the model.
+A rank cannot do it: its metrics go to the server by way of the driver, later than the model.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def complete_models(client: Any, run_id: str) -> None:
     """Adds to each model of a run what the run knows and the model does not.
 
     A model gets the run's parameters, and of each metric the newest value that is no later than the
-    model's own step. Where the run has one data set, the metrics name it; of several nobody knows
-    which one a metric is of, so that they are tags.
+    model's own step. Where the run has one data set, the metrics name it. Of several, it is unknown
+    which one a metric is of, so they are tags.
 
     Args:
         client: An ``MlflowClient`` of the run's store.

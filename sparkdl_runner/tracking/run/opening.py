@@ -1,4 +1,4 @@
-"""Opens an MLflow run, or resumes one, and says in a sentence why it cannot."""
+"""Opens an MLflow run, or resumes one; errors are one sentence."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.importing import without_collecting
 from sparkdl_runner.redaction import Redactor
 from sparkdl_runner.tracking.local_store import make_private
+from sparkdl_runner.tracking.run.journal import ATTEMPT_TAG
 from sparkdl_runner.tracking.run.lease import Lease
 from sparkdl_runner.tracking.run.server import is_databricks, why_unreachable
-from sparkdl_runner.tracking.run.server_calls import WITHOUT, Asking
+from sparkdl_runner.tracking.run.server_calls import WITHOUT, ServerCalls
 from sparkdl_runner.tracking.settings import Tracking
 
 LEAST_VERSION = (2, 13)
 # Without it, MLflow's pages take an experiment for one with language models.
 KIND_TAG = {"mlflow.experimentKind": "custom_model_development"}
-ATTEMPT_TAG = "sparkdl_runner.attempt"
+_SOURCE_TAGS = ("mlflow.source.", "mlflow.databricks.")
 _SET_UP_BY = (
     "MLFLOW_TRACKING_URI",
     "MLFLOW_RUN_ID",
@@ -48,11 +49,30 @@ class Opened:
     timeout_seconds: float = Tracking.opening_timeout_seconds
     """How long an answer may take while the driver waits for it."""
 
+    @property
+    def source_tags(self) -> dict[str, str]:
+        """MLflow's tags of the program and its user, which in a rank would be the worker's."""
+        return {
+            name: text
+            for name, text in self.run.data.tags.items()
+            if name == "mlflow.user" or name.startswith(_SOURCE_TAGS)
+        }
+
+    def address(self, redact: Redactor, databricks_host: str | None) -> str:
+        """Where to look at the run: a page, or a store and the command that shows it."""
+        info, uri = self.run.info, redact(self.uri)
+        page = f"experiments/{info.experiment_id}/runs/{info.run_id}"
+        if uri.startswith(("http://", "https://")):
+            return f"{uri.rstrip('/')}/#/{page}"
+        if databricks_host:
+            return f"{databricks_host.rstrip('/')}/ml/{page}"
+        return f"{info.run_id} in {uri} (mlflow ui --backend-store-uri {uri})"
+
 
 def is_set_up() -> bool:
     """Whether whoever uses this process has set MLflow up, so that runs are wanted.
 
-    Where nobody has asked for a run, an MLflow that is too old costs a warning, and no training.
+    Where nobody has asked for a run, an MLflow that is too old is only a warning.
     """
     if any(os.environ.get(name) for name in _SET_UP_BY):
         if importlib.util.find_spec("mlflow") is None:
@@ -70,8 +90,13 @@ def is_set_up() -> bool:
     return wrong is None
 
 
-def open_run(settings: Tracking, lease: Lease) -> Opened:
+def open_run(settings: Tracking, lease: Lease, name: str | None = None) -> Opened:
     """Opens the run that ``settings`` ask for.
+
+    Args:
+        settings: Which run it is to be.
+        lease: Of the driver on the run.
+        name: What a new run is called that ``settings`` give no name; None for MLflow's choice.
 
     Raises:
         LaunchError: MLflow is missing or old, its server does not answer, hangs or refuses, or the
@@ -81,20 +106,21 @@ def open_run(settings: Tracking, lease: Lease) -> Opened:
     import mlflow
 
     make_default_store(settings)
-    ask = Asking(uri=uri, timeout_seconds=settings.opening_timeout_seconds)
-    client = ask(lambda: mlflow.MlflowClient(tracking_uri=uri), "make a client")
+    call = ServerCalls(uri=uri, timeout_seconds=settings.opening_timeout_seconds)
+    client = call(lambda: mlflow.MlflowClient(tracking_uri=uri), "make a client")
     if settings.run_id is not None:
-        return _resume(mlflow, client, ask, settings.run_id, lease)
-    # What is active in another store has no meaning in this one.
+        return _resume(mlflow, client, call, settings.run_id, lease)
+    # A run or experiment that is active in another store is not in this one.
     is_global = uri == mlflow.get_tracking_uri()
     active = mlflow.active_run() if is_global else None
-    experiment_id = _experiment(client, settings.experiment, active, ask, is_global=is_global)
+    experiment_id = _experiment(client, settings.experiment, active, call, is_global=is_global)
     # Not in another thread: a notebook's tags are those of the thread that runs it.
     tags = _context_tags(active)
-    run = ask(
-        lambda: client.create_run(experiment_id, tags=tags, run_name=settings.run_name),
+    name = settings.run_name or name
+    run = call(
+        lambda: client.create_run(experiment_id, tags=tags, run_name=name),
         f"make a run in experiment {experiment_id}",
-        # Nobody would ever end it.
+        # Nobody else would end it.
         when_late=lambda late: client.set_terminated(late.info.run_id, "FAILED"),
     )
     return Opened(
@@ -103,12 +129,12 @@ def open_run(settings: Tracking, lease: Lease) -> Opened:
         run=run,
         is_ours=True,
         first_attempt=0,
-        timeout_seconds=ask.timeout_seconds,
+        timeout_seconds=call.timeout_seconds,
     )
 
 
 def check_store(settings: Tracking) -> str:
-    """Checks that MLflow is there, and that its store answers.
+    """Checks that MLflow is installed, and that its store answers.
 
     Returns:
         The store's URI.
@@ -127,7 +153,7 @@ def check_store(settings: Tracking) -> str:
 
 
 def make_default_store(settings: Tracking) -> None:
-    """Makes MLflow's own store for this user alone, if nobody has named one and it is not there."""
+    """Makes MLflow's default store, for this user alone, where it is used and not there yet."""
     import mlflow
 
     if settings.tracking_uri is None and not mlflow.is_tracking_uri_set():
@@ -169,12 +195,12 @@ def _check_scheme(uri: str, shown: str) -> None:
         )
 
 
-def _resume(mlflow: Any, client: Any, ask: Asking, run_id: str, lease: Lease) -> Opened:
+def _resume(mlflow: Any, client: Any, call: ServerCalls, run_id: str, lease: Lease) -> Opened:
     what = f"resume run {run_id}"
-    run = ask(lambda: client.get_run(run_id), what)
+    run = call(lambda: client.get_run(run_id), what)
     if run.info.lifecycle_stage == "deleted":
         raise LaunchError(
-            f"The MLflow run {run_id} at {Redactor()(ask.uri)} was deleted. Restore it "
+            f"The MLflow run {run_id} at {Redactor()(call.uri)} was deleted. Restore it "
             "(mlflow runs restore), or leave run_id out for a new one."
         )
     active = mlflow.active_run()
@@ -186,7 +212,7 @@ def _resume(mlflow: Any, client: Any, ask: Asking, run_id: str, lease: Lease) ->
             "until it is over; one that died is known as such after 90 s."
         )
     if not is_joined:
-        ask(
+        call(
             lambda: client.update_run(run_id, status="RUNNING"),
             what,
             when_late=lambda _: client.update_run(run_id, status=run.info.status),
@@ -194,15 +220,17 @@ def _resume(mlflow: Any, client: Any, ask: Asking, run_id: str, lease: Lease) ->
     last = run.data.tags.get(ATTEMPT_TAG, "")
     return Opened(
         client=client,
-        uri=ask.uri,
+        uri=call.uri,
         run=run,
         is_ours=not is_joined,
         first_attempt=int(last) + 1 if last.isdecimal() else 0,
-        timeout_seconds=ask.timeout_seconds,
+        timeout_seconds=call.timeout_seconds,
     )
 
 
-def _experiment(client: Any, name: str | None, active: Any, ask: Asking, *, is_global: bool) -> str:
+def _experiment(
+    client: Any, name: str | None, active: Any, call: ServerCalls, *, is_global: bool
+) -> str:
     """The id of the experiment, which is made if it has a name and is not there."""
     if name is None and not is_global:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME")
@@ -214,20 +242,20 @@ def _experiment(client: Any, name: str | None, active: Any, ask: Asking, *, is_g
         from mlflow.tracking.fluent import _get_experiment_id
 
         # On Databricks it follows from the notebook, of which only the notebook's thread knows.
-        if is_databricks(ask.uri):
+        if is_databricks(call.uri):
             return str(_get_experiment_id() or "0")
-        return str(ask(_get_experiment_id, "find the experiment") or "0")
-    found = ask(lambda: client.get_experiment_by_name(name), f"find experiment {name!r}")
+        return str(call(_get_experiment_id, "find the experiment") or "0")
+    found = call(lambda: client.get_experiment_by_name(name), f"find experiment {name!r}")
     if found is None:
         return str(
-            ask(
+            call(
                 lambda: client.create_experiment(name, tags=KIND_TAG),
                 f"make experiment {name!r}",
             )
         )
     if found.lifecycle_stage == "deleted":
         raise LaunchError(
-            f"The MLflow experiment {name!r} at {Redactor()(ask.uri)} was deleted. Restore it, or "
+            f"The MLflow experiment {name!r} at {Redactor()(call.uri)} was deleted. Restore it, or "
             "take another."
         )
     return str(found.experiment_id)

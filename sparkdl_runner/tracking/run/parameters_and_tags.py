@@ -1,4 +1,4 @@
-"""What every run says of itself: its parameters and tags."""
+"""The parameters and tags that every run gets."""
 
 from __future__ import annotations
 
@@ -60,10 +60,15 @@ def tags(given: Mapping[str, str], application_id: str | None) -> list[Entry]:
     return [["tag", name, value] for name, value in {**found, **given}.items()]
 
 
-def git_commit() -> str | None:
-    """The commit of the code that was started, with ``-dirty`` if files were changed since."""
-    script = Path(sys.argv[0]) if sys.argv and sys.argv[0] else None
-    folder = script.resolve().parent if script is not None and script.is_file() else Path.cwd()
+def git_commit(folder: Path | None = None) -> str | None:
+    """The commit of the code that was started, with ``-dirty`` if files were changed since.
+
+    Args:
+        folder: Where the code is; None for the program that this process runs.
+    """
+    if folder is None:
+        script = Path(sys.argv[0]) if sys.argv and sys.argv[0] else None
+        folder = script.resolve().parent if script is not None and script.is_file() else Path.cwd()
     commit = _git(folder, "rev-parse", "HEAD")
     if commit and _git(folder, "status", "--porcelain", "--untracked-files=no"):
         commit += "-dirty"
@@ -85,7 +90,7 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def known_facts(facts: Mapping[str, Any]) -> list[Entry]:
-    """What rank 0 learnt while it trained: its batches, and its newest checkpoint."""
+    """Facts of rank 0's training: its batches, and its newest checkpoint."""
     sizes = dict(facts)
     if "batch_size_per_rank" in facts and "world_size" in facts:
         sizes.setdefault("global_batch_size", facts["batch_size_per_rank"] * facts["world_size"])

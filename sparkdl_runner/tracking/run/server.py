@@ -1,4 +1,4 @@
-"""The tracking server, or the database or folder in its place: is it there, and what it is told."""
+"""The tracking server, or the database or folder in its place: its health, and writing to it."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from urllib.parse import urlsplit
 
 from sparkdl_runner.redaction import Redactor
 from sparkdl_runner.tracking.entries import Entry
+from sparkdl_runner.tracking.run.server_calls import first_line
 
 REQUEST_SECONDS = 10.0
 _REMOTE = ("http", "https")
-_TELL_AGAIN = (401, 403, 404, 408, 425, 429, 502, 503, 504)
+_TRY_AGAIN = (401, 403, 404, 408, 425, 429, 502, 503, 504)
 
 
 class ServerUnreachableError(Exception):
-    """What was said did not arrive, and may arrive later."""
+    """Entries did not arrive; trying again may help."""
 
 
 class ServerFailedError(ServerUnreachableError):
-    """The server is there, and something went wrong in it, or took it too long."""
+    """The server is there, but it failed or took too long."""
 
 
 class RefusedError(Exception):
-    """What was said arrived, and will never be taken."""
+    """Entries arrived and are invalid; trying again is of no use."""
 
 
 class TrackingServer:
@@ -43,11 +44,11 @@ class TrackingServer:
         self._run_id = run_id
         self._store: Any = None
 
-    def tell(self, entries: list[Entry]) -> None:
+    def log(self, entries: list[Entry]) -> None:
         """Adds metrics, parameters and tags to the run, all or none; at most 1000.
 
-        Where there is a server, this is its documented ``runs/log-batch``, asked once: MLflow's own
-        client would go on asking for minutes, and return when nobody waits any more.
+        With a server, this is one request to its documented ``runs/log-batch``: MLflow's own client
+        would repeat it for minutes, past the time that anybody waits.
 
         Raises:
             ServerUnreachableError: It is worth trying again.
@@ -90,13 +91,13 @@ class TrackingServer:
         except Exception as error:  # MLflow wraps those of requests, and has no narrower kind.
             origin = _origin(error)
             kind = ServerFailedError if isinstance(origin, TimeoutError) else ServerUnreachableError
-            raise kind(_first_line(origin)) from error
+            raise kind(first_line(origin)) from error
         if response.status_code == 200:
             return
         told = f"HTTP {response.status_code}: {response.text[:500]}"
-        # Who does not know us, or the run, may be told a new token, or be mended; and a gateway
-        # speaks for a server that is not there.
-        if response.status_code in _TELL_AGAIN:
+        # Authentication and not-found errors may be transient (a rotated token, a server that
+        # restarts), and a gateway answers for a server that is down.
+        if response.status_code in _TRY_AGAIN:
             raise ServerUnreachableError(told)
         if response.status_code >= 500:
             raise ServerFailedError(told)
@@ -119,10 +120,10 @@ class TrackingServer:
             self._store.log_batch(self._run_id, metrics, params, tags)
         except MlflowException as error:
             if error.error_code == "INVALID_PARAMETER_VALUE":
-                raise RefusedError(_first_line(error)) from error
-            raise ServerFailedError(_first_line(error)) from error
+                raise RefusedError(first_line(error)) from error
+            raise ServerFailedError(first_line(error)) from error
         except Exception as error:  # A database has errors of its own: locked, gone, full.
-            raise ServerUnreachableError(_first_line(error)) from error
+            raise ServerUnreachableError(first_line(error)) from error
 
 
 # JSON has no such numbers; protobuf's JSON writes them so.
@@ -155,8 +156,8 @@ def why_unreachable(uri: str, timeout_seconds: float = REQUEST_SECONDS) -> str |
         )
     except (OSError, ValueError) as error:
         reason = _origin(error)
-        return f"{shown} does not answer: {_first_line(reason)}{_hint(error, reason)}"
-    # Whoever says that health is none of our business is there, too.
+        return f"{shown} does not answer: {first_line(reason)}{_hint(error, reason)}"
+    # A server that refuses the health check is there, too.
     return None if answer.status_code < 500 else f"{shown} answers HTTP {answer.status_code}"
 
 
@@ -234,7 +235,3 @@ def _origin(error: BaseException) -> BaseException:
     while (earlier := error.__cause__ or error.__context__) is not None:
         error = earlier
     return error
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:500]

@@ -1,26 +1,101 @@
-"""What MLflow is asked while a run is opened: what it raises, or that it hangs, in a sentence."""
+"""Calls of MLflow's client with a deadline, and their errors in one sentence.
+
+By itself, the client would try for many minutes.
+"""
 
 from __future__ import annotations
 
+import contextvars
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.redaction import Redactor
-from sparkdl_runner.tracking.run.deadline import TookTooLongError, within
 
 _Result = TypeVar("_Result")
-# In the words of those who write Python, and of those who write YAML.
+# For those who write Python, and for those who write YAML.
 WITHOUT = "run without MLflow: RunConfig(tracking=False), or mlflow: false for the train job."
 
 
+class TookTooLongError(Exception):
+    """There was no answer in time."""
+
+
+def within(
+    action: Callable[[], _Result],
+    timeout_seconds: float,
+    *,
+    when_late: Callable[[_Result], Any] | None = None,
+) -> _Result:
+    """Does something in a thread, and leaves it there when time is up.
+
+    Args:
+        action: What to do. It sees the caller's context variables.
+        timeout_seconds: How long it may take.
+        when_late: Called with a result that comes when time is up.
+
+    Returns:
+        What the action returned.
+
+    Raises:
+        TookTooLongError: Time is up.
+        Exception: What the action raised.
+    """
+    ended: Future[_Result] = Future()
+
+    def act() -> None:
+        try:
+            result = action()
+        except BaseException as error:
+            with suppress(InvalidStateError):
+                ended.set_exception(error)
+            return
+        try:
+            ended.set_result(result)
+        except InvalidStateError:
+            if when_late is not None:
+                with suppress(Exception):
+                    when_late(result)
+
+    context = contextvars.copy_context()
+    threading.Thread(
+        target=context.run, args=(act,), name="sparkdl-mlflow-call", daemon=True
+    ).start()
+    try:
+        wait([ended], timeout_seconds)
+    finally:
+        # A result that comes between the wait and here counts: a done future cannot be cancelled.
+        is_late = ended.cancel()
+    if is_late:
+        raise TookTooLongError("MLflow took too long")
+    return ended.result()
+
+
+def problem_within(action: Callable[[], Any], timeout_seconds: float) -> str | None:
+    """As ``within``, but returns what went wrong, in one line; None if nothing did."""
+    try:
+        within(action, timeout_seconds)
+    except Exception as error:
+        return first_line(error)
+    return None
+
+
+def first_line(error: BaseException) -> str:
+    """An error's message, or its type where it has none."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:500].rstrip(".")
+
+
 @dataclass(frozen=True, kw_only=True)
-class Asking:
-    """A store of MLflow's, and how long each of its answers may take."""
+class ServerCalls:
+    """Calls a store while a run is opened, and turns its errors into launch errors."""
 
     uri: str
     timeout_seconds: float
+    """How long each answer may take."""
 
     def __call__(
         self,
@@ -29,12 +104,12 @@ class Asking:
         *,
         when_late: Callable[[_Result], Any] | None = None,
     ) -> _Result:
-        """Does something with MLflow.
+        """Calls MLflow.
 
         Args:
             action: What to do, in a thread.
             what: The same in words: "MLflow cannot ...".
-            when_late: What to do with a result that comes when time was up.
+            when_late: Called with a result that comes when time is up.
 
         Raises:
             LaunchError: MLflow raised something, or gave no answer in time.
@@ -46,10 +121,10 @@ class Asking:
         except Exception as error:
             raise LaunchError(
                 self._sentence(error, what)
-            ) from None  # MLflow's own way to that point tells a person nothing.
+            ) from None  # MLflow's own traceback does not help.
 
     def _sentence(self, error: Exception, what: str) -> str:
-        told = Redactor()((str(error).strip() or type(error).__name__).splitlines()[0][:500])
+        told = Redactor()(first_line(error))
         code = getattr(error, "error_code", "")
         advice = "Check the tracking URI and the run's settings."
         if code in ("PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED") or any(
@@ -62,10 +137,7 @@ class Asking:
             )
         elif code == "RESOURCE_DOES_NOT_EXIST":
             advice = "It is not there: leave run_id out for a new run, or correct it."
-        return (
-            f"MLflow at {Redactor()(self.uri)} cannot {what}: {told.rstrip('.')}. {advice} To "
-            f"{WITHOUT}"
-        )
+        return f"MLflow at {Redactor()(self.uri)} cannot {what}: {told}. {advice} To {WITHOUT}"
 
 
 def no_answer(uri: str, what: str, timeout_seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""What MLflow has still to be told, in a file that outlives a server's outage and the driver."""
+"""Entries that MLflow has yet to get, in a file that outlives a server's outage and the driver."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Spool:
             ]
 
     def drop(self, count: int) -> None:
-        """Forgets the oldest entries: they are delivered, or refused for good."""
+        """Removes the oldest entries: they are delivered, or refused for good."""
         with self._changing:
             if not self._sizes:
                 del self._unwritten[:count]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -15,20 +14,18 @@ from sparkdl_runner.private_folder import private_folder
 from sparkdl_runner.redaction import Redactor, secrets_of
 from sparkdl_runner.tracking.entries import Entry
 from sparkdl_runner.tracking.rank_run import NAME_TAG, RunTicket
-from sparkdl_runner.tracking.report.note import NOTE_TAG, may_replace, note
-from sparkdl_runner.tracking.report.page import Attempt, Story
 from sparkdl_runner.tracking.report.performance import host_entries
 from sparkdl_runner.tracking.report.run_folder import RunFolder
+from sparkdl_runner.tracking.report.run_summary import Attempt, RunSummary
 from sparkdl_runner.tracking.run import datasets
 from sparkdl_runner.tracking.run import parameters_and_tags as description
-from sparkdl_runner.tracking.run.deadline import problem_within
 from sparkdl_runner.tracking.run.delivery import Delivery
-from sparkdl_runner.tracking.run.earlier_values import Past
-from sparkdl_runner.tracking.run.journal import Journal
-from sparkdl_runner.tracking.run.lease import RENEW_SECONDS, Lease
-from sparkdl_runner.tracking.run.model_pages import complete_models
-from sparkdl_runner.tracking.run.opening import ATTEMPT_TAG, Opened, open_run
-from sparkdl_runner.tracking.run.ranks_heard import RanksHeard
+from sparkdl_runner.tracking.run.heartbeat import Heartbeat
+from sparkdl_runner.tracking.run.journal import ATTEMPT_TAG, Journal, earlier_values
+from sparkdl_runner.tracking.run.lease import Lease
+from sparkdl_runner.tracking.run.opening import Opened, open_run
+from sparkdl_runner.tracking.run.rank_reports import RankReports
+from sparkdl_runner.tracking.run.run_end import RunEnd
 from sparkdl_runner.tracking.run.server import (
     REQUEST_SECONDS,
     TrackingServer,
@@ -36,18 +33,13 @@ from sparkdl_runner.tracking.run.server import (
     is_remote,
     wait_for_server,
 )
+from sparkdl_runner.tracking.run.server_calls import first_line, problem_within
 from sparkdl_runner.tracking.run.spool import Spool
 from sparkdl_runner.tracking.settings import Tracking
 from sparkdl_runner.world import World
 
-# How often is told how fast ranks are: often at first, and less and less in a long training.
-FIRST_TELL_SECONDS, MOST_TELL_SECONDS = 2.0, 60.0
-TELLS_BEFORE_SLOWER = 200
-# How long our own parameters wait for those of the function, which a page then shows first.
+# Our own parameters wait so long for those of the function, which MLflow's page then shows first.
 OWN_SECONDS = 30.0
-UPLOAD_SECONDS = 600.0
-# What MLflow notes of who runs a program, which in a rank would be the worker's own file.
-_SOURCE_TAGS = ("mlflow.source.", "mlflow.databricks.")
 
 _held: set[str] = set()
 """The runs that threads of this driver hold."""
@@ -56,44 +48,49 @@ _held: set[str] = set()
 class TrackedRun(Reports):
     """The run while ranks train: opened by ``open``, always ended by ``close``.
 
-    What ranks tell goes through a journal, which keeps it free of repetitions, and a spool on disk
-    to MLflow; so neither ranks nor the driver ever wait for a tracking server.
+    Entries go through a journal, which drops repetitions, and a spool on disk to MLflow, so that
+    neither ranks nor the driver ever wait for a tracking server.
     """
 
     def __init__(self, settings: Tracking, opened: Opened, lease: Lease) -> None:
         self._settings = settings
         self._opened = opened
-        self._lease = lease
         self.run_id: str = opened.run.info.run_id
         self._run_name: str = opened.run.info.run_name or self.run_id
         self._credentials = credentials(opened.uri)
         self._redact = Redactor(secrets_of() + secrets_of(self._credentials))
         self._spool = Spool(private_folder("sparkdl_runner-mlflow") / f"{self.run_id}.jsonl")
-        # What an earlier driver could not deliver is part of what the run has been told.
+        # What an earlier driver could not deliver counts as if MLflow had it.
         try:
-            past = Past.of(opened, self._spool.waiting())
+            params, last_steps, attempts = earlier_values(opened, self._spool.waiting())
         except BaseException:
             self._spool.close()
             raise
-        self.first_attempt = past.attempts
-        self._journal = Journal(past.params, past.last_steps, self._redact)
+        self.first_attempt = attempts
+        self._journal = Journal(params, last_steps, self._redact)
         self._folder = RunFolder()
         self._delivery = Delivery(self._spool, TrackingServer(opened.uri, self.run_id))
-        self._ranks = RanksHeard()
+        self._ranks = RankReports()
         self._attempts: list[Attempt] = []
         self._own: list[Entry] = []
-        """Parameters that nobody but us asked for, and that have yet to be said."""
+        """Parameters of the package, not of the function, that wait to be logged."""
+        self._opened_at = time.monotonic()
         self._problems: list[str] = []
-        self._told_of_trouble = 0.0
-        self._closed = threading.Event()
-        self._teller = threading.Thread(target=self._tell, name="sparkdl-run", daemon=True)
+        self._end = RunEnd(opened, self._folder, self._problems)
+        self._heartbeat = Heartbeat(
+            self._ranks,
+            lease,
+            self._delivery,
+            log=self._log_in_background,
+            report_trouble=self._report_trouble,
+        )
 
     @classmethod
-    def open(cls, settings: Tracking) -> TrackedRun:
-        """Opens or resumes the run and shows where it is.
+    def open(cls, settings: Tracking, name: str | None = None) -> TrackedRun:
+        """Opens or resumes the run and shows where it is: see ``opening.open_run``.
 
         Raises:
-            LaunchError: See ``opening.open_run``.
+            LaunchError: As of that.
         """
         if settings.run_id in _held:
             raise LaunchError(
@@ -101,7 +98,7 @@ class TrackedRun(Reports):
                 "driver. Wait until that training is over."
             )
         lease = Lease()
-        opened = open_run(settings, lease)
+        opened = open_run(settings, lease, name)
         try:
             run = cls(settings, opened, lease)
         except BaseException as error:
@@ -115,24 +112,10 @@ class TrackedRun(Reports):
                 ) from error
             raise
         _held.add(run.run_id)
-        run._say(lease.entries())
-        run._teller.start()
-        _show(f"MLflow {run.where}")
+        run._log(lease.entries())
+        run._heartbeat.start()
+        run._show_address()
         return run
-
-    @property
-    def where(self) -> str:
-        """The run's name, and how to look at it."""
-        info = self._opened.run.info
-        uri = self._redact(self._opened.uri)
-        page = f"#/experiments/{info.experiment_id}/runs/{info.run_id}"
-        if uri.startswith(("http://", "https://")):
-            place = f"{uri.rstrip('/')}/{page}"
-        elif host := self._credentials.get("DATABRICKS_HOST"):
-            place = f"{host.rstrip('/')}/ml/experiments/{info.experiment_id}/runs/{info.run_id}"
-        else:
-            place = f"{info.run_id} in {uri} (mlflow ui --backend-store-uri {uri})"
-        return f"run {self._run_name}: {place}"
 
     def describe(
         self,
@@ -146,18 +129,17 @@ class TrackedRun(Reports):
         """Logs what is known before ranks start: parameters, tags, data sets."""
         self._journal.begin_attempt(self.first_attempt)
         self._own += description.parameters(num_proc=num_proc, backend=backend, settings=settings)
-        self._say(description.tags(self._settings.tags, application_id))
+        self._log(description.tags(self._settings.tags, application_id))
         for name, converter in converters.items():
             # A page without it is better than no training.
-            problem = f"the data set {name!r} is not in MLflow"
-            self._in_time(problem, partial(self._log_input, name, converter), REQUEST_SECONDS)
-
-    def _log_input(self, name: str, converter: Any) -> None:
-        described = datasets.describe(name, converter)
-        self._opened.client.log_inputs(self.run_id, datasets=[described])
+            self._end.try_step(
+                partial(datasets.log, self._opened.client, self.run_id, name, converter),
+                REQUEST_SECONDS,
+                f"the data set {name!r} is not in MLflow",
+            )
 
     def ticket(self, *, single_host: bool) -> RunTicket:
-        """What ranks are told of the run.
+        """What ranks need to know of the run.
 
         Args:
             single_host: Whether all ranks are on this host, and so reach a store that is a file.
@@ -172,11 +154,7 @@ class TrackedRun(Reports):
             tracking_uri=self._opened.uri,
             credentials=self._credentials if reaches else {},
             is_named=self._settings.run_name is not None,
-            source={
-                name: text
-                for name, text in self._opened.run.data.tags.items()
-                if name == "mlflow.user" or name.startswith(_SOURCE_TAGS)
-            },
+            source=self._opened.source_tags,
             store_is_elsewhere=not reaches,
             other_ranks=self._settings.other_ranks,
             system_metrics=self._settings.system_metrics,
@@ -189,28 +167,29 @@ class TrackedRun(Reports):
         self._ranks.begin_attempt()
         self._journal.begin_attempt(attempt)
         self._attempts.append(Attempt(number=attempt, began_at=time.time()))
-        self._say([["tag", ATTEMPT_TAG, str(attempt)]])
+        self._log([["tag", ATTEMPT_TAG, str(attempt)]])
 
     def end_attempt(self, error: BaseException | None) -> None:
         """Says how the ranks ended: all well if there is no error."""
         attempt = self._attempts[-1]
         attempt.ended_at = time.time()
-        attempt.error = "" if error is None else self._redact(str(error) or type(error).__name__)
+        attempt.error = self._text(error)
         attempt.step = self._ranks.step
+        attempt.checkpoint_step = self._ranks.checkpoint_step
         tag = f"{ATTEMPT_TAG}.{attempt.number}.ended_by"
-        self._say([["tag", tag, attempt.ended_by]])
+        self._log([["tag", tag, attempt.ended_by]])
         self._folder.keep_attempt(attempt)
 
     def progress(self, world: World, report: dict[str, Any]) -> None:
         """See ``Reports.progress``."""
-        self._own += self._ranks.hear(world, report)
+        self._own += self._ranks.add(world, report)
         entries = report["entries"]
         if entries:
-            self._say(entries)
+            self._log(entries)
             names = [entry[2] for entry in entries if entry[:2] == ["tag", NAME_TAG]]
             self._run_name = names[-1] if names else self._run_name
         if any(entry[0] in ("param", "metric") for entry in entries):
-            self._say_own()
+            self._log_own()
 
     def host_metrics(self, world: World, values: dict[str, float]) -> None:
         """See ``Reports.host_metrics``."""
@@ -235,27 +214,25 @@ class TrackedRun(Reports):
         try:
             self._close(error)
         except Exception as problem:  # The training's own end must not be hidden by this.
-            self._problems.append(f"the run could not be ended in order: {_line(problem)}")
-        except BaseException:  # Somebody is tired of waiting.
-            self._terminate("KILLED")
+            self._problems.append(f"the run could not be ended in order: {first_line(problem)}")
+        except BaseException:  # Interrupted while it waits for MLflow.
+            self._end.set_status("KILLED")
             raise
         finally:
-            self._closed.set()
+            self._heartbeat.stop()
             _held.discard(self.run_id)
             self._delivery.close(0)
             for told in [*self._problems, *self._journal.problems, *self._delivery.refused]:
                 _show(f"MLflow: {self._redact(told)}.")
-            # Once more, below all that ranks have said.
-            _show(f"MLflow {self.where}")
+            # Once more, below the output of the ranks.
+            self._show_address()
 
     def _close(self, error: BaseException | None) -> None:
-        seconds, folder = self._settings.delivery_timeout_seconds, str(self._folder.path)
+        seconds = self._settings.delivery_timeout_seconds
         deadline = time.monotonic() + seconds
-        self._closed.set()
-        if self._teller.is_alive():
-            self._teller.join()
-        self._say_own()
-        self._say([*self._ranks.entries(), *self._ranks.last_entries()])
+        self._heartbeat.stop()
+        self._log_own()
+        self._log([*self._ranks.entries(), *self._ranks.last_entries()])
         wrong = wait_for_server(self._opened.uri, seconds)
         left = self._delivery.close(max(1.0, deadline - time.monotonic()) if wrong is None else 0)
         if self._spool.problem:
@@ -268,99 +245,53 @@ class TrackedRun(Reports):
             )
         if wrong is not None:
             self._problems.append(
-                f"run {self.run_id} could not be ended and its files are left in {folder}"
+                f"run {self.run_id} could not be ended and its files are left in "
+                f"{self._folder.path}"
             )
             return
-        left_here = f"logs and report are not in MLflow, but in {folder}"
-        client = self._opened.client
-        self._in_time(
-            "pages of models lack parameters and metrics",
-            lambda: complete_models(client, self.run_id),
-            seconds,
-        )
-        if self._settings.report:
-            self._in_time("there is no report", lambda: self._write_report(error), seconds)
-        if self._in_time(
-            left_here, lambda: client.log_artifacts(self.run_id, folder), UPLOAD_SECONDS
-        ):
-            self._folder.remove()
         status = "FINISHED" if error is None else "FAILED"
         if isinstance(error, (RunCancelledError, KeyboardInterrupt)):
             status = "KILLED"
-        self._terminate(status)
+        summarize = partial(self._summary, error) if self._settings.report else None
+        self._end.finish(status, summarize, seconds)
 
-    def _terminate(self, status: str) -> None:
-        if self._opened.is_ours:
-            client = self._opened.client
-            self._in_time(
-                f"the run's status is not set to {status}",
-                lambda: client.set_terminated(self.run_id, status),
-                REQUEST_SECONDS,
-            )
-
-    def _in_time(self, problem: str, action: Callable[[], Any], seconds: float) -> bool:
-        """Does something with MLflow in limited time, or notes what is missing without it."""
-        wrong = problem_within(action, max(seconds, REQUEST_SECONDS))
-        if wrong is not None:
-            self._problems.append(f"{problem}: {wrong}")
-        return wrong is None
-
-    def _write_report(self, error: BaseException | None) -> None:
-        client = self._opened.client
-        run = client.get_run(self.run_id)
-        story = Story.of(
-            client=client,
-            run=run,
+    def _summary(self, error: BaseException | None, run: Any) -> RunSummary:
+        return RunSummary.of(
+            run,
             attempts=self._attempts,
             totals=self._ranks.totals(),
-            error="" if error is None else self._redact(str(error) or type(error).__name__),
+            hosts=self._ranks.hosts(),
+            error=self._text(error),
         )
-        story.write(self._folder.path / "report")
-        if may_replace(run.data.tags.get(NOTE_TAG, "")):
-            client.set_tag(self.run_id, NOTE_TAG, note(story))
 
-    def _say(self, entries: list[Entry]) -> None:
+    def _text(self, error: BaseException | None) -> str:
+        return "" if error is None else self._redact(str(error) or type(error).__name__)
+
+    def _log(self, entries: list[Entry]) -> None:
         self._spool.put(self._journal.admit(entries))
 
-    def _say_own(self) -> None:
+    def _log_own(self) -> None:
         own, self._own = self._own, []
         if own:
-            self._say(own)
+            self._log(own)
 
-    def _tell(self) -> None:
-        """Tells how fast ranks are, and that this driver lives."""
-        began = time.monotonic()
-        tell_at, renew_at = began + FIRST_TELL_SECONDS, began + RENEW_SECONDS
-        while not self._closed.wait(1.0):
-            if time.monotonic() >= began + OWN_SECONDS:
-                self._say_own()
-            if time.monotonic() >= tell_at:
-                self._say(self._ranks.entries())
-                pause = (time.monotonic() - began) / TELLS_BEFORE_SLOWER
-                pause = min(max(pause, FIRST_TELL_SECONDS), MOST_TELL_SECONDS)
-                tell_at = time.monotonic() + pause
-            if time.monotonic() >= renew_at:
-                renew_at += RENEW_SECONDS
-                self._say(self._lease.entries())
-            since = self._delivery.troubled_since
-            if since is not None and self._trouble_is_new(since):
-                _show(
-                    "MLflow does not take what it is told "
-                    f"({self._redact(self._delivery.trouble or '')}); training goes on, and it is "
-                    "told again later."
-                )
+    def _log_in_background(self, entries: list[Entry]) -> None:
+        if time.monotonic() >= self._opened_at + OWN_SECONDS:
+            self._log_own()
+        self._log(entries)
 
-    def _trouble_is_new(self, since: float) -> bool:
-        is_new = since != self._told_of_trouble
-        self._told_of_trouble = since
-        return is_new
+    def _show_address(self) -> None:
+        address = self._opened.address(self._redact, self._credentials.get("DATABRICKS_HOST"))
+        _show(f"MLflow run {self._run_name}: {address}")
+
+    def _report_trouble(self, trouble: str) -> None:
+        _show(
+            f"MLflow does not take what it is told ({self._redact(trouble)}); training goes on, "
+            "and it is told again later."
+        )
 
 
 def _show(text: str) -> None:
-    """Says something to the person; whether anybody hears it must not matter."""
+    """Prints a line; a closed stdout must not end a training."""
     with suppress(OSError, ValueError):
         print(f"sparkdl_runner: {text}", flush=True)
-
-
-def _line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl_runner.backends import get_backend, torch_store
+from sparkdl_runner.backends import Rendezvous, get_backend, torch_store
 from sparkdl_runner.config import RunConfig
 from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.wire.attempt import Attempt
 from sparkdl_runner.world import Peer, assign_ranks
 
 PEERS = [
@@ -19,9 +20,15 @@ WORLDS = assign_ranks(PEERS, backend="any", attempt=1)
 
 
 def environment_of(backend, partition, **config):
-    return get_backend(backend).environment(
-        WORLDS[partition], "10.0.0.9", 4711, secret="s3", config=RunConfig(**config), run="a run"
+    rendezvous = Rendezvous(
+        address="10.0.0.9",
+        port=4711,
+        secret="s3",
+        peers=frozenset(),
+        num_proc=3,
+        attempt=Attempt(backend=backend, function=b"", config=RunConfig(**config), run="a run"),
     )
+    return get_backend(backend).environment(WORLDS[partition], rendezvous)
 
 
 def test_horovod_learns_its_place():

@@ -9,9 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkdl_runner.backends import rendezvous
-from sparkdl_runner.backends.rendezvous import RendezvousStore, address_for_ranks, parse_request
+from sparkdl_runner.backends import Rendezvous, rendezvous
+from sparkdl_runner.backends.horovod_backend import address_for_ranks
+from sparkdl_runner.backends.rendezvous import RendezvousStore, parse_request
+from sparkdl_runner.config import RunConfig
 from sparkdl_runner.wire import network
+from sparkdl_runner.wire.attempt import Attempt
 
 SECRET = "s3cret"
 
@@ -38,7 +41,15 @@ def store(told):
 def ask(store, method, path, body=b"", secret=SECRET):
     """Asks as Horovod's client does, which puts its URL together without looking at the parts."""
     host, port = store.address
-    url = f"http://{address_for_ranks(host, port, secret)}:{port}{path}"
+    place = Rendezvous(
+        address=host,
+        port=port,
+        secret=secret,
+        peers=frozenset(),
+        num_proc=2,
+        attempt=Attempt(backend="horovod", function=b"", config=RunConfig(), run="r"),
+    )
+    url = f"http://{address_for_ranks(place)}:{port}{path}"
     connection = http.client.HTTPConnection(*store.address, timeout=30)
     try:
         connection.request(method, url.removeprefix(f"http://{host}:{port}"), body=body)

@@ -92,7 +92,7 @@ def test_what_the_training_removes_while_it_is_read_is_looked_for_again(tmp_path
 
 def test_what_a_zombie_committed_in_the_last_moment_is_never_seen(tmp_path, monkeypatch):
     """It looked for a later attempt just before there was one."""
-    from sparkdl_runner.checkpoint.directory import attempts
+    from sparkdl_runner.checkpoint.save import commit, retention
 
     zombie = CheckpointManager(tmp_path, keep_last=1)
     zombie.save(1, extra=[1])
@@ -101,7 +101,8 @@ def test_what_a_zombie_committed_in_the_last_moment_is_never_seen(tmp_path, monk
     assert later.restore().step == 1
     later.due(2)
     with monkeypatch.context() as blind:
-        blind.setattr(attempts, "later_attempt", lambda storage, attempt: None)
+        for module in (commit, retention):
+            blind.setattr(module, "later_attempt", lambda storage, attempt: None)
         zombie.save(9, extra=[9])
         zombie.close()
     assert (tmp_path / "step-9" / "attempt-0" / "manifest.json").exists()
@@ -142,8 +143,8 @@ def test_without_fences_numbers_still_go_up(tmp_path):
 def test_two_that_begin_at_once_take_two_numbers(tmp_path):
     from concurrent.futures import ThreadPoolExecutor
 
-    from sparkdl_runner.checkpoint.directory.attempts import begin_attempt
     from sparkdl_runner.checkpoint.directory.storage import directory_url, open_storage
+    from sparkdl_runner.checkpoint.save.attempt import begin_attempt
 
     storage = open_storage(directory_url(tmp_path))
     with ThreadPoolExecutor(8) as pool:
@@ -153,9 +154,9 @@ def test_two_that_begin_at_once_take_two_numbers(tmp_path):
 
 def test_where_files_are_overwritten_the_number_is_whose_token_stays(tmp_path):
     """As on object stores: two find no file of a number and write it; the later one has it."""
-    from sparkdl_runner.checkpoint.directory.attempts import begin_attempt
     from sparkdl_runner.checkpoint.directory.sealed import seal
     from sparkdl_runner.checkpoint.directory.storage import directory_url, open_storage
+    from sparkdl_runner.checkpoint.save.attempt import begin_attempt
 
     class Overwritten(type(open_storage(directory_url(tmp_path)))):
         """Another driver writes each of the first two numbers' files just after us."""
@@ -170,17 +171,17 @@ def test_where_files_are_overwritten_the_number_is_whose_token_stays(tmp_path):
 
 
 def test_a_number_that_another_driver_takes_first_is_passed_over(tmp_path):
-    from sparkdl_runner.checkpoint.directory.attempts import begin_attempt
     from sparkdl_runner.checkpoint.directory.storage import directory_url, open_storage
+    from sparkdl_runner.checkpoint.save.attempt import begin_attempt
 
     class Taken(type(open_storage(directory_url(tmp_path)))):
         """Another driver writes the first numbers' files after we have looked for them."""
 
-        def create(self, name):
+        def write(self, name, content):
             if any(name == f"attempts/attempt-{number}.json" for number in range(self.theirs)):
                 (tmp_path / "attempts").mkdir(exist_ok=True)
                 (tmp_path / name).write_text("being written")
-            return super().create(name)
+            super().write(name, content)
 
     storage = Taken(str(tmp_path), "x", poll_seconds=0.01)
     storage.theirs = 2

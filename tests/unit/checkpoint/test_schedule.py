@@ -62,10 +62,10 @@ def test_every_so_many_steps():
 def test_not_again_right_after_a_save_or_a_restore():
     schedule = Schedule(10, None, lambda: False)
     schedule.note(120)
-    asked = [step for step in range(121, 145) if schedule.due(step, peers.Alone())]
+    asked = [step for step in range(121, 145) if schedule.due(step, peers.Peers())]
     assert asked == [130, 140]
     # Steps need not come one by one.
-    assert [step for step in range(145, 200, 7) if schedule.due(step, peers.Alone())] == [
+    assert [step for step in range(145, 200, 7) if schedule.due(step, peers.Peers())] == [
         152,
         166,
         173,
@@ -187,6 +187,6 @@ def test_several_ranks_without_a_backend_are_told_what_to_do(tmp_path, monkeypat
 
 
 def test_texts_of_all_ranks_come_in_order():
-    assert peers.gather_text(peers.Alone(), "hä" * 40) == [
+    assert peers.Peers().gather_text("hä" * 40) == [
         ("hä" * 40).encode()[:64].decode("utf8", "replace")
     ]

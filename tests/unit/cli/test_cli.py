@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from sparkdl_runner.cli import main
+from sparkdl_runner.cli import _COMMANDS, main
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("missing", ["pydantic", "yaml"])
@@ -33,3 +36,21 @@ def test_the_help_of_run_says_its_default(capsys):
     told = " ".join(capsys.readouterr().out.split())
     assert "init_process_group() (torch, the default), or hvd.init()" in told
     assert "let train run it: sparkdl-runner train --function" in told
+
+
+@pytest.mark.parametrize("command", list(_COMMANDS))
+def test_every_command_has_help(capsys, command):
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: sparkdl-runner {command} ")
+
+
+def test_where_prints_a_file_that_runs_the_job(capsys):
+    assert main(["where", "jobs/train.py"]) == 0
+    (path,) = capsys.readouterr().out.splitlines()
+    assert Path(path).read_bytes() == (ROOT / "jobs" / "train.py").read_bytes()
+    assert main(["where", "jobs/trian.py"]) == 2
+    assert "there is no file jobs/trian.py; did you mean 'jobs/train.py'?" in (
+        capsys.readouterr().err
+    )

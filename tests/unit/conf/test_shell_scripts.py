@@ -14,6 +14,8 @@ ROOT = Path(__file__).parents[3]
 
 
 def is_shell(path: Path) -> bool:
+    if path.is_symlink():
+        return False  # It leads to one of the others.
     if path.suffix == ".sh":
         return True
     if path.suffix or not path.is_file():

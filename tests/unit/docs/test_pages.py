@@ -6,6 +6,7 @@ import ast
 import configparser
 import dataclasses
 import inspect
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -15,6 +16,9 @@ import pytest
 from docs_blocks import BLOCKS, KINDS, PAGES, REFERENCE, ROOT, blocks_of, of_kind, prose
 from sparkdl_runner import RunConfig
 from sparkdl_runner.checkpoint import CheckpointManager
+from sparkdl_runner.doctor.installation import INSTALLATION
+from sparkdl_runner.estimator import TorchEstimator
+from sparkdl_runner.estimator.params import TorchEstimatorParams
 from sparkdl_runner.jobs.convert import ConvertSettings
 from sparkdl_runner.jobs.score import ScoreSettings
 from sparkdl_runner.jobs.settings import load
@@ -79,6 +83,16 @@ def test_no_line_is_left_open(page):
     assert not re.search(r"TODO|XXX|/work/|/root/", page.read_text())
 
 
+def test_what_contributing_leads_to_is_there():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    paths = re.findall(r"\]\(([^)#]+)", text)
+    paths += re.findall(r"`((?:conf|jobs|sparkdl_runner|tests)/[\w./]+)`", text)
+    assert len(paths) > 15
+    assert [path for path in paths if not (ROOT / path.replace("NAME", "convert")).exists()] == [
+        "sparkdl_runner/backends/NAME_backend.py"
+    ]
+
+
 def test_extras_that_are_named_exist():
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
@@ -139,33 +153,41 @@ def test_the_tables_of_defaults_are_the_codes():
             assert ast.literal_eval(value) == field.default
 
 
+def test_the_table_of_params_is_the_estimators():
+    table = page("estimator.md").partition("## Params")[2].partition("\n## ")[0]
+    shown = defaults(table)
+    assert set(shown) == {one.name for one in TorchEstimator().params}
+    for name, value in TorchEstimatorParams.DEFAULTS.items():
+        expected = value if isinstance(value, str) else json.dumps(value)
+        assert shown[name] == expected, name
+    assert {name for name, value in shown.items() if not value} == set(shown) - {
+        *TorchEstimatorParams.DEFAULTS,
+        "task",
+    }
+
+
 def test_the_arguments_of_checkpoints_are_all_there():
     text = page("checkpoints.md")
     for name in inspect.signature(CheckpointManager).parameters:
         assert f"`{name}`" in text or f"CheckpointManager({name}, …)" in text
 
 
-def names_of_findings() -> set[str]:
-    """The names that the doctor's code gives to its findings."""
-    names: set[object] = set()
-    for path in (ROOT / "sparkdl_runner" / "doctor").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
-                if node.func.id in ("ok", "warning", "problem", "not_checked"):
-                    names.add(getattr(node.args[0], "value", None))
-            elif isinstance(node, ast.Assign):
-                target, value = node.targets[0], node.value
-                pairs = [(target, value)]
-                if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-                    pairs = list(zip(target.elts, value.elts, strict=True))
-                for one, given in pairs:
-                    if getattr(one, "id", "").lower() == "check":
-                        names.add(getattr(given, "value", None))
-    return {name for name in names if isinstance(name, str)}
+def test_the_table_of_folders_is_the_tree():
+    table = page("design.md").partition("| folder | holds |")[2].partition("\n\n")[0]
+    names = set(re.findall(r"`(\w+)`", table))
+    package = ROOT / "sparkdl_runner"
+    for name in names:
+        assert (package / f"{name}.py").exists() or (package / name).is_dir(), name
+    folders = {path.parent.name for path in package.glob("*/__init__.py")}
+    assert folders - names == {"examples", "horovod"}, "which are there for users, not for us"
 
 
 def test_the_doctors_findings_are_all_there():
-    names = names_of_findings()
+    # That module brings all checks.
+    from sparkdl_runner.doctor.examination import EXECUTOR, HOST, PYTHON, SESSION, START
+
+    names = set().union(*(kind.names for kind in (PYTHON, HOST, EXECUTOR, START, SESSION)))
+    names |= INSTALLATION.names
     assert len(names) > 25
     shown = page("doctor.md")
     assert {name for name in names if f"`{name}`" not in shown} == set()

@@ -10,6 +10,7 @@ import pytest
 import sparkdl_runner
 import sparkdl_runner.checkpoint
 import sparkdl_runner.data
+import sparkdl_runner.estimator
 import sparkdl_runner.tracking
 
 GENERATOR = Path(__file__).parents[3] / "docs" / "reference.py"
@@ -18,6 +19,7 @@ PACKAGES = {
     "data.md": sparkdl_runner.data,
     "tracking.md": sparkdl_runner.tracking,
     "checkpoint.md": sparkdl_runner.checkpoint,
+    "estimator.md": sparkdl_runner.estimator,
 }
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from sparkdl_runner import __version__
+from sparkdl_runner.doctor.findings.checks import Place
 from sparkdl_runner.doctor.findings.finding import Finding
+from sparkdl_runner.doctor.question import Question
 
-HERE = "executor 10.0.0.2:4000 (b)"
 GIB = 1 << 30
 
 
@@ -43,15 +45,40 @@ def facts(**changes: Any) -> dict[str, Any]:
     }
 
 
-def with_packages(**changes: str | None) -> dict[str, Any]:
-    """A host's with other versions; None for not installed."""
+def place(question: Question | None = None, **changes: Any) -> Place:
+    """A driver on a cluster, of which some facts differ."""
+    question = question or Question(backends=("horovod",))
+    return Place(facts=facts(**changes), question=question, on_cluster=True, spark_version="3.5.9")
+
+
+def with_packages(**changes: str | None) -> Place:
+    """One with other versions; None for not installed."""
     packages = {**facts()["packages"], **changes}
-    return facts(packages={name: version for name, version in packages.items() if version})
+    return place(packages={name: version for name, version in packages.items() if version})
 
 
-def one(findings: Any, check: str | None = None) -> Finding:
-    found = [findings] if isinstance(findings, Finding) else list(findings)
-    if check is not None:
-        found = [finding for finding in found if finding.check == check]
-    assert len(found) == 1, found
-    return found[0]
+def answer(address: str = "10.0.0.2:1", host: str = "b", **changes: Any) -> dict[str, Any]:
+    """The facts that an executor sends."""
+    return {
+        "place": address,
+        "host": host,
+        "python": "3.11.7",
+        "executable": "/usr/bin/python3",
+        "sparkdl_runner": __version__,
+        "address": address.partition(":")[0],
+        "interface": "eth0",
+        "driver": {"seconds_ahead": 0.0, "to": "10.0.0.1:4711"},
+        "peers": {},
+        **changes,
+    }
+
+
+def executor(seen: dict[str, Any] | None = None, **changes: Any) -> Place:
+    """An executor of a cluster that says this of itself; its host is a healthy one's."""
+    says = answer(**changes)
+    return Place(facts=seen or facts(), driver=facts(), answer=says, on_cluster=True)
+
+
+def one(findings: list[Finding]) -> Finding:
+    (found,) = findings
+    return found

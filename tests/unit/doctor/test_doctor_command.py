@@ -9,11 +9,12 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
 from sparkdl_runner.doctor import command, observation, tracking_server
-from sparkdl_runner.doctor.findings.finding import ok, problem, warning
+from sparkdl_runner.doctor.findings.finding import OK, Finding, problem, warning
 from sparkdl_runner.doctor.question import Question, is_for_a_cluster
 from sparkdl_runner.doctor.report import Report
 
@@ -72,7 +73,7 @@ def test_the_drivers_host_is_asked_about_the_backends_that_are_wanted(
 ):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
-    asked = observation._host_request(
+    asked = observation.host_request(
         Question(backends=backends), {"spark.local.dir": "/data/a,/data/b"}
     )
     assert asked["native"] == native
@@ -82,10 +83,11 @@ def test_the_drivers_host_is_asked_about_the_backends_that_are_wanted(
 
 # ---- the report --------------------------------------------------------------------------------
 
+FINE = Finding(status=OK, check="clock", found="agrees", where=("executor 10.0.0.2:1 (b)",))
 FINDINGS = (
-    problem("spark.slots", "2 slots.", expected="4 or more", advice="Ask for 2."),
-    ok("clock", "agrees", "executor 10.0.0.2:1 (b)"),
-    warning("memory", "little is free.", expected="more", advice="Add some."),
+    replace(problem("2 slots.", expected="4 or more", advice="Ask for 2."), check="spark.slots"),
+    FINE,
+    replace(warning("little is free.", expected="more", advice="Add some."), check="memory"),
 )
 
 
@@ -112,9 +114,12 @@ def test_the_json_form():
 
 def test_what_is_fine_on_many_hosts_is_one_line():
     places = [f"executor 10.0.0.{n}:1 (b)" for n in range(3)]
-    findings = [ok("memory", f"{n} GiB is free", place) for n, place in enumerate(places)]
+    driver = Finding(status=OK, check="memory", found="9 GiB is free")
+    findings = [
+        replace(driver, found=f"{n} GiB is free", where=(place,)) for n, place in enumerate(places)
+    ]
     stream = io.StringIO()
-    report = Report(findings=[ok("memory", "9 GiB is free"), *findings], num_proc=2, seconds=1)
+    report = Report(findings=[driver, *findings], num_proc=2, seconds=1)
     report.print_to(stream)
     first = stream.getvalue().splitlines()[0]
     assert first == "ok      memory            9 GiB is free [driver and 3 executors]"
@@ -160,8 +165,6 @@ def serving(pages: dict[str, tuple[int, str]]) -> Iterator[tuple[str, list]]:
             seen.append((self.path, self.headers.get("Authorization")))
             status, text = pages.get(self.path, (404, ""))
             self.send_response(status)
-            if status == 302:
-                self.send_header("Location", text)
             self.end_headers()
             self.wfile.write(text.encode())
 
@@ -182,28 +185,27 @@ def serving(pages: dict[str, tuple[int, str]]) -> Iterator[tuple[str, list]]:
 SEARCH = "/api/2.0/mlflow/experiments/search"
 
 
-def look(uri: str | None, on_cluster: bool = False, **environment: str):
-    found = list(tracking_server.check_server(uri, on_cluster=on_cluster, environment=environment))
-    assert len(found) == 1
-    return found[0]
+@pytest.fixture(autouse=True)
+def one_try(monkeypatch):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
 
 
 @pytest.mark.parametrize(
     ("pages", "status", "says"),
     [
         ({SEARCH: (200, "{}"), "/version": (200, "3.17.2")}, "ok", "MLflow 3.17.2"),
+        ({SEARCH: (200, "{}")}, "ok", "answers"),
         ({SEARCH: (200, "{}"), "/version": (200, "3.1.0")}, "warning", "too old"),
         ({SEARCH: (200, "{}"), "/version": (200, "2.9.0")}, "problem", "too old"),
-        ({SEARCH: (401, "")}, "problem", "refuses us: HTTP 401"),
-        ({SEARCH: (403, "")}, "problem", "refuses us: HTTP 403"),
-        ({SEARCH: (503, "")}, "problem", "does not answer: HTTP 503"),
-        ({SEARCH: (302, "https://login.example/")}, "problem", "not as MLflow does"),
-        ({SEARCH: (200, "<html>")}, "problem", "not as MLflow does"),
+        ({SEARCH: (401, "")}, "problem", "code 401"),
+        ({SEARCH: (403, "")}, "problem", "code 403"),
+        ({"/health": (503, "")}, "problem", "HTTP 503"),
+        ({SEARCH: (200, "<html>")}, "problem", "cannot list experiments"),
     ],
 )
 def test_what_a_server_answers(pages, status, says):
     with serving(pages) as (uri, _):
-        found = look(uri)
+        found = tracking_server.judge(uri, tracking_server.ask(uri))
     assert found.status == status
     assert says in found.found
     assert status == "ok" or found.advice
@@ -217,18 +219,28 @@ def test_what_a_server_answers(pages, status, says):
         ({"MLFLOW_TRACKING_USERNAME": "u", "MLFLOW_TRACKING_PASSWORD": "p"}, "Basic dTpw"),
     ],
 )
-def test_the_credentials_that_mlflow_would_send(environment, sent):
+def test_the_credentials_that_mlflow_would_send(environment, sent, monkeypatch):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
     with serving({SEARCH: (200, "{}")}) as (uri, seen):
-        look(uri, **environment)
-    assert seen[0] == (SEARCH, sent)
+        tracking_server.ask(uri)
+    assert (SEARCH, sent) in seen
 
 
 def test_places_that_are_no_web_servers():
+    def look(uri: str | None, on_cluster: bool = False) -> Finding:
+        return tracking_server.check_server(uri, on_cluster=on_cluster)
+
     assert look(None).status == "not checked"
-    assert look("databricks").status == "not checked"
     assert look("postgresql://user:pass-word@db/mlflow").status == "not checked"
     assert "pass-word" not in look("postgresql://user:pass-word@db/mlflow").found
     assert look("sqlite:///mlflow.db").status == "ok"
     on_driver = look("sqlite:///mlflow.db", on_cluster=True)
     assert on_driver.status == "warning"
     assert "mlflow server" in on_driver.advice
+
+
+def test_the_page_that_executors_ask_for_has_no_password():
+    page = tracking_server.health_page("https://me:pass-word@host:5000/base/?x=1")
+    assert page == "https://host:5000/base/health"
+    assert tracking_server.health_page("sqlite:///mlflow.db") is None

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
 
 import pytest
-from host_facts import GIB, HERE, facts, one
+from host_facts import GIB, answer, executor, one, place
 
-from sparkdl_runner.doctor.findings import network as network_findings
-from sparkdl_runner.doctor.findings import resources as resource_findings
+from sparkdl_runner.doctor.findings import network, resources
+from sparkdl_runner.doctor.findings.checks import HOST
 from sparkdl_runner.doctor.findings.finding import NOT_CHECKED, OK, PROBLEM, WARNING
+
+
+def test_a_healthy_host():
+    assert {finding.status for finding in HOST.run(place())} == {OK}
 
 
 @pytest.mark.parametrize(
@@ -24,40 +28,40 @@ from sparkdl_runner.doctor.findings.finding import NOT_CHECKED, OK, PROBLEM, WAR
     ],
 )
 def test_space(directory, status):
-    seen = facts(directories={"/data": {"purpose": "temporary files", **directory}})
-    found = one(resource_findings.judge_space(seen, HERE))
-    assert found.status == status
+    seen = place(directories={"/data": {"purpose": "temporary files", **directory}})
+    found = one(resources.disk(seen))
+    assert (found.check, found.status) == ("disk", status)
+    assert found.expected == ("" if status == OK else "2 GiB free or more")
     assert "/data (temporary files)" in found.found
 
 
 @pytest.mark.parametrize(
-    ("changes", "check", "advice"),
+    ("check", "changes", "advice"),
     [
-        ({"shared_memory": {"free_bytes": 64 << 20}}, "shared_memory", "--shm-size"),
-        ({"shared_memory": None}, "shared_memory", "--shm-size"),
-        ({"memory": {"available_bytes": 1 << 20}}, "memory", "memoryOverhead"),
+        (resources.shared_memory, {"shared_memory": {"free_bytes": 64 << 20}}, "--shm-size"),
+        (resources.shared_memory, {"shared_memory": None}, "--shm-size"),
+        (resources.memory, {"memory": {"available_bytes": 1 << 20}}, "memoryOverhead"),
         (
+            resources.memory,
             {"memory": {"available_bytes": 8 * GIB, "limit_bytes": GIB, "used_bytes": GIB - 5}},
-            "memory",
             "memoryOverhead",
         ),
-        ({"open_files": 256}, "open_files", "ulimit -n"),
+        (resources.open_files, {"open_files": 256}, "ulimit -n"),
     ],
 )
-def test_limits(changes, check, advice):
-    found = one(resource_findings.judge_limits(facts(**changes), HERE), check)
+def test_limits(check, changes, advice):
+    found = one(check(place(**changes)))
     assert found.status == WARNING
     assert advice in found.advice
-    assert {finding.status for finding in resource_findings.judge_limits(facts(), HERE)} == {OK}
 
 
 def test_a_folder_that_is_each_hosts_own():
-    seen = facts(folders={"/checkpoints": {"seen": False}})
-    found = one(resource_findings.judge_folders(seen, HERE))
+    folders = {"/checkpoints": {"seen": False}}
+    found = one(resources.folder(executor({"folders": folders})))
     assert found.status == PROBLEM
     assert "not the driver's" in found.found
     assert "shared storage" in found.advice
-    assert one(resource_findings.judge_folders(seen, "driver")).status == OK
+    assert one(resources.folder(place(folders=folders))).status == OK
 
 
 @pytest.mark.parametrize(
@@ -71,66 +75,51 @@ def test_a_folder_that_is_each_hosts_own():
     ],
 )
 def test_clocks(ahead, status, says):
-    found = network_findings.judge_clock(ahead, HERE)
+    found = one(network.clock(executor(driver={"seconds_ahead": ahead})))
     assert found.status == status
     assert says in found.found
 
 
-def answer(place: str, host: str, **changes: Any) -> dict[str, Any]:
-    return {
-        "place": place,
-        "host": host,
-        "address": place.partition(":")[0],
-        "interface": "eth0",
-        "driver": {"seconds_ahead": 0.0, "to": "10.0.0.1:4711"},
-        "peers": {},
-        **changes,
-    }
-
-
 def test_a_driver_that_an_executor_cannot_reach():
-    blocked = answer("10.0.0.2:1", "b", driver={"error": "no answer", "to": "10.0.0.1:4711"})
-    found = one(network_findings.judge_network([blocked], single_host=False), "network.driver")
+    blocked = executor(driver={"error": "no answer", "to": "10.0.0.1:4711"})
+    found = one(network.driver(blocked))
     assert found.status == PROBLEM
     assert "cannot reach the driver's log channel at 10.0.0.1:4711" in found.found
     assert "spark.driver.host" in found.advice
 
 
-def test_executors_that_would_use_the_loopback():
-    lost = [answer("127.0.0.1:1", "a"), answer("10.0.0.2:1", "b")]
-    found = [
-        finding
-        for finding in network_findings.judge_network(lost, single_host=False)
-        if finding.check == "network.address"
-    ]
-    assert [finding.status for finding in found] == [PROBLEM, OK]
-    assert "SPARK_LOCAL_IP" in found[0].advice
+def test_an_executor_that_would_use_the_loopback():
+    others = {"10.0.0.3 (10.0.0.3:1)": {"seconds_ahead": 0.0}}
+    found = one(network.address(executor(address="127.0.0.1:1", peers=others)))
+    assert found.status == PROBLEM
+    assert "SPARK_LOCAL_IP" in found.advice
+    assert one(network.address(executor(peers=others))).status == OK
+    assert one(network.address(executor(address="127.0.0.1:1"))).status == OK
+
+
+def names(*answers):
+    return one(network.names({"single_host": False, "stage": {"hosts": list(answers)}}))
 
 
 def test_two_hosts_of_one_name_are_told_apart_by_their_addresses():
-    both = [answer("10.0.0.2:1", "b"), answer("10.0.0.3:1", "b")]
-    found = one(network_findings.judge_network(both, single_host=False), "network.names")
+    found = names(answer("10.0.0.2:1"), answer("10.0.0.3:1"))
     assert found.status == WARNING
     assert "2 hosts are called b: 10.0.0.2, 10.0.0.3" in found.found
 
 
 def test_two_executors_of_one_host_share_no_name_with_another():
-    both = [answer("10.0.0.2:1", "b"), answer("10.0.0.2:2", "b")]
-    found = network_findings.judge_network(both, single_host=False)
-    assert one(found, "network.names").status == OK
+    assert names(answer("10.0.0.2:1"), answer("10.0.0.2:2")).status == OK
 
 
 @pytest.mark.parametrize(
-    ("name", "single_host", "status"),
+    ("name", "on_cluster", "status"),
     [
-        ({"name": "b", "leads_to": "127.0.1.1"}, False, WARNING),
-        ({"name": "b", "leads_to": "127.0.1.1"}, True, OK),
-        ({"name": "b", "error": "Name or service not known"}, False, WARNING),
-        ({"name": "b", "leads_to": "10.0.0.2"}, False, OK),
+        ({"name": "b", "leads_to": "127.0.1.1"}, True, WARNING),
+        ({"name": "b", "leads_to": "127.0.1.1"}, False, OK),
+        ({"name": "b", "error": "Name or service not known"}, True, WARNING),
+        ({"name": "b", "leads_to": "10.0.0.2"}, True, OK),
     ],
 )
-def test_where_a_hosts_name_leads(name, single_host, status):
-    assert (
-        network_findings.judge_name(facts(name=name), HERE, single_host=single_host).status
-        == status
-    )
+def test_where_a_hosts_name_leads(name, on_cluster, status):
+    seen = dataclasses.replace(place(name=name), on_cluster=on_cluster)
+    assert one(network.name(seen)).status == status

@@ -13,7 +13,7 @@ import resource
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -23,24 +23,29 @@ from hostile_bytes import changed_bytes, changed_json, plain
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sparkdl_runner.agent.departures import Departures
+from sparkdl_runner.backends.departures import Departures
 from sparkdl_runner.backends.rendezvous import MAX_STORE_BYTES, RendezvousStore, parse_request
 from sparkdl_runner.checkpoint import mismatch
 from sparkdl_runner.checkpoint.directory import manifest as checkpoint_manifest
-from sparkdl_runner.checkpoint.directory import shards, tensor_files
-from sparkdl_runner.checkpoint.directory.files import DamageError, Fetched
-from sparkdl_runner.checkpoint.directory.sealed import BrokenSealError, seal, unseal
+from sparkdl_runner.checkpoint.directory import shards, state_files
+from sparkdl_runner.checkpoint.directory.files import FileEntry
+from sparkdl_runner.checkpoint.directory.reader import CheckpointReader
+from sparkdl_runner.checkpoint.directory.sealed import seal, unseal
+from sparkdl_runner.checkpoint.errors import DamageError
 from sparkdl_runner.data.dataset.leftovers import Owner
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.errors import DatasetError
-from sparkdl_runner.driver.log_server import _read_frame
 from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.foreign_file import ForeignFileError, build, parse_json
 from sparkdl_runner.jobs.settings import load
 from sparkdl_runner.jobs.training.settings import TrainSettings
 from sparkdl_runner.redaction import Redactor
 from sparkdl_runner.wire import network
-from sparkdl_runner.wire.frames import LENGTH, NONCE_BYTES, FrameCodec
+from sparkdl_runner.wire.frames import LENGTH, NONCE_BYTES, FrameCodec, read_frame
+from sparkdl_runner.wire.message_json import decode, encode
+from sparkdl_runner.wire.messages import AGENT_TO_DRIVER, Failed, FilePart, Hello, Message, Sure
+from sparkdl_runner.wire.outcome import Outcome, Status
+from sparkdl_runner.world import Peer, assign_ranks
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "100"))
 """Of each parser."""
@@ -81,23 +86,29 @@ def _grows_little() -> Iterator[None]:
     assert grown < MOST_GROWTH_BYTES
 
 
+PEER = Peer(partition=0, host="h", host_key="k", address="127.0.0.1", interface="lo")
+WORLD = assign_ranks([PEER], backend="torch")[0]
 KEY, NONCE = bytes(range(32)), bytes(NONCE_BYTES)
-MESSAGES = [{"kind": "hello", "partition": 0, "host": "h"}, {"kind": "stop"}]
+MESSAGES = [
+    encode(Hello(0, "h")),
+    encode(Sure(1, FilePart("logs/rank-0.log", b"text", True))),
+    encode(Failed(Outcome(world=WORLD, status=Status.FAILED, ended_at=1.0))),
+]
 FRAMES = [FrameCodec(KEY, NONCE, b"agent").seal(message) for message in MESSAGES]
 
 
-async def read_frame(data: bytes) -> Any:
+async def frame_in(data: bytes) -> Any:
     reader = asyncio.StreamReader()
     reader.feed_data(data)
     reader.feed_eof()
-    return await _read_frame(reader, FrameCodec(KEY, NONCE, b"agent"))
+    return await read_frame(reader, FrameCodec(KEY, NONCE, b"agent"))
 
 
 @fuzz
 @given(changed_bytes(FRAMES, [FRAMES[0][:4], FRAMES[0][:36], b"\xff" * 4, b"{}", b"\0" * 4]))
 def test_frames_of_strangers(data):
     with bounded(ValueError, EOFError):
-        assert asyncio.run(read_frame(data)) in MESSAGES
+        assert asyncio.run(frame_in(data)) in MESSAGES
 
 
 @fuzz
@@ -105,7 +116,8 @@ def test_frames_of_strangers(data):
 def test_frames_of_who_has_the_key(text):
     mac = FrameCodec(KEY, NONCE, b"agent")._mac(text)
     with bounded(ValueError):
-        assert isinstance(asyncio.run(read_frame(LENGTH.pack(len(text)) + mac + text)), dict)
+        values = asyncio.run(frame_in(LENGTH.pack(len(text)) + mac + text))
+        assert isinstance(decode(values, AGENT_TO_DRIVER), Message)
 
 
 class Writer:
@@ -213,7 +225,7 @@ def test_manifests_of_data_sets(tmp_path):
             found = Manifest.from_bytes(text)
             assert found.rows == 6
             assert found.fingerprint
-            assert found.size_bytes >= 0
+            assert all(file.size_bytes >= 0 for file in found.files)
             assert Manifest.from_json(json.loads(json.dumps(found.to_json()))).files == found.files
 
     run()
@@ -231,7 +243,7 @@ def test_markers_of_folders(text):
         assert isinstance(owner.is_on_this_machine(), bool)
 
 
-FILE = checkpoint_manifest.FileEntry(path="model.safetensors", size_bytes=1, sha256="0")
+FILE = FileEntry(path="model.safetensors", size_bytes=1, sha256="0")
 CHECKPOINT = unseal(
     checkpoint_manifest.Manifest(
         step=1,
@@ -264,7 +276,7 @@ def sealed(value: Any) -> bytes:
 @fuzz
 @given(changed_bytes([seal(CHECKPOINT), *DEEP], JSON_TOKENS) | changed_json(CHECKPOINT, sealed))
 def test_manifests_of_checkpoints(text):
-    with bounded(BrokenSealError):
+    with bounded(DamageError):
         found = checkpoint_manifest.Manifest.from_bytes(text)
         assert checkpoint_manifest.Manifest.from_bytes(found.to_bytes()).name == found.name
         assert str(found.name)
@@ -275,7 +287,7 @@ def test_manifests_of_checkpoints(text):
 @fuzz
 @given(changed_bytes([seal(SHARDS), *DEEP], JSON_TOKENS) | changed_json(SHARDS, sealed))
 def test_descriptions_of_shards(text):
-    with bounded(BrokenSealError):
+    with bounded(DamageError):
         assert sealed(shards.metadata_of(text)) == text
 
 
@@ -285,19 +297,20 @@ class InMemory:
     def __init__(self, content: bytes) -> None:
         self._content = content
 
-    def local_file(self, name: str) -> str:
-        return name
+    is_local = True
 
     def open(self, name: str) -> io.BytesIO:
         return io.BytesIO(self._content)
 
 
-def state_files() -> tuple[bytes, Any, Callable[[Any], bytes]]:
+def state_file() -> tuple[bytes, Any, Callable[[Any], bytes]]:
     """A state's file, what it says of itself, and how to write that anew."""
     import torch
 
     state = {"w": torch.ones(2, 3), "n": [1, 2.5, None, (True, b"ab", 1j)], "d": torch.float32}
-    ((_, content),) = tensor_files.files_of("s.safetensors", state)
+    ((_, content),) = state_files.files_of(
+        "s.safetensors", state_files.flatten("s", state, torch.clone)
+    )
     size = int.from_bytes(content[:8], "little")
     header, rest = json.loads(content[8 : 8 + size]), content[8 + size :]
 
@@ -310,20 +323,19 @@ def state_files() -> tuple[bytes, Any, Callable[[Any], bytes]]:
 
 
 def test_states_in_checkpoints():
-    content, structure, write = state_files()
+    content, structure, write = state_file()
     tokens = [*JSON_TOKENS, b"\xff" * 8, b'"files":"99"', b'"data_offsets":[0,1]', b"F64"]
 
     @fuzz
     @given(changed_bytes([content], tokens) | changed_json(structure, write))
     def run(text: bytes) -> None:
         digest = sha256(text).hexdigest()
-        entry = checkpoint_manifest.FileEntry(
-            path="s.safetensors", size_bytes=len(text), sha256=digest
-        )
-        fetched: Any = Fetched(InMemory(text), "step-1/attempt-0")  # type: ignore[arg-type]
-        fetched.check(entry)
+        entry = FileEntry(path="s.safetensors", size_bytes=len(text), sha256=digest)
+        manifest = checkpoint_manifest.Manifest.from_bytes(seal(CHECKPOINT))
+        storage: Any = InMemory(text)
+        reader = CheckpointReader(storage, replace(manifest, files=(entry,)))
         with bounded(DamageError):
-            fetched.load(entry.path)
+            reader.load("s")
 
     run()
 

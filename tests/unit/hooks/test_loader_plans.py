@@ -6,19 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from sparkdl_runner.driver.console import Console
-from sparkdl_runner.driver.gang import Gang
+from sparkdl_runner.config import RunConfig
+from sparkdl_runner.driver.diagnosis import root_cause, to_error
+from sparkdl_runner.driver.local_launcher import LocalGang
 from sparkdl_runner.errors import WorkerFailedError
 from sparkdl_runner.hooks import loader_plans
 from sparkdl_runner.hooks.loader_plans import LoaderPlans, place_of_caller
-from sparkdl_runner.wire.outcome import (
-    RETURNED,
-    STOPPED,
-    Outcome,
-    root_cause,
-    to_error,
-    with_failures,
-)
+from sparkdl_runner.wire.attempt import Attempt
+from sparkdl_runner.wire.outcome import Outcome, Status
 from sparkdl_runner.world import Peer, assign_ranks
 
 WORLDS = assign_ranks(
@@ -28,6 +23,8 @@ WORLDS = assign_ranks(
     ],
     backend="torch",
 )
+
+ATTEMPT = Attempt(backend="torch", function=b"", config=RunConfig(), run="r")
 
 
 def plan(place: str = "train.py:7", turn: int = 1, **settings: object) -> dict[str, object]:
@@ -73,16 +70,14 @@ def test_a_loader_of_one_rank_alone_is_compared_with_none():
     assert told == [None] * 6
 
 
-def test_a_difference_ends_the_run_though_all_ranks_have_returned():
-    console = Console(show_output=False)
-    stops: list[str] = []
-    console.gang = Gang(lambda: stops.append("stop"))
-    console.watch = type("Watch", (), {"ended": lambda self, world: None})()
-    console.loader_plan(WORLDS[0], plan())
-    console.loader_plan(WORLDS[1], plan(seed=1))
-    assert stops == ["stop"]
-    ends = [Outcome(world=WORLDS[rank], status=RETURNED, ended_at=0.0) for rank in (0, 1)]
-    outcomes = with_failures(ends, console.failures)
+def test_a_difference_ends_the_run_though_all_ranks_have_returned(monkeypatch):
+    gang, ended = LocalGang(ATTEMPT, 2, ()), []
+    monkeypatch.setattr(gang, "end_ranks", lambda: ended.append("all"))
+    gang.loader_plan(WORLDS[0], plan())
+    gang.loader_plan(WORLDS[1], plan(seed=1))
+    assert ended == ["all"]
+    ends = [Outcome(world=WORLDS[rank], status=Status.RETURNED, ended_at=0.0) for rank in (0, 1)]
+    outcomes = gang.ends(ends)
     cause = root_cause(outcomes)
     assert cause is not None
     error = to_error(cause, outcomes)
@@ -122,12 +117,12 @@ def test_what_some_ranks_read_by_themselves_is_compared_with_none_at_the_end_eit
 
 
 def test_a_difference_found_at_the_end_is_an_error_where_all_returned():
-    for status, failures in ((RETURNED, 1), (STOPPED, 0)):
-        console = Console(show_output=False)
-        console.loader_plan(replace(WORLDS[0], size=2), plan("train.py:3"))
-        console.loader_plan(replace(WORLDS[1], size=2), plan("train.py:5", seed=1))
-        console.all_ended([Outcome(world=WORLDS[0], status=status, ended_at=0.0)])
-        assert [one.world.rank for one in console.failures] == [1] * failures
+    for status, failures in ((Status.RETURNED, 1), (Status.STOPPED, 0)):
+        gang = LocalGang(ATTEMPT, 2, ())
+        gang.loader_plan(replace(WORLDS[0], size=2), plan("train.py:3"))
+        gang.loader_plan(replace(WORLDS[1], size=2), plan("train.py:5", seed=1))
+        gang.ends([Outcome(world=WORLDS[0], status=status, ended_at=0.0)])
+        assert [one.world.rank for one in gang.failures] == [1] * failures
 
 
 def open_loader() -> str:

@@ -12,6 +12,7 @@ from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs import convert, training
 from sparkdl_runner.jobs.settings import load
 from sparkdl_runner.jobs.spark.source import Source
+from sparkdl_runner.jobs.training import of_function
 from sparkdl_runner.jobs.training.settings import TrainSettings
 
 
@@ -79,12 +80,12 @@ def test_spark_is_started_where_it_is_needed(
 
     (tmp_path / "folder").mkdir()
     (tmp_path / "rows.csv").touch()
-    found = (lambda x: None), (start if example else None)
-    monkeypatch.setattr(training, "_function", lambda settings: found)
-    monkeypatch.setattr(training, "_check_arguments", lambda *arguments: None)
+    monkeypatch.setattr(of_function, "find_function", lambda place: lambda x: None)
     monkeypatch.setattr(training, "spark_session", start)
-    given = {"function": "a:b", "num_proc": num_proc, "mlflow": False}
-    settings = load(TrainSettings, None, {**given, "data": {"x": str(tmp_path / source)}})
+    given = {"function": "a:b", "data": {"x": str(tmp_path / source)}}
+    if example:
+        given = {"example": "digits"}
+    settings = load(TrainSettings, None, {**given, "num_proc": num_proc, "mlflow": False})
     expected = SparkAskedForError if is_started else ConfigError
     with pytest.raises(expected), training.prepared(settings):
         pass

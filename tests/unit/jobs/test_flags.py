@@ -15,6 +15,7 @@ def _same_environment(monkeypatch):
     """Jobs quieten MLflow, in their own process."""
     monkeypatch.setenv("MLFLOW_LOGGING_LEVEL", "ERROR")
     monkeypatch.setenv("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
 
 
 def job_that(run) -> command.Job:
@@ -62,7 +63,7 @@ def test_no_run_is_wanted_where_a_flag_says_so(tmp_path):
         ),
         (["--hyperparameters", "lr"], "'lr' is not KEY=VALUE"),
         (["--num-proc"], "expected one argument"),
-        ([], "give either a function or an example."),
+        ([], "give one of function, script, module, model and example."),
         (["--example", "digits"], "num_proc is missing."),
     ],
 )

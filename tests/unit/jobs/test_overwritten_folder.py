@@ -11,6 +11,7 @@ import pytest
 
 from sparkdl_runner.errors import RunnerError
 from sparkdl_runner.jobs.scoring import overwriting
+from sparkdl_runner.jobs.spark.storage import delete_if_empty
 
 
 class Hadoop:
@@ -59,7 +60,7 @@ class Hadoop:
 @pytest.fixture
 def hadoop(monkeypatch: pytest.MonkeyPatch) -> Hadoop:
     filesystem = Hadoop()
-    monkeypatch.setattr(overwriting, "_open", filesystem.open)
+    monkeypatch.setattr(overwriting, "open_path", filesystem.open)
     return filesystem
 
 
@@ -122,9 +123,8 @@ def test_files_that_could_not_be_put_in_place_are_kept_and_named(
 
 
 def test_only_an_empty_folder_is_deleted(hadoop: Hadoop, folder: Path) -> None:
-    overwriting.delete_if_empty(None, str(folder))
-    overwriting.delete_if_empty(None, str(folder / "gone"))
-    assert folder.exists()
     (folder / "empty").mkdir()
-    overwriting.delete_if_empty(None, str(folder / "empty"))
+    for path in (folder, folder / "gone", folder / "empty"):
+        delete_if_empty(*hadoop.open(None, str(path)))
+    assert folder.exists()
     assert not (folder / "empty").exists()

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from sparkdl_runner.errors import ConfigError
-from sparkdl_runner.jobs import training, tune
+from sparkdl_runner.jobs import tune
 from sparkdl_runner.jobs.settings import load
+from sparkdl_runner.jobs.training import mlflow_run, of_function
 from sparkdl_runner.jobs.tune_settings import Choice, TuneSettings
 from sparkdl_runner.tracking import Tracking
 
@@ -63,8 +64,6 @@ def test_a_search_needs_mlflow_and_leaves_what_is_fixed_alone():
         ({"mlflow": False}, "tune keeps its trials in MLflow"),
         ({"hyperparameters": {"epochs": 3}}, "hyperparameters.epochs is fixed, and in the search"),
         ({"mlflow": {"run_id": "0123"}}, "mlflow.run_id resumes one training"),
-        ({"tune": {"metric": "a", "search_space": {}}}, "tune.search_space is {}; "),
-        ({"tune": {**good["tune"], "parallel": 0}}, "it must be 1 or more, or auto"),
     ):
         with pytest.raises(ConfigError) as raised:
             load(TuneSettings, None, {**good, **change})
@@ -110,8 +109,8 @@ def test_values_that_the_function_does_not_take_are_refused_at_once(monkeypatch,
         "mlflow": {"experiment": "x"},
         "tune": {"metric": "accuracy", "search_space": space},
     }
-    monkeypatch.setattr(training, "_function", lambda _: (train, None))
-    monkeypatch.setattr(training.mlflow_run, "use", lambda _: None)
+    monkeypatch.setattr(of_function, "find_function", lambda _: train)
+    monkeypatch.setattr(mlflow_run, "use", lambda _: None)
     with pytest.raises(ConfigError) as raised:
         tune.run(load(TuneSettings, None, settings))
     assert told in str(raised.value)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from sparkdl_runner.config import RunConfig
 from sparkdl_runner.errors import ConfigError
-from sparkdl_runner.jobs.settings import load, parse_value, read_yaml
+from sparkdl_runner.jobs.settings import load
+from sparkdl_runner.jobs.settings.yaml_file import parse_value, read_yaml
 from sparkdl_runner.jobs.training.settings import TrainSettings
 from sparkdl_runner.jobs.tune_settings import TuneSettings
 
@@ -50,6 +51,26 @@ def test_a_whole_file(tmp_path):
     assert (settings.mlflow.registered_model_name, settings.mlflow.alias) == ("shop", "champion")
 
 
+SCRIPT = {"script": "train.py", "num_proc": 2}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"data": {"x": "/data/x"}}, "data is for a function, and a script has only args: give it"),
+        ({"hyperparameters": {"epochs": 3}}, "hyperparameters is for a function, and a script"),
+        ({"checkpoint_url": "/data"}, "checkpoint_url is for a function, and a script has only"),
+        ({"module": "train"}, "give either script or module."),
+        ({"args": ["--epochs", 3]}, "args"),
+        ({"args": "--epochs 3"}, "args"),
+    ],
+)
+def test_a_script_has_only_its_command_line(wrong, words):
+    assert load(TrainSettings, None, SCRIPT).place == "train.py"
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        load(TrainSettings, None, {**SCRIPT, **wrong})
+
+
 def test_flags_are_put_over_the_file_entry_by_entry(tmp_path):
     path = written(tmp_path, "example: digits\nnum_proc: 2\nhyperparameters: {epochs: 3, a: 1}\n")
     flags = {"num_proc": 4, "hyperparameters": {"epochs": 5}}
@@ -62,14 +83,16 @@ def test_flags_are_put_over_the_file_entry_by_entry(tmp_path):
     ("change", "sentence"),
     [
         ({"nun_proc": 2}, "there is no key 'nun_proc'; did you mean 'num_proc'?"),
-        ({"zzz": 2}, "there is no key 'zzz'; there are function, example, backend, "),
+        ({"zzz": 2}, "there is no key 'zzz'; there are function, example, "),
         ({"num_proc": "two"}, "num_proc is 'two'; it should be a valid integer."),
         ({"num_proc": 2.5}, "num_proc is 2.5; it should be a valid integer."),
         ({"num_proc": True}, "num_proc is True; it should be a valid integer."),
         ({"num_proc": None}, "num_proc is None; it should be a valid integer."),
         ({"backend": "mpi"}, "backend is 'mpi'; it should be 'horovod' or 'torch'."),
-        ({"example": None}, "give either a function or an example."),
-        ({"function": "a:b"}, "give either a function or an example."),
+        ({"example": None}, "give one of function, script, module, model and example."),
+        ({"function": "a:b"}, "give one of function, script, module, model and example."),
+        ({"script": "train.py"}, "give one of function, script, module, model and example."),
+        ({"args": ["--epochs"]}, "args is for a script; a function has hyperparameters."),
         ({"data": {"x": "/data/x"}}, "the example digits has data of its own: leave data out."),
         ({"runner": {"max_restart": 1}}, "runner: there is no key 'max_restart'; did you mean 'm"),
         ({"runner": {"max_restarts": -1}}, "runner: max_restarts is -1; it must be 0 or more."),
@@ -269,13 +292,13 @@ def _merging(levels: int) -> str:
     [
         ("[" * 1_500, "is nested too deeply"),
         ("a: &a [*a]", "holds itself"),
-        ("a: &a\n  <<: *a", "is nested too deeply"),
+        ("a: &a\n  <<: *a", "holds itself"),
         (
             "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1]\n"
             + "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 30)),
             "stands for more than 100,000 values",
         ),
-        (_merging(25), "far too much is merged by <<"),
+        (_merging(25), "stands for more than 100,000 values"),
         (f"a: 0x{'f' * 1000}", "the number is far too large"),
         ("# " + "x" * (256 << 10), "is larger than the 262,144 bytes that are read"),
     ],

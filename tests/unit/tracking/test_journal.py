@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_runner.redaction import HIDDEN, Redactor
-from sparkdl_runner.tracking.run.earlier_values import Past
-from sparkdl_runner.tracking.run.journal import MAX_PARAM_CHARACTERS, Journal
+from sparkdl_runner.tracking.run.journal import MAX_PARAM_CHARACTERS, Journal, earlier_values
 from sparkdl_runner.tracking.run.opening import Opened
 
 
@@ -91,10 +90,7 @@ def test_what_waits_to_be_delivered_has_been_told() -> None:
     opened = Opened(client=Client(), uri="", run=run, is_ours=True, first_attempt=0)
     waiting = [metric(step) for step in range(90, 101)]
     waiting += [["param", "b", "2"], ["tag", "sparkdl_runner.attempt", "0"]]
-    past = Past.of(opened, waiting)
-    assert past.last_steps == {"loss": 100}
-    assert past.params == {"a": "1", "b": "2"}
-    assert past.attempts == 1
+    assert earlier_values(opened, waiting) == ({"a": "1", "b": "2"}, {"loss": 100}, 1)
 
 
 def test_a_long_parameter_is_cut_and_that_is_said() -> None:

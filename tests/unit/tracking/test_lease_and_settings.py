@@ -17,6 +17,7 @@ from sparkdl_runner.tracking import Tracking
 from sparkdl_runner.tracking.rank_run import RunTicket
 from sparkdl_runner.tracking.run.lease import ALIVE_TAG, EXPIRE_SECONDS, HOLDER_TAG, Lease
 from sparkdl_runner.tracking.run.opening import check_store, is_set_up
+from sparkdl_runner.tracking.run.parameters_and_tags import parameters
 from sparkdl_runner.tracking.run.server import is_remote
 
 
@@ -51,6 +52,10 @@ def test_a_driver_of_this_host_that_is_dead_holds_nothing() -> None:
     assert Lease().held_by_another(tags, now=1001) is None
 
 
+def test_pages_do_not_show_who_drives() -> None:
+    assert all(name.startswith("mlflow.") for _, name, _ in Lease().entries())
+
+
 @pytest.mark.parametrize(
     ("settings", "error", "sentence"),
     [
@@ -74,6 +79,16 @@ def test_bad_settings_are_refused(
 def test_a_limit_itself_may_be_asked_for() -> None:
     assert Tracking(opening_timeout_seconds=1).opening_timeout_seconds == 1
     assert Tracking(delivery_timeout_seconds=0).delivery_timeout_seconds == 0
+
+
+def test_settings_that_nobody_chose_are_no_parameters() -> None:
+    plain = parameters(num_proc=4, backend="torch", settings=RunConfig().chosen())
+    assert plain == [["param", "num_proc", "4"], ["param", "backend", "torch"]]
+    chosen = RunConfig(max_restarts=2, hang_timeout_seconds=None, tracking=Tracking(run_name="x"))
+    assert parameters(num_proc=4, backend="torch", settings=chosen.chosen())[2:] == [
+        ["param", "hang_timeout_seconds", "None"],
+        ["param", "max_restarts", "2"],
+    ]
 
 
 def test_the_run_config_takes_tracking_or_a_wish() -> None:

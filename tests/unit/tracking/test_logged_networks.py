@@ -18,6 +18,7 @@ from mlflow.models import Model
 from torch import nn
 
 from checkpoint_fixtures import _torch_has_set_itself_up
+from sparkdl_runner.network.torch_export import NotExportableError
 from sparkdl_runner.tracking.models import exported_graph
 from sparkdl_runner.tracking.models import log_model as models
 from sparkdl_runner.world import Peer, assign_ranks
@@ -67,15 +68,10 @@ def save(
     names = models._names_of(columns, rows)
     (folder / "parts").mkdir()
     place = folder / "parts" / "model"
-    files, signature = models._write(network.eval(), rows, names, dynamic_shapes, place, "m")
-    files.save_model(
-        str(folder / "saved"),
-        Model(),
-        signature=signature,
-        input_example=files.as_given(rows),
-        pip_requirements=models._requirements(),
-    )
-    return mlflow.pyfunc.load_model(str(folder / "saved")), signature
+    flavor = models._write(network.eval(), rows, names, dynamic_shapes, place, "m")
+    saved = str(folder / "saved")
+    flavor.save_model(saved, Model(), pip_requirements=models._requirements())
+    return mlflow.pyfunc.load_model(saved), mlflow.models.get_model_info(saved).signature
 
 
 def test_a_network_answers_to_sizes_that_it_was_not_exported_with(tmp_path: Path) -> None:
@@ -143,17 +139,11 @@ def test_what_answers_otherwise_than_the_network_is_no_graph(tmp_path: Path) -> 
         def forward(self, rows: torch.Tensor) -> torch.Tensor:
             return rows * next(calls)
 
-    with pytest.raises(exported_graph.NotExportableError, match="answers otherwise"):
-        exported_graph.export(Remembers(), torch.ones(2, 3), {}, tmp_path / "model.pt2")
+    with pytest.raises(NotExportableError, match="answers otherwise"):
+        exported_graph.export(Remembers(), torch.ones(2, 3), {0: 3}, {}, tmp_path / "model.pt2")
 
 
-def test_a_network_is_asked_for_a_row_more_than_its_example_has() -> None:
-    rows = torch.tensor([[1.0, 2.0]])
-    assert exported_graph.fresh_rows(nn.Identity(), rows).tolist() == [[1.0, 2.0]] * 2
-    assert exported_graph.fresh_rows(nn.Unflatten(0, (1, 1)), rows) is rows
-
-
-def test_a_size_may_vary_where_the_network_takes_a_smaller_or_a_larger_one() -> None:
+def test_a_size_may_vary_where_the_network_takes_another() -> None:
     class Takes(nn.Module):
         """Rows of these sizes, and no others."""
 
@@ -166,10 +156,12 @@ def test_a_size_may_vary_where_the_network_takes_a_smaller_or_a_larger_one() -> 
                 raise ValueError
             return rows
 
-    for sizes, shape in (((4,), (-1, 4)), ((3, 4), (-1, -1)), ((4, 5), (-1, -1))):
-        assert exported_graph.taken_shape(Takes(*sizes), torch.ones(2, 4)) == shape
+    for sizes, others in (((4,), {0: 3}), ((3, 4), {0: 3, 1: 3}), ((4, 5), {0: 3, 1: 5})):
+        assert exported_graph.other_sizes(Takes(*sizes), torch.ones(2, 4)) == others
     # A size of 1 or 2 is not tried: it might be taken for one that is repeated to any other.
-    assert exported_graph.taken_shape(nn.Identity(), torch.ones(2, 2, 3)) == (-1, 2, -1)
+    assert exported_graph.other_sizes(nn.Identity(), torch.ones(2, 2, 3)) == {0: 3, 2: 2}
+    assert exported_graph.other_sizes(nn.Unflatten(0, (1, 1)), torch.ones(1, 2)) == {}
+    assert exported_graph.resized(torch.tensor([[1.0], [2.0]]), {0: 3}).tolist() == [[2], [1], [2]]
 
 
 def test_a_model_of_a_training_without_a_run_is_not_logged(
@@ -191,8 +183,7 @@ def test_a_model_is_of_the_step_that_is_given_or_of_the_last_that_was_told(
     monkeypatch: pytest.MonkeyPatch, newest: int, given: int | None, step: int
 ) -> None:
     logged: list[int] = []
-    files = SimpleNamespace(is_graph=True, as_given=lambda rows: rows)
-    monkeypatch.setattr(models, "_write", lambda *_: (files, None))
+    monkeypatch.setattr(models, "_write", lambda *_: SimpleNamespace(is_graph=True))
     monkeypatch.setattr(models.metrics, "newest_step", lambda: newest)
     monkeypatch.setattr(mlflow, "MlflowClient", SimpleNamespace)
     monkeypatch.setattr(Model, "log", lambda step, **_: logged.append(step))

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from sparkdl_runner.hooks import resumable
 from sparkdl_runner.tracking.rank import metrics
@@ -88,17 +87,15 @@ def test_numbers_of_all_kinds(make: Any) -> None:
         np.int64(3),
         a=1,
         b=np.float32(0.5),
-        c=torch.tensor(2.0, requires_grad=True),
-        d=np.array(3.0),
-        e=torch.tensor([4.0]),
-        f=True,
+        c=np.array(3.0),
+        d=True,
     )
     recorder.close()
     found = {entry[1]: entry[2] for entry in entries(reports)}
-    assert found == {"a": 1, "b": 0.5, "c": 2, "d": 3, "e": 4, "f": 1}
+    assert found == {"a": 1, "b": 0.5, "c": 3, "d": 1}
 
 
-@pytest.mark.parametrize("value", ["0.5", None, torch.ones(2), [1.0], {"a": 1}])
+@pytest.mark.parametrize("value", ["0.5", None, np.ones(2), [1.0], {"a": 1}])
 def test_what_is_no_number_is_refused_where_it_is_said(make: Any, value: Any) -> None:
     recorder, _ = make()
     with pytest.raises(TypeError, match=r"the metric 'loss' at step 4 is .* expected a number"):

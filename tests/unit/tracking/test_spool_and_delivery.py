@@ -36,7 +36,7 @@ class Server:
         self._troubles = iter(troubles or [])
         self._refuses = refuses
 
-    def tell(self, entries: list[list[Any]]) -> None:
+    def log(self, entries: list[list[Any]]) -> None:
         if self.is_down or next(self._troubles, False):
             raise ServerUnreachableError("connection refused")
         if self._refuses and any(entry[1] == self._refuses for entry in entries):
@@ -135,10 +135,10 @@ def test_an_entry_at_which_the_server_stumbles_is_given_up_and_others_get_throug
     spool: Spool,
 ) -> None:
     class Stumbling(Server):
-        def tell(self, entries: list[list[Any]]) -> None:
+        def log(self, entries: list[list[Any]]) -> None:
             if any(entry[1] == "evil" for entry in entries):
                 raise ServerFailedError("HTTP 500")
-            super().tell(entries)
+            super().log(entries)
 
     server = Stumbling()
     courier = Delivery(spool, server)
@@ -154,11 +154,11 @@ def test_a_server_that_fails_at_everything_loses_nothing(spool: Spool) -> None:
     class Failing(Server):
         tries = 0
 
-        def tell(self, entries: list[list[Any]]) -> None:
+        def log(self, entries: list[list[Any]]) -> None:
             self.tries += 1
             if self.tries < 200:
                 raise ServerFailedError("HTTP 500")
-            super().tell(entries)
+            super().log(entries)
 
     server = Failing()
     said = [metric(step) for step in range(30)]
@@ -173,10 +173,10 @@ def test_an_unexpected_error_is_not_the_last_delivery(spool: Spool) -> None:
     errors = [RuntimeError("what is that?")]
 
     class Odd(Server):
-        def tell(self, entries: list[list[Any]]) -> None:
+        def log(self, entries: list[list[Any]]) -> None:
             if errors:
                 raise errors.pop()
-            super().tell(entries)
+            super().log(entries)
 
     server = Odd()
     spool.put([metric(1)])

@@ -6,17 +6,18 @@ from types import SimpleNamespace
 
 import pytest
 
+from sparkdl_runner.tracking.run.heartbeat import Heartbeat
 from sparkdl_runner.tracking.run.tracked_run import TrackedRun
 
 
 def listening(said: list[object], own: list[object]) -> SimpleNamespace:
     run = SimpleNamespace(
         _run_name="of the driver",
-        _say=said.append,
+        _log=said.append,
         _own=own,
-        _ranks=SimpleNamespace(hear=lambda world, report: []),
+        _ranks=SimpleNamespace(add=lambda world, report: []),
     )
-    run._say_own = lambda: TrackedRun._say_own(run)
+    run._log_own = lambda: TrackedRun._log_own(run)
     return run
 
 
@@ -45,12 +46,6 @@ def test_the_name_that_rank_0_gave_the_run_last_is_its_name() -> None:
     assert said == [[["param", "a", "1"]], renamed[:1], renamed]
 
 
-def test_a_trouble_with_mlflow_is_new_once() -> None:
-    run = SimpleNamespace(_told_of_trouble=0.0)
-    new = [TrackedRun._trouble_is_new(run, since) for since in (5.0, 5.0, 9.0, 9.0)]
-    assert new == [True, False, True, False]
-
-
 def test_a_part_of_a_file_that_cannot_be_kept_is_told_and_the_training_goes_on() -> None:
     def full(*_: object, is_first: bool) -> None:
         raise OSError("No space left on device")
@@ -60,17 +55,25 @@ def test_a_part_of_a_file_that_cannot_be_kept_is_told_and_the_training_goes_on()
     assert run._problems == ["rank-3.log of rank 3 could not be kept: No space left on device"]
 
 
-@pytest.mark.parametrize("since", [None, 5.0])
-def test_that_mlflow_takes_nothing_is_shown_once_and_only_then(
-    since: float | None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    looks = iter([False, False, True])
-    run = SimpleNamespace(
-        _closed=SimpleNamespace(wait=lambda _: next(looks)),
-        _delivery=SimpleNamespace(troubled_since=since, trouble="503"),
-        _told_of_trouble=0.0,
-        _redact=str,
+def test_a_trouble_with_mlflow_is_shown_once_each_time(capsys: pytest.CaptureFixture[str]) -> None:
+    since = iter([None, 5.0, 5.0, None, 9.0])
+
+    class Stumbling:
+        trouble = "503"
+
+        @property
+        def troubled_since(self) -> float | None:
+            return next(since)
+
+    run = SimpleNamespace(_redact=str)
+    heartbeat = Heartbeat(
+        SimpleNamespace(),
+        SimpleNamespace(),
+        Stumbling(),
+        log=lambda _: None,
+        report_trouble=lambda trouble: TrackedRun._report_trouble(run, trouble),
     )
-    run._trouble_is_new = lambda at: TrackedRun._trouble_is_new(run, at)
-    TrackedRun._tell(run)
-    assert capsys.readouterr().out.count("does not take what it is told (503)") == bool(since)
+    stops = iter([False] * 5 + [True])
+    heartbeat._stopped = SimpleNamespace(wait=lambda _: next(stops))
+    heartbeat._run()
+    assert capsys.readouterr().out.count("does not take what it is told (503)") == 2

@@ -91,13 +91,11 @@ def test_a_socket_arrives_with_its_envelope_and_is_not_inherited_further(lines):
     one, two = lines
     peer = Peer(partition=0, host="h", host_key="k", address="::1", interface="lo")
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        Envelope.of(
-            assign_ranks([peer], backend="torch")[0],
+        Envelope(
+            world=assign_ranks([peer], backend="torch")[0],
             environment={},
             search_path=[],
             function=b"",
-            ticket=None,
-            most_result_bytes=None,
             listener=listener,
         ).send(one)
         received = Envelope.receive(two).listener

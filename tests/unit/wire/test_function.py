@@ -23,9 +23,9 @@ def test_closures_lambdas_and_partials_travel():
     def add(a, b):
         return a + b + offset
 
-    assert function.call(function.pack(add, {"a": 1, "b": 2})) == 13
-    assert function.call(function.pack(lambda a: a + offset, {"a": 1})) == 11
-    assert function.call(function.pack(functools.partial(add, 1), {"b": 3})) == 14
+    assert function.call(function.pack(add, 1, b=2)) == 13
+    assert function.call(function.pack(lambda a: a + offset, a=1)) == 11
+    assert function.call(function.pack(functools.partial(add, 1), b=3)) == 14
 
 
 def uses_global_lock():
@@ -68,23 +68,43 @@ def by_value(main):
 
 
 @pytest.mark.parametrize(
-    ("main", "kwargs", "words"),
+    ("main", "args", "words"),
     [
-        (make_function_over_lock(), {}, "the enclosing function's variable 'guard'"),
-        (by_value(uses_global_lock), {}, "the global variable 'LOCK'"),
-        (by_value(uses_lock_in_a_comprehension), {}, "the global variable 'LOCK'"),
-        (by_value(takes_lock_by_default), {}, "a default argument"),
-        (by_value(helper), {}, "the global variable 'LOCK'"),
-        (lambda data: data, {"data": LOCK}, "the argument 'data'"),
-        (functools.partial(lambda data: data, LOCK), {}, "argument 0 of the partial"),
-        (Trainer().train, {}, "the attribute 'guard' of the method's object"),
+        (make_function_over_lock(), (), "the enclosing function's variable 'guard'"),
+        (by_value(uses_global_lock), (), "the global variable 'LOCK'"),
+        (by_value(uses_lock_in_a_comprehension), (), "the global variable 'LOCK'"),
+        (by_value(takes_lock_by_default), (), "a default argument"),
+        (by_value(helper), (), "the global variable 'LOCK'"),
+        (lambda data: data, (LOCK,), "the argument 'data'"),
+        (functools.partial(lambda data: data, LOCK), (), "the argument 'data'"),
+        (Trainer().train, (), "the attribute 'guard' of the method's object"),
     ],
 )
-def test_what_cannot_be_pickled_is_named(main, kwargs, words):
+def test_what_cannot_be_pickled_is_named(main, args, words):
     with pytest.raises(NotPicklableError, match=words) as caught:
-        function.pack(main, kwargs)
+        function.pack(main, *args)
     assert "_thread.lock" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_arguments_by_position_have_the_names_that_the_function_gives_them():
+    def train(data, *more, epochs=1):
+        return data
+
+    def named(main, *args, **kwargs):
+        return [(words, value) for words, value in function.ingredients(main, *args, **kwargs)]
+
+    assert named(train, 1, epochs=2)[:2] == [
+        ("the argument 'data'", 1),
+        ("the argument 'epochs'", 2),
+    ]
+    assert ("the argument 'more'", (2, 3)) in named(train, 1, 2, 3)
+    assert named(functools.partial(train, 1), 2, 3)[:2] == [
+        ("the argument 'more'", (2, 3)),
+        ("the argument 'data'", 1),
+    ]
+    assert named(function.on_each_rank(train), 1)[0] == ("the argument 'data'", 1)
+    assert named(max, 1, 2) == [("the argument '0'", 1), ("the argument '1'", 2)]
 
 
 def test_a_result_that_cannot_be_pickled_names_its_type():
@@ -104,7 +124,7 @@ def test_values_of_other_ranks_are_not_pickled():
 
 def test_values_of_all_ranks_travel_where_they_are_wanted():
     main = function.on_each_rank(functools.partial(pow, 3))
-    value = function.call(function.pack(main, {"exp": 2}))
+    value = function.call(function.pack(main, exp=2))
     for rank in range(2):
         packed = function.pack_result(value, replace(RANK_0, rank=rank))
         assert function.unpack_result(packed).value == 9
@@ -115,9 +135,9 @@ def test_values_of_all_ranks_travel_where_they_are_wanted():
 def test_a_function_whose_values_are_all_wanted_is_seen_through():
     main = function.on_each_rank(make_function_over_lock())
     with pytest.raises(NotPicklableError, match=r"train cannot be sent.*variable 'guard'"):
-        function.pack(main, {})
+        function.pack(main)
     with pytest.raises(TypeError, match="train"):
-        function.check_call(main, {"epochs": 3})
+        function.check_call(main, epochs=3)
 
 
 def test_a_result_that_the_driver_cannot_unpickle_is_explained():

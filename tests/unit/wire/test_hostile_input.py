@@ -18,9 +18,11 @@ from test_log_channel import WORLDS, Recorder, client_of, watch_of
 
 from sparkdl_runner.agent import log_client
 from sparkdl_runner.backends.rendezvous import RendezvousStore, parse_request
-from sparkdl_runner.driver.log_server import LogServer, _read_frame
+from sparkdl_runner.driver.log_server import LogServer
 from sparkdl_runner.wire import network
-from sparkdl_runner.wire.frames import LENGTH, NONCE_BYTES, FrameCodec
+from sparkdl_runner.wire.frames import LENGTH, NONCE_BYTES, FrameCodec, read_frame
+from sparkdl_runner.wire.message_json import encode
+from sparkdl_runner.wire.messages import Hello, Stop, Text
 
 FRAMES = 50_000
 REQUESTS = 50_000
@@ -48,7 +50,7 @@ def mutate(dice: random.Random, content: bytes) -> bytes:
 
 def test_no_frame_but_a_sealed_one_is_taken():
     key, nonce = bytes(range(32)), bytes(NONCE_BYTES)
-    messages = [{"kind": kind, "partition": 0, "host": "h"} for kind in ("hello", "stop", "failed")]
+    messages = [encode(one) for one in (Hello(0, "h"), Stop(), Text("text"))]
     good = [FrameCodec(key, nonce, b"agent").seal(message) for message in messages]
     dice = random.Random(0)
 
@@ -62,7 +64,7 @@ def test_no_frame_but_a_sealed_one_is_taken():
             reader.feed_data(frame)
             reader.feed_eof()
             with contextlib.suppress(ValueError, EOFError):
-                message = await _read_frame(reader, FrameCodec(key, nonce, b"agent"))
+                message = await read_frame(reader, FrameCodec(key, nonce, b"agent"))
                 # What follows a whole frame is the next frame's affair.
                 taken += message not in messages
         return taken
@@ -105,13 +107,13 @@ def test_a_healthy_rank_notices_nothing_of_strangers(recorder, monkeypatch):
     # Were strangers faster, they could be as many as the server takes connections.
     assert client.is_connected
     sealed = FrameCodec(dice.randbytes(32), bytes(NONCE_BYTES), b"agent").seal(
-        {"kind": "hello", "partition": 0, "host": "h"}
+        encode(Hello(0, "h"))
     )
     for number in range(300):
         with socket.create_connection(server.address, timeout=PATIENCE_SECONDS) as stranger:
             stranger.sendall(mutate(dice, sealed) if number % 3 else LENGTH.pack(0xFFFFFFF))
         if number % 30 == 0:
-            client.message(WORLDS[0], f"message {number}")
+            client.take(WORLDS[0], Text(f"message {number}"))
     client.close()
     server.flush(PATIENCE_SECONDS)
     server.close()

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import queue
 import secrets
 import socket
 import threading
@@ -21,9 +20,19 @@ from sparkdl_runner.driver.watch import Watch
 from sparkdl_runner.wire import network
 from sparkdl_runner.wire.channel import ChannelAddress
 from sparkdl_runner.wire.frames import LENGTH, MAC_BYTES, FrameCodec
-from sparkdl_runner.wire.outcome import FAILED, Outcome
+from sparkdl_runner.wire.message_json import encode
+from sparkdl_runner.wire.messages import (
+    Failed,
+    Hello,
+    LoaderPlan,
+    Message,
+    Output,
+    Placed,
+    Text,
+    VitalSigns,
+)
+from sparkdl_runner.wire.outcome import Outcome, Status
 from sparkdl_runner.wire.sink import Sink
-from sparkdl_runner.wire.vital_signs import VitalSigns
 from sparkdl_runner.world import Peer, assign_ranks
 
 WORLDS = assign_ranks(
@@ -101,9 +110,9 @@ def client_of(server, rank=0, *, channel=None, **arguments):
 def test_what_a_rank_says_arrives_in_order_and_before_the_end(server, recorder):
     client = client_of(server)
     for number in range(100):
-        client.output(WORLDS[0], [f"line {number}"])
-    client.message(WORLDS[0], "done ü")
-    assert client.notes() == ()
+        client.take(WORLDS[0], Output([f"line {number}"]))
+    client.take(WORLDS[0], Text("done ü"))
+    assert client.notes(WORLDS[0]) == ()
     client.close()
     server.flush()
     assert recorder.heard == [(0, "output", [f"line {n}"]) for n in range(100)] + [
@@ -113,16 +122,16 @@ def test_what_a_rank_says_arrives_in_order_and_before_the_end(server, recorder):
 
 def test_how_a_rank_reads_its_data_has_arrived_when_the_rank_ends(server, recorder):
     client = client_of(server)
-    client.loader_plan(WORLDS[0], {"turn": 1})
-    assert client.notes() == ()
+    client.take(WORLDS[0], LoaderPlan({"turn": 1}))
+    assert client.notes(WORLDS[0]) == ()
     assert recorder.heard == [(0, "loader_plan", {"turn": 1})]
     client.close()
 
 
 def test_output_that_nobody_asked_for_is_not_sent(server, recorder):
     client = client_of(server, relay_output=False)
-    client.output(WORLDS[0], ["quiet"])
-    client.message(WORLDS[0], "loud")
+    client.take(WORLDS[0], Output(["quiet"]))
+    client.take(WORLDS[0], Text("loud"))
     client.close()
     assert recorder.heard == [(0, "message", "loud")]
 
@@ -130,7 +139,7 @@ def test_output_that_nobody_asked_for_is_not_sent(server, recorder):
 def test_a_failure_arrives_without_its_pickle(server, recorder):
     outcome = Outcome(
         world=WORLDS[1],
-        status=FAILED,
+        status=Status.FAILED,
         ended_at=1.5,
         exception="ValueError",
         message="bad",
@@ -139,24 +148,23 @@ def test_a_failure_arrives_without_its_pickle(server, recorder):
         payload=b"a pickle",
     )
     client = client_of(server, rank=1)
-    client.failed(outcome)
+    client.take(WORLDS[1], Failed(outcome))
     client.close()
     assert recorder.heard == [(1, "failed", replace(outcome, payload=b""))]
 
 
 def test_the_largest_failure_fits_a_frame(server, recorder):
     client = client_of(server)
-    client.failed(
-        Outcome(
-            world=WORLDS[0],
-            status=FAILED,
-            ended_at=0.0,
-            exception="E",
-            message="😀" * 100_000,
-            traceback="😀" * 100_000,
-            output_tail=("😀" * 20_000,) * 40,
-        )
+    outcome = Outcome(
+        world=WORLDS[0],
+        status=Status.FAILED,
+        ended_at=0.0,
+        exception="E",
+        message="😀" * 100_000,
+        traceback="😀" * 100_000,
+        output_tail=("😀" * 20_000,) * 40,
     )
+    client.take(WORLDS[0], Failed(outcome))
     client.close()
     assert [kind for _, kind, _ in recorder.heard] == ["failed"]
 
@@ -165,7 +173,7 @@ def test_the_driver_stops_ranks_that_are_there_and_ranks_that_come_later(server)
     stopped = [threading.Event(), threading.Event()]
     first = client_of(server, rank=0, on_stop=stopped[0].set)
     assert first.is_connected
-    wait_for(lambda: 0 in server._writers)
+    wait_for(lambda: 0 in server._agents)
     server.stop_ranks()
     second = client_of(server, rank=1, on_stop=stopped[1].set)
     assert stopped[0].wait(PATIENCE_SECONDS)
@@ -177,10 +185,10 @@ def test_the_driver_stops_ranks_that_are_there_and_ranks_that_come_later(server)
 def test_a_client_with_another_key_is_not_heard(server, recorder):
     channel = replace(server.channel, key=secrets.token_bytes(32))
     stranger = client_of(server, channel=channel)
-    stranger.message(WORLDS[0], "forged")
+    stranger.take(WORLDS[0], Text("forged"))
     stranger.close()
     honest = client_of(server, rank=1)
-    honest.message(WORLDS[1], "true")
+    honest.take(WORLDS[1], Text("true"))
     honest.close()
     assert recorder.heard == [(1, "message", "true")]
 
@@ -190,9 +198,9 @@ def test_recorded_frames_cannot_be_replayed(server, recorder):
     with socket.create_connection(server.address, timeout=PATIENCE_SECONDS) as connection:
         nonce = connection.recv(16, socket.MSG_WAITALL)
         codec = FrameCodec(server.channel.key, nonce, b"agent")
-        hello = codec.seal({"kind": "hello", "partition": 0, "host": "h"})
-        hello += codec.seal({"kind": "placed", "world": WORLDS[0].to_json()})
-        message = codec.seal({"kind": "message", "text": "once"})
+        hello = codec.seal(encode(Hello(0, "h")))
+        hello += codec.seal(encode(Placed(WORLDS[0])))
+        message = codec.seal(encode(Text("once")))
         connection.sendall(hello + message + message)
         assert connection.recv(1) == b""  # the repeated frame ended the connection
     with socket.create_connection(server.address, timeout=PATIENCE_SECONDS) as connection:
@@ -215,29 +223,29 @@ def test_an_unreachable_driver_is_said_once_and_the_run_goes_on(server, capsys, 
     channel = replace(server.channel, port=closed.getsockname()[1])
     closed.close()
     client = client_of(server, channel=channel)
-    client.output(WORLDS[0], ["lost"])
+    client.take(WORLDS[0], Output(["lost"]))
     assert not client.is_connected
     client._sender.join(PATIENCE_SECONDS)
     assert capsys.readouterr().err.count("cannot reach the driver") == 1
     client.close()
-    assert "could not reach the driver at 127.0.0.1" in client.notes()[0]
+    assert "could not reach the driver at 127.0.0.1" in client.notes(WORLDS[0])[0]
     assert "cannot reach the driver" not in capsys.readouterr().err
 
 
 def test_a_failure_gets_through_a_queue_that_is_full(recorder, monkeypatch):
-    monkeypatch.setattr(log_client, "MAX_QUEUED_FRAMES", 3)
+    monkeypatch.setattr(Message, "most_waiting", 3)
     listener = network.listen("127.0.0.1")
     server = LogServer(listener, host="127.0.0.1", num_proc=1, sink=recorder)
     server.watch = watch_of(1)
     client = client_of(server)  # connected by the kernel; the server does not yet accept
     for _ in range(10):
-        client.output(WORLDS[0], ["line"])
-    client.failed(Outcome(world=WORLDS[0], status=FAILED, ended_at=0.0))
+        client.take(WORLDS[0], Output(["line"]))
+    client.take(WORLDS[0], Failed(Outcome(world=WORLDS[0], status=Status.FAILED, ended_at=0.0)))
     server.start()
     client.close()
     server.close()
     assert [kind for _, kind, _ in recorder.heard][-1] == "failed"
-    assert client.dropped_lines == 8
+    assert client._outbox.lost_lines == 7
 
 
 def test_a_failure_is_heard_once_the_driver_has_answered_it(server):
@@ -274,13 +282,13 @@ def test_a_driver_that_does_not_read_costs_lines_not_time(monkeypatch):
     assert client.is_connected
     started = time.monotonic()
     for _ in range(2000):
-        client.output(WORLDS[0], ["x" * 60_000])
+        client.take(WORLDS[0], Output(["x" * 60_000]))
     assert time.monotonic() - started < 5
-    assert client.dropped_lines > 1000
-    notes = client.notes()
+    assert client._outbox.lost_lines > 1000
+    notes = client.notes(WORLDS[0])
     # What waited in the queue is not shown either: only a few frames are in the kernel's hands.
-    assert client.dropped_lines > 2000 - log_client.MAX_QUEUED_FRAMES
-    assert f"{client.dropped_lines} lines of rank 0 were not shown" in notes[0]
+    assert client._outbox.lost_lines > 2000 - Message.most_waiting
+    assert f"{client._outbox.lost_lines} lines of rank 0 were not shown" in notes[0]
     accepted.close()
     listener.close()
     client._sender.join()
@@ -289,7 +297,7 @@ def test_a_driver_that_does_not_read_costs_lines_not_time(monkeypatch):
 def test_the_driver_asks_for_stacks(server):
     clients = [client_of(server, rank) for rank in range(2)]
     assert all(client.is_connected for client in clients)
-    wait_for(lambda: len(server._writers) == 2)
+    wait_for(lambda: len(server._agents) == 2)
     assert server.ask_stacks() == {0: "stacks of 0", 1: "stacks of 1"}
     for client in clients:
         client.close()
@@ -300,33 +308,32 @@ def test_the_watch_is_told_of_signs_and_of_the_end(server):
     signs = VitalSigns(
         silent_seconds=1.0, idle_seconds=2.0, joining_seconds=0.0, state="S", has_begun=True
     )
-    client.vital_signs(WORLDS[0], signs)
+    client.take(WORLDS[0], signs)
     client.close()
     server.flush()
     rank = server.watch._ranks[0]
     assert rank.world == WORLDS[0]
-    assert rank.has_ended
+    assert rank.ended_at is not None
     assert rank.gone_at is None
 
 
 def test_an_agent_that_goes_without_a_word_is_gone(server):
-    client = client_of(server)
-    assert client.is_connected
-    wait_for(lambda: 0 in server._writers)
-    client._is_closing = True  # as when its process is killed: it neither says so nor comes back
-    client._queue.put(None)
+    with socket.create_connection(server.address, timeout=PATIENCE_SECONDS) as connection:
+        codec = FrameCodec(server.channel.key, connection.recv(16, socket.MSG_WAITALL), b"agent")
+        connection.sendall(codec.seal(encode(Hello(0, "h"))))
+        connection.sendall(codec.seal(encode(Placed(WORLDS[0]))))
+        wait_for(lambda: 0 in server._agents)
     wait_for(lambda: server.watch._ranks[0].gone_at is not None)
-    client.close()
 
 
 def test_a_connection_that_breaks_is_made_again(server, recorder):
     client = client_of(server)
-    client.message(WORLDS[0], "before")
+    client.take(WORLDS[0], Text("before"))
     wait_for(lambda: recorder.heard)
-    first = server._writers[0][0]
+    first = server._agents[0].writer
     server._loop.call_soon_threadsafe(first.transport.abort)
-    wait_for(lambda: 0 in server._writers and server._writers[0][0] is not first)
-    client.message(WORLDS[0], "after")
+    wait_for(lambda: 0 in server._agents and server._agents[0].writer is not first)
+    client.take(WORLDS[0], Text("after"))
     client.close()
     assert [text for _, _, text in recorder.heard] == ["before", "after"]
     assert server.watch._ranks[0].gone_at is None
@@ -339,14 +346,14 @@ def test_a_worker_that_is_cut_off_from_the_driver_is_ended(server):
     server.close()
     assert ended.wait(PATIENCE_SECONDS)
     client._sender.join(PATIENCE_SECONDS)
-    assert "had not heard the driver for 1 s" in client.notes()[0]
+    assert "had not heard the driver for 1 s" in client.notes(WORLDS[0])[0]
     client.close()
 
 
 def test_a_server_closes_while_agents_are_connected(server):
     client = client_of(server)
     assert client.is_connected
-    wait_for(lambda: 0 in server._writers)
+    wait_for(lambda: 0 in server._agents)
     closing = threading.Thread(target=server.close)
     closing.start()
     closing.join(PATIENCE_SECONDS)
@@ -361,7 +368,7 @@ def test_an_agent_that_was_turned_away_at_first_tries_again(recorder):
     client = client_of(server)
     listener.accept()[0].close()  # as a server does that has too many
     server.start()
-    client.message(WORLDS[0], "here")
+    client.take(WORLDS[0], Text("here"))
     client.close()
     server.close()
     assert [text for _, _, text in recorder.heard] == ["here"]
@@ -414,25 +421,22 @@ def test_the_key_is_not_shown(server):
 
 
 @pytest.mark.parametrize(
-    ("lines", "reports", "unconfirmed", "words"),
+    ("lines", "reports", "words"),
     [
-        (0, 0, (), []),
-        (4, 0, (), ["4 lines of rank 0 were not shown"]),
-        (0, 2, (7, 8, 9), ["5 reports of rank 0 "]),
-        (1, 0, (7,), ["1 lines of rank 0 were not shown", "1 reports of rank 0 "]),
+        (0, 0, []),
+        (4, 0, ["4 lines of rank 0 were not shown"]),
+        (0, 5, ["5 reports of rank 0 "]),
+        (1, 1, ["1 lines of rank 0 were not shown", "1 reports of rank 0 "]),
     ],
 )
-def test_what_was_lost_is_counted_in_the_notes(lines, reports, unconfirmed, words):
+def test_what_was_lost_is_counted_in_the_notes(lines, reports, words):
     client = SimpleNamespace(
         close=lambda: None,
         _is_fenced=False,
         _was_connected=True,
-        _world=WORLDS[0],
-        _unconfirmed=unconfirmed,
-        dropped_lines=lines,
-        dropped_reports=reports,
+        _outbox=SimpleNamespace(lost_lines=lines, lost_reports=reports),
     )
-    notes = LogClient.notes(client)
+    notes = LogClient.notes(client, WORLDS[0])
     assert len(notes) == len(words)
     assert all(note.startswith(word) for note, word in zip(notes, words, strict=True))
 
@@ -449,14 +453,16 @@ def test_each_purpose_has_a_word_of_its_own_that_only_this_attempt_can_say():
 @pytest.mark.parametrize("is_connected", [True, False])
 def test_confirmations_are_waited_for_at_the_end_where_the_driver_hears(is_connected):
     order = []
+    outbox = SimpleNamespace(
+        wait_until_confirmed=lambda seconds: order.append("confirmed"),
+        close=lambda: order.append("close"),
+        abandon=lambda: order.append("abandon"),
+    )
     client = SimpleNamespace(
         _is_closing=False,
         is_connected=is_connected,
-        _unconfirmed=SimpleNamespace(wait_until_empty=lambda seconds: order.append("confirmed")),
-        _queue=queue.Queue(),
-        _sender=SimpleNamespace(join=lambda seconds: order.append(client._queue.get_nowait())),
-        _drop=lambda message: None,
-        _put=lambda message: None,
+        _outbox=outbox,
+        _sender=SimpleNamespace(join=lambda seconds: order.append("sent")),
     )
     LogClient.close(client)
-    assert order == [*["confirmed"] * is_connected, {"kind": "ended"}]
+    assert order == [*["confirmed"] * is_connected, "close", "sent", "abandon"]

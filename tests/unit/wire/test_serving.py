@@ -109,15 +109,16 @@ def test_the_limit_leaves_the_process_files_and_its_own_ranks_a_place():
 
 
 @pytest.mark.parametrize(
-    ("user", "peer", "is_another"),
+    ("user", "peer", "is_admitted"),
     [
-        (os.geteuid(), "127.0.0.1", False),
-        (os.geteuid() + 1, "127.0.0.1", True),
+        (os.geteuid(), "127.0.0.1", True),
+        (os.geteuid() + 1, "127.0.0.1", False),
         # Nobody holds the other end any more, or it is on another host.
-        (None, "127.0.0.1", True),
-        (None, "192.0.2.7", False),
+        (None, "127.0.0.1", False),
+        (None, "192.0.2.7", True),
     ],
 )
-def test_who_holds_the_other_end_decides(server, monkeypatch, user, peer, is_another):
+def test_who_holds_the_other_end_decides(server, monkeypatch, user, peer, is_admitted):
     monkeypatch.setattr(serving, "owner", lambda here, there: user)
-    assert server.is_of_another_user(("127.0.0.1", 1), (peer, 2)) is is_another
+    monkeypatch.setattr(server, "_own_user_only", True)
+    assert server._admits(("127.0.0.1", 1), (peer, 2)) is is_admitted

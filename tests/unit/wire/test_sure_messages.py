@@ -11,7 +11,9 @@ from test_log_channel import WORLDS, Recorder, client_of, watch_of
 from sparkdl_runner.driver.log_server import LogServer
 from sparkdl_runner.wire import network
 from sparkdl_runner.wire.channel import ChannelAddress
-from sparkdl_runner.wire.frames import LENGTH, MAC_BYTES, NONCE_BYTES, FrameCodec
+from sparkdl_runner.wire.frames import NONCE_BYTES, FrameCodec, receive_frame
+from sparkdl_runner.wire.message_json import encode
+from sparkdl_runner.wire.messages import Confirmed, Hello, Placed, Progress, Sure
 
 KEY = bytes(range(32))
 
@@ -20,15 +22,9 @@ def report(step):
     return {"entries": [["metric", "loss", 1.0, 0, step, {}]], "problems": []}
 
 
-def receive(connection, codec):
-    (size,) = LENGTH.unpack(connection.recv(LENGTH.size, socket.MSG_WAITALL))
-    mac = connection.recv(MAC_BYTES, socket.MSG_WAITALL)
-    return codec.open(mac, connection.recv(size, socket.MSG_WAITALL))
-
-
 def receive_next(connection, codec, kind):
     for _ in range(20):  # Signs of life, one a second, go on for ever.
-        if (message := receive(connection, codec))["kind"] == kind:
+        if (message := receive_frame(connection, codec))["kind"] == kind:
             return message
     raise AssertionError(f"no {kind!r} among 20 messages")
 
@@ -60,21 +56,21 @@ def test_what_a_broken_connection_carried_is_sent_again_until_it_is_confirmed(dr
     client = client_of(None, channel=driver.channel)
     first, incoming, outgoing = driver.accept()
     for step in (1, 2, 3):
-        client.progress(WORLDS[0], report(step))
-    sent = [receive_next(first, incoming, "sure") for _ in range(3)]
+        client.take(WORLDS[0], Progress(report(step)))
+    sent = [receive_next(first, incoming, "Sure") for _ in range(3)]
     assert [one["message"]["report"] for one in sent] == [report(step) for step in (1, 2, 3)]
     # It takes the first, and then the connection breaks: nobody knows what became of the others.
-    first.sendall(outgoing.seal({"kind": "confirmed", "number": sent[0]["number"]}))
-    while len(client._unconfirmed) == 3:
-        receive(first, incoming)  # An agent says something every second.
+    first.sendall(outgoing.seal(encode(Confirmed(sent[0]["number"]))))
+    while len(client._outbox._unconfirmed) == 3:
+        receive_frame(first, incoming)  # An agent says something every second.
     first.close()
     second, incoming, outgoing = driver.accept()
-    again = [receive_next(second, incoming, "sure") for _ in range(2)]
+    again = [receive_next(second, incoming, "Sure") for _ in range(2)]
     assert again == sent[1:]
-    second.sendall(outgoing.seal({"kind": "confirmed", "number": again[-1]["number"]}))
+    second.sendall(outgoing.seal(encode(Confirmed(again[-1]["number"]))))
     with ThreadPoolExecutor(1) as threads:
-        notes = threads.submit(client.notes)
-        receive_next(second, incoming, "ended")
+        notes = threads.submit(client.notes, WORLDS[0])
+        receive_next(second, incoming, "Ended")
         second.close()
     assert notes.result() == ()
 
@@ -90,12 +86,11 @@ def test_what_arrives_again_is_confirmed_again_and_counts_once():
             nonce = agent.recv(NONCE_BYTES, socket.MSG_WAITALL)
             outgoing = FrameCodec(server.channel.key, nonce, b"agent")
             incoming = FrameCodec(server.channel.key, nonce, b"driver")
-            agent.sendall(outgoing.seal({"kind": "hello", "partition": 0, "host": "h"}))
-            agent.sendall(outgoing.seal({"kind": "placed", "world": WORLDS[0].to_json()}))
+            agent.sendall(outgoing.seal(encode(Hello(0, "h"))))
+            agent.sendall(outgoing.seal(encode(Placed(WORLDS[0]))))
             for number in numbers:
-                message = {"kind": "progress", "report": report(number)}
-                sure = {"kind": "sure", "number": number, "message": message}
-                agent.sendall(outgoing.seal(sure))
-                assert receive_next(agent, incoming, "confirmed")["number"] == number
+                sure = Sure(number, Progress(report(number)))
+                agent.sendall(outgoing.seal(encode(sure)))
+                assert receive_next(agent, incoming, "Confirmed")["number"] == number
     server.close()
     assert [entries[0][4] for _, _, entries in recorder.heard] == [1, 2, 3]

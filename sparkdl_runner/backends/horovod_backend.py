@@ -1,0 +1,119 @@
+"""Horovod as a backend."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from sparkdl_runner.backends import Backend, Release, Rendezvous, Tell, wrong_backend
+from sparkdl_runner.backends.environment import common_environment, join_seconds
+from sparkdl_runner.world import World
+
+if TYPE_CHECKING:
+    from sparkdl_runner.backends.doors import Doors
+
+# Horovod raises the same for an operation that it refuses and for the loss of a peer. These are the
+# refusals in ``controller.cc``, ``operation_manager.cc`` and ``common.h`` of 0.28.1.
+_REFUSALS = re.compile(
+    r"^(Mismatched |No \w+ operation enabled|Rank zero tried to "
+    r"|\w+ is not supported (with Join|yet))|with the same name as another tensor"
+)
+
+
+class HorovodBackend(Backend):
+    """Horovod over gloo, with NCCL for GPU tensors where the wheel was built for it.
+
+    The variables are those that Horovod 0.28.1's ``gloo_context.cc`` reads.
+    """
+
+    name = "horovod"
+    imports = ("torch", "horovod.torch")
+    store_in_worker = False
+    join_functions = (("horovod/common/basics.py", "init"),)
+    waiting_in = ("/horovod/",)
+    missing_sentence = (
+        "Horovod is not installed here: run sparkdl-runner build-horovod, which builds Horovod "
+        "0.28.1 for the installed torch and installs it (on Databricks, make conf/horovod/build.sh "
+        "the cluster's init script); or use the torch backend, "
+        'DistributedRunner(backend="torch"), which needs none.'
+    )
+
+    def environment(self, world: World, rendezvous: Rendezvous) -> dict[str, str]:
+        """See ``Backend.environment``."""
+        return {
+            **common_environment(world, rendezvous),
+            "HOROVOD_RANK": str(world.rank),
+            "HOROVOD_SIZE": str(world.size),
+            "HOROVOD_LOCAL_RANK": str(world.local_rank),
+            "HOROVOD_LOCAL_SIZE": str(world.local_size),
+            "HOROVOD_CROSS_RANK": str(world.cross_rank),
+            "HOROVOD_CROSS_SIZE": str(world.cross_size),
+            # The local ranks of a host meet in the store under this name; with Horovod's default,
+            # "localhost", the ranks of all hosts would meet in one place.
+            "HOROVOD_HOSTNAME": world.host_id,
+            "HOROVOD_CONTROLLER": "gloo",
+            "HOROVOD_CPU_OPERATIONS": "gloo",
+            "HOROVOD_GLOO_IFACE": world.interface,
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": address_for_ranks(rendezvous),
+            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(rendezvous.port),
+            "HOROVOD_GLOO_TIMEOUT_SECONDS": str(join_seconds(rendezvous.attempt.config)),
+        }
+
+    def is_communication_error(self, error: BaseException) -> bool:
+        """See ``Backend.is_communication_error``."""
+        return type(error).__name__ == "HorovodInternalError" and not _is_refusal(error)
+
+    def advice(self, error: BaseException) -> str:
+        """See ``Backend.advice``."""
+        return _advice_on_adasum(error) or wrong_backend.advice_on_torch(error)
+
+    def listen(self, address: str) -> Doors:
+        """See ``Backend.listen``."""
+        from sparkdl_runner.backends.doors import Doors
+        from sparkdl_runner.wire import network
+
+        return Doors(network.listen(address))
+
+    def serve(self, doors: Doors, rendezvous: Rendezvous, tell: Tell) -> Release:
+        """See ``Backend.serve``."""
+        from sparkdl_runner.backends.rendezvous import RendezvousStore
+
+        store = RendezvousStore(
+            doors.public,
+            rendezvous.peers,
+            num_proc=rendezvous.num_proc,
+            secret=rendezvous.secret,
+            tell=tell,
+        )
+        store.start()
+        return store.close
+
+
+def address_for_ranks(rendezvous: Rendezvous) -> str:
+    """What Horovod's client takes for the host's address, so that all its paths hold the secret."""
+    return f"{rendezvous.address}:{rendezvous.port}/{rendezvous.secret}"
+
+
+def _is_refusal(error: BaseException) -> bool:
+    return _REFUSALS.search(_text(error)) is not None
+
+
+def _advice_on_adasum(error: BaseException) -> str:
+    """What to do where Horovod's own words do not say; else ""."""
+    if "No Adasum operation enabled" not in _text(error):
+        return ""
+    return (
+        "Adasum is in builds of Horovod with MPI only, and ranks here meet over gloo, for which it "
+        "has none. Take op=hvd.Average, and multiply the learning rate by hvd.size(), after some "
+        "epochs in which it grows to that."
+    )
+
+
+def _text(error: BaseException) -> str:
+    """A text of Horovod's own: to show anything else would run what the function's objects do."""
+    for one in error.args:
+        if type(one) is RuntimeError:  # HorovodInternalError holds what it was raised from.
+            one = one.args[0] if one.args else ""
+        if isinstance(one, str):
+            return one
+    return ""

@@ -1,0 +1,92 @@
+"""``torch.distributed`` as a backend."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from sparkdl_runner.backends import Backend, Release, Rendezvous, Tell, torch_store, wrong_backend
+from sparkdl_runner.backends.environment import common_environment, join_seconds
+from sparkdl_runner.wire.control import Line
+from sparkdl_runner.world import World
+
+if TYPE_CHECKING:
+    from sparkdl_runner.backends.doors import Doors
+
+
+class TorchBackend(Backend):
+    """``torch.distributed`` with the ``env://`` rendezvous, as ``torchrun`` would set it up."""
+
+    name = "torch"
+    imports = ("torch", "torch.distributed")
+    store_in_worker = True
+    join_functions = (("torch/distributed/distributed_c10d.py", "init_process_group"),)
+    waiting_in = ("/torch/distributed/", "/sparkdl_runner/backends/torch_store.py")
+    # DistributedDataParallel waits for its peers inside of backward(), in native code.
+    may_wait_in = ("/torch/autograd/graph.py",)
+    missing_sentence = (
+        "PyTorch is not installed here: run pip install 'sparkdl-runner[torch]' on the driver "
+        "and on every executor."
+    )
+
+    def environment(self, world: World, rendezvous: Rendezvous) -> dict[str, str]:
+        """See ``Backend.environment``."""
+        return {
+            **common_environment(world, rendezvous),
+            "MASTER_ADDR": rendezvous.address,
+            "MASTER_PORT": str(rendezvous.port),
+            "GLOO_SOCKET_IFNAME": world.interface,
+            torch_store.JOIN_SECONDS: str(join_seconds(rendezvous.attempt.config)),
+            # The store is already there, and stays; env:// must connect, not serve.
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        }
+
+    def is_communication_error(self, error: BaseException) -> bool:
+        """See ``Backend.is_communication_error``."""
+        if type(error).__name__ in ("DistBackendError", "DistNetworkError", "DistStoreError"):
+            return True
+        # Gloo's errors are plain RuntimeErrors that name the C++ file they come from.
+        return type(error) is RuntimeError and "/gloo/" in str(error)
+
+    def listen(self, address: str) -> Doors:
+        """See ``Backend.listen``."""
+        from sparkdl_runner.backends import store_relay
+
+        return store_relay.listen(address)
+
+    def serve(self, doors: Doors, rendezvous: Rendezvous, tell: Tell) -> Release:
+        """See ``Backend.serve``; torch's clients can tell no secret."""
+        from sparkdl_runner.backends.store_relay import StoreRelay
+
+        store = doors.private
+        if store is None:
+            raise ValueError("these doors were not opened for torch's store")
+        if store.unfiltered:
+            tell(
+                "sparkdl_runner: Other users of this host can reach torch's store, and change what "
+                f"it holds: this kernel takes no filter for a socket ({store.unfiltered}). Share "
+                "the host with nobody."
+            )
+        relay = StoreRelay(doors.public, store, rendezvous.peers, num_proc=rendezvous.num_proc)
+        relay.start()
+        return relay.close
+
+    def advice(self, error: BaseException) -> str:
+        """See ``Backend.advice``."""
+        return torch_store.advice(error)
+
+    def join_in_worker(self, listener: socket.socket | None) -> None:
+        """Serves the store in rank 0, where its agent's relay finds it."""
+        # A single rank is all there is, as Horovod then takes it to be.
+        if int(os.environ["WORLD_SIZE"]) > 1:
+            wrong_backend.refuse_horovod()
+        torch_store.wait_as_long_as_promised()
+        torch_store.give_each_group_its_own_keys()
+        if listener is not None:
+            torch_store.serve(listener)
+
+    def stay_in_worker(self, line: Line) -> None:
+        """See ``Backend.stay_in_worker``."""
+        torch_store.stay(line)

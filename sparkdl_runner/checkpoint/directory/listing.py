@@ -1,0 +1,83 @@
+"""Which checkpoints a directory holds, as a reader sees it.
+
+Each start of the training is an attempt with a number. It begins by writing a fence: a list of the
+checkpoints that are there. What an earlier attempt commits after that does not count, since a
+process that everybody took for dead may wake up and commit. Reading writes no fence.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+from sparkdl_runner.checkpoint.directory.files import read_file
+from sparkdl_runner.checkpoint.directory.manifest import MANIFEST, Name
+from sparkdl_runner.checkpoint.directory.sealed import unseal
+from sparkdl_runner.checkpoint.directory.storage import Storage
+from sparkdl_runner.checkpoint.errors import DamageError
+
+FENCES = "attempts"
+"""The directory of the fences."""
+_FENCE = re.compile(rf"{FENCES}/attempt-(0|[1-9][0-9]{{0,17}})\.json")
+
+
+def fence_file(attempt: int) -> str:
+    """The file of an attempt's fence, in ``FENCES``."""
+    return f"attempt-{attempt}.json"
+
+
+def read_fence(storage: Storage, attempt: int) -> dict[str, Any]:
+    """What an attempt wrote when it began.
+
+    Raises:
+        DamageError: It is not what was written.
+    """
+    path = fence_file(attempt)
+    fence = unseal(read_file(storage, FENCES, path)[0], path)
+    if not isinstance(fence.get("committed"), list):
+        raise DamageError(f"{path} is damaged: it has no list of checkpoints")
+    return fence
+
+
+def attempts_in(names: Iterable[str]) -> list[int]:
+    """The attempts that have a fence among these files, in their order."""
+    return sorted(int(found[1]) for name in names if (found := _FENCE.fullmatch(name)))
+
+
+def later_attempt(storage: Storage, attempt: int) -> int | None:
+    """The newest attempt, if one began after this one."""
+    newest = max(attempts_in(storage.names(FENCES)), default=-1)
+    return newest if newest > attempt else None
+
+
+def written(names: Iterable[str]) -> set[Name]:
+    """The checkpoints of which there is any file, whether they are committed or not."""
+    places = (Name.parse("/".join(name.split("/")[:2])) for name in names if name.count("/") > 1)
+    return {place for place in places if place is not None}
+
+
+def committed(storage: Storage, names: Iterable[str] | None = None) -> set[Name]:
+    """The checkpoints that count: committed, and by an attempt that had not ended by then.
+
+    Args:
+        storage: The directory of checkpoints.
+        names: All files in it, if they are known.
+    """
+    names = storage.names() if names is None else list(names)
+    suffix = f"/{MANIFEST}"
+    places = (Name.parse(one.removesuffix(suffix)) for one in names if one.endswith(suffix))
+    found = {place for place in places if place is not None}
+    for attempt in attempts_in(names):
+        try:
+            before = set(map(str, read_fence(storage, attempt)["committed"]))
+        except DamageError as problem:
+            warnings.warn(
+                f"{storage.shown}/{FENCES}/{problem}, so what attempts before {attempt} committed "
+                "late is not told from the rest.",
+                stacklevel=2,
+            )
+            continue
+        found = {name for name in found if name.attempt >= attempt or str(name) in before}
+    return found

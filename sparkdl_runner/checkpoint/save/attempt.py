@@ -1,0 +1,116 @@
+"""The beginning of an attempt: all ranks take the same number, and earlier attempts are ended.
+
+A training that saves begins one. Who only reads checkpoints begins none.
+"""
+
+from __future__ import annotations
+
+import secrets
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sparkdl_runner import world
+from sparkdl_runner.checkpoint.directory.files import write_file
+from sparkdl_runner.checkpoint.directory.listing import (
+    FENCES,
+    attempts_in,
+    committed,
+    fence_file,
+    read_fence,
+    written,
+)
+from sparkdl_runner.checkpoint.directory.sealed import seal
+from sparkdl_runner.checkpoint.directory.storage import Storage
+from sparkdl_runner.checkpoint.errors import CheckpointError, DamageError
+from sparkdl_runner.checkpoint.peers import Peers, ask_rank_0, host
+
+# Others that start at the same moment take numbers too; so many at once is something else.
+_TRIES = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One start of the training, as all of its ranks know it."""
+
+    number: int
+    peers: Peers
+    hosts: Sequence[str]
+    """Where the ranks are, in their order."""
+
+
+def begin_together(storage: Storage, peers: Peers) -> Attempt:
+    """Takes the number of this attempt, the same on all ranks, and meets the other ranks.
+
+    To be called by all ranks.
+
+    Raises:
+        CheckpointStorageError: The storage failed, and may not fail again.
+        CheckpointError: Rank 0 cannot write there, or what it wrote is not seen by all ranks.
+    """
+    at_least = world.current_world().attempt if world.in_worker() else 0
+    number = ask_rank_0(
+        storage,
+        peers,
+        lambda: begin_attempt(storage, at_least),
+        f"no checkpoint can be kept in {storage.shown}, since rank 0 cannot write there",
+    )
+    sees = peers.rank == 0 or _sees(storage, f"{FENCES}/{fence_file(number)}")
+    words = peers.gather_text(("+" if sees else "-") + host())
+    hosts = [word[1:] for word in words]
+    blind = [f"rank {rank} (host {word[1:]})" for rank, word in enumerate(words) if word[0] != "+"]
+    if blind:
+        raise CheckpointError(
+            f"What rank 0 on host {hosts[0]} wrote to {storage.shown} is not seen by "
+            f"{', '.join(blind[:10])}: the directory must be on storage that all hosts share."
+        )
+    return Attempt(number=number, peers=peers, hosts=hosts)
+
+
+def warn_if_newer(storage: Storage, attempt: Attempt, step: int) -> None:
+    """Warns on rank 0 if ``step`` is saved, and nothing was restored, beside a newer checkpoint."""
+    newest = max(committed(storage), default=None) if attempt.peers.rank == 0 else None
+    if newest is not None and newest.step >= step:
+        warnings.warn(
+            f"{storage.shown} holds a checkpoint of step {newest.step}, and step {step} is saved "
+            "without a restore() before: a later restore() would find the former, and it is kept "
+            "longer. Call restore() first, or take a new directory.",
+            stacklevel=3,
+        )
+
+
+def begin_attempt(storage: Storage, at_least: int = 0) -> int:
+    """Takes the next number, and ends all attempts before it by a fence.
+
+    Args:
+        storage: The directory of checkpoints.
+        at_least: The lowest number to take.
+
+    Raises:
+        CheckpointError: No number could be taken.
+        OSError: The storage refuses.
+    """
+    names = storage.names()
+    taken = [*attempts_in(names), *(name.attempt for name in written(names))]
+    lowest = max([at_least, *(attempt + 1 for attempt in taken)])
+    before = sorted(map(str, committed(storage, names)))
+    for attempt in range(lowest, lowest + _TRIES):
+        fence = {"attempt": attempt, "token": secrets.token_hex(16), "committed": before}
+        try:
+            write_file(storage, FENCES, fence_file(attempt), seal(fence))
+            # An object store lets another driver overwrite it: the last one has the number.
+            if read_fence(storage, attempt) == fence:
+                return attempt
+        except (FileExistsError, DamageError):
+            continue
+    raise CheckpointError(
+        f"No attempt could be begun in {storage.shown}: the numbers from {lowest} on were taken "
+        f"{_TRIES} times. Give each run a directory of its own."
+    )
+
+
+def _sees(storage: Storage, name: str) -> bool:
+    try:
+        return storage.exists(name)
+    except Exception:  # Its own error would leave the other ranks waiting for this one.
+        return False

@@ -1,0 +1,143 @@
+"""``SparkBackend``: Horovod's own Spark estimators, with this package's ranks under them."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sparkdl_runner.agent.worker_environment import HOSTS_OWN
+from sparkdl_runner.config import RunConfig
+from sparkdl_runner.driver.spark.context import require_spark_context
+from sparkdl_runner.driver.spark.gpu_scheduling import rank_profile
+from sparkdl_runner.driver.spark.slots import wait_for_slots
+from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.runner import DistributedRunner
+from sparkdl_runner.wire import function
+
+
+class SparkBackend:
+    """What ``horovod.spark.torch.TorchEstimator(backend=…)`` runs its ranks by.
+
+    It has the two methods of ``horovod.spark.common.backend.Backend``, and so takes the place of
+    Horovod's own backend of this name, which starts ``horovod.spark.run``.
+
+    Args:
+        num_proc: As ``DistributedRunner`` takes it: a positive number of ranks in a barrier stage,
+            a negative one of processes on this host, or 0 for as many as the cluster has slots.
+        driver_log_verbosity: As in ``RunConfig``, whose value is taken if this is None.
+        config: Everything else that has a sensible default.
+
+    Raises:
+        TypeError: ``num_proc`` is no int, or ``config`` no RunConfig.
+        ValueError: There is no such verbosity.
+
+    Example:
+        >>> backend = SparkBackend(2)
+        >>> TorchEstimator(backend=backend, store=create_store(url), …).fit(df)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        num_proc: int = 0,
+        *,
+        driver_log_verbosity: str | None = None,
+        config: RunConfig | None = None,
+    ) -> None:
+        runner = DistributedRunner(
+            num_proc=num_proc,
+            backend="horovod",
+            driver_log_verbosity=driver_log_verbosity,
+            config=config,
+        )
+        self._num_proc, self._config = num_proc, runner.config
+        self.mlflow_run_id: str | None = None
+        """The MLflow run of the last ``fit``; None if it had none."""
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> list[Any]:
+        """Calls ``fn(*args, **kwargs)`` in every rank; Horovod's estimators do this in ``fit``.
+
+        Args:
+            fn: The function.
+            args: Its arguments by position.
+            kwargs: Its arguments by name.
+            env: Variables for the ranks, besides those of ``RunConfig.environment``. What each
+                host has for itself (``PYTHONPATH``, ``CUDA_VISIBLE_DEVICES``) is left out.
+
+        Returns:
+            The values of all ranks, in the order of ranks.
+
+        Raises:
+            LaunchError: The estimator reads its data by petastorm, which cannot run here.
+            ValueError: There are variables in ``env``, and ``RunConfig.environment`` is a list.
+            Exception: What ``DistributedRunner.run`` raises.
+        """
+        kwargs = kwargs or {}
+        _check_reader(fn)
+        runner = DistributedRunner(
+            num_proc=self._num_proc, backend="horovod", config=_with_variables(self._config, env)
+        )
+        try:
+            return runner.gather(_quiet(fn), *args, **kwargs)
+        finally:
+            self.mlflow_run_id = runner.mlflow_run_id
+
+    def num_processes(self) -> int:
+        """How many ranks there will be; the estimator writes that many times some files for them.
+
+        Raises:
+            LaunchError: The cluster is to say how many, and has no slot in time.
+        """
+        if self._num_proc:
+            return abs(self._num_proc)
+        context = require_spark_context()
+        return wait_for_slots(context, 0, self._config, profile=rank_profile(context))
+
+
+def _with_variables(config: RunConfig, env: Mapping[str, str] | None) -> RunConfig:
+    variables = {name: value for name, value in (env or {}).items() if name not in HOSTS_OWN}
+    given = config.environment
+    if not variables:
+        return config
+    if given is not None and not isinstance(given, Mapping):
+        raise ValueError(
+            "RunConfig.environment is a list of patterns, and the estimator sets variables besides "
+            f"({', '.join(variables)}): give environment as a dict of names and values."
+        )
+    return replace(config, environment={**(given or {}), **variables})
+
+
+def _check_reader(fn: Callable[..., Any]) -> None:
+    """Raises LaunchError if an estimator's function reads by petastorm, and that cannot run."""
+    for _, value in function.ingredients(fn):
+        if getattr(value, "__name__", "") != "PetastormDataModule":
+            continue
+        # Only now: it needs pyarrow, as Horovod's estimators do.
+        from sparkdl_runner.data.petastorm.engine import obstacle
+
+        if sentence := obstacle():
+            found, _, _ = sentence.partition(": use ")
+            raise LaunchError(
+                f"Horovod's estimators read their data by petastorm, and {found}: use "
+                "sparkdl_runner.estimator.TorchEstimator, which needs none, or an environment with "
+                "'sparkdl-runner[petastorm]'."
+            )
+
+
+def _quiet(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Hides Arrow's warnings of the old interface that petastorm reads by, two dozen a rank."""
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        warnings.filterwarnings("ignore", category=FutureWarning, module=r"petastorm\.")
+        return fn(*args, **kwargs)
+
+    return call

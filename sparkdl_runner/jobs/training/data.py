@@ -1,0 +1,69 @@
+"""From a training's sources to the converters that its function is given."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sparkdl_runner.errors import ConfigError
+from sparkdl_runner.jobs.spark import storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from sparkdl_runner.data import SparkDatasetConverter
+    from sparkdl_runner.jobs.spark.source import Source
+
+
+def is_read_in_place(source: Source, spark: SparkSession | None) -> bool:
+    """Whether ranks read the source's own files: a folder of Parquet files, and no Delta table."""
+    if not source.is_plain or storage.is_file(source.path or "", spark):
+        return False
+    return spark is None or not storage.exists(spark, f"{source.path}/_delta_log")
+
+
+def open_source(source: Source, spark: SparkSession | None) -> DataFrame | SparkDatasetConverter:
+    """Opens a source: a converter of files that are read in place, else a DataFrame to convert.
+
+    Raises:
+        ConfigError: It is not there, or cannot be read.
+    """
+    from sparkdl_runner.data import DatasetError, make_spark_converter
+
+    if not is_read_in_place(source, spark):
+        if spark is None:
+            raise ConfigError(f"{source.place} needs Spark to be read.")
+        return source.read(spark)
+    try:
+        return make_spark_converter(storage.qualified(source.path or "", spark))
+    except (DatasetError, OSError, ImportError, ValueError) as error:
+        raise ConfigError(str(error)) from None
+
+
+def use_cache(spark: SparkSession, cache_url: str) -> None:
+    """Says where data is converted to, if a conversion can be written there.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    from sparkdl_runner.data import SparkDatasetConverter
+
+    storage.check_writable(spark, cache_url)
+    place = storage.qualified(cache_url, spark)
+    spark.conf.set(SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF, place)
+
+
+def converted(found: Any, spark: SparkSession | None, cache_url: str | None) -> Any:
+    """The converter of what was opened. A DataFrame is converted below ``cache_url``.
+
+    Raises:
+        ConfigError: It cannot be converted.
+    """
+    from sparkdl_runner.data import DatasetError, SparkDatasetConverter, make_spark_converter
+
+    if isinstance(found, SparkDatasetConverter) or spark is None:
+        return found
+    try:
+        return make_spark_converter(found)
+    except (TypeError, ValueError, DatasetError) as error:
+        advice = "" if cache_url else " (cache_url says where data is converted to)"
+        raise ConfigError(f"{str(error).rstrip('.')}{advice}.") from None

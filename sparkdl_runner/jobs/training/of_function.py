@@ -1,0 +1,102 @@
+"""A training whose work is a function or a script: a person's own, or that of an example."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from sparkdl_runner.jobs.training.arguments import check_kinds, check_names
+from sparkdl_runner.jobs.training.data import converted
+from sparkdl_runner.jobs.training.entry_point import find_function
+from sparkdl_runner.jobs.training.settings import TrainSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class OfFunction:
+    """What ranks run where the settings name a function.
+
+    Attributes:
+        main: The function.
+        example_data: What makes an example's data; None for data of the settings.
+    """
+
+    def __init__(self, settings: TrainSettings) -> None:
+        """Finds the function.
+
+        Raises:
+            ConfigError: It is not there.
+            LaunchError: The script cannot run.
+        """
+        self._settings = settings
+        self.main: Callable[..., Any]
+        self.example_data: Callable[..., Any] | None = None
+        if settings.function is not None:
+            self.main = find_function(settings.function)
+        elif settings.script_place is not None:
+            self.main = settings.find_script(travels=settings.num_proc >= 0)
+        else:
+            from sparkdl_runner.examples import digits
+
+            self.main, self.example_data = digits.train, digits.frames
+
+    def check(self, searched: Mapping[str, Sequence[Any]]) -> None:
+        """Refuses hyperparameters of another kind than the function takes.
+
+        Args:
+            searched: Values that a search may draw, by argument.
+
+        Raises:
+            ConfigError: It names the first.
+        """
+        place = self._settings.place
+        check_kinds(self.main, self._settings.hyperparameters, place)
+        for name, values in searched.items():
+            for value in values:
+                check_kinds(self.main, {name: value}, place, "tune.search_space")
+
+    def check_names(self, names: Sequence[str], searched: Mapping[str, Sequence[Any]]) -> None:
+        """Refuses arguments that the function does not have.
+
+        Args:
+            names: Of its data, and checkpoint_url where it will be given one.
+            searched: As above.
+
+        Raises:
+            ConfigError: It cannot be called so.
+        """
+        names = [*names, *self._settings.hyperparameters, *searched]
+        names += [] if self.example_data is None else ["train_data", "test_data"]
+        check_names(self.main, names, self._settings.place)
+
+    def check_data(self, opened: Mapping[str, Any]) -> None:
+        """Nobody knows what a function does with its data."""
+
+    def converted(
+        self, opened: Mapping[str, Any], spark: SparkSession | None, stack: ExitStack
+    ) -> dict[str, Any]:
+        """Converts its data.
+
+        Args:
+            opened: As ``open_source`` has opened it, by the argument's name.
+            spark: The session, if there is one.
+            stack: At its end, what was converted is deleted.
+
+        Raises:
+            ConfigError: Some cannot be converted.
+        """
+        cache_url = self._settings.cache_url
+        return {
+            name: stack.enter_context(converted(one, spark, cache_url))
+            for name, one in opened.items()
+        }
+
+    def arguments(self, hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
+        """What the function is called with besides its data."""
+        return dict(hyperparameters)
+
+    def parameters(self, hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
+        """What the MLflow run shows as its parameters."""
+        return dict(hyperparameters)

@@ -1,0 +1,204 @@
+"""A training without a function: the settings name a model, and how it is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pydantic
+
+from sparkdl_runner.cli.nearest import did_you_mean
+from sparkdl_runner.errors import ConfigError, NotPicklableError
+from sparkdl_runner.jobs.settings.refusal import sentence
+from sparkdl_runner.jobs.training.arguments import check_names
+from sparkdl_runner.jobs.training.plan_of_settings import flat, plan, put
+from sparkdl_runner.jobs.training.plan_settings import PlanSettings
+from sparkdl_runner.jobs.training.settings import TrainSettings
+from sparkdl_runner.training.from_settings.logged import train_and_log
+from sparkdl_runner.training.plan import TrainingPlan, columns_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class OfModel:
+    """What ranks run where the settings name a model.
+
+    Attributes:
+        main: Trains, and logs the model.
+        example_data: None: the settings say where the data is.
+    """
+
+    main = staticmethod(train_and_log)
+    example_data = None
+
+    def __init__(self, settings: TrainSettings) -> None:
+        """Finds all that is named.
+
+        Raises:
+            ConfigError: Something is not there, or cannot be called with its arguments.
+        """
+        self._settings = settings
+        self._written = settings.model_dump(
+            exclude_unset=True, include=set(PlanSettings.model_fields)
+        )
+        self._plan = self._plan_with(settings.hyperparameters)
+        has_validation = settings.validation is not None or "validation_data" in settings.data
+        self._check(has_validation)
+
+    def _check(self, has_validation: bool) -> None:
+        from sparkdl_runner.estimator.fitting.checks import check_settings
+
+        try:
+            check_settings(
+                self._plan,
+                backend=self._settings.backend,
+                task=None,
+                has_validation=has_validation,
+            )
+        except (ValueError, TypeError, NotPicklableError) as error:
+            raise ConfigError(str(error)) from None
+        is_one = len(self._plan.label_cols) == 1 and (
+            not isinstance(self._plan.feature_cols, Mapping) or len(self._plan.feature_cols) == 1
+        )
+        mlflow = self._settings.mlflow
+        if mlflow and mlflow.registered_model_name and not is_one:
+            raise ConfigError(
+                "mlflow.registered_model_name: this job logs models of one input and one output, "
+                "and this one has more: train it by TorchEstimator, and log it by log_torch_model."
+            )
+
+    def check(self, searched: Mapping[str, Sequence[Any]]) -> None:
+        """Refuses what a search may draw, and the training cannot take.
+
+        Raises:
+            ConfigError: It names the first.
+        """
+        for name, values in searched.items():
+            for value in values:
+                try:
+                    self._plan_with({**self._settings.hyperparameters, name: value})
+                except ConfigError as error:
+                    raise ConfigError(f"tune.search_space.{name}: {error}") from None
+
+    def check_names(self, names: Sequence[str], searched: Mapping[str, Sequence[Any]]) -> None:
+        """Refuses data that the training does not have.
+
+        Raises:
+            ConfigError: It names the first.
+        """
+        check_names(self.main, ["plan", *names], "data")
+
+    def check_data(self, opened: Mapping[str, Any]) -> None:
+        """Refuses data without the columns that the training reads.
+
+        Raises:
+            ConfigError: It names the first that is missing, or of a wrong type.
+        """
+        from sparkdl_runner.estimator.fitting.columns import check_types
+
+        columns, validation = columns_of(self._plan), self._settings.validation
+        for name, one in opened.items():
+            known = _columns(one)
+            for column in [*columns, validation] if isinstance(validation, str) else columns:
+                if column not in known:
+                    near = did_you_mean(column, known)
+                    raise ConfigError(f"data.{name} has no column {column!r}{near}")
+            if _is_frame(one):
+                images = self._plan.reading.get("images", {})
+                with _refusals(f"data.{name}"):
+                    check_types(one.select(*columns), {}, self._plan.sample_weight_col, images)
+
+    def converted(
+        self, opened: Mapping[str, Any], spark: SparkSession | None, stack: ExitStack
+    ) -> dict[str, Any]:
+        """Converts the columns that the training reads, and sends a few rows through the model.
+
+        Args:
+            opened: As ``open_source`` has opened it, by the argument's name.
+            spark: The session, if there is one.
+            stack: At its end, what was converted is deleted.
+
+        Raises:
+            ConfigError: Some cannot be converted, or the model cannot be trained with it.
+        """
+        from sparkdl_runner.estimator.fitting.checks import check_rows
+        from sparkdl_runner.estimator.fitting.conversions import FitData
+        from sparkdl_runner.estimator.fitting.first_batch import check_first_batch, network_of
+        from sparkdl_runner.estimator.fitting.tasks import tasks_of
+
+        plan = self._plan
+        data: dict[str, Any] = {}
+        for name, one in opened.items():
+            with _refusals(f"data.{name}"):
+                data |= self._converted(name, one, stack)
+        manifest = data["train_data"].open()[0]
+        lists = [label for label in plan.label_cols if manifest.column(label).list_lengths]
+        with _refusals("the training cannot begin"):
+            fit_data = FitData(train=data["train_data"], validation=data.get("validation_data"))
+            check_rows(fit_data, plan, self._settings.num_proc)
+            tasks = tasks_of(plan.label_cols, plan.loss, None, lists)
+            check_first_batch(plan, network_of(plan.model), fit_data, tasks)
+        return data
+
+    def _converted(self, name: str, opened: Any, stack: ExitStack) -> dict[str, Any]:
+        """The data set; and, where its rows are shared out, the one for validation."""
+        from sparkdl_runner.estimator.fitting.columns import is_list
+        from sparkdl_runner.estimator.fitting.conversions import Selection, convert
+        from sparkdl_runner.estimator.fitting.tasks import tasks_of
+
+        if not _is_frame(opened):
+            return {name: opened}
+        plan, validation = self._plan, self._settings.validation
+        lists = [one for one in plan.label_cols if is_list(opened.schema[one].dataType)]
+        tasks = tasks_of(plan.label_cols, plan.loss, None, lists)
+        selection = Selection(
+            columns=tuple(columns_of(plan)),
+            classes=tuple(label for label, task in tasks.items() if task == "multiclass"),
+            validation=validation if name == "train_data" else None,
+            seed=plan.seed,
+        )
+        found = convert(opened, selection)
+        data = {name: stack.enter_context(found.train)}
+        if found.validation is not None:
+            data["validation_data"] = stack.enter_context(found.validation)
+        return data
+
+    def arguments(self, hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
+        """What the training is called with besides its data."""
+        return {"plan": self._plan_with(hyperparameters)}
+
+    def parameters(self, hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
+        """What the MLflow run shows as its parameters: each setting by its place."""
+        return flat(put(self._written, hyperparameters))
+
+    def _plan_with(self, hyperparameters: Mapping[str, Any]) -> TrainingPlan:
+        written = put(self._written, hyperparameters)
+        try:
+            settings = PlanSettings.model_validate(written)
+        except pydantic.ValidationError as error:
+            raise ConfigError(sentence(error, written)) from None
+        return plan(settings)
+
+
+def _is_frame(opened: Any) -> bool:
+    """Whether it is a DataFrame, and no converter."""
+    return hasattr(opened, "schema")
+
+
+def _columns(opened: Any) -> list[str]:
+    if hasattr(opened, "columns"):
+        return list(opened.columns)
+    return [column.name for column in opened.open()[0].columns]
+
+
+@contextmanager
+def _refusals(where: str) -> Iterator[None]:
+    """Tells what is wrong with the data, or does not fit it, as a refusal of the settings."""
+    from sparkdl_runner.data import DatasetError
+
+    try:
+        yield
+    except (ValueError, TypeError, DatasetError) as error:
+        raise ConfigError(f"{where}: {str(error).splitlines()[0]}") from None

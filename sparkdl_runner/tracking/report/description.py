@@ -1,0 +1,38 @@
+"""A run's description, which MLflow shows at the top of the run's page."""
+
+from __future__ import annotations
+
+from sparkdl_runner.tracking.report.run_summary import Attempt, RunSummary
+
+NOTE_TAG = "mlflow.note.content"
+# A resumed run's description is replaced if it ends so: then no person has written it.
+_OURS = "are in the artifact `report/summary.html`."
+# Older stores hold 5000 characters in a tag.
+MAX_ATTEMPTS = 10
+MAX_CHARACTERS = 150
+
+
+def description_of(summary: RunSummary) -> str:
+    """What happened, as Markdown: a sentence, the figures, and what ended the last attempts."""
+    figures = " · ".join(f"{_escaped(name)} **{value}**" for name, value in summary.figures())
+    paragraphs = [summary.sentence(), figures]
+    if len(summary.attempts) > 1 or summary.error:
+        paragraphs.append("\n".join(_item(one) for one in summary.attempts[-MAX_ATTEMPTS:]))
+    return "\n\n".join([*filter(None, paragraphs), f"The time of a step and errors {_OURS}"])
+
+
+def may_replace(known: str) -> bool:
+    """Whether no person has written this description."""
+    return not known or known.endswith(_OURS)
+
+
+def _item(attempt: Attempt) -> str:
+    reached = f"{attempt.seconds:.0f} s, to step {attempt.step:,}"
+    return f"- attempt {attempt.number}, {reached}: {_escaped(attempt.ended_by[:MAX_CHARACTERS])}"
+
+
+def _escaped(text: str) -> str:
+    """Keeps Markdown from reading signs of the text as its own."""
+    for sign in "\\`*_[]<>|":
+        text = text.replace(sign, f"\\{sign}")
+    return text

@@ -1,0 +1,127 @@
+"""What the report of a run says: attempts, hosts, and where each rank's time went."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sparkdl_runner.tracking.report.performance import OF_THE_RUN, Counts, samples_per_second
+from sparkdl_runner.tracking.time_use import COMMUNICATION, LABELS, PARTS
+
+MAX_FIGURES = 6
+
+
+@dataclass(kw_only=True)
+class Attempt:
+    """One submission of the gang."""
+
+    number: int
+    began_at: float
+    ended_at: float = 0.0
+    step: int = 0
+    """The last step that was heard of."""
+    checkpoint_step: int | None = None
+    """The step of the newest checkpoint."""
+    error: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return max(0.0, self.ended_at - self.began_at)
+
+    @property
+    def ended_by(self) -> str:
+        """What ended it, in one line."""
+        return self.error.partition("\n")[0] if self.error else "all ranks returned"
+
+    def text(self) -> str:
+        """All that is known of it."""
+        began, ended = clock(self.began_at), clock(self.ended_at)
+        what = self.error or "All ranks returned."
+        return f"Attempt {self.number}: {began} to {ended}, last step {self.step}.\n\n{what}\n"
+
+
+@dataclass(kw_only=True)
+class RunSummary:
+    """What happened in a run."""
+
+    name: str
+    run_id: str
+    began_at: float
+    ended_at: float
+    attempts: Sequence[Attempt]
+    totals: Mapping[int, Counts]
+    """By rank, over all attempts of this driver."""
+    hosts: Mapping[int, str]
+    """By rank, in the last attempt."""
+    params: Mapping[str, str]
+    metrics: Mapping[str, float]
+    """The last value of each."""
+    error: str = ""
+    """What ended the training; empty if it went well."""
+
+    @classmethod
+    def of(cls, run: Any, **known: Any) -> RunSummary:
+        """Adds to what the driver knows what a ``mlflow.entities.Run`` says of itself."""
+        return cls(
+            name=run.info.run_name or run.info.run_id,
+            run_id=run.info.run_id,
+            began_at=run.info.start_time / 1000,
+            ended_at=time.time(),
+            params=run.data.params,
+            metrics=run.data.metrics,
+            **known,
+        )
+
+    def sentence(self) -> str:
+        """Ranks, hosts and attempts, and where the time of all ranks went."""
+        count = len(self.attempts)
+        ranks = self.params.get("world_size", self.params.get("num_proc", "?"))
+        hosts = self.params.get("num_hosts", "?")
+        tried = "" if count == 1 else f", in {count} attempts"
+        told = f"{ranks} ranks on {hosts} host{'s' * (hosts != '1')}{tried}."
+        seconds = {part: sum(one.seconds[part] for one in self.totals.values()) for part in PARTS}
+        if whole := sum(seconds.values()):
+            shares = [f"{LABELS[part]} {seconds[part] / whole:.0%}" for part in PARTS]
+            told += f" Of their time: {', '.join(shares)}."
+        return told
+
+    def slowest_rank(self) -> str:
+        """The rank that the others wait for, in a sentence; empty where there are no others."""
+        own = {
+            rank: sum(one.per_step(part) for part in PARTS if part != COMMUNICATION)
+            for rank, one in self.totals.items()
+            if one.steps
+        }
+        if len(own) < 2:
+            return ""
+        slowest = max(own, key=lambda rank: own[rank])
+        where = f" on {self.hosts[slowest]}" if slowest in self.hosts else ""
+        return (
+            f"Rank {slowest}{where} is the slowest: without communication, it takes "
+            f"{1000 * own[slowest]:.3g} ms for a step, and the median of all ranks is "
+            f"{1000 * statistics.median(own.values()):.3g} ms."
+        )
+
+    def figures(self) -> list[tuple[str, str]]:
+        """The few figures that matter most: their names and values."""
+        seconds = self.ended_at - self.began_at
+        found = [("time", f"{seconds / 60:.1f} min" if seconds > 120 else f"{seconds:.0f} s")]
+        if step := max((one.step for one in self.attempts), default=0):
+            found.append(("last step", f"{step:,}"))
+        if rate := samples_per_second(self.totals.values()):
+            found.append(("samples/s", f"{rate:,.0f}"))
+        found += [
+            (name, f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}")
+            for name, value in self.metrics.items()
+            if not name.startswith(OF_THE_RUN)
+        ]
+        return found[:MAX_FIGURES]
+
+
+def clock(at: float) -> str:
+    """A time in seconds since the epoch, for a person."""
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at))

@@ -1,0 +1,86 @@
+"""The reports of an attempt's ranks: who they are, how far and how fast."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from sparkdl_runner.tracking.entries import Entry
+from sparkdl_runner.tracking.report.performance import Counts, Performance, samples_per_second
+from sparkdl_runner.tracking.run import parameters_and_tags
+from sparkdl_runner.world import World
+
+
+class RankReports:
+    """Collects ranks' reports, and makes entries of them.
+
+    Used by the thread that receives reports and by the ``Heartbeat``.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._performance = Performance()
+        self._worlds: dict[int, World] = {}
+        self._world_size = 0
+        self._gpus: dict[str, int] = {}
+        self._facts: dict[str, Any] = {}
+        self._logged_facts: dict[str, Any] = {}
+        self.step = 0
+        """The last step that rank 0 has reported, in any attempt."""
+        self.checkpoint_step: int | None = None
+        """The step of the newest checkpoint that rank 0 has reported, in any attempt."""
+
+    def begin_attempt(self) -> None:
+        """Drops the last attempt's ranks: new ones are about to start."""
+        with self._lock:
+            self._worlds, self._gpus = {}, {}
+            self._performance.begin_attempt()
+
+    def add(self, world: World, report: dict[str, Any]) -> list[Entry]:
+        """Adds a report. Returns where all ranks are, once each has reported."""
+        with self._lock:
+            is_new = world.rank not in self._worlds
+            self._worlds[world.rank] = world
+            self._world_size = world.size
+            self._performance.see(world.rank, report)
+            self._gpus[world.host_id] = int(report["facts"].get("gpus", 0))
+            if world.rank == 0:
+                self.step = max(self.step, int(report["step"] or 0))
+                self._facts = {"world_size": world.size, **report["facts"]}
+                self.checkpoint_step = report["facts"].get("checkpoint_step", self.checkpoint_step)
+            if not is_new or len(self._worlds) < world.size:
+                return []
+            ranks = sorted(self._worlds.values(), key=lambda one: one.rank)
+            # By id: two hosts may share a name.
+            hosts = {one.host_id: (one.host, one.local_size) for one in ranks}
+            return parameters_and_tags.placement(hosts.values(), sum(self._gpus.values()))
+
+    def entries(self) -> list[Entry]:
+        """The ranks' rates, and the facts that have changed since the last call."""
+        with self._lock:
+            now_ms = int(time.time() * 1000)
+            entries = self._performance.entries(self.step, now_ms, self._world_size)
+            if self._facts == self._logged_facts:
+                return entries
+            self._logged_facts = dict(self._facts)
+            return [*entries, *parameters_and_tags.known_facts(self._logged_facts)]
+
+    def last_entries(self) -> list[Entry]:
+        """The rate of the whole training, which MLflow's page then shows as the latest."""
+        with self._lock:
+            rate = samples_per_second(self._performance.totals().values())
+            at_ms = int(time.time() * 1000)
+            last = ["metric", "samples_per_second", rate, at_ms, self.step, {}]
+            return [last] if rate else []
+
+    def hosts(self) -> Mapping[int, str]:
+        """The names of the hosts of this attempt, by rank."""
+        with self._lock:
+            return {rank: world.host for rank, world in self._worlds.items()}
+
+    def totals(self) -> Mapping[int, Counts]:
+        """What each rank has done in this driver's attempts, by rank."""
+        with self._lock:
+            return self._performance.totals()

@@ -1,0 +1,32 @@
+"""One submission of all ranks: the value that launchers take and Spark carries to agents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sparkdl_runner.config import RunConfig
+from sparkdl_runner.tracking.rank_run import RunTicket
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """What is the same for all ranks of one attempt, wherever they run."""
+
+    backend: str
+    """The backend's name."""
+    function: bytes = field(repr=False)
+    """The user's function and its arguments, made by ``function.pack``."""
+    config: RunConfig
+    run: str
+    """The run's own name, which no other run has."""
+    number: int = 0
+    """Counted from 0 over all drivers that have worked on the run."""
+    is_restart: bool = False
+    """Whether this driver has made an earlier attempt."""
+    search_path: tuple[str, ...] = ()
+    """Where the driver finds modules."""
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What ranks get of the driver's environment."""
+    ticket: RunTicket | None = None
+    """The MLflow run that the training goes into, if there is one."""

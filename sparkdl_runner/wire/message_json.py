@@ -1,0 +1,69 @@
+"""Messages as JSON: each field by its type."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any
+
+from sparkdl_runner.wire.failure_report import from_report, to_report
+from sparkdl_runner.wire.messages import AGENT_TO_DRIVER, Message, Table
+from sparkdl_runner.wire.outcome import Outcome
+from sparkdl_runner.world import World
+
+
+def encode(message: Message) -> dict[str, Any]:
+    """Makes plain values of a message."""
+    values = {
+        field.name: _CODECS[field.type][0](getattr(message, field.name))
+        for field in fields(message)
+    }
+    return {"kind": type(message).__name__, **values}
+
+
+def decode(values: Mapping[str, Any], table: Table) -> Message:
+    """Makes a message of plain values.
+
+    Args:
+        values: Made by ``encode``, by whoever is at the other end.
+        table: What that end may send.
+
+    Raises:
+        ValueError: They are no message of the table.
+    """
+    try:
+        given = dict(values)
+        message = table[given.pop("kind")]
+        types = {field.name: field.type for field in fields(message)}
+        return message(**{name: _CODECS[types[name]][1](value) for name, value in given.items()})
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise ValueError(f"this end may not send such a message: {error!r:.200}") from error
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _strings(values: list[Any]) -> list[str]:
+    return [str(value) for value in values]
+
+
+def _numbers(values: list[Any]) -> list[int]:
+    return [int(value) for value in values]
+
+
+_CODECS: dict[object, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    str: (_same, str),
+    int: (_same, int),
+    float: (_same, float),
+    bool: (_same, bool),
+    list[str]: (_same, _strings),
+    list[int]: (_same, _numbers),
+    dict[str, Any]: (_same, dict),
+    dict[str, float]: (_same, dict),
+    bytes: (lambda data: base64.b64encode(data).decode("ascii"), base64.b64decode),
+    World: (World.to_json, World.from_json),
+    Outcome: (to_report, from_report),
+    Message: (encode, lambda values: decode(values, AGENT_TO_DRIVER)),
+}

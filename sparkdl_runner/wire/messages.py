@@ -1,0 +1,231 @@
+"""Every message between worker, agent and driver: its fields, who may send it, and how surely.
+
+The tables at the end say who sends what. A message is bounded or sure. Of bounded ones so many wait
+to be sent, and any more are dropped. A sure one is kept until the driver has confirmed it.
+"""
+
+# Without ``from __future__ import annotations``: ``message_json`` reads the types of fields. Not
+# frozen: that doubles the time to define a class, and each worker defines these when it starts.
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from sparkdl_runner.wire.outcome import Outcome
+from sparkdl_runner.world import World
+
+
+@dataclass
+class Message:
+    """A value that travels as a JSON object of its class's name and its fields."""
+
+    most_waiting: ClassVar[int] = 256
+    """How many may wait: of bounded messages to be sent, of sure ones to be confirmed."""
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether it must arrive."""
+        return False
+
+
+class SureMessage(Message):
+    """A message that must arrive."""
+
+    most_waiting = 2000
+
+    @property
+    def is_sure(self) -> bool:
+        """See ``Message.is_sure``."""
+        return True
+
+
+@dataclass
+class Hello(Message):
+    """Opens a connection. The agent may not know its rank yet."""
+
+    partition: int
+    host: str
+
+
+@dataclass
+class Placed(Message):
+    """The agent's place. Comes before all that its rank sends."""
+
+    world: World
+
+
+class Alive(Message):
+    """The agent is there. Sent where there is nothing else to send."""
+
+
+@dataclass
+class Output(Message):
+    """Lines that the rank printed."""
+
+    lines: list[str]
+
+
+@dataclass
+class Text(Message):
+    """What the function sent with ``log_to_driver``."""
+
+    text: str
+
+
+@dataclass
+class Failed(SureMessage):
+    """The rank has failed or died."""
+
+    most_waiting = sys.maxsize
+    outcome: Outcome
+
+
+@dataclass(kw_only=True)
+class VitalSigns(Message):
+    """One look at a worker."""
+
+    silent_seconds: float
+    """Since the last sign of life."""
+    idle_seconds: float
+    """Since the last progress."""
+    joining_seconds: float
+    """For how long it has been in the backend's rendezvous; 0 if it is not."""
+    state: str
+    """As in proc(5): R, S, D, T, Z; empty if unknown."""
+    has_begun: bool
+    """Whether it has done its imports and has the function. The other fields count from then."""
+
+
+@dataclass
+class Progress(SureMessage):
+    """A rank's report: see ``tracking.rank.recorder``."""
+
+    report: dict[str, Any]
+
+    @property
+    def is_sure(self) -> bool:
+        """Metrics must arrive; any later report makes up for one that holds none."""
+        return bool(self.report["entries"] or self.report["problems"])
+
+
+@dataclass
+class LoaderPlan(SureMessage):
+    """How the rank is about to read its data: see ``hooks.loader_plans``."""
+
+    plan: dict[str, Any]
+
+
+@dataclass
+class HostMetrics(Message):
+    """How busy the host is, from one of its ranks."""
+
+    values: dict[str, float]
+
+
+@dataclass
+class FilePart(SureMessage):
+    """The next part of a file that is kept with the run."""
+
+    most_waiting = 32
+    name: str
+    data: bytes
+    is_first: bool
+
+
+@dataclass
+class Stacks(Message):
+    """The answer to ``AskStacks``."""
+
+    text: str
+
+
+class Ended(Message):
+    """The rank has ended, and its agent sends nothing more."""
+
+
+@dataclass
+class Sure(Message):
+    """Carries a sure message. Its number tells the driver whether that has come before."""
+
+    number: int
+    message: Message
+
+
+class Stop(Message):
+    """The worker is to end."""
+
+
+class AskStacks(Message):
+    """The driver wants the Python stacks of the worker's threads."""
+
+
+@dataclass
+class Confirmed(Message):
+    """All sure messages up to a number have arrived."""
+
+    number: int
+
+
+class Ping(Message):
+    """The driver is there."""
+
+
+@dataclass(kw_only=True)
+class Pulse(Message):
+    """Where the worker's threads are in its code: see ``worker.pulse``."""
+
+    place: int
+    """A number that stays the same as long as the function waits at one spot."""
+    threads: list[int]
+    """The threads that the place is of."""
+    joining: bool
+    """Whether the main thread is in the backend's rendezvous."""
+    communicating: bool
+    """Whether it is in any of the backend's calls."""
+    on_gpu: bool
+    """Whether the process uses a GPU."""
+    lingering: str
+    """What keeps the process from ending whose function has returned; empty for nothing."""
+
+
+class Serving(Message):
+    """The worker would end, but other ranks may need what it serves."""
+
+
+class Release(Message):
+    """No other rank needs what the worker serves."""
+
+
+class Returned(Message):
+    """The function returned; its packed value comes with this message."""
+
+
+@dataclass(kw_only=True)
+class Raised(Message):
+    """The function raised; the pickled exception comes with this message. See ``Outcome``."""
+
+    exception: str
+    message: str
+    traceback: str = ""
+    is_communication_error: bool = False
+    is_preemption: bool = False
+    is_worth_a_restart: bool = False
+    refused_result: str = ""
+
+
+Table = Mapping[str, type[Message]]
+
+
+def _table(*messages: type[Message]) -> Table:
+    return {message.__name__: message for message in messages}
+
+
+_FROM_RANK = (Text, Progress, LoaderPlan)
+WORKER_TO_AGENT = _table(*_FROM_RANK, Pulse, Serving, Returned, Raised)
+# An agent sends its worker Stop and Release; the worker needs to know only that one has come.
+AGENT_TO_DRIVER = _table(
+    *(Hello, Placed, Alive, Ended, Sure, Stacks),
+    *(Output, Failed, VitalSigns, HostMetrics, FilePart, *_FROM_RANK),
+)
+DRIVER_TO_AGENT = _table(Stop, AskStacks, Confirmed, Ping)

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+
+import pytest
+
+from sparkdl_runner.backends.departures import Departures, attend
+from sparkdl_runner.errors import LaunchError, RunnerError
+from sparkdl_runner.wire import network
+
+SECRET = "secret"
+
+
+@contextlib.contextmanager
+def waiting_for(num_others, peers=("127.0.0.1",)):
+    """Yields where to go, and what is set once all others have gone."""
+    all_left = threading.Event()
+    server = Departures(
+        network.listen("127.0.0.1"), frozenset(peers), num_others, SECRET, all_left.set
+    )
+    server.start()
+    try:
+        yield server.address, all_left
+    finally:
+        server.close()
+
+
+def test_all_others_must_have_come_and_gone():
+    with waiting_for(2) as (address, all_left):
+        first, second = attend(*address, 1, SECRET), attend(*address, 2, SECRET)
+        first.close()
+        attend(*address, 1, SECRET).close()  # No more than a rank can end.
+        assert not all_left.wait(0.3)
+        # A host that is gone resets its connections.
+        second.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        second.close()
+        assert all_left.wait(30)
+
+
+def test_a_rank_alone_waits_for_nobody():
+    with waiting_for(0) as (_, all_left):
+        assert all_left.wait(30)
+
+
+@pytest.mark.parametrize("partition", [b"", b"\0\0", b"\0\0\0\0", b"\0\0\0\2", b"\xff" * 4])
+def test_what_is_no_other_rank_does_not_count(partition):
+    with waiting_for(1) as (address, all_left):
+        with socket.create_connection(address, timeout=30) as connection:
+            connection.sendall(SECRET.encode() + partition)
+        assert not all_left.wait(0.2)
+
+
+@pytest.mark.parametrize("secret", ["", "secreT", "secre", "secret2"])
+def test_who_does_not_know_the_secret_does_not_count(secret):
+    with waiting_for(1) as (address, all_left):
+        attend(*address, 1, secret).close()
+        assert not all_left.wait(0.2)
+
+
+def test_strangers_do_not_count():
+    with waiting_for(1, peers=["192.0.2.7"]) as (address, all_left):
+        attend(*address, 1, SECRET).close()
+        assert not all_left.wait(0.2)
+
+
+def test_a_rank_0_that_cannot_be_reached_is_named():
+    with network.listen("127.0.0.1") as listener:
+        address, port = listener.getsockname()
+    with pytest.raises(RunnerError, match=rf"cannot reach rank 0 at 127\.0\.0\.1:{port}") as caught:
+        attend(address, port, 1, SECRET)
+    assert not isinstance(caught.value, LaunchError)  # That would never be tried again.

@@ -1,0 +1,150 @@
+"""What is made of what Spark and Java say of themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from host_facts import one
+
+from sparkdl_runner.doctor import installation
+from sparkdl_runner.doctor.findings import session
+from sparkdl_runner.doctor.findings.checks import SESSION
+from sparkdl_runner.doctor.findings.finding import OK, PROBLEM, WARNING
+from sparkdl_runner.doctor.installation import Installation
+from sparkdl_runner.doctor.question import Question
+
+
+def test_spark_home_that_is_no_spark(tmp_path):
+    known = Installation(version="3.5.9", folder=Path("/lib/pyspark"), home=tmp_path)
+    found = one(installation.spark_home(known))
+    assert found.status == PROBLEM
+    assert "no Spark" in found.found
+
+
+@pytest.mark.parametrize(("version", "status"), [("3.4.1", PROBLEM), ("3.5.0", OK), ("5", WARNING)])
+def test_versions_of_spark(version, status):
+    found = one(installation.spark_version(Installation(version=version)))
+    assert (found.check, found.status) == ("spark.version", status)
+    assert status == OK or found.expected == "pyspark 3.5 or later, before 5"
+
+
+@pytest.mark.parametrize(
+    ("master", "conf", "environment"),
+    [
+        ("sc://host:15002", {}, {}),
+        (None, {"spark.remote": "sc://host"}, {}),
+        (None, {"spark.api.mode": "connect"}, {}),
+        (None, {}, {"SPARK_REMOTE": "sc://host"}),
+    ],
+)
+def test_spark_connect_is_seen_wherever_it_is_set(master, conf, environment):
+    known = Installation(master=master, settings=conf, environment=environment)
+    found = one(installation.spark_connect(known))
+    assert (found.check, found.status) == ("spark.connect", PROBLEM)
+    assert "Spark Connect, which offers no barrier tasks" in found.found
+    assert not installation.spark_connect(Installation(master="spark://host:7077"))
+
+
+def test_settings_are_read_from_the_defaults_file_and_come_after_those_asked_for(tmp_path):
+    (tmp_path / "spark-defaults.conf").write_text(
+        "# words\nspark.master   spark://a:7077\nspark.local.dir=/big disk\nspark.x 1\n\n"
+    )
+    asked = Question(conf={"spark.x": "2"})
+    found = installation.find_installation(asked, {"SPARK_CONF_DIR": str(tmp_path)})
+    assert found.settings == {
+        "spark.master": "spark://a:7077",
+        "spark.local.dir": "/big disk",
+        "spark.x": "2",
+    }
+
+
+@pytest.mark.parametrize(
+    ("release", "status"), [("17.0.9", OK), ("21.0.1", WARNING), ("1.7.0_80", PROBLEM)]
+)
+def test_the_java_that_spark_would_start(tmp_path, monkeypatch, release, status):
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{release}\"' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    found = one(installation.java_of_spark(Installation(version="3.5.9")))
+    assert (found.check, found.status) == ("java", status)
+    assert release in found.found
+    assert status == OK or "JAVA_HOME" in found.advice
+    under_submit = Installation(environment={"PYSPARK_GATEWAY_PORT": "4711"})
+    assert one(installation.java_of_spark(under_submit)).status == OK
+
+
+def started(**changes: Any) -> dict[str, Any]:
+    return {
+        "master": "spark://a:7077",
+        "version": "3.5.9",
+        "java": "17.0.9",
+        "python": "3.11.7",
+        "single_host": False,
+        "gpus_per_executor": 0.0,
+        "encryption": [],
+        "refusals": {},
+        "slots": 4,
+        "num_proc": 2,
+        "stage": {"hosts": []},
+        **changes,
+    }
+
+
+def test_a_session_that_the_launcher_would_take():
+    assert {finding.status for finding in SESSION.run(started())} == {OK}
+
+
+TOO_FEW = "2 ranks need 2 task slots at once, and the cluster has 0: ask for at most 0 ranks."
+
+
+def test_what_the_launcher_refuses_is_a_problem_in_its_words():
+    found = one(session.slots(started(refusals={"slots": TOO_FEW}, slots=1)))
+    assert (found.check, found.status) == ("spark.slots", PROBLEM)
+    assert found.found == "2 ranks need 2 task slots at once, and the cluster has 0."
+    assert found.advice == "Ask for at most 0 ranks."
+    refusals = dict.fromkeys(("allocation", "encryption", "gpus"), "It is on. Set it to false.")
+    found = [one for one in SESSION.run(started(refusals=refusals)) if one.status == PROBLEM]
+    assert [one.check for one in found] == ["spark.allocation", "spark.encryption", "gpu.amounts"]
+    assert {(one.found, one.advice) for one in found} == {("It is on.", "Set it to false.")}
+
+
+def test_no_executors_where_gpus_are_asked_for():
+    asked = started(slots=0, gpus_per_executor=1.0, refusals={"slots": TOO_FEW})
+    found = one(session.slots(asked))
+    assert found.status == PROBLEM
+    assert "No executor has registered" in found.advice
+    assert "discovery script lists GPUs" in found.advice
+
+
+def test_encryption_on_one_host_is_no_matter():
+    asked = started(encryption=["spark.ssl.enabled"], single_host=True)
+    found = one(session.encryption(asked))
+    assert (found.status, found.found) == (OK, "spark.ssl.enabled is true; all is on this host")
+
+
+def test_why_a_session_did_not_start_is_told_with_what_to_do():
+    known = one(session.start({"error": "No space left on device", "output": []}))
+    unknown = one(session.start({"error": "it ended", "output": ["Caused by: odd"]}))
+    assert "a disk is full" in known.found
+    assert "Make room" in known.advice
+    assert "Caused by: odd" in unknown.found
+    assert "start pyspark by hand" in unknown.advice
+
+
+@pytest.mark.parametrize(
+    ("stage", "check", "status"),
+    [
+        ({"python_error": "Executors cannot start x: no. Set PYSPARK_PYTHON."}, "python", PROBLEM),
+        ({"error": "ExecutorLostFailure (executor 1 exited)"}, "executors", PROBLEM),
+        ({"skipped": "dynamic allocation is on"}, "executors", "not checked"),
+    ],
+)
+def test_why_executors_do_not_answer(stage, check, status):
+    asked = started(stage=stage)
+    found = one([*session.executors_python(asked), *session.executors(asked)])
+    assert (found.check, found.status) == (f"spark.{check}", status)
+    assert found.advice

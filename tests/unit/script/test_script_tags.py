@@ -1,0 +1,32 @@
+"""What an MLflow run says of its script."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkdl_runner.script.script import Script
+from sparkdl_runner.script.tags import script_tags, shown_arguments
+
+
+@pytest.mark.parametrize(
+    ("args", "shown"),
+    [
+        (["--epochs", "3", "a file"], "--epochs 3 'a file'"),
+        (["--api-key", "abc", "--epochs", "3"], "--api-key '[redacted]' --epochs 3"),
+        (["--hf_token=abc", "-x"], "'--hf_token=[redacted]' -x"),
+        (["--password", "--epochs", "3"], "--password --epochs 3"),
+        (["s3://u:secret12@host/x"], "s3://[redacted]host/x"),
+    ],
+)
+def test_arguments_are_shown_without_secrets(args, shown):
+    assert shown_arguments(args).replace("[redacted]@", "[redacted]") == shown
+
+
+def test_a_run_has_its_scripts_name_and_arguments(tmp_path):
+    (tmp_path / "train.py").touch()
+    path = str(tmp_path / "train.py")
+    tags = script_tags(Script.find(path, ["--epochs", "3" * 5000], travels=False))
+    assert tags["mlflow.source.name"] == path
+    assert tags["sparkdl_runner.script"] == "train.py"
+    assert tags["sparkdl_runner.script_args"].startswith("--epochs 333")
+    assert len(tags["sparkdl_runner.script_args"]) == 2000

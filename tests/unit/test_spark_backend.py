@@ -1,0 +1,81 @@
+"""What Horovod's estimators are told before any rank starts."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sparkdl_runner import LaunchError, RunConfig
+from sparkdl_runner.horovod import SparkBackend, create_store
+
+
+def make_training_function():
+    # As in horovod.spark.torch.remote: a class of this name, in the enclosing function.
+    class PetastormDataModule:
+        pass
+
+    data_module = PetastormDataModule
+
+    def train():
+        return data_module()
+
+    return train
+
+
+def test_petastorm_that_cannot_run_is_refused_before_ranks_start(monkeypatch):
+    version = metadata.version
+    monkeypatch.setattr(
+        metadata, "version", lambda name: "22.0.0" if name == "pyarrow" else version(name)
+    )
+    sentence = (
+        r"read their data by petastorm, and petastorm needs pyarrow below 15, and this is pyarrow "
+        r"22\.0\.0: use sparkdl_runner\.estimator\.TorchEstimator, which needs none, or an"
+    )
+    with pytest.raises(LaunchError, match=sentence):
+        SparkBackend(-1).run(make_training_function())
+
+
+def test_variables_cannot_come_on_top_of_patterns():
+    backend = SparkBackend(-1, config=RunConfig(environment=["MY_*"]))
+    sentence = r"a list of patterns, .* variables besides \(LIBHDFS_OPTS\): give environment as a"
+    with pytest.raises(ValueError, match=sentence):
+        backend.run(print, env={"LIBHDFS_OPTS": "-Xmx2g"})
+
+
+def test_it_takes_what_distributed_runner_takes():
+    assert SparkBackend(-3).num_processes() == 3
+    assert SparkBackend(4, config=RunConfig(tracking=False)).num_processes() == 4
+    with pytest.raises(TypeError, match="num_proc is None"):
+        SparkBackend(None)
+    with pytest.raises(ValueError, match="'loud'; it must be one of"):
+        SparkBackend(2, driver_log_verbosity="loud")
+    with pytest.raises(TypeError, match="it must be a RunConfig"):
+        SparkBackend(2, config={})
+
+
+def test_as_many_ranks_as_slots_need_a_session():
+    with pytest.raises(LaunchError, match="no Spark session"):
+        SparkBackend().num_processes()
+
+
+def test_horovod_reads_what_is_in_a_store_by_todays_arrow(tmp_path):
+    from horovod.spark.common.util import get_simple_meta_from_parquet
+
+    store = create_store(str(tmp_path))
+    for name, lengths in ("train", (3, 4)), ("val", (2,)):
+        folder = tmp_path / f"intermediate_{name}_data.0"
+        folder.mkdir()
+        for part, length in enumerate(lengths):
+            table = pa.table({"x": [0.5] * length, "y": [1] * length})
+            pq.write_table(table, folder / f"part-{part}.parquet")
+    train_rows, val_rows, columns, row_bytes = get_simple_meta_from_parquet(
+        store, ["y"], ["x"], sample_weight_col=None, dataset_idx=0
+    )
+    assert (train_rows, val_rows) == (7, 2)
+    assert sorted(columns) == ["x", "y"]
+    assert row_bytes > 0
+    assert store.is_parquet_dataset(store.get_train_data_path(0))
+    assert not store.is_parquet_dataset(store.get_train_data_path(1))

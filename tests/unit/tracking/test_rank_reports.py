@@ -1,0 +1,108 @@
+"""What ranks' reports say of the run: where they are, how far, and with what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparkdl_runner.tracking.report.performance import host_entries
+from sparkdl_runner.tracking.run import rank_reports
+from sparkdl_runner.tracking.run.rank_reports import RankReports
+from sparkdl_runner.world import Peer, World, assign_ranks
+
+
+def worlds(*host_keys: str, attempt: int = 0) -> list[World]:
+    peers = [
+        Peer(partition=at, host="node", host_key=key, address="10.0.0.1", interface="eth0")
+        for at, key in enumerate(host_keys)
+    ]
+    return list(assign_ranks(peers, backend="torch", attempt=attempt).values())
+
+
+def report(step: int | None = None, **facts: Any) -> dict[str, Any]:
+    return {
+        "step": step,
+        "facts": facts,
+        "entries": [],
+        "steps": 0,
+        "samples": 0,
+        "running_seconds": 0.0,
+        "seconds": {},
+    }
+
+
+def test_where_ranks_are_is_logged_once_the_last_has_reported_and_again_after_a_restart() -> None:
+    reports = RankReports()
+    one, two, three = worlds("a", "b", "b")
+    assert reports.add(three, report(gpus=2)) == []
+    assert reports.add(one, report(gpus=1)) == []
+    assert reports.add(one, report(gpus=1)) == []
+    # Two hosts of one name are two, and the GPUs of a host count once.
+    assert reports.add(two, report(gpus=2)) == [
+        ["param", "hosts", "node (1), node (2)"],
+        ["param", "num_hosts", "2"],
+        ["param", "world_size", "3"],
+        ["param", "gpus", "3"],
+    ]
+    assert reports.add(two, report(gpus=2)) == []
+    reports.begin_attempt()
+    (alone,) = worlds("a", attempt=1)
+    assert ["param", "world_size", "1"] in reports.add(alone, report())
+
+
+def test_what_rank_0_learns_is_told_once_and_again_when_it_changes() -> None:
+    reports = RankReports()
+    zero, one = worlds("a", "a")
+    reports.add(one, report(batch_size_per_rank=5))
+    assert reports.entries() == [], "rank 0 alone speaks for all"
+    reports.add(zero, report(batch_size_per_rank=8, steps_per_epoch=100))
+    assert reports.entries() == [
+        ["param", "batch_size_per_rank", "8"],
+        ["param", "global_batch_size", "16"],
+        ["param", "steps_per_epoch", "100"],
+    ]
+    assert reports.entries() == []
+    reports.add(zero, report(checkpoint="s3://b/step-7/attempt-0", checkpoint_step=7))
+    assert reports.entries() == [
+        ["tag", "sparkdl_runner.checkpoint", "s3://b/step-7/attempt-0"],
+        ["tag", "sparkdl_runner.checkpoint_step", "7"],
+    ]
+    reports.begin_attempt()
+    assert reports.hosts() == {}, "of this attempt alone"
+    reports.add(zero, report())
+    assert reports.hosts() == {0: "node"}
+    assert reports.checkpoint_step == 7, "of all attempts"
+
+
+def test_the_last_step_is_rank_0s_and_never_goes_back() -> None:
+    reports = RankReports()
+    zero, one = worlds("a", "a")
+    reports.add(zero, report(step=7))
+    reports.add(one, report(step=9))
+    reports.add(zero, report(step=3))
+    reports.add(zero, report())
+    assert reports.step == 7
+
+
+def test_the_last_rate_is_that_of_the_whole_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_reports.time, "time", lambda: 1_700_000_000.5)
+    reports = RankReports()
+    zero, one = worlds("a", "a")
+    assert reports.last_entries() == []
+    told = {**report(step=10), "steps": 10, "running_seconds": 2.0}
+    for world, samples in ((zero, 100), (one, 140)):
+        reports.add(world, {**told, "samples": samples})
+    assert {entry[3] for entry in reports.entries()} == {1_700_000_000_500}
+    assert reports.last_entries() == [
+        ["metric", "samples_per_second", 120.0, 1_700_000_000_500, 10, {}]
+    ]
+
+
+def test_what_hosts_measure_is_told_by_host_where_there_are_several() -> None:
+    told = {}
+    for keys in (("a", "a"), ("a", "b")):
+        entries = host_entries(worlds(*keys)[-1], {"cpu": 0.5}, began_at=100.25, now=103.5)
+        told[keys] = entries
+    assert told["a", "a"] == [["metric", "system/cpu", 0.5, 103_500, 3, {}]]
+    assert told["a", "b"] == [["metric", "system/node-host1/cpu", 0.5, 103_500, 3, {}]]

@@ -1,0 +1,104 @@
+"""The report of a run says what happened, and nothing in it is taken for markup."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from sparkdl_runner.tracking.report.description import description_of, may_replace
+from sparkdl_runner.tracking.report.page import MAX_RANKS, write_page
+from sparkdl_runner.tracking.report.performance import Counts
+from sparkdl_runner.tracking.report.run_summary import Attempt, RunSummary
+
+
+def counts(compute: float = 6.0) -> Counts:
+    parts = {"data_wait": 1.0, "compute": compute, "communication": 9 - compute, "checkpoint": 0.0}
+    return Counts(steps=100, samples=3200, running_seconds=10.0, seconds=parts)
+
+
+def summary(**changes: Any) -> RunSummary:
+    fields: dict[str, Any] = {
+        "name": "eager-hawk",
+        "run_id": "abc",
+        "began_at": 0.0,
+        "ended_at": 60.0,
+        "attempts": [
+            Attempt(
+                number=0,
+                began_at=0,
+                ended_at=20,
+                step=50,
+                checkpoint_step=40,
+                error="Rank 1 was <killed>\nmore",
+            ),
+            Attempt(number=1, began_at=21, ended_at=60, step=100),
+        ],
+        "totals": {0: counts(), 1: counts()},
+        "hosts": {0: "a", 1: "<b>"},
+        "params": {"world_size": "2", "num_hosts": "1"},
+        "metrics": {"loss": 0.25, "system/step_seconds/total": 0.1, "samples_per_second": 640.0},
+    }
+    return RunSummary(**{**fields, **changes})
+
+
+def page(folder: Path, **changes: Any) -> str:
+    write_page(summary(**changes), folder / "report")
+    return (folder / "report" / "summary.html").read_text()
+
+
+def test_the_page_has_attempts_and_the_time_of_a_step_by_part_and_rank(tmp_path: Path) -> None:
+    text = page(tmp_path, name="<script>alert(1)</script>", totals={0: counts(), 1: counts(7.0)})
+    assert "2 ranks on 1 host, in 2 attempts." in text
+    assert "Of their time: data wait 10%, compute 65%, communication 25%, checkpoint 0%." in text
+    assert "<td>50</td><td>step 40</td><td>Rank 1 was &lt;killed&gt;</td>" in text
+    assert "<td>100</td><td>none</td><td>all ranks returned</td>" in text
+    assert "Rank 1 on &lt;b&gt; is the slowest: without communication, it takes 80 ms" in text
+    row = "<td>1</td><td>&lt;b&gt;</td><td>100</td><td>10 ms</td><td>70 ms</td><td>20 ms</td>"
+    assert row in text
+    assert '<i class="compute" style="width:70.00%"></i>' in text
+    assert "<script" not in text
+    assert not re.findall(r'(?:src|href)="', text), "it needs nothing from elsewhere"
+
+
+def test_a_run_that_told_nothing_has_a_page_as_well(tmp_path: Path) -> None:
+    text = page(tmp_path, totals={}, hosts={}, metrics={}, attempts=[], error="It <failed>.")
+    assert "What ended it" in text
+    assert "It &lt;failed&gt;." in text
+    assert "Time of a step" not in text
+
+
+def test_of_many_ranks_the_page_shows_the_first(tmp_path: Path) -> None:
+    text = page(tmp_path, totals=dict.fromkeys(range(MAX_RANKS + 3), counts()))
+    assert text.count("<td>100</td><td>10 ms</td>") == MAX_RANKS
+    assert "3 more ranks" in text
+
+
+def test_the_slowest_rank_is_the_one_that_waits_least_for_the_others() -> None:
+    assert summary(totals={0: counts()}).slowest_rank() == "", "there are no others"
+    assert summary(totals={0: counts(), 1: Counts()}).slowest_rank() == "", "one made no step"
+    ranks = {0: counts(5.0), 1: counts(7.0), 2: counts(6.0)}
+    said = summary(totals=ranks, hosts={}).slowest_rank()
+    assert said.startswith("Rank 1 is the slowest: ")
+    assert said.endswith("takes 80 ms for a step, and the median of all ranks is 70 ms.")
+
+
+def test_the_description_is_the_report_in_short_and_no_markup_of_others() -> None:
+    text = description_of(summary())
+    assert text.startswith(
+        "2 ranks on 1 host, in 2 attempts. Of their time: data wait 10%, compute 60%"
+    )
+    figures = "time **60 s** · last step **100** · samples/s **640** · loss **0.25**"
+    assert f"\n\n{figures}\n\n" in text, "and nothing that ranks and hosts count"
+    assert "\n- attempt 0, 20 s, to step 50: Rank 1 was \\<killed\\>\n" in text
+    assert "\n- attempt 1, 39 s, to step 100: all ranks returned\n" in text
+    many = [Attempt(number=n, began_at=0, ended_at=1, error="|" * 10_000) for n in range(100)]
+    assert len(description_of(summary(attempts=many))) < 5000
+    only = summary(attempts=summary().attempts[1:])
+    assert "- attempt" not in description_of(only), "it is said already"
+
+
+def test_a_description_that_a_person_has_written_stays() -> None:
+    assert may_replace("")
+    assert may_replace(description_of(summary()))
+    assert not may_replace("Tried with more warm-up.")

@@ -1,0 +1,47 @@
+"""Calls of MLflow's are waited for so long, and no longer."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+
+import pytest
+
+from sparkdl_runner.tracking.run.server_calls import TookTooLongError, problem_within, within
+
+SEEN: contextvars.ContextVar[str] = contextvars.ContextVar("SEEN", default="nothing")
+
+
+def fails() -> None:
+    raise ValueError("first line.\nsecond line")
+
+
+def test_what_ends_in_time_is_as_if_it_were_called_here() -> None:
+    token = SEEN.set("the caller's")
+    try:
+        assert within(SEEN.get, 30) == "the caller's"
+    finally:
+        SEEN.reset(token)
+    with pytest.raises(ValueError, match="first line"):
+        within(fails, 30)
+    assert problem_within(fails, 30) == "first line"
+    assert problem_within(lambda: None, 30) is None
+
+
+def test_what_takes_too_long_is_left_and_its_late_result_is_handed_on() -> None:
+    release, handed_on, late = threading.Event(), threading.Event(), []
+
+    def act() -> str:
+        release.wait(30)
+        return "too late"
+
+    def take(result: str) -> None:
+        late.append(result)
+        handed_on.set()
+
+    with pytest.raises(TookTooLongError, match="MLflow took too long"):
+        within(act, 0.01, when_late=take)
+    assert late == []
+    release.set()
+    assert handed_on.wait(30)
+    assert late == ["too late"]
