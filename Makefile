@@ -28,12 +28,13 @@ in_lane = JAVA_HOME="$$(cat $(venv_$(1))/java-home)" $(venv_$(1))/bin/python
 # Three files at a time on two cores: much of a test is waiting, for processes and for deadlines.
 side_by_side := --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 
-# One after another, also with --jobs, but for the parts of make quick.
-ifeq ($(filter quick-%,$(MAKECMDGOALS)),)
+# One after another, also with --jobs, but for what this file itself starts side by side.
+ifndef BESIDE
 .NOTPARALLEL:
 endif
 .PHONY: help setup setup-classic setup-modern run-classic run-modern demo quick quick-with-torch \
-    quick-others test test-classic test-modern system compat docs lint fuzz mutants foreign bench clean gpu
+    quick-others test ready java-classic java-modern test-classic test-modern system compat docs \
+    lint fuzz mutants foreign bench clean gpu
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -47,15 +48,19 @@ run-classic run-modern: run-%:
 	@conf/setup_lane.sh $* running
 
 demo: run-$(firstword $(LANE))  ## train on Spark, track in MLflow; BACKEND=horovod|torch CHAOS=1
-	@$(call in_lane,$(firstword $(LANE))) jobs/digits.py --backend $(BACKEND) $(CHAOS:1=--chaos)
+	@rm -rf build/demo # What an earlier one kept.
+	@$(call in_lane,$(firstword $(LANE))) jobs/train.py --example digits --num-proc 2 \
+	    --backend $(BACKEND) --mlflow experiment=digits \
+	    --runner driver_log_verbosity=log_callback_only max_restarts=1 \
+	    $(CHAOS:1=--hyperparameters chaos=true --checkpoint-url build/demo/checkpoints)
 
 test: $(LANE:%=test-%)  ## lint and test both lanes; LANE=classic|modern, ARGS="-k name"
 
-# Two processes for two cores, of which one imports torch and the other does without it.
-with_torch := $(addprefix tests/unit/,checkpoint data tracking/test_logged_networks.py \
-    worker/test_gpu_memory.py backends/test_torch_store.py)
+# Two processes for two cores, which take equally long; only one of them imports torch.
+with_torch := $(addprefix tests/unit/,backends checkpoint data estimator fuzz network training worker \
+    test_examples.py tracking/test_logged_networks.py tracking/test_recorded_tensors.py)
 quick: setup-classic  ## lint and the unit tests alone, in less than a minute
-	@$(MAKE) --jobs=3 --output-sync=target lint quick-with-torch quick-others
+	@$(MAKE) BESIDE=1 --jobs=3 --output-sync=target lint quick-with-torch quick-others
 
 # With ARGS="-k name" it may be that all such tests are in the other half (5: none was selected).
 quick-with-torch: tests = $(with_torch)
@@ -63,9 +68,16 @@ quick-others: tests = tests/unit $(addprefix --ignore=,$(with_torch))
 quick-with-torch quick-others:
 	@$(call in_lane,classic) -m pytest $(tests) $(ARGS) || [ $$? -eq 5 ]
 
-test-classic: lint
-test-classic test-modern: test-%: setup-%
+java-classic java-modern: java-%: setup-%
 	@$(call in_lane,$*) tests/quick_java.py
+
+# The other lane's packages come while mypy reads these: each uses one core.
+ready: setup-classic
+	@$(MAKE) BESIDE=1 --jobs=3 lint $(LANE:%=java-%)
+
+test-classic: ready
+test-modern: java-modern
+test-classic test-modern: test-%:
 	@$(call in_lane,$*) -m pytest $(side_by_side) $(ARGS)
 
 system: setup-classic  ## only the whole: a cluster, MLflow servers, jobs submitted, a browser

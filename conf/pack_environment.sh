@@ -114,14 +114,15 @@ tools=$base/tools/bin/python
 if [ ! -e "$base/tools/done" ]; then
     rm -rf "$base/tools"
     "$python" -m venv "$base/tools"
-    "$tools" -m pip install --quiet --constraint "$constraints" pip setuptools wheel venv-pack >&2 ||
+    "$tools" -m pip install --quiet --no-compile --constraint "$constraints" \
+        pip setuptools wheel venv-pack >&2 ||
         fail "pip could not install what packing needs (see above)."
     touch "$base/tools/done"
 fi
 
 # From a copy: what building leaves behind is not left here.
 mkdir "$work/source"
-cp -r setup.cfg pyproject.toml README.md LICENSE sparkdl_runner "$work/source/"
+cp -rL setup.cfg pyproject.toml README.md LICENSE sparkdl_runner "$work/source/"
 "$tools" -m pip wheel --quiet --no-deps --no-index --no-build-isolation --wheel-dir "$work" \
     "$work/source" >&2 || fail "the project's wheel could not be built (see above)."
 wheel=$(echo "$work"/sparkdl_runner-*.whl)

@@ -9,8 +9,8 @@ set -euo pipefail
 lane=${1:-} level=${2:-testing}
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 case $lane in
-    classic) venv=$PWD/.venv extras=spark,torch,petastorm,mlflow,jobs ;;
-    modern) venv=$PWD/.venv-modern extras=spark,torch,mlflow,jobs ;;
+    classic) venv=$PWD/.venv extras=spark,torch,petastorm,mlflow,estimator,jobs ;;
+    modern) venv=$PWD/.venv-modern extras=spark,torch,mlflow,estimator,jobs ;;
     *) lane='' ;;
 esac
 case $lane-$level in
@@ -139,7 +139,8 @@ fi
 packages=(-e ".[$extras]")
 if [ "$level" = testing ]; then
     packages=(-e ".[$extras,dev]")
-    [ "$lane" = classic ] || packages+=('pyspark[connect]')
+    # Horovod's own estimators run where petastorm does, and import tensorboard.
+    if [ "$lane" = classic ]; then packages+=(tensorboard); else packages+=('pyspark[connect]'); fi
 fi
 started_with=$(inputs)
 # Asked now, so that a missing compiler is told before some minutes of downloads.

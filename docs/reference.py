@@ -43,6 +43,13 @@ PAGES = (
     Page("tracking.md", "sparkdl_runner.tracking", (f"{PACKAGE}.tracking",), ("Tracking",)),
     Page("checkpoint.md", "sparkdl_runner.checkpoint", (f"{PACKAGE}.checkpoint",)),
     Page(
+        "estimator.md",
+        "sparkdl_runner.estimator",
+        (f"{PACKAGE}.estimator",),
+        ("TorchEstimator", "TorchModel"),
+    ),
+    Page("training.md", "sparkdl_runner.Trainer", (f"{PACKAGE}.training.trainer",)),
+    Page(
         "horovod.md",
         "sparkdl_runner.horovod",
         (f"{PACKAGE}.horovod", f"{PACKAGE}.horovod.tensorflow.keras"),
@@ -78,9 +85,14 @@ def _public(page: Page, loaded: Any) -> list[tuple[str, Any]]:
         own = _resolve(loaded, module)
         for name in _exported(own):
             found[name] = _resolve(loaded, own.members[name].target_path)
-    for module in page.modules[1:]:
+    for place, module in enumerate(page.modules):
         own = _resolve(loaded, module)
-        found |= {name: one for name, one in own.classes.items() if not name.startswith("_")}
+        if place or not own.is_init_module:
+            found |= {
+                name: one
+                for name, one in own.classes.items()
+                if not (name.startswith("_") or one.is_alias)
+            }
     order = [*page.first, *sorted(found.keys() - set(page.first))]
     return [(name, found[name]) for name in order]
 

@@ -3,28 +3,79 @@
 python jobs/benchmark.py launch      # from a call to its result
 python jobs/benchmark.py convert     # from a DataFrame to files
 python jobs/benchmark.py loader      # from files to batches
+python jobs/benchmark.py fit         # Trainer beside a loop that is written by hand
 python jobs/benchmark.py faults      # from a fault to its error, and what is left
 python jobs/benchmark.py endurance   # many runs in one session, and much output
 python jobs/benchmark.py checkpoint  # what saving costs the step loop
 python jobs/benchmark.py tracking    # what telling MLflow costs the step loop
+python jobs/benchmark.py transform   # from a DataFrame to its predictions
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
+from pathlib import Path
 
-from benchmarks import checkpoint, convert, endurance, faults, launch, loader, tracking
+from benchmarks import (
+    checkpoint,
+    convert,
+    endurance,
+    faults,
+    fit,
+    launch,
+    loader,
+    tracking,
+    transform,
+)
+from benchmarks.figures import versions
+
+BENCHMARKS = {
+    "launch": launch,
+    "convert": convert,
+    "loader": loader,
+    "fit": fit,
+    "faults": faults,
+    "endurance": endurance,
+    "checkpoint": checkpoint,
+    "tracking": tracking,
+    "transform": transform,
+}
 
 
 def main() -> int:
-    """Runs one benchmark and returns its exit code."""
+    """Runs one benchmark, writes its report as JSON and prints it as a table.
+
+    Returns:
+        The exit code: 1 if something of ours gave no figure, or a wrong one.
+    """
     parser = argparse.ArgumentParser(description="Measure this package beside its peers.")
-    benchmarks = parser.add_subparsers(required=True, metavar="BENCHMARK")
-    for benchmark in (launch, convert, loader, faults, endurance, checkpoint, tracking):
-        benchmark.add_parser(benchmarks)
+    subparsers = parser.add_subparsers(required=True, metavar="BENCHMARK", dest="benchmark")
+    for name, benchmark in BENCHMARKS.items():
+        one = subparsers.add_parser(
+            name,
+            help=benchmark.HELP,
+            description=benchmark.__doc__,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        benchmark.add_arguments(one)
+        output = Path(f"benchmark-{name}.json")
+        one.add_argument("--output", type=Path, default=output, help="the JSON file")
     arguments = parser.parse_args()
-    return arguments.run(arguments)
+    benchmark = BENCHMARKS[arguments.benchmark]
+    settings = {key: value for key, value in vars(arguments).items() if key != "output"}
+    report = {
+        "benchmark": settings.pop("benchmark"),
+        "cores": len(os.sched_getaffinity(0)),
+        "versions": versions(),
+        "settings": settings,
+        **benchmark.measure(arguments),
+    }
+    arguments.output.write_text(json.dumps(report, indent=2, default=str) + "\n")
+    print(f"\n{benchmark.table(report)}\n\nWritten to {arguments.output}")
+    return 0 if benchmark.is_good(report) else 1
 
 
 if __name__ == "__main__":

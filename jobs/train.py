@@ -1,10 +1,7 @@
 """See ``python jobs/train.py --help``."""
 
-import sys
+from sparkdl_runner.jobs.settings.command import run_script
+from sparkdl_runner.jobs.train import JOB
 
-from sparkdl_runner.jobs import train
-from sparkdl_runner.jobs.settings import command
-
-# Some notebooks take even an exit with 0 for a failure.
-if __name__ == "__main__" and (code := command.main(train.JOB)):
-    sys.exit(code)
+if __name__ == "__main__":
+    run_script(JOB)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import getpass
 import importlib.util
 import os
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,12 +15,23 @@ import pytest
 
 import processes  # noqa: F401  # marks what the tests start
 
-# They read scripts, settings and pages, which ask neither Spark nor Arrow nor NumPy for anything.
-SAME_IN_BOTH_LANES = [Path(__file__).parent / "unit" / folder for folder in ("conf", "docs")]
+# They read scripts, settings and pages, or look at what meets neither Spark nor Arrow nor NumPy:
+# processes, messages and backends.
+SAME_IN_BOTH_LANES = [
+    Path(__file__).parent / "unit" / folder
+    for folder in ("agent", "backends", "cli", "conf", "docs", "hooks", "wire", "worker")
+]
 IN_CLASSIC_LANE = importlib.util.find_spec("petastorm") is not None
 
 # No test speaks to the server of whoever runs it.
 os.environ.pop("MLFLOW_TRACKING_URI", None)
+# Nor does MLflow tell its makers of the tests, for which it would set a variable of its own.
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+# torch sets this itself, to the same, when it first exports a network.
+os.environ.setdefault(
+    "TORCHINDUCTOR_CACHE_DIR",
+    os.path.join(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}"),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,1 +1,5 @@
-"""What ``jobs/benchmark.py`` runs; nothing here is a job of its own."""
+"""What ``jobs/benchmark.py`` runs; nothing here is a job of its own.
+
+Each benchmark has the same five names: ``HELP``, ``add_arguments``, ``measure``, which returns the
+report, ``table``, which shows it, and ``is_good``, which judges it.
+"""

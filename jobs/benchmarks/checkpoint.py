@@ -11,68 +11,65 @@ Two questions:
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import shutil
 import statistics
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from benchmarks.figures import listed, positive, ratio, with_and_without
+
+HELP = "what saving costs the step loop"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the benchmark."""
-    parser.add_argument("--megabytes", type=int, default=500, help="parameters to be saved")
-    parser.add_argument("--repeat", type=int, default=5, help="saves of each kind")
+    parser.add_argument("--megabytes", type=positive, default=500, help="parameters to be saved")
+    parser.add_argument("--repeat", type=positive, default=5, help="saves of each kind")
     parser.add_argument("--seconds", type=float, default=120, help="training with saves, in all")
     parser.add_argument("--every-seconds", type=float, default=30, help="between two saves")
     parser.add_argument(
-        "--training-megabytes", type=int, default=100, help="parameters that are trained"
+        "--training-megabytes", type=positive, default=100, help="parameters that are trained"
     )
     parser.add_argument("--directory", type=Path, default=None, help="where checkpoints go")
-    parser.add_argument(
-        "--output", type=Path, default=Path("benchmark-checkpoint.json"), help="the JSON file"
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Measures the wait for a save, and the speed of a training that saves."""
+    with tempfile.TemporaryDirectory(
+        prefix="checkpoint-benchmark-", dir=arguments.directory
+    ) as folder:
+        blocked = _blocked(Path(folder, "blocked"), arguments.megabytes, arguments.repeat)
+        training = _speed(Path(folder, "speed"), arguments)
+    return {"blocked": blocked, "training": training}
+
+
+def table(report: Mapping[str, Any]) -> str:
+    """The wait and the speed."""
+    settings, blocked, speed = report["settings"], report["blocked"], report["training"]
+    wait = {
+        "asynchronous save blocks the step loop": f"{blocked['asynchronous_median']:.3f} s",
+        "synchronous save": f"{blocked['synchronous_median']:.3f} s",
+        "share": f"{blocked['share']:.1%}",
+    }
+    steps = {
+        "steps/s with saves": f"{speed['with_median']:.2f}",
+        "steps/s without": f"{speed['without_median']:.2f}",
+        "ratio": f"{speed['ratio']:.3f}",
+        "ratio of steps per processor second": f"{speed['cpu_ratio']:.3f}",
+    }
+    return (
+        f"{settings['megabytes']} MB of parameters, medians of {settings['repeat']} saves:\n"
+        f"{listed(wait)}\n"
+        f"Training, a save every {settings['every_seconds']:g} s ({speed['saves']} saves):\n"
+        f"{listed(steps)}"
     )
 
 
-def add_parser(benchmarks: Any) -> None:
-    """Adds this benchmark to the command line."""
-    parser = benchmarks.add_parser("checkpoint", help="what saving costs the step loop")
-    add_arguments(parser)
-    parser.set_defaults(run=run)
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Runs the benchmark; returns the exit status."""
-    import torch
-
-    directory = Path(tempfile.mkdtemp(prefix="checkpoint-benchmark-", dir=arguments.directory))
-    try:
-        blocked = _blocked(directory / "blocked", arguments.megabytes, arguments.repeat)
-        speed = _speed(directory / "speed", arguments)
-    finally:
-        shutil.rmtree(directory)
-    report = {
-        "benchmark": "checkpoint",
-        "cores": len(os.sched_getaffinity(0)),
-        "torch": torch.__version__,
-        "blocked": blocked,
-        "training": speed,
-    }
-    arguments.output.write_text(json.dumps(report, indent=2) + "\n")
-    print(f"{arguments.megabytes} MB of parameters, medians of {arguments.repeat} saves:")
-    print(f"  asynchronous save blocks the step loop {blocked['asynchronous_median']:8.3f} s")
-    print(f"  synchronous save                       {blocked['synchronous_median']:8.3f} s")
-    print(f"  share                                  {blocked['share']:8.1%}")
-    if speed:
-        print(f"Training, a save every {arguments.every_seconds:g} s ({speed['saves']} saves):")
-        print(f"  steps/s with saves                     {speed['with_median']:8.2f}")
-        print(f"  steps/s without                        {speed['without_median']:8.2f}")
-        print(f"  ratio                                  {speed['ratio']:8.3f}")
-        print(f"  ratio of steps per processor second    {speed['cpu_ratio']:8.3f}")
-    print(f"\nWritten to {arguments.output}")
-    return 0
+def is_good(report: Mapping[str, Any]) -> bool:
+    """Whatever the figures are."""
+    return True
 
 
 def _model(megabytes: int) -> Any:
@@ -92,13 +89,11 @@ def _blocked(directory: Path, megabytes: int, repeat: int) -> dict[str, Any]:
 
     model = _model(megabytes)
     seconds: dict[str, list[float]] = {"asynchronous": [], "synchronous": []}
-    settings = {"asynchronous": True, "synchronous": False}
     managers = {
-        kind: CheckpointManager(directory / kind, keep_last=1, asynchronous=asynchronous)
-        for kind, asynchronous in settings.items()
+        kind: CheckpointManager(directory / kind, keep_last=1, asynchronous=kind == "asynchronous")
+        for kind in seconds
     }
-    # The first save of each makes its buffers, and is no more part of the figures than a first
-    # step is.
+    # The first save of each makes its buffers, and counts no more than a first step would.
     for number in range(repeat + 1):
         for kind, manager in managers.items():
             start = time.perf_counter()
@@ -109,13 +104,9 @@ def _blocked(directory: Path, megabytes: int, repeat: int) -> dict[str, Any]:
                 seconds[kind].append(elapsed)
     for manager in managers.values():
         manager.close()
-    medians = {kind: statistics.median(values) for kind, values in seconds.items()}
-    return {
-        "seconds": seconds,
-        "asynchronous_median": medians["asynchronous"],
-        "synchronous_median": medians["synchronous"],
-        "share": medians["asynchronous"] / medians["synchronous"],
-    }
+    medians = {f"{kind}_median": statistics.median(values) for kind, values in seconds.items()}
+    share = medians["asynchronous_median"] / medians["synchronous_median"]
+    return {"seconds": seconds, **medians, "share": share}
 
 
 def _speed(directory: Path, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -127,53 +118,40 @@ def _speed(directory: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     model = _model(arguments.training_megabytes)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
     batch = torch.randn(64, 1024)
-    stretch = arguments.every_seconds
     speeds: dict[bool, list[float]] = {True: [], False: []}
-    # Beside the time on the wall, the time on the processors: what else runs on the machine
+    # Beside the time on the clock, the time on the processors: what else runs on the machine
     # changes the first far more than the second.
     per_cpu: dict[bool, list[float]] = {True: [], False: []}
     step = 0
-    saves = 0
     with CheckpointManager(directory, keep_last=1) as checkpoints:
         for _ in range(3):
             _step(model, optimizer, batch)
         # Buffers are made once per training, not once per save.
         checkpoints.save(0, model, optimizer)
         checkpoints.wait()
-        for number in range(2 * max(1, round(arguments.seconds / stretch))):
-            # With and without, then without and with, so that a machine that gets slower or
-            # faster with time favours neither.
-            is_saving = number % 4 in (0, 3)
-            steps = 0
+        stretches = max(1, round(arguments.seconds / arguments.every_seconds))
+        for is_saving in with_and_without(stretches):
+            first_step = step
             start, cpu_start = time.perf_counter(), time.process_time()
-            while (elapsed := time.perf_counter() - start) < stretch:
+            while time.perf_counter() - start < arguments.every_seconds:
                 _step(model, optimizer, batch)
-                steps += 1
                 step += 1
-                if is_saving and steps == 1:
+                if is_saving and step == first_step + 1:
                     checkpoints.save(step, model, optimizer)
-                    saves += 1
             # All that a save costs is in its own stretch.
             checkpoints.wait()
-            elapsed = time.perf_counter() - start
-            speeds[is_saving].append(steps / elapsed)
+            steps = step - first_step
+            speeds[is_saving].append(steps / (time.perf_counter() - start))
             per_cpu[is_saving].append(steps / (time.process_time() - cpu_start))
-    medians = {is_saving: statistics.median(values) for is_saving, values in speeds.items()}
     return {
         "steps_per_second_with": speeds[True],
         "steps_per_second_without": speeds[False],
-        "with_median": medians[True],
-        "without_median": medians[False],
-        "ratio": _ratio(speeds),
-        "cpu_ratio": _ratio(per_cpu),
-        "saves": saves,
+        "with_median": statistics.median(speeds[True]),
+        "without_median": statistics.median(speeds[False]),
+        "ratio": ratio(speeds[True], speeds[False]),
+        "cpu_ratio": ratio(per_cpu[True], per_cpu[False]),
+        "saves": stretches,
     }
-
-
-def _ratio(speeds: dict[bool, list[float]]) -> float:
-    """Of stretches beside each other, as the machine may be busier at one time than another."""
-    pairs = zip(speeds[True], speeds[False], strict=True)
-    return statistics.median(with_saves / without for with_saves, without in pairs)
 
 
 def _step(model: Any, optimizer: Any, batch: Any) -> None:

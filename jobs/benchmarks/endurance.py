@@ -7,52 +7,56 @@ import contextlib
 import gc
 import io
 import itertools
-import json
 import re
 import statistics
 import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import psutil
 
 from benchmarks.faulty_ranks import RANKS, healthy_run
+from benchmarks.figures import aligned, positive
 from sparkdl_runner.jobs.spark.session import start_spark
 
+HELP = "many runs in one session, and much output"
 _SETTLING_SECONDS = 5.0
 _LINE = "x" * 999 + "\n"
 
 
-def add_parser(benchmarks: Any) -> None:
-    """Adds this benchmark to the command line."""
-    parser = benchmarks.add_parser("endurance", help="many runs in one session, and much output")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the benchmark."""
     parser.add_argument("--backends", nargs="+", default=["horovod", "torch"])
-    parser.add_argument("--runs", type=int, default=100, help="runs in a row")
-    parser.add_argument("--rounds", type=int, default=3, help="of training in silence and loudly")
-    parser.add_argument("--seconds", type=float, default=6.0, help="of each training of a round")
+    parser.add_argument("--runs", type=positive, default=100, help="runs in a row")
     parser.add_argument(
-        "--output", type=Path, default=Path("benchmark-endurance.json"), help="the JSON file"
+        "--rounds", type=positive, default=3, help="of training in silence and loudly"
     )
-    parser.set_defaults(run=run)
+    parser.add_argument("--seconds", type=float, default=6.0, help="of each training of a round")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Runs the benchmark and returns its exit code."""
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Measures what many runs leave behind, and then what much output costs."""
     growth = _growth(arguments)
-    print(f"After {arguments.runs} runs in a row in one session, and before:")
-    for name, (before, after) in growth.items():
-        print(f"{name:<28}{before:>12,}{after:>12,}  {after / before - 1:+.1%}")
-    cost = _output_cost(arguments.rounds, arguments.seconds)
-    print(
-        f"\nWhile each rank prints 5 MB/s it trains at {cost['speed']:.1%} of its speed in "
-        f"silence (median of {arguments.rounds}); of {cost['lines']:,} lines "
+    return {"growth": growth, "output": _output_cost(arguments.rounds, arguments.seconds)}
+
+
+def table(report: Mapping[str, Any]) -> str:
+    """What the driver holds, and how fast ranks train that print much."""
+    settings, cost = report["settings"], report["output"]
+    rows = [("", f"before {settings['runs']} runs in a session", "after", "")]
+    for name, (before, after) in report["growth"].items():
+        rows.append((name, f"{before:,}", f"{after:,}", f"{after / before - 1:+.1%}"))
+    return (
+        f"{aligned(rows)}\n\nWhile each rank prints 5 MB/s it trains at {cost['speed']:.1%} of its "
+        f"speed in silence (median of {settings['rounds']}). Of {cost['lines']:,} lines "
         f"{cost['dropped_lines']:,} were not shown, and that was said"
     )
-    arguments.output.write_text(json.dumps({"growth": growth, "output": cost}, indent=2) + "\n")
-    print(f"\nWritten to {arguments.output}")
-    return 0
+
+
+def is_good(report: Mapping[str, Any]) -> bool:
+    """Whatever the figures are: lines that are lost without a word raise an error."""
+    return True
 
 
 def _growth(arguments: argparse.Namespace) -> dict[str, tuple[int, int]]:

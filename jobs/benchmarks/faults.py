@@ -20,38 +20,18 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from benchmarks.faulty_ranks import LOOP_SECONDS, RANKS, Fault, healthy_run, work_of_a_rank
+from benchmarks.figures import aligned
+from benchmarks.leftovers import belongings, leftovers
+from benchmarks.processes import JOBS
 from sparkdl_runner.jobs.spark.session import start_spark
 
+HELP = "every fault of the table, and what it costs"
 DEADLINE_SECONDS = 5.0
-# Spark's own folders, and the logs that are kept on purpose.
-_NOT_OURS = ("spark-", "blockmgr-", "hsperfdata", "liblz4-java", "sparkdl_runner-logs")
-
-Strike = Callable[[], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    """What became of it."""
-
-    fault: str
-    backend: str
-    is_correct: bool
-    seconds: float
-    """From the fault to the error; for a cancelled run, to the end of the last process."""
-    processes_left: int
-    ports_left: int
-    files_left: list[str]
-    error: str
-
-
 FAULTS = [
     *(
         Fault(name=f"{how} at {where}", how=how, where=where)
@@ -78,21 +58,16 @@ HOW = {
 HANGS = ("stop", "sleep")
 
 
-def add_parser(benchmarks: Any) -> None:
-    """Adds this benchmark to the command line."""
-    parser = benchmarks.add_parser("faults", help="every fault of the table, and what it costs")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the benchmark."""
     parser.add_argument("--backends", nargs="+", default=["horovod", "torch"])
     parser.add_argument("--random", type=int, default=50, help="faults at random moments")
     parser.add_argument("--seed", type=int, default=0, help="of the random moments")
     parser.add_argument("--only", default="", help="faults whose name contains this")
-    parser.add_argument(
-        "--output", type=Path, default=Path("benchmark-faults.json"), help="the JSON file"
-    )
-    parser.set_defaults(run=run)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Runs the benchmark; returns 1 if an error was wrong or something was left behind."""
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Injects all faults, those that need executors in a process with a cluster of its own."""
     dice = random.Random(arguments.seed)
     on_a_cluster = CLUSTER in os.environ.get("PYSPARK_SUBMIT_ARGS", "")
     faults = [EXECUTOR]
@@ -108,26 +83,46 @@ def run(arguments: argparse.Namespace) -> int:
     results = _run_all(plan) if plan else []
     if not on_a_cluster and arguments.only in EXECUTOR.name:
         results += _on_a_cluster(arguments)
-    summary = _summary(results)
-    report = {"summary": summary, "results": [asdict(one) for one in results]}
-    arguments.output.write_text(json.dumps(report, indent=2) + "\n")
-    print(f"\n{'':<28}{'runs':>5}{'right':>7}{'median':>9}{'worst':>9}   left")
-    for name, one in summary.items():
-        print(
-            f"{name:<28}{one['runs']:>5}{one['correct']:>7}{one['median_seconds']:>7.2f} s"
-            f"{one['worst_seconds']:>7.2f} s   {one['left']}"
-        )
-    print(f"\nWritten to {arguments.output}")
-    return 0 if all(one.is_correct and not _left(one) for one in results) else 1
+    return {"summary": _summary(results), "results": results}
 
 
-def _on_a_cluster(arguments: argparse.Namespace) -> list[Result]:
+def _summary(results: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    summary: dict[str, dict[str, Any]] = {}
+    for name in dict.fromkeys(one["fault"] for one in results):
+        those = [one for one in results if one["fault"] == name]
+        seconds = [one["seconds"] for one in those]
+        summary[name] = {
+            "runs": len(those),
+            "correct": sum(one["is_correct"] for one in those),
+            "median_seconds": statistics.median(seconds),
+            "worst_seconds": max(seconds),
+            "left": [left for one in those for left in one["left"]],
+        }
+    return summary
+
+
+def table(report: Mapping[str, Any]) -> str:
+    """For each fault how often the error was right, after how long, and what was left."""
+    rows = [("", "runs", "right", "median", "worst", "left")]
+    for name, one in report["summary"].items():
+        seconds = [f"{one[key]:.2f} s" for key in ("median_seconds", "worst_seconds")]
+        left = ", ".join(one["left"]) or "nothing"
+        rows.append((name, str(one["runs"]), str(one["correct"]), *seconds, left))
+    return aligned(rows)
+
+
+def is_good(report: Mapping[str, Any]) -> bool:
+    """Whether every error was right, and nothing was left behind."""
+    return all(one["is_correct"] and not one["left"] for one in report["results"])
+
+
+def _on_a_cluster(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Runs what needs executors of their own, in a process of its own: it has another JVM."""
     import pyspark
 
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "faults.json"
-        command = [sys.executable, str(Path(__file__).parents[1] / "benchmark.py"), "faults"]
+        command = [sys.executable, str(JOBS / "benchmark.py"), "faults"]
         command += ["--only", EXECUTOR.name, "--output", str(output)]
         subprocess.run(
             [*command, "--backends", *arguments.backends],
@@ -141,7 +136,7 @@ def _on_a_cluster(arguments: argparse.Namespace) -> list[Result]:
             stdout=subprocess.DEVNULL,
             check=False,
         )
-        return [Result(**one) for one in json.loads(output.read_text())["results"]]
+        return list(json.loads(output.read_text())["results"])
 
 
 def _random_faults(dice: random.Random, count: int) -> list[Fault]:
@@ -157,7 +152,7 @@ def _random_faults(dice: random.Random, count: int) -> list[Fault]:
     ]
 
 
-def _run_all(plan: list[tuple[str, Fault]]) -> list[Result]:
+def _run_all(plan: list[tuple[str, Fault]]) -> list[dict[str, Any]]:
     spark = start_spark("sparkdl_runner fault benchmark", slots=RANKS)
     with tempfile.TemporaryDirectory() as folder:
         # The first run loads what later ones find loaded.
@@ -169,11 +164,11 @@ def _run_all(plan: list[tuple[str, Fault]]) -> list[Result]:
             results.append(result)
             print(
                 f"{backend}, {fault.name} ({fault.delay_seconds:.2f} s): "
-                f"{'right' if result.is_correct else 'WRONG: ' + result.error} "
-                f"after {result.seconds:.2f} s, left: {_left(result)}",
+                f"{'right' if result['is_correct'] else 'WRONG: ' + result['error']} "
+                f"after {result['seconds']:.2f} s, left: {', '.join(result['left'])}",
                 file=sys.stderr,
             )
-            if not result.is_correct or number % 10 == 9:
+            if not result["is_correct"] or number % 10 == 9:
                 healthy_run(backend)  # the session must still be good
     healthy_run(plan[-1][0])
     spark.stop()
@@ -187,7 +182,11 @@ def _data(spark: Any, folder: Path) -> Any:
     return make_spark_converter(spark.range(10_000).selectExpr("id", "id / 2 AS half"))
 
 
-def _break(spark: Any, backend: str, fault: Fault, converter: Any, mark: Path) -> Result:
+def _break(spark: Any, backend: str, fault: Fault, converter: Any, mark: Path) -> dict[str, Any]:
+    """Injects one fault, and says what became of it.
+
+    ``seconds`` are from the fault to the error; of a cancelled run, to its last process's end.
+    """
     from sparkdl_runner import DistributedRunner, RunConfig, RunnerError
 
     # Only where a rank hangs: on a busy machine one that starts may be as long without progress.
@@ -195,7 +194,7 @@ def _break(spark: Any, backend: str, fault: Fault, converter: Any, mark: Path) -
     config = RunConfig(
         driver_log_verbosity="log_callback_only", restart_backoff_seconds=0, **deadline
     )
-    before = _belongings()
+    before = belongings()
     group = f"fault-{mark.name}"
     spark.sparkContext.setJobGroup(group, fault.name)
     if fault.how == "cancel":
@@ -211,79 +210,28 @@ def _break(spark: Any, backend: str, fault: Fault, converter: Any, mark: Path) -
         error = caught
     ended_at = time.time()
     if fault.how == "cancel":
-        while _belongings()["processes"] - before["processes"]:
+        while belongings()["processes"] - before["processes"]:
             time.sleep(0.02)
         ended_at = time.time()
     struck_at = float(mark.read_text()) if mark.exists() else float("nan")
-    left = _left_after(before)
+    left = leftovers(before)
     name, words = HOW[fault.how]
     is_correct = type(error).__name__ == name and words in str(error)
     if fault.where == "exit":  # All ranks have returned: the value counts, and the death is told.
         is_correct = error is None and words in notes.getvalue()
     if hasattr(error, "rank"):
         is_correct = is_correct and error.rank == fault.rank
-    return Result(
-        fault=fault.name,
-        backend=backend,
-        is_correct=is_correct,
-        seconds=round(ended_at - struck_at, 3),
-        error=f"{type(error).__name__}: {error}".splitlines()[0],
-        **left,
-    )
+    return {
+        "fault": fault.name,
+        "backend": backend,
+        "is_correct": is_correct,
+        "seconds": round(ended_at - struck_at, 3),
+        "left": left,
+        "error": f"{type(error).__name__}: {error}".splitlines()[0],
+    }
 
 
 def _cancel_after_mark(spark: Any, group: str, mark: Path) -> None:
     while not mark.exists():
         time.sleep(0.02)
     spark.sparkContext.cancelJobGroup(group)
-
-
-def _belongings() -> dict[str, set[Any]]:
-    """The workers, listening ports and temporary files that there are now."""
-    driver = psutil.Process()
-    workers, ports = set(), set()
-    for process in [driver, *driver.children(recursive=True)]:
-        try:
-            if "sparkdl_runner.worker" in process.cmdline():
-                workers.add(process.pid)
-            parent = process.parent()
-            # Java's and its children's, the daemons for Python, are Spark's own.
-            if "java" in process.name() or (parent is not None and "java" in parent.name()):
-                continue
-            connections = process.net_connections("inet")
-        except psutil.Error:
-            continue
-        ports |= {one.laddr for one in connections if one.status == "LISTEN"}
-    names = (path.name for path in Path(tempfile.gettempdir()).iterdir())
-    files = {name for name in names if not name.startswith(_NOT_OURS)}
-    return {"processes": workers, "ports": ports, "files": files}
-
-
-def _left_after(before: dict[str, set[Any]]) -> dict[str, Any]:
-    now = _belongings()
-    return {
-        "processes_left": len(now["processes"] - before["processes"]),
-        "ports_left": len(now["ports"] - before["ports"]),
-        "files_left": sorted(now["files"] - before["files"]),
-    }
-
-
-def _left(result: Result) -> str:
-    counts = {"processes": result.processes_left, "ports": result.ports_left}
-    parts = [f"{count} {kind}" for kind, count in counts.items() if count]
-    return ", ".join([*parts, *result.files_left])
-
-
-def _summary(results: list[Result]) -> dict[str, dict[str, Any]]:
-    summary: dict[str, dict[str, Any]] = {}
-    for name in dict.fromkeys(one.fault for one in results):
-        those = [one for one in results if one.fault == name]
-        seconds = [one.seconds for one in those]
-        summary[name] = {
-            "runs": len(those),
-            "correct": sum(one.is_correct for one in those),
-            "median_seconds": statistics.median(seconds),
-            "worst_seconds": max(seconds),
-            "left": "; ".join(filter(None, map(_left, those))) or "nothing",
-        }
-    return summary

@@ -1,13 +1,11 @@
 """One rank of one measurement: reads its shard with one engine, and prints how long that took.
 
-A process of its own, so that engines share no memory, cache or thread: behind
-``jobs/benchmark.py loader``, which runs this file by its path (so the folder is where modules are
-found) and names what to read as JSON in the only argument.
+It is a process of its own, so that engines share no memory, cache or thread. Its only argument says
+as JSON what to read.
 """
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import os
@@ -15,11 +13,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from loader_tables import IMAGE_SIZE, SCALARS
+
+from benchmarks.loader_tables import IMAGE_SIZE, SCALARS
 
 
 def _measure(request: dict[str, Any]) -> None:
@@ -27,7 +27,7 @@ def _measure(request: dict[str, Any]) -> None:
     try:
         batches = _READERS[request["engine"]](request)
     except ImportError as error:
-        print(f"unavailable {error}", flush=True)
+        print(error, flush=True)
         return
     print("ready", flush=True)
     sys.stdin.readline()
@@ -91,10 +91,6 @@ def _arrow(request: dict[str, Any], **more: Any) -> Callable[[], Iterator[int]]:
     return batches
 
 
-def _arrow_matrix(request: dict[str, Any]) -> Callable[[], Iterator[int]]:
-    return _arrow(request, feature_cols=SCALARS)
-
-
 def _petastorm(request: dict[str, Any], *, by_row: bool) -> Callable[[], Iterator[int]]:
     from petastorm import TransformSpec, make_batch_reader
     from petastorm.pytorch import BatchedDataLoader, DataLoader
@@ -134,14 +130,6 @@ def _petastorm(request: dict[str, Any], *, by_row: bool) -> Callable[[], Iterato
     return batches
 
 
-def _petastorm_batched(request: dict[str, Any]) -> Callable[[], Iterator[int]]:
-    return _petastorm(request, by_row=False)
-
-
-def _petastorm_row(request: dict[str, Any]) -> Callable[[], Iterator[int]]:
-    return _petastorm(request, by_row=True)
-
-
 def _shard(request: dict[str, Any]) -> list[tuple[Path, int]]:
     import pyarrow.parquet as pq
 
@@ -170,10 +158,8 @@ def _naive(request: dict[str, Any]) -> Callable[[], Iterator[int]]:
                     for name in table.column_names
                 }
                 for start in range(0, table.num_rows, request["batch_size"]):
-                    batch = {
-                        name: tensor[start : start + request["batch_size"]]
-                        for name, tensor in tensors.items()
-                    }
+                    end = start + request["batch_size"]
+                    batch = {name: tensor[start:end] for name, tensor in tensors.items()}
                     yield len(next(iter(batch.values())))
 
     return batches
@@ -219,15 +205,13 @@ def _pillow(encoded: bytes) -> Any:
 
 _READERS: dict[str, _Reader] = {
     "arrow": _arrow,
-    "arrow_matrix": _arrow_matrix,
-    "petastorm_batched": _petastorm_batched,
-    "petastorm_row": _petastorm_row,
+    "arrow_matrix": partial(_arrow, feature_cols=SCALARS),
+    "petastorm_batched": partial(_petastorm, by_row=False),
+    "petastorm_row": partial(_petastorm, by_row=True),
     "naive": _naive,
     "decode_only": _decode_only,
 }
 
 
 if __name__ == "__main__":
-    _parser = argparse.ArgumentParser(description="Read one rank's shard with one engine.")
-    _parser.add_argument("request", type=json.loads, help="what to read, as JSON")
-    _measure(_parser.parse_args().request)
+    _measure(json.loads(sys.argv[1]))

@@ -7,112 +7,115 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import http.client
 import io
-import json
 import os
 import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
+from benchmarks.figures import listed, positive, ratio, with_and_without
+from benchmarks.slow_server import slow_server
 from benchmarks.tracking_server import TrackingServer
 from sparkdl_runner import DistributedRunner, RunConfig
 from sparkdl_runner.tracking import Tracking
 
-# Pairs of them; each is longer than what is said takes to be sent.
+HELP = "what log_metrics costs, also with a slow server or none"
+# Of each kind. One lasts longer than its metrics take to be sent.
 STRETCHES = 40
 # Of the training during which the server goes.
 STEP_SECONDS = 0.01
 
 
-def add_parser(benchmarks: Any) -> None:
-    """Adds ``tracking`` and its options to the command line."""
-    parser = benchmarks.add_parser(
-        "tracking", help="what log_metrics costs, also with a slow server or none"
-    )
-    parser.add_argument("--steps", type=int, default=10_000, help="steps of a training")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the benchmark."""
+    parser.add_argument("--steps", type=positive, default=10_000, help="steps of a training")
     parser.add_argument("--step-seconds", type=float, default=0.003, help="computing in a step")
     parser.add_argument("--delay-seconds", type=float, default=0.2, help="the server's answer")
     parser.add_argument("--outage-seconds", type=float, default=60.0, help="without a server")
     parser.add_argument(
         "--beside-seconds", type=float, default=20.0, help="before the outage (a quarter) and after"
     )
-    parser.add_argument("--calls", type=int, default=10_000, help="of log_metrics that are timed")
-    parser.add_argument("--output", type=Path, default=Path("benchmark-tracking.json"))
-    parser.set_defaults(run=run)
+    parser.add_argument("--calls", type=positive, default=10_000, help="of log_metrics, timed")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Measures, prints and writes the figures."""
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Measures calls and trainings, against a slow server and one that goes away."""
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     with tempfile.TemporaryDirectory(prefix="tracking-") as folder:
         server = TrackingServer(Path(folder))
         server.start()
         try:
-            with slowly(server.url, arguments.delay_seconds) as slow_url:
-                calls = measure_calls(slow_url, arguments.calls)
-                speed = measure_speed(slow_url, arguments)
-            outage = measure_outage(server, arguments)
+            with slow_server(server.url, arguments.delay_seconds) as slow_url:
+                calls = _calls(slow_url, arguments.calls)
+                speed = _speed(slow_url, arguments)
+            outage = _outage(server, arguments)
         finally:
             server.stop()
-    report = {"calls": calls, "speed": speed, "outage": outage}
-    arguments.output.write_text(json.dumps(report, indent=2) + "\n")
-    print("One call with two metrics, median, microseconds:")
-    for name, micros in calls.items():
-        print(f"  {name:<44}{micros:12,.1f}")
-    print(
-        f"\n{arguments.steps:,} steps, a server that answers in {arguments.delay_seconds:g} s, "
-        f"medians of {STRETCHES} stretches:"
+    return {"calls": calls, "speed": speed, "outage": outage}
+
+
+def table(report: Mapping[str, Any]) -> str:
+    """The cost of a call, the speed of a training, and what arrived."""
+    settings, speed, outage = report["settings"], report["speed"], report["outage"]
+    steps = {
+        "steps/s, every step logged": f"{speed['logged']:,.1f}",
+        "steps/s, nothing logged": f"{speed['silent']:,.1f}",
+        "slower by": f"{speed['slower_by']:.2%}",
+        f"metrics that arrived, of {speed['said']:,}": f"{speed['arrived']:,}",
+    }
+    arrived = {f"metrics that arrived, of {outage['said']:,}": f"{outage['arrived']:,}"}
+    return (
+        "One call with two metrics, median, microseconds:\n"
+        f"{listed({name: f'{micros:,.1f}' for name, micros in report['calls'].items()})}\n\n"
+        f"{settings['steps']:,} steps, a server that answers in {settings['delay_seconds']:g} s, "
+        f"medians of {STRETCHES} stretches:\n{listed(steps)}\n\n"
+        f"The server gone for {outage['seconds']:g} s in the middle:\n{listed(arrived)}"
     )
-    print(f"  steps/s, every step logged                  {speed['logged']:12,.1f}")
-    print(f"  steps/s, nothing logged                     {speed['silent']:12,.1f}")
-    print(f"  slower by                                   {speed['slower_by']:12.2%}")
-    print(f"  metrics that arrived, of {speed['said']:<18,} {speed['arrived']:12,}")
-    print(f"\nThe server gone for {outage['seconds']:g} s in the middle:")
-    print(f"  metrics that arrived, of {outage['said']:<18,} {outage['arrived']:12,}")
-    print(f"\nWritten to {arguments.output}")
-    return 0
 
 
-def measure_calls(url: str, count: int) -> dict[str, float]:
+def is_good(report: Mapping[str, Any]) -> bool:
+    """Whether every metric has arrived."""
+    return all(report[part]["arrived"] == report[part]["said"] for part in ("speed", "outage"))
+
+
+def _calls(url: str, count: int) -> dict[str, float]:
     """Microseconds of one call in rank 0, of ours and, a thousandth as many, of MLflow's."""
-    ours = runner(url, num_proc=-1).run(time_our_calls, count=count)
+    ours = _runner(url, num_proc=-1).run(_time_our_calls, count=count)
     theirs = DistributedRunner(num_proc=-1, backend="torch", config=RunConfig(tracking=False)).run(
-        time_mlflow_calls, url=url, count=max(1, count // 1000)
+        _time_mlflow_calls, url=url, count=max(1, count // 1000)
     )
     return {**ours, **theirs}
 
 
-def measure_speed(url: str, arguments: argparse.Namespace) -> dict[str, Any]:
+def _speed(url: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """A training of which every other stretch of steps is logged, and the others are not."""
-    trainer = runner(url, num_proc=-1)
+    trainer = _runner(url, num_proc=-1)
     rates = trainer.run(
-        train_in_stretches, steps=arguments.steps, step_seconds=arguments.step_seconds
+        _train_in_stretches,
+        steps=arguments.steps,
+        step_seconds=arguments.step_seconds,
+        order=list(with_and_without(STRETCHES)),
     )
-    # Of stretches beside each other, as the machine may be busier at one time than another.
-    pairs = zip(rates["logged"], rates["silent"], strict=True)
     return {
         "steps_per_second": rates,
         "logged": statistics.median(rates["logged"]),
         "silent": statistics.median(rates["silent"]),
-        "slower_by": 1 - statistics.median(logged / silent for logged, silent in pairs),
+        "slower_by": 1 - ratio(rates["logged"], rates["silent"]),
         "said": arguments.steps,
-        "arrived": count_metrics(url, trainer.mlflow_run_id),
+        "arrived": _count_metrics(url, trainer.mlflow_run_id),
     }
 
 
-def measure_outage(server: TrackingServer, arguments: argparse.Namespace) -> dict[str, Any]:
+def _outage(server: TrackingServer, arguments: argparse.Namespace) -> dict[str, Any]:
     """A training that goes on while the server is killed, and started again later."""
     seconds = arguments.outage_seconds
     beside = arguments.beside_seconds
     steps = int((seconds + beside) / STEP_SECONDS)
-    trainer = runner(server.url, num_proc=-1)
+    trainer = _runner(server.url, num_proc=-1)
 
     def fail_for_a_while() -> None:
         while trainer.mlflow_run_id is None:
@@ -124,13 +127,13 @@ def measure_outage(server: TrackingServer, arguments: argparse.Namespace) -> dic
 
     accident = threading.Thread(target=fail_for_a_while)
     accident.start()
-    trainer.run(train, steps=steps)
+    trainer.run(_train, steps=steps)
     accident.join()
-    arrived = count_metrics(server.url, trainer.mlflow_run_id)
+    arrived = _count_metrics(server.url, trainer.mlflow_run_id)
     return {"seconds": seconds, "said": steps, "arrived": arrived}
 
 
-def runner(url: str, *, num_proc: int) -> DistributedRunner:
+def _runner(url: str, *, num_proc: int) -> DistributedRunner:
     """A runner whose trainings are runs at ``url``."""
     # However long a server takes to start where the machine is busy.
     tracking = Tracking(
@@ -140,7 +143,7 @@ def runner(url: str, *, num_proc: int) -> DistributedRunner:
     return DistributedRunner(num_proc=num_proc, backend="torch", config=config)
 
 
-def count_metrics(url: str, run_id: str | None) -> int:
+def _count_metrics(url: str, run_id: str | None) -> int:
     """How many different steps of the loss are in MLflow."""
     import mlflow
 
@@ -148,28 +151,28 @@ def count_metrics(url: str, run_id: str | None) -> int:
     return len({metric.step for metric in client.get_metric_history(run_id, "loss")})
 
 
-def train_in_stretches(steps: int, step_seconds: float) -> dict[str, list[float]]:
+def _train_in_stretches(
+    steps: int, step_seconds: float, order: list[bool]
+) -> dict[str, list[float]]:
     """Steps a second of stretches with ``log_metrics`` after every step, and without."""
     from sparkdl_runner.tracking import log_metrics
 
-    compute = computing(step_seconds)
+    compute = _computing(step_seconds)
     rates: dict[str, list[float]] = {"logged": [], "silent": []}
-    stretch = max(1, steps // STRETCHES)
+    stretch = max(1, steps // order.count(True))
     step = 0
-    for number in range(2 * STRETCHES):
-        # In the order of a palindrome, so that neither gains from a machine that slows down.
-        kind = "logged" if number % 4 in (0, 3) else "silent"
+    for is_logged in order:
         start = time.perf_counter()
         for _ in range(stretch):
             loss = compute()
-            if kind == "logged":
+            if is_logged:
                 step += 1
                 log_metrics(step, loss=loss, accuracy=0.5, samples=32)
-        rates[kind].append(stretch / (time.perf_counter() - start))
+        rates["logged" if is_logged else "silent"].append(stretch / (time.perf_counter() - start))
     return rates
 
 
-def train(steps: int) -> None:
+def _train(steps: int) -> None:
     """Waits for a while in each step, as for a GPU, and logs it."""
     from sparkdl_runner.tracking import log_metrics
 
@@ -178,8 +181,8 @@ def train(steps: int) -> None:
         log_metrics(step, loss=1 / step, accuracy=0.5, samples=32)
 
 
-def computing(step_seconds: float) -> Any:
-    """What takes about so long and returns a loss."""
+def _computing(step_seconds: float) -> Callable[[], Any]:
+    """Returns a function that computes for about so long and returns a loss."""
     import torch
 
     torch.set_num_threads(1)
@@ -197,7 +200,7 @@ def computing(step_seconds: float) -> Any:
     return compute
 
 
-def time_our_calls(count: int) -> dict[str, float]:
+def _time_our_calls(count: int) -> dict[str, float]:
     """Times ``log_metrics``, which returns before anything is sent."""
     import torch
 
@@ -217,7 +220,7 @@ def time_our_calls(count: int) -> dict[str, float]:
     return found
 
 
-def time_mlflow_calls(url: str, count: int) -> dict[str, float]:
+def _time_mlflow_calls(url: str, count: int) -> dict[str, float]:
     """Times ``mlflow.log_metrics`` against the same server."""
     import mlflow
 
@@ -238,45 +241,3 @@ def time_mlflow_calls(url: str, count: int) -> dict[str, float]:
                 seconds.append(time.perf_counter() - start)
             found[name] = 1e6 * statistics.median(seconds)
     return found
-
-
-@contextlib.contextmanager
-def slowly(url: str, delay_seconds: float) -> Iterator[str]:
-    """A server that passes everything on to ``url``, and answers after a delay."""
-    host, port = urlsplit(url).hostname or "", urlsplit(url).port
-
-    class Slow(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            self._pass_on()
-
-        do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815 - http.server's names
-
-        def _pass_on(self) -> None:
-            time.sleep(delay_seconds)
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            behind = http.client.HTTPConnection(host, port, timeout=60)
-            headers = {k: v for k, v in self.headers.items() if k.lower() != "host"}
-            behind.request(self.command, self.path, body, {**headers, "Host": f"{host}:{port}"})
-            answer = behind.getresponse()
-            content = answer.read()
-            self.send_response(answer.status)
-            self.send_header("Content-Type", answer.getheader("Content-Type", "text/plain"))
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-            behind.close()
-
-        def log_message(self, *_: Any) -> None:
-            """Says nothing of requests."""
-
-    front = ThreadingHTTPServer(("127.0.0.1", 0), Slow)
-    front.daemon_threads = True
-    thread = threading.Thread(target=front.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{front.server_address[1]}"
-    finally:
-        front.shutdown()
-        front.server_close()

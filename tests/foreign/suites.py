@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from foreign.launches import Launch, as_ranks, by_command
+from foreign.ranks import STAND_INS
 
 HERE = Path(__file__).parent
 NUM_PROC = 2
@@ -129,4 +130,23 @@ def _horovod() -> list[Suite]:
         ("script", str(Path(source, "examples", file).absolute()), *arguments)
         for file, arguments in examples.items()
     )
-    return [*tests, Suite(name="horovod-examples", here=ours, there=horovodrun, starts=starts)]
+    run_examples = Suite(name="horovod-examples", here=ours, there=horovodrun, starts=starts)
+    return [*tests, run_examples, _horovod_spark(Path(source))]
+
+
+def _horovod_spark(source: Path) -> Suite:
+    """Horovod's TorchEstimator, with this package's backend and with ``horovod.spark.run``.
+
+    Left out is ``horovod.spark.run_elastic``, which knows no backend.
+    """
+    file = (source / "test" / "integration" / "test_spark_torch.py").absolute()
+    # Spark's Python processes unpickle classes of the file, and import what that imports.
+    path = os.pathsep.join([str(file.parent), STAND_INS, os.environ.get("PYTHONPATH", "")])
+    python = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": path}
+    return Suite(
+        name="horovod-spark",
+        here=by_command(sys.executable, **python, FOREIGN_BACKEND="sparkdl_runner"),
+        there=by_command(sys.executable, **python),
+        starts=(("tests", str(file), "-p", "foreign.horovod_names", "-k", "not run_elastic"),),
+        num_proc=1,
+    )

@@ -14,11 +14,10 @@ import pytest
 import torch
 
 from sparkdl_runner.agent.host_metrics import HostMetrics
-from sparkdl_runner.doctor import observation
-from sparkdl_runner.doctor.examination import examine
+from sparkdl_runner.doctor import examination
 from sparkdl_runner.doctor.findings.finding import OK, PROBLEM, Finding, problem
 from sparkdl_runner.doctor.question import Question
-from sparkdl_runner.tracking.rank.gpu_number import GpuNumber
+from sparkdl_runner.tracking.rank.metric_values import GpuNumber
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,12 +55,9 @@ def test_nvml_sees_what_is_used(device, figure) -> None:
 
 def findings(monkeypatch: pytest.MonkeyPatch) -> dict[str, Finding]:
     """What doctor finds on this host where no Spark is looked for."""
-    monkeypatch.setattr(
-        observation,
-        "_look_at_installation",
-        lambda *_: [problem("spark", "Not looked for.", expected="", advice="")],
-    )
-    report = examine(Question(backends=("torch",), gpus=True))
+    not_looked_for = [problem("Not looked for.", advice="")]
+    monkeypatch.setattr(examination.INSTALLATION, "run", lambda _: not_looked_for)
+    report = examination.examine(Question(backends=("torch",), gpus=True))
     return {finding.check: finding for finding in report.findings}
 
 

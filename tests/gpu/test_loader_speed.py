@@ -105,7 +105,7 @@ def test_copies_run_beside_the_steps(device, table, figure) -> None:
 
     directory, manifest = table
     with load(directory, manifest, batch_size=BATCH, device=device, num_epochs=2) as loader:
-        loader._memory = TimedRing(device, copies)
+        loader._pipeline.memory = TimedRing(device, copies)
         for batch in loader:
             steps.time(lambda batch=batch: step(batch))
     assert torch.stack(wrong).sum().item() == 0

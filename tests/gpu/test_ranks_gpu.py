@@ -11,7 +11,8 @@ import rank_work
 import torch
 
 from sparkdl_runner import DistributedRunner, WorkerFailedError
-from sparkdl_runner.backends import TorchBackend
+from sparkdl_runner.backends import Rendezvous
+from sparkdl_runner.backends.torch_backend import TorchBackend
 from sparkdl_runner.world import World
 
 NCCL_ALONE = pytest.param("nccl", 1, marks=pytest.mark.gpu, id="nccl-one-rank")
@@ -64,9 +65,9 @@ def test_each_rank_has_the_gpus_that_it_is_given(device, monkeypatch) -> None:
     given = [f"GPU-{uuid}", ""]
     environment = TorchBackend.environment
 
-    def with_gpus(self: TorchBackend, world: World, address: str, port: int) -> dict[str, str]:
+    def with_gpus(self: TorchBackend, world: World, rendezvous: Rendezvous) -> dict[str, str]:
         told = {"CUDA_VISIBLE_DEVICES": given[world.rank]}
-        return {**environment(self, world, address, port), **told}
+        return {**environment(self, world, rendezvous), **told}
 
     monkeypatch.setattr(TorchBackend, "environment", with_gpus)
     found = run(2, rank_work.visible_gpus)

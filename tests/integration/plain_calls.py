@@ -19,6 +19,8 @@ import mlflow
 import mlflow.sklearn
 import numpy as np
 from mlflow.entities import Metric
+from mlflow.tracking._model_registry.registry import ModelRegistryStoreRegistry
+from mlflow.tracking._tracking_service.registry import TrackingStoreRegistry
 from sklearn.linear_model import LinearRegression
 
 from sparkdl_runner.tracking.models.flavor_arguments import taken_by
@@ -56,7 +58,9 @@ def write(rank: int, other: str) -> None:
     mlflow.end_run()
     mlflow.set_tag("said_by", f"rank {rank}")
     mlflow.log_param("later", rank, synchronous=False)
-    client.log_metric(mlflow.active_run().info.run_id, "by_client", rank)
+    ours = mlflow.active_run().info.run_id
+    client.log_metric(ours, "by_client", rank)
+    mlflow.MlflowClient(tracking_uri=f"{STORE}/").log_metric(ours, "by_uri", rank)
     client.log_metric(other, f"from_{rank}", 1.0)
     client.log_batch(other, metrics=[Metric(f"batch_from_{rank}", 1.0, 0, 0)])
     there = mlflow.MlflowClient(tracking_uri=ELSEWHERE)
@@ -147,6 +151,9 @@ def as_rank(
         entries: list[Any] = []
         recorder = Recorder(rank, lambda report: entries.extend(report["entries"]))
         try:
+            # In a rank, nobody has used a store before.
+            for registry in (TrackingStoreRegistry, ModelRegistryStoreRegistry):
+                registry._get_store_with_resolved_uri.cache_clear()
             prepare(run, recorder)
             found = then()
             recorder.flush()

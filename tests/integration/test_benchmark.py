@@ -48,7 +48,7 @@ def test_launch_measures_ours_beside_a_peer(tmp_path: Path) -> None:
     report = json.loads((tmp_path / "figures.json").read_text())
     assert report["benchmark"] == "launch"
     assert report["ranks"] == 2
-    assert report["repeat"] == 1
+    assert report["settings"]["repeat"] == 1
     assert set(report["versions"]) >= {"python", "pyspark", "torch"}
     for table in (report["first_call"], report["warm_call"]):
         assert set(table) == OURS | PEERS
@@ -88,7 +88,7 @@ def test_faults_are_told_right_and_leave_nothing(tmp_path: Path) -> None:
 
 
 def test_many_runs_and_much_output_are_measured(tmp_path: Path) -> None:
-    short = ["--backends", "torch", "--runs", "2", "--rounds", "1", "--seconds", "1"]
+    short = ["--backends", "torch", "--runs", "1", "--rounds", "1", "--seconds", "1"]
     done = run_benchmark(tmp_path, "endurance", *short, "--output", "figures.json")
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((tmp_path / "figures.json").read_text())
@@ -113,6 +113,18 @@ def test_checkpoint_measures_the_wait_and_the_speed(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("checkpoint-benchmark-*"))
 
 
+def test_fit_measures_trainer_beside_a_loop_by_hand(tmp_path: Path) -> None:
+    small = ["--rows", "512", "--batch", "32", "--hidden", "16", "--epochs", "2", "--starts", "1"]
+    done = run_benchmark(tmp_path, "fit", *small, "--output", "figures.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / "figures.json").read_text())
+    speed, first = report["speed"], report["first_step"]
+    assert [len(speed[name]) for name in ("Trainer", "by hand")] == [2, 2]
+    assert [len(first[name]["seconds"]) for name in ("Trainer", "by hand")] == [1, 1]
+    assert "ratio, median of pairs" in done.stdout
+    assert not list(tmp_path.glob("fit-benchmark-*"))
+
+
 def test_tracking_loses_no_metric(tmp_path: Path) -> None:
     short = ["--steps", "400", "--calls", "500", "--outage-seconds", "1", "--beside-seconds", "8"]
     done = run_benchmark(tmp_path, "tracking", *short, "--output", "figures.json")
@@ -121,3 +133,16 @@ def test_tracking_loses_no_metric(tmp_path: Path) -> None:
     for part in ("speed", "outage"):
         assert report[part]["arrived"] == report[part]["said"] > 0
     assert all(micros > 0 for micros in report["calls"].values())
+
+
+def test_loader_measures_every_engine(tmp_path: Path) -> None:
+    # Of arrays one engine: the others read them as they read scalars.
+    short = ["--rows", "20000", "--rounds", "1", "--row-loader-rows", "2000", "--ranks", "1"]
+    engines = ["arrow", "arrow_matrix", "petastorm_batched", "petastorm_row", "naive"]
+    for table, options in (("scalar", []), ("array", ["--engines", "arrow"])):
+        output = ["--output", f"{table}.json"]
+        done = run_benchmark(tmp_path, "loader", "--tables", table, *short, *options, *output)
+        assert done.returncode == 0, done.stdout + done.stderr
+        results = json.loads((tmp_path / f"{table}.json").read_text())["results"]
+        read = {one["engine"] for one in results if "skipped" not in one}
+        assert {*engines} <= read if not options else read == {"arrow"}

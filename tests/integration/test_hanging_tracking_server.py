@@ -144,9 +144,8 @@ def test_a_history_that_hangs_is_said_too(serve, monkeypatch):
     attempt = [{"key": "sparkdl_runner.attempt", "value": "0"}]
     with_attempt = {"run": {**RUN["run"], "data": {**RUN["run"]["data"], "tags": attempt}}}
     monkeypatch.setitem(ANSWERS, "runs/get", with_attempt)
-    monkeypatch.setattr(
-        "sparkdl_runner.tracking.run.earlier_values._PAGES", 2
-    )  # Not ten times as long.
+    # Not ten times as long.
+    monkeypatch.setattr("sparkdl_runner.tracking.run.journal._PAGES", 2)
     told = refusal_of(serve("metrics/get-history"), run_id=RUN_ID)
     assert f"gave no answer within 2 s when it was to tell the metric loss of run {RUN_ID}." in told
 

@@ -48,11 +48,11 @@ def test_rank_0_alone_writes_the_run_and_any_rank_another(told: dict[str, Any]) 
     assert ["param", "rate", "0.1"] in entries
     assert ["param", "later", "0"] in entries
     metrics = {entry[1]: entry[2] for entry in entries if entry[0] == "metric"}
-    assert (metrics["plain"], metrics["by_client"]) == (0.0, 0.0)
+    assert [metrics[name] for name in ("plain", "by_client", "by_uri")] == [0.0] * 3
     assert not {"reopened", "chosen", "elsewhere"} & metrics.keys()
     assert told["text"] == "by rank 0"
     assert told["ours"]["status"] == "RUNNING"
-    assert "plain" not in told["ours"], "by way of the driver alone"
+    assert not {"plain", "by_uri"} & told["ours"].keys(), "by way of the driver alone"
     assert {"from_0", "from_1", "batch_from_0", "batch_from_1"} <= told["other"].keys()
 
 

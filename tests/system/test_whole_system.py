@@ -31,6 +31,8 @@ from processes import workers
 pytestmark = [pytest.mark.integration, pytest.mark.one_lane, pytest.mark.timeout(900)]
 
 EPOCHS = 20
+# So many steps that a rank can be killed between the first checkpoint and the end.
+HYPERPARAMETERS = {"epochs": EPOCHS, "batch_size": 32, "learning_rate": 0.003}
 PARAMETERS = {"epochs": str(EPOCHS), "num_proc": "2", "world_size": "2", "max_restarts": "1"}
 # A model and its version are two links beside each other.
 REGISTERED = "digits\nv1"
@@ -120,7 +122,7 @@ def trained(place, cluster, server, forms, artifacts) -> str:
                 "num_proc": 2,
                 "cache_url": (place / "conversions").as_uri(),
                 "checkpoint_url": (place / "checkpoints").as_uri(),
-                "hyperparameters": {"epochs": EPOCHS},
+                "hyperparameters": HYPERPARAMETERS,
                 "runner": {"max_restarts": 1, "restart_backoff_seconds": 1},
                 "mlflow": {
                     "tracking_uri": server.url,
@@ -279,7 +281,8 @@ def test_the_same_on_postgresql_where_an_executor_is_lost(
         ["--py-files", str(forms.wheel)],
         [
             *(str(ROOT / "jobs" / "train.py"), "--example", "digits", "--num-proc", "2"),
-            *("--backend", "horovod", "--hyperparameters", f"epochs={EPOCHS}"),
+            *("--backend", "horovod", "--hyperparameters"),
+            *(f"{name}={value}" for name, value in HYPERPARAMETERS.items()),
             *("--checkpoint-url", checkpoints.as_uri()),
             *("--cache-url", (place / "conversions").as_uri()),
             *("--runner", "max_restarts=1", "restart_backoff_seconds=1"),

@@ -351,6 +351,55 @@ def test_a_model_of_the_registry_scores_vectors_and_doubles(
 
 
 @pytest.mark.one_lane
+def test_a_model_is_trained_without_a_function_and_scores(
+    spark: Any, store: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    frame = spark.range(0, 200, 1, 1).selectExpr(
+        "cast(id % 3 AS double) AS a",
+        "id % 5 AS b",
+        "cast(id % 3 > 1 AS long) AS label",
+        "'x' AS s",
+    )
+    frame.write.parquet(str(tmp_path / "rows"))
+    config = tmp_path / "train.yaml"
+    config.write_text(
+        f"""
+        num_proc: 1
+        data: {{train_data: {tmp_path}/rows}}
+        model: {{class: torch.nn:Linear, in_features: 2, out_features: 2}}
+        loss: torch.nn.functional:cross_entropy
+        optimizer: {{class: torch.optim:Adam, lr: 0.1}}
+        feature_cols: [a, b]
+        validation: 0.2
+        metrics:
+          accuracy: {{class: torchmetrics.classification:MulticlassAccuracy, num_classes: 2}}
+        batch_size_per_rank: 16
+        checkpoint_url: {tmp_path}/checkpoints
+        mlflow: {{experiment: of-model, tracking_uri: {store}, registered_model_name: of-model}}
+        """
+    )
+    wrong = ("--config", config, "--feature-cols", "[a, bb]")
+    assert call(train.JOB, *wrong) == 2
+    assert "data.train_data has no column 'bb'; did you mean 'b'" in capfd.readouterr().err
+    assert not runs(store, "of-model")
+    assert call(train.JOB, "--config", config, "--hyperparameters", "epochs=5") == 0
+    told = capfd.readouterr().out
+    assert "registered as models:/of-model/1" in told
+    returned = json.loads(told.splitlines()[-1])["returned"]
+    (run,) = runs(store, "of-model")
+    assert run.data.metrics["val_accuracy"] == returned["val_accuracy"] == 1
+    assert run.data.params["optimizer.lr"] == "0.1"
+    assert run.data.params["epochs"] == "5"
+
+    output = tmp_path / "scored"
+    model = ("--model", "models:/of-model/1", "--tracking-uri", store)
+    assert call(score.JOB, *model, "--source", tmp_path / "rows", "--output", output) == 0
+    scored = spark.read.parquet(str(output)).collect()
+    assert len(scored) == 200
+    assert all(np.argmax(row.prediction) == row.label for row in scored)
+
+
+@pytest.mark.one_lane
 def test_columns_reach_a_model_by_their_names(
     spark: Any, store: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -36,7 +36,8 @@ RUN = ("run", "some:main", "--np", "2")
 @pytest.mark.parametrize("argv", [CONVERT, RUN])
 def test_java_is_not_there(tmp_path, argv):
     said = sparkdl_runner(tmp_path, *argv, JAVA_HOME="/nope")
-    assert "Spark did not start: [JAVA_GATEWAY_EXITED] " in said
+    assert "Spark did not start: JAVA_HOME is /nope, where there is no bin/java. Install" in said
+    assert "and set JAVA_HOME to its folder. What it wrote" in said
     assert "sparkdl-runner doctor" in said
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from sparkdl_runner.jobs import convert, train
 from sparkdl_runner.jobs.settings import command
-from sparkdl_runner.jobs.spark.csv_columns import spoilt_column
+from sparkdl_runner.jobs.spark.csv_files import spoilt_column
 
 ROOT = Path(__file__).parents[3]
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

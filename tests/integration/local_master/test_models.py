@@ -87,6 +87,8 @@ def run(store: str, ranks: int, can_be_exported: bool) -> tuple[Any, Any]:
     return client, client.get_logged_model(found["model_id"])
 
 
+# The score job of test_jobs calls the same of Spark, in both lanes.
+@pytest.mark.one_lane
 def test_an_exported_network_scores_vectors_and_arrays(spark: Any, store: str) -> None:
     import mlflow
     from pyspark.ml.functions import array_to_vector, vector_to_array
@@ -135,9 +137,8 @@ def test_a_tensor_without_a_name_scores_arrays_of_its_type(spark: Any, tmp_path:
     from sparkdl_runner.tracking.models import log_model as models
 
     rows, network = torch.arange(8.0).reshape(2, 4), torch.nn.Linear(4, 2).eval()
-    files, signature = models._write(network, rows, None, None, tmp_path / "model", "m")
-    given = {"signature": signature, "pip_requirements": models._requirements()}
-    files.save_model(str(tmp_path / "saved"), Model(), **given)
+    flavor = models._write(network, rows, None, None, tmp_path / "model", "m")
+    flavor.save_model(str(tmp_path / "saved"), Model(), pip_requirements=models._requirements())
     score = mlflow.pyfunc.spark_udf(spark, str(tmp_path / "saved"), env_manager="local")
     frame = spark.createDataFrame([(rows[0].tolist(),)], "a array<float>").coalesce(1)
     ((scored,),) = frame.select(score("a")).collect()

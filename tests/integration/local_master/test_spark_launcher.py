@@ -166,7 +166,7 @@ def test_output_arrives_while_the_run_is_going(capfd):
 def test_an_exception_in_any_rank_is_raised_with_its_traceback(backend, rank, spark):
     runner = DistributedRunner(num_proc=2, backend=backend)
     with pytest.raises(WorkerFailedError) as caught:
-        runner.run(rank_functions.fail_in_rank, backend=backend, rank=rank, how="raise")
+        runner.run(rank_functions.fail_in_rank, backend, rank, how="raise")
     error = caught.value
     assert error.rank == rank
     assert error.host

@@ -43,7 +43,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Page]:
 def runs_of(folder: Path) -> dict[str, Any]:
     """The MLflow runs that were left in a folder, oldest first, by name."""
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{folder}/mlflow.db")
-    (experiment,) = client.search_experiments(filter_string="name = 'digits'")
+    (experiment,) = client.search_experiments(filter_string="name != 'Default'")
     found = client.search_runs([experiment.experiment_id], order_by=["start_time"])
     return {run.info.run_name: run for run in found}
 
@@ -117,6 +117,8 @@ def test_01_learns_keeps_the_model_and_shows_a_failure(ran: Callable[[str], Page
     assert [one.source_run_id for one in models_of(page.folder, runs[2])] == [runs[2].info.run_id]
 
 
+# What it calls of Spark is called in both lanes by test_jobs.
+@pytest.mark.one_lane
 def test_02_spark_scores_what_the_ranks_have_learnt(ran: Callable[[str], Page]) -> None:
     page = ran("02")
     assert "features: torch.float32, (4, 64)" in page.shown("next(iter(loader))")
@@ -194,6 +196,27 @@ def test_04_failures_are_named_and_survived(ran: Callable[[str], Page]) -> None:
 
 
 @pytest.mark.one_lane
+def test_05_tunes_in_a_pipeline(ran: Callable[[str], Page]) -> None:
+    page = ran("05")
+    tried = page.shown("found = search.fit(rows)").splitlines()
+    areas = [number_after("area under ROC", one) for one in tried if "area under ROC" in one]
+    assert len(areas) == 3
+    assert max(areas) == areas[2] > 0.97, "the larger network with the larger learning rate"
+    assert number_after("validation accuracy:", page.shown("fitted = Pipeline(")) > 0.9
+    area = number_after("for new patients:", page.shown("scored = fitted.transform(new)"))
+    assert area > 0.97
+    loaded = number_after("of the loaded pipeline:", page.shown("PipelineModel.load("))
+    assert loaded == area
+    assert page.images() == 1
+
+    final = runs_of(page.folder)["best setting"]
+    assert f"/runs/{final.info.run_id}" in page.shown("mlflow.search_runs(max_results=8)")
+    assert final.info.status == "FINISHED"
+    assert final.data.params["epochs"] == "10"
+    assert len(history(page.folder, final, "val_accuracy")) == 10
+
+
+@pytest.mark.one_lane
 @each
 def test_nothing_but_mlflow_s_store_is_left(number: str, ran: Callable[[str], Page]) -> None:
     assert {path.name for path in ran(number).folder.iterdir()} == {"mlflow.db", "mlruns"}
@@ -219,9 +242,10 @@ def test_the_pages_are_fit_to_be_read(ran: Callable[[str], Page], tmp_path: Path
             # Spark says two or three lines while it starts; nothing else is noise.
             assert text.count("WARN") <= 3
             assert "Warning" not in text
-            # A bar is one line, however often it was drawn.
+            # A bar is one line, however often it was drawn; trainings after one another have one each.
             for bars in re.findall(r"(?:training: .*\n)+", text):
-                assert bars.count("\n") == 1
+                drawn = bars.splitlines()
+                assert len(drawn) == 1 or (number == "05" and all("100%|" in one for one in drawn))
             loaded = browser.run("return [...document.images].map(image => image.naturalWidth > 0)")
             assert loaded == [True] * page.images()
             assert browser.run(

@@ -19,7 +19,7 @@ import pytest
 
 from sparkdl_runner import DistributedRunner, HorovodRunner
 from sparkdl_runner.data import make_spark_converter
-from sparkdl_runner.data.convert.cache import process_directory
+from sparkdl_runner.data.dataset.leftovers import process_directory
 from sparkdl_runner.data.errors import ChangedFileError
 from sparkdl_runner.private_folder import private_folder
 

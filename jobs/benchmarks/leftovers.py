@@ -1,0 +1,42 @@
+"""What a run leaves behind: processes, listening ports and temporary files."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+# Spark's own folders, and the logs that are kept on purpose.
+_NOT_OURS = ("spark-", "blockmgr-", "hsperfdata", "liblz4-java", "sparkdl_runner-logs")
+
+Belongings = dict[str, set[Any]]
+
+
+def belongings() -> Belongings:
+    """The workers, listening ports and temporary files that there are now."""
+    driver = psutil.Process()
+    workers, ports = set(), set()
+    for process in [driver, *driver.children(recursive=True)]:
+        try:
+            if "sparkdl_runner.worker" in process.cmdline():
+                workers.add(process.pid)
+            parent = process.parent()
+            # Java's and its children's, the daemons for Python, are Spark's own.
+            if "java" in process.name() or (parent is not None and "java" in parent.name()):
+                continue
+            connections = process.net_connections("inet")
+        except psutil.Error:
+            continue
+        ports |= {one.laddr for one in connections if one.status == "LISTEN"}
+    names = (path.name for path in Path(tempfile.gettempdir()).iterdir())
+    files = {name for name in names if not name.startswith(_NOT_OURS)}
+    return {"processes": workers, "ports": ports, "files": files}
+
+
+def leftovers(before: Belongings) -> list[str]:
+    """What there is now and was not before: how many processes and ports, and which files."""
+    new = {kind: found - before[kind] for kind, found in belongings().items()}
+    counts = [f"{len(new[kind])} {kind}" for kind in ("processes", "ports") if new[kind]]
+    return [*counts, *sorted(new["files"])]

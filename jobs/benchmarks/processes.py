@@ -1,0 +1,31 @@
+"""Processes of a benchmark's own: children that run one of its modules, and what they use."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import psutil
+
+JOBS = Path(__file__).parents[1]
+
+
+def module_command(module: str, *arguments: str) -> list[str]:
+    """The command that runs a module of this package."""
+    return [sys.executable, "-m", f"benchmarks.{module}", *arguments]
+
+
+def module_environment() -> dict[str, str]:
+    """The environment in which such a command finds this package."""
+    path = [str(JOBS), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+
+
+def cpu_seconds() -> float:
+    """What this process and its children, the JVM first of all, have used so far."""
+    total = 0.0
+    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+        times = process.cpu_times()
+        total += times.user + times.system
+    return total
