@@ -242,7 +242,7 @@ def test_the_pages_are_fit_to_be_read(ran: Callable[[str], Page], tmp_path: Path
             # Spark says two or three lines while it starts; nothing else is noise.
             assert text.count("WARN") <= 3
             assert "Warning" not in text
-            # A bar is one line, however often it was drawn; trainings after one another have one each.
+            # A bar is one line, however often it was drawn; each of several trainings has its own.
             for bars in re.findall(r"(?:training: .*\n)+", text):
                 drawn = bars.splitlines()
                 assert len(drawn) == 1 or (number == "05" and all("100%|" in one for one in drawn))
