@@ -127,7 +127,7 @@ class TorchEstimatorParams(Params):
     )
     transformation_fn = _param(
         "transformation_fn",
-        "changes each batch, a dict of tensors, before the model",
+        "changes each batch, a dict of tensors, in training and validation, not in transform",
         values.function("transformation_fn", "transformation_fn(batch)"),
     )
     train_step = _param(

@@ -142,7 +142,7 @@ def _call(network: torch.nn.Module, inputs: Inputs, batch: Mapping[str, torch.Te
             f"The model {type(network).__name__} does not take a batch of these columns, seen on "
             f"the driver before ranks were started: {_shapes(batch, inputs.columns)}. It raised "
             f"{type(error).__name__}: {_first_line(error)}. Bring the columns to the shapes and "
-            "types that its forward expects, or change them by transformation_fn."
+            "types that its forward expects, or change them in the model."
         ) from error
 
 
