@@ -137,6 +137,8 @@ def fit(
                 if checkpoints and checkpoints.due(step):
                     checkpoints.save(step, model, optimizer, train_loader, epoch=epoch)
                 if chaos and step == total_steps // 2 and world.attempt == 0:
+                    if checkpoints:
+                        checkpoints.wait()  # Else there may be nothing yet to go on from.
                     die_if_last(world.rank, world.size)
             accuracy = evaluate(model, test_loader, sum_over_ranks)
             log_metrics(step, accuracy=accuracy)

@@ -56,7 +56,9 @@ def test_it_takes_what_distributed_runner_takes():
         SparkBackend(2, config={})
 
 
-def test_as_many_ranks_as_slots_need_a_session():
+def test_as_many_ranks_as_slots_need_a_session(monkeypatch):
+    # Other tests of this process may still have theirs.
+    monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)
     with pytest.raises(LaunchError, match="no Spark session"):
         SparkBackend().num_processes()
 
