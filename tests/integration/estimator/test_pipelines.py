@@ -11,7 +11,7 @@ from estimator_parts import estimator, frame
 from pyspark.ml import Pipeline
 from pyspark.ml.evaluation import MulticlassClassificationEvaluator
 from pyspark.ml.feature import VectorAssembler
-from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
+from pyspark.ml.tuning import CrossValidator, CrossValidatorModel, ParamGridBuilder
 from pyspark.sql import functions as F
 from torch import nn
 
@@ -27,7 +27,7 @@ def test_a_cross_validator_converts_once_a_fold_and_deletes_it(spark, tmp_path, 
     monkeypatch.setattr(write, "write_parquet", lambda *a: counted.append(a) or real(*a))
     setting = "petastorm.spark.converter.parentCacheDirUrl"
     spark.conf.set(setting, tmp_path.as_uri())
-    fitted = estimator(label_cols=["label"])
+    fitted = estimator(model=partial(nn.Linear, 2, 2), label_cols=["label"])
     grid = ParamGridBuilder().addGrid(
         fitted.optimizer, [partial(torch.optim.SGD, lr=rate) for rate in (0.0, 0.5)]
     )
@@ -50,6 +50,14 @@ def test_a_cross_validator_converts_once_a_fold_and_deletes_it(spark, tmp_path, 
     assert trained < untrained
     assert best.bestModel.history
     assert best.bestModel.transform(frame(spark)).where("prediction = label").count() > 55
+    # Spark writes a grid as JSON, which holds no function that makes an optimizer.
+    epochs = ParamGridBuilder().addGrid(fitted.epochs, [1, 2]).build()
+    best.set(best.estimatorParamMaps, epochs)
+    best.save(f"{tmp_path}/found")
+    again = CrossValidatorModel.load(f"{tmp_path}/found")
+    assert again.avgMetrics == best.avgMetrics
+    assert again.getEstimatorParamMaps() == epochs
+    assert again.transform(frame(spark)).where("prediction = label").count() > 55
 
 
 def test_a_pipeline_is_saved_and_loaded_with_its_estimator(spark, tmp_path):
