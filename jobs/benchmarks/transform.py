@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import statistics
 import tempfile
 import time
@@ -46,6 +47,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
+    os.environ["MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"] = "false"
     spark = start_spark("transform benchmark", slots=SLOTS)
     tables: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="transform-benchmark-") as folder:
