@@ -58,7 +58,8 @@ test: $(LANE:%=test-%)  ## lint and test both lanes; LANE=classic|modern, ARGS="
 
 # Two processes for two cores, which take equally long; only one of them imports torch.
 with_torch := $(addprefix tests/unit/,backends checkpoint data estimator fuzz network training worker \
-    test_examples.py tracking/test_logged_networks.py tracking/test_recorded_tensors.py)
+    jobs/test_training_of_a_model.py test_examples.py tracking/test_logged_networks.py \
+    tracking/test_recorded_tensors.py)
 quick: setup-classic  ## lint and the unit tests alone, in less than a minute
 	@$(MAKE) BESIDE=1 --jobs=3 --output-sync=target lint quick-with-torch quick-others
 

@@ -440,7 +440,7 @@ def test_credentials_that_may_do_nothing_are_told_as_that() -> None:
             """Says nothing of requests."""
 
     front = ThreadingHTTPServer(("127.0.0.1", 0), Forbidding)
-    serving = threading.Thread(target=front.serve_forever, name="forbids")
+    serving = threading.Thread(target=front.serve_forever, args=(0.01,), name="forbids")
     serving.start()
     try:
         tracking = Tracking(tracking_uri=f"http://127.0.0.1:{front.server_port}", experiment="x")

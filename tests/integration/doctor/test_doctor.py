@@ -36,7 +36,7 @@ class Refusing(http.server.BaseHTTPRequestHandler):
 @pytest.fixture(scope="module")
 def refusing_server() -> Iterator[str]:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield f"http://someone:s3cret-word@127.0.0.1:{server.server_address[1]}"
         server.shutdown()

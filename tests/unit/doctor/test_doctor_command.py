@@ -173,7 +173,7 @@ def serving(pages: dict[str, tuple[int, str]]) -> Iterator[tuple[str, list]]:
 
     Handler.do_POST = Handler.do_GET
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
             yield f"http://127.0.0.1:{server.server_address[1]}", seen
