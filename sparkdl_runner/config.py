@@ -82,6 +82,11 @@ class RunConfig:
     """The least number of ranks with which a restart may go on if hosts are gone for good; None for
     as many as before."""
 
+    elastic_state_url: str | None = None
+    """Where ``state.commit()`` keeps the state of code for Horovod's elastic mode
+    (``hvd.elastic.run``): a folder or URL that all hosts see, one for each training. A restart
+    goes on from there."""
+
     tracking: Tracking | bool | None = None
     """The MLflow run of the training: a ``Tracking`` says which, True takes its defaults, False
     wants none. None, the default, wants one exactly where MLflow is set up: by its environment
@@ -134,6 +139,12 @@ class RunConfig:
                 "True, False or None."
             )
         _check_environment(self.environment)
+        if self.elastic_state_url is not None:
+            # Only now: few need it. Relative paths are the driver's, and ranks may be elsewhere.
+            from sparkdl_runner.checkpoint.directory.storage import directory_url
+
+            url = directory_url(self.elastic_state_url)
+            object.__setattr__(self, "elastic_state_url", url)
         if self.log_directory is not None and not isinstance(self.log_directory, str):
             raise TypeError(f"log_directory is {self.log_directory!r}; it must be a path.")
 

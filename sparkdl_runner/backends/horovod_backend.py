@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import re
+import socket
 from typing import TYPE_CHECKING
 
-from sparkdl_runner.backends import Backend, Release, Rendezvous, Tell, wrong_backend
+from sparkdl_runner.backends import (
+    Backend,
+    Release,
+    Rendezvous,
+    Tell,
+    horovod_elastic,
+    wrong_backend,
+)
 from sparkdl_runner.backends.environment import common_environment, join_seconds
 from sparkdl_runner.world import World
 
@@ -40,8 +48,10 @@ class HorovodBackend(Backend):
 
     def environment(self, world: World, rendezvous: Rendezvous) -> dict[str, str]:
         """See ``Backend.environment``."""
+        config = rendezvous.attempt.config
         return {
             **common_environment(world, rendezvous),
+            **({horovod_elastic.PLACE: url} if (url := config.elastic_state_url) else {}),
             "HOROVOD_RANK": str(world.rank),
             "HOROVOD_SIZE": str(world.size),
             "HOROVOD_LOCAL_RANK": str(world.local_rank),
@@ -56,7 +66,7 @@ class HorovodBackend(Backend):
             "HOROVOD_GLOO_IFACE": world.interface,
             "HOROVOD_GLOO_RENDEZVOUS_ADDR": address_for_ranks(rendezvous),
             "HOROVOD_GLOO_RENDEZVOUS_PORT": str(rendezvous.port),
-            "HOROVOD_GLOO_TIMEOUT_SECONDS": str(join_seconds(rendezvous.attempt.config)),
+            "HOROVOD_GLOO_TIMEOUT_SECONDS": str(join_seconds(config)),
         }
 
     def is_communication_error(self, error: BaseException) -> bool:
@@ -87,6 +97,10 @@ class HorovodBackend(Backend):
         )
         store.start()
         return store.close
+
+    def join_in_worker(self, listener: socket.socket | None) -> None:
+        """See ``Backend.join_in_worker``."""
+        horovod_elastic.take_over()
 
 
 def address_for_ranks(rendezvous: Rendezvous) -> str:

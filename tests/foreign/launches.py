@@ -24,7 +24,10 @@ def as_ranks(backend: str) -> Launch:
     """As ranks of this package, by its local launcher, started once."""
 
     def launch(folder: Path, num_proc: int, arguments: tuple[str, ...]) -> None:
-        config = RunConfig(tracking=False, hang_timeout_seconds=180)
+        elastic_state = folder / "elastic-state" / Path(arguments[1]).stem
+        config = RunConfig(
+            tracking=False, hang_timeout_seconds=180, elastic_state_url=str(elastic_state)
+        )
         runner = DistributedRunner(num_proc=-num_proc, backend=backend, config=config)
         try:
             runner.run(_rank, arguments=(str(folder), *arguments))
