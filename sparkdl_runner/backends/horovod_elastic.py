@@ -88,7 +88,9 @@ def _kept(state: Any) -> Iterator[None]:
         _past[state] = _Past()
     past = _past[state]
     model, optimizer = (_handled(state).get(name) for name in ("model", "optimizer"))
-    with CheckpointManager(join_url(place, past.folder), keep_last=_KEEP_LAST) as checkpoints:
+    folder = join_url(place, past.folder)
+    # Not in the background: a commit that has returned is one that the next attempt finds.
+    with CheckpointManager(folder, keep_last=_KEEP_LAST, asynchronous=False) as checkpoints:
         if not past.is_restored:
             past.is_restored = True
             if restored := checkpoints.restore(model, optimizer):
