@@ -6,6 +6,7 @@ import os
 import threading
 
 import horovod.torch as hvd
+import pytest
 import torch
 from horovod.common.elastic import notification_manager
 
@@ -66,6 +67,8 @@ def train(fail_at):
 def refuse():
     """Calls what this build of Horovod has not; Horovod's own loop would try it for ever."""
     hvd.init()
+    with pytest.raises(ValueError, match="expected input tensor to be on GPU"):
+        hvd.SyncBatchNorm(2)(torch.ones(3, 2))
     hvd.elastic.run(lambda state: hvd.allreduce(torch.ones(2), op=hvd.Adasum))(
         hvd.elastic.TorchState(epoch=0)
     )
