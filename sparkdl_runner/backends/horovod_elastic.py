@@ -23,6 +23,8 @@ PLACE = "SPARKDL_RUNNER_ELASTIC_STATE_URL"
 """The variable by which ranks know ``RunConfig.elastic_state_url``."""
 # A commit that is damaged is passed over for the one before.
 _KEEP_LAST = 2
+# What a ``CheckpointManager`` has arguments for.
+_BY_MANAGER = ("model", "optimizer")
 
 _numbers = itertools.count(1)
 
@@ -87,7 +89,7 @@ def _kept(state: Any) -> Iterator[None]:
     if state not in _past:
         _past[state] = _Past()
     past = _past[state]
-    model, optimizer = (_handled(state).get(name) for name in ("model", "optimizer"))
+    model, optimizer = (_handled(state).get(name) for name in _BY_MANAGER)
     folder = join_url(place, past.folder)
     # Not in the background: a commit that has returned is one that the next attempt finds.
     with CheckpointManager(folder, keep_last=_KEEP_LAST, asynchronous=False) as checkpoints:
@@ -126,30 +128,34 @@ def _place() -> str:
 
 
 def _others(state: Any) -> dict[str, Any]:
-    """What a state holds besides model and optimizer: states of objects, and plain values."""
-    handled = _handled(state)
-    held = {name: handled[name] for name in handled.keys() - {"model", "optimizer"}}
-    held |= {name: getattr(state, name) for name in state._saved_state}
+    """What a commit holds besides model and optimizer: states of objects, and plain values."""
     return {
-        name: value.state_dict() if _is_stateful(value) else value for name, value in held.items()
+        name: one.state_dict() if _is_stateful(one) else one for name, one in _held(state).items()
     }
+
+
+def _put_back(state: Any, others: dict[str, Any]) -> None:
+    """As Horovod does once ranks were lost: the state as committed, then callbacks for a reset."""
+    for name, one in _held(state).items():
+        if name not in others:
+            continue
+        if _is_stateful(one):
+            one.load_state_dict(others[name])
+        else:
+            setattr(state, name, others[name])
+    state.save()  # What sync() sends is what was committed to memory last.
+    state.on_reset()
+
+
+def _held(state: Any) -> dict[str, Any]:
+    """What a state was made of, besides model and optimizer."""
+    others = {name: one for name, one in _handled(state).items() if name not in _BY_MANAGER}
+    return others | {name: getattr(state, name) for name in state._saved_state}
 
 
 def _handled(state: Any) -> dict[str, Any]:
     """Models, optimizers and samplers of a ``TorchState``."""
     return {name: handler.value for name, handler in getattr(state, "_handlers", {}).items()}
-
-
-def _put_back(state: Any, others: dict[str, Any]) -> None:
-    """As Horovod does once ranks were lost: the state as committed, then callbacks for a reset."""
-    for name, value in others.items():
-        held: Any = getattr(state, name, None)
-        if _is_stateful(held):
-            held.load_state_dict(value)
-        else:
-            setattr(state, name, value)
-    state.save()  # What sync() sends is what was committed to memory last.
-    state.on_reset()
 
 
 def _is_stateful(value: Any) -> bool:

@@ -110,6 +110,15 @@ def test_what_has_a_state_dict_is_restored_in_place(monkeypatch):
     assert scheduler.last_epoch == 2
 
 
+def test_of_a_commit_only_what_the_state_has_is_taken(monkeypatch):
+    elastic(lambda state: state.commit())(alone(epoch=3, batch=1))
+    begin_attempt(monkeypatch)
+    again = alone(epoch=0)
+    elastic(lambda state: state.commit())(again)
+    assert again.epoch == 3
+    assert not hasattr(again, "batch")
+
+
 def test_what_cannot_be_kept_is_named():
     with pytest.raises(TypeError, match=r"\['lock'\] is a .*Generator, which a checkpoint cannot"):
         elastic(lambda state: state.commit())(alone(lock=torch.Generator()))
