@@ -38,26 +38,31 @@ def start(line: Line, backend: Backend) -> None:
     """
     main = threading.main_thread()
 
-    def beat() -> None:
+    def look() -> Pulse:
         own = threading.current_thread()
+        frames = sys._current_frames()
+        del frames[own.ident or 0]  # It would keep this function's frame, and so all frames, alive.
+        stack = _stack(frames.get(main.ident or 0))
+        threads, places = [main], [_place(stack)]
+        if stack and stack[0].f_code.co_filename.endswith(_WAITING_FOR_THREADS):
+            others = [one for one in threading.enumerate() if one not in (main, own)]
+            threads += others[:_MOST_THREADS]
+            places += [_place(_stack(frames.get(one.ident or 0))) for one in threads[1:]]
+        return Pulse(
+            place=hash(tuple(places)),
+            threads=[one.native_id for one in threads if one.native_id is not None],
+            on_gpu=_uses_a_gpu(),
+            joining=any(_is_one_of(backend.join_functions, frame) for frame in stack),
+            communicating=bool(stack) and _is_part_of(backend.waiting_in, stack[0]),
+            lingering=_lingering(stack),
+        )
+
+    def beat() -> None:
         while True:
-            frames = sys._current_frames()
-            stack = _stack(frames.get(main.ident or 0))
-            threads, places = [main], [_place(stack)]
-            if stack and stack[0].f_code.co_filename.endswith(_WAITING_FOR_THREADS):
-                others = [one for one in threading.enumerate() if one not in (main, own)]
-                threads += others[:_MOST_THREADS]
-                places += [_place(_stack(frames.get(one.ident or 0))) for one in threads[1:]]
-            pulse = Pulse(
-                place=hash(tuple(places)),
-                threads=[one.native_id for one in threads if one.native_id is not None],
-                on_gpu=_uses_a_gpu(),
-                joining=any(_is_one_of(backend.join_functions, frame) for frame in stack),
-                communicating=bool(stack) and _is_part_of(backend.waiting_in, stack[0]),
-                lingering=_lingering(stack),
-            )
+            # A frame keeps its function's tensors alive, so none may be held while this sleeps.
+            pulse = encode(look())
             try:
-                line.send(encode(pulse))
+                line.send(pulse)
             except OSError:
                 return  # The agent is gone, and this process will be.
             time.sleep(PULSE_SECONDS)

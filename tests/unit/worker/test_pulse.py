@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from types import SimpleNamespace
 
 from sparkdl_runner.worker import pulse
@@ -81,3 +82,27 @@ def test_another_thread_that_goes_on_is_seen_while_the_main_one_waits(monkeypatc
         other.join()
         thread.join()
     assert len(set(places)) == 2
+
+
+def test_what_a_function_has_is_freed_when_it_returns_whatever_the_pulse_waits_for():
+    is_sent, may_end = threading.Event(), threading.Event()
+
+    class Slow:
+        def send(self, message: object) -> None:
+            is_sent.set()
+            may_end.wait(30)
+            raise BrokenPipeError
+
+    def work() -> weakref.ref[object]:
+        tensor = threading.Event()  # Anything that can be referred to weakly.
+        pulse.start(Slow(), SimpleNamespace(join_functions=(), waiting_in=()))
+        assert is_sent.wait(30)
+        return weakref.ref(tensor)
+
+    reference = work()
+    try:
+        assert reference() is None
+    finally:
+        may_end.set()
+        (thread,) = (one for one in threading.enumerate() if one.name == "sparkdl-pulse")
+        thread.join()
