@@ -50,6 +50,12 @@ PAGES = (
     ),
     Page("training.md", "sparkdl_runner.Trainer", (f"{PACKAGE}.training.trainer",)),
     Page(
+        "memory.md",
+        "sparkdl_runner.plan_memory",
+        (f"{PACKAGE}.training.memory",),
+        ("plan_memory", "MemoryPlan", "RankMemory"),
+    ),
+    Page(
         "horovod.md",
         "sparkdl_runner.horovod",
         (f"{PACKAGE}.horovod", f"{PACKAGE}.horovod.tensorflow.keras"),

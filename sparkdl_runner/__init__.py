@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sparkdl_runner.errors import WorkerHungError as WorkerHungError
     from sparkdl_runner.horovod_runner import HorovodRunner as HorovodRunner
     from sparkdl_runner.runner import DistributedRunner as DistributedRunner
+    from sparkdl_runner.training.memory import plan_memory as plan_memory
     from sparkdl_runner.training.trainer import Trainer as Trainer
     from sparkdl_runner.worker.driver_log import log_to_driver as log_to_driver
     from sparkdl_runner.world import World as World
@@ -46,10 +47,11 @@ _HOMES = {
     "World": "world",
     "current_world": "world",
     "log_to_driver": "worker.driver_log",
+    "plan_memory": "training.memory",
 }
 
-# Not Trainer, which imports torch: that is for those who name it.
-__all__ = sorted([*(_HOMES.keys() - {"Trainer"}), "__version__"])
+# Not those that import torch: they are for who names them.
+__all__ = sorted([*(_HOMES.keys() - {"Trainer", "plan_memory"}), "__version__"])
 
 
 def __getattr__(name: str) -> Any:

@@ -76,11 +76,17 @@ def _oom_kills(path: Path) -> int | None:
         return None
 
 
-def _limit() -> str:
+def limit_bytes() -> int | None:
+    """The memory limit of this process's control group, or None if it has none."""
     group = _own_cgroup()
     for name in ("memory.max", "memory.limit_in_bytes"):
         try:
-            return f", {int((group / name).read_text()):,} bytes" if group else ""
+            return int((group / name).read_text()) if group else None
         except (OSError, ValueError):
             continue
-    return ""
+    return None
+
+
+def _limit() -> str:
+    limit = limit_bytes()
+    return "" if limit is None else f", {limit:,} bytes"

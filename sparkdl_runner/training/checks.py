@@ -29,8 +29,8 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
         TypeError: One is of another kind.
         ValueError: One is out of range, or names a label column that there is not.
     """
-    _check_model(arguments["model"])
-    _require_maker("optimizer", arguments["optimizer"], _OPTIMIZERS, "the model's parameters")
+    check_model(arguments["model"])
+    check_optimizer(arguments["optimizer"])
     if arguments["lr_scheduler"] is not None:
         _require_maker("lr_scheduler", arguments["lr_scheduler"], _SCHEDULERS, "the optimizer")
     labels = arguments["label_cols"]
@@ -62,11 +62,22 @@ def made(model: Any) -> nn.Module:
     return module
 
 
-def _check_model(model: Any) -> None:
+def check_model(model: Any) -> None:
+    """Raises TypeError for what is neither a module nor can make one."""
     if not isinstance(model, nn.Module) and not callable(model):
         raise TypeError(
             f"model is {_shown(model)}; expected a torch.nn.Module, or a function that makes one."
         )
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Raises TypeError for what cannot make an optimizer."""
+    _require_maker("optimizer", optimizer, _OPTIMIZERS, "the model's parameters")
+
+
+def check_precision(precision: Any) -> None:
+    """Raises ValueError for what is no precision."""
+    _require_known("precision", precision, PRECISIONS)
 
 
 def _check_loss(loss: Any, labels: Sequence[str]) -> None:
@@ -93,11 +104,13 @@ def _check_values(arguments: Mapping[str, Any]) -> None:
         raise ValueError(f"warmup_epochs is {warmup_epochs}; expected 0 or more.")
     if clip_norm is not None and not clip_norm > 0:
         raise ValueError(f"gradient_clip_norm is {clip_norm}; expected more than 0.")
-    for name, known in (("precision", PRECISIONS), ("strategy", STRATEGIES)):
-        if arguments[name] not in known:
-            raise ValueError(
-                f"{name} is {arguments[name]!r}; expected {' or '.join(map(repr, known))}."
-            )
+    check_precision(arguments["precision"])
+    _require_known("strategy", arguments["strategy"], STRATEGIES)
+
+
+def _require_known(name: str, value: Any, known: Sequence[str]) -> None:
+    if value not in known:
+        raise ValueError(f"{name} is {value!r}; expected {' or '.join(map(repr, known))}.")
 
 
 _OPTIMIZERS = (torch.optim.Optimizer,)

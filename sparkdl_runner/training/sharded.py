@@ -9,7 +9,6 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.distributed.checkpoint import state_dict
-from torch.distributed.fsdp import fully_shard
 from torch.optim import Optimizer
 
 from sparkdl_runner.training.ranks import MakeOptimizer, TorchRanks
@@ -23,6 +22,8 @@ class ShardedRanks(TorchRanks):
     def prepare(
         self, model: nn.Module, make_optimizer: MakeOptimizer, accumulate: int
     ) -> tuple[nn.Module, Optimizer]:
+        from torch.distributed.fsdp import fully_shard  # Since torch 2.6; ``units`` needs no such.
+
         self._broadcast([*model.parameters(), *model.buffers()])
         for unit in units(model):
             fully_shard(unit)

@@ -23,6 +23,7 @@ def test_a_kill_in_the_container_is_told_with_its_limit(group):
     assert told is not None
     assert "its container (cgroup, 1,073,741,824 bytes) was reached" in told
     assert "spark.executor.memoryOverhead" in told
+    assert memory_evidence.limit_bytes() == 1 << 30
 
 
 def test_a_kill_of_long_ago_explains_nothing(group):
@@ -38,6 +39,7 @@ def test_a_container_without_a_limit_has_none_to_tell(group):
     evidence = MemoryEvidence()
     (group / "memory.events").write_text("oom_kill 3\n")
     assert "(cgroup)" in str(evidence.verdict())
+    assert memory_evidence.limit_bytes() is None
 
 
 def test_version_1_counts_in_another_file(group):
