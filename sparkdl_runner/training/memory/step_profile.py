@@ -62,8 +62,10 @@ class StepProfile:
     """Of the forward and backward pass."""
     saved_bytes: Sequence[int]
     """What the forward pass leaves for the backward pass, by part; first what is in none."""
+    kept_bytes: int
+    """What is left after the backward pass, such as the batch."""
     update_bytes: int
-    """What the optimizer's step takes for itself, and the batch."""
+    """What the optimizer's step takes for itself meanwhile."""
 
 
 def profile_step(
@@ -110,10 +112,11 @@ def profile_step(
                     "that returns one: lambda model, batch: mse_loss(model(batch[0]), batch[1])."
                 )
             saved = live.work_bytes_by_part()
-            live.in_backward = True
+            live.part, live.in_backward = 0, True  # The loss comes first.
             with _told("The backward pass", with_values):
                 value.sum().backward()
             moments, live.moments = live.moments, []
+            kept = sum(live.work_bytes_by_part().values())
             chosen = optimizer(network.parameters())
             if not isinstance(chosen, torch.optim.Optimizer):
                 raise TypeError(
@@ -130,7 +133,8 @@ def profile_step(
             buffer_bytes=sum(_bytes(one) for one in network.buffers()),
             moments=moments,
             saved_bytes=[saved.get(part, 0) for part in range(len(parts) + 1)],
-            update_bytes=max(0, update - state),
+            kept_bytes=kept,
+            update_bytes=max(0, update - state - kept),
         )
 
 

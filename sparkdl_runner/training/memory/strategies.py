@@ -33,12 +33,10 @@ class RankMemory:
     """The most at one time. Less than the sum, since gradients come while activations go."""
 
 
-Share = Callable[[Parameter], float]
-
-
 def ddp(step: StepProfile, ranks: int) -> RankMemory:
     """Every rank has everything, and the gradients once more in buckets."""
-    return _replicated(step, sum(one.optimizer_bytes for one in step.parameters))
+    optimizer_bytes = sum(one.optimizer_bytes for one in step.parameters)
+    return _replicated(step, optimizer_bytes, step.update_bytes)
 
 
 def zero1(step: StepProfile, ranks: int) -> RankMemory:
@@ -48,43 +46,28 @@ def zero1(step: StepProfile, ranks: int) -> RankMemory:
     for one in sorted(step.parameters, key=lambda one: one.size_bytes, reverse=True):
         least = loads.index(min(loads))
         loads[least] = (loads[least][0] + one.size_bytes, loads[least][1] + one.optimizer_bytes)
-    return _replicated(step, max(optimizer for _, optimizer in loads))
+    share = max(size for size, _ in loads) / max(1, _parameters(step))
+    return _replicated(step, max(optimizer for _, optimizer in loads), _update(step, share))
 
 
 def fsdp2(step: StepProfile, ranks: int) -> RankMemory:
     """Each rank has 1/N of every parameter, rounded up to whole rows."""
-
-    def share(one: Parameter) -> float:
-        return ceil(one.rows / ranks) / max(1, one.rows)
-
-    sizes = [0] * len(step.saved_bytes)
+    sizes = [0] * (len(step.saved_bytes) + 1)
     for one in step.parameters:
         sizes[one.part] += one.size_bytes
-    rest, parts = sizes[0], sizes
-    last = len(parts) - 1
+    rest, sizes[0] = sizes[0], 0
 
-    def gathered(moment: Moment) -> int:
+    def sent(moment: Moment) -> int:
         part = moment.part
-        own = parts[part] if part else 0
+        own, following = sizes[part], sizes[part + 1]
         if not moment.in_backward:
-            # What is in no part stays; the others have the gathered bytes, and the parameters.
+            # What is in no part stays; of the part there are the gathered bytes and parameters.
             return rest + 2 * own
-        before = parts[part - 1] if part > 1 else 0
-        after = parts[part + 1] if 0 < part < last else 0
-        # Parameters, those of the next part, gradients, and what is being reduced.
-        return 2 * rest + 2 * own + before + max(own, after)
+        next_one = sizes[max(0, part - 1)]
+        # Parameters, those of the part that is next, gradients, and what is being reduced.
+        return 2 * rest + 2 * own + next_one + max(own, following)
 
-    state = _states(step, share)
-    communication = max((gathered(one) for one in step.moments), default=0)
-    gradient_share = state.gradient_bytes / max(1, _gradients(step))
-    passes = max(
-        (
-            one.work_bytes + int(gradient_share * one.gradient_bytes) + gathered(one)
-            for one in step.moments
-        ),
-        default=0,
-    )
-    return _memory(step, state, communication, passes, state.gradient_bytes)
+    return _divided(step, lambda one: ceil(one.rows / ranks) / max(1, one.rows), sent)
 
 
 def tensor(step: StepProfile, ranks: int) -> RankMemory:
@@ -92,17 +75,7 @@ def tensor(step: StepProfile, ranks: int) -> RankMemory:
 
     Activations are counted whole, which is the most: those within a divided pair are divided too.
     """
-
-    def share(one: Parameter) -> float:
-        return 1 / ranks if one.in_matrix else 1
-
-    state = _states(step, share)
-    gradient_share = state.gradient_bytes / max(1, _gradients(step))
-    passes = max(
-        (one.work_bytes + int(gradient_share * one.gradient_bytes) for one in step.moments),
-        default=0,
-    )
-    return _memory(step, state, 0, passes, state.gradient_bytes)
+    return _divided(step, lambda one: 1 / ranks if one.in_matrix else 1, lambda moment: 0)
 
 
 def pipeline(step: StepProfile, ranks: int) -> RankMemory:
@@ -111,28 +84,21 @@ def pipeline(step: StepProfile, ranks: int) -> RankMemory:
     The parts are divided so that the rank with most has least. It keeps what the forward pass saves
     of all microbatches; what a backward pass needs beside it is that of one.
     """
-    pieces = [
-        _Piece(
-            parameter_bytes=sum(one.size_bytes for one in own),
-            gradient_bytes=sum(one.gradient_bytes for one in own),
-            optimizer_bytes=sum(one.optimizer_bytes for one in own),
-            saved_bytes=step.saved_bytes[part],
-        )
-        for part in range(len(step.saved_bytes))
-        for own in [[one for one in step.parameters if one.part == part]]
-    ]
-    stage = _largest_stage(pieces, ranks)
-    most = max((one.work_bytes for one in step.moments), default=0)
-    activations = stage.saved_bytes + max(0, most - sum(step.saved_bytes)) // ranks
+    stage = _largest_stage([_piece(step, part) for part in range(len(step.saved_bytes))], ranks)
+    passing = max(0, _work(step) - sum(step.saved_bytes)) // ranks
+    activations = stage.saved_bytes + passing
     parameters = stage.parameter_bytes + step.buffer_bytes
-    working = stage.gradient_bytes + max(activations, step.update_bytes)
+    update = _update(step, stage.parameter_bytes / max(1, _parameters(step)))
     return RankMemory(
         parameter_bytes=parameters,
         gradient_bytes=stage.gradient_bytes,
         optimizer_bytes=stage.optimizer_bytes,
         activation_bytes=activations,
         communication_bytes=0,
-        peak_bytes=parameters + stage.optimizer_bytes + working,
+        peak_bytes=parameters
+        + stage.optimizer_bytes
+        + stage.gradient_bytes
+        + max(activations, step.kept_bytes + update),
     )
 
 
@@ -153,6 +119,16 @@ class _Piece(_States):
 
     def __add__(self, other: _Piece) -> _Piece:
         return _Piece(**{name: value + vars(other)[name] for name, value in vars(self).items()})
+
+
+def _piece(step: StepProfile, part: int) -> _Piece:
+    own = [one for one in step.parameters if one.part == part]
+    return _Piece(
+        parameter_bytes=sum(one.size_bytes for one in own),
+        gradient_bytes=sum(one.gradient_bytes for one in own),
+        optimizer_bytes=sum(one.optimizer_bytes for one in own),
+        saved_bytes=step.saved_bytes[part],
+    )
 
 
 def _largest_stage(pieces: Sequence[_Piece], ranks: int) -> _Piece:
@@ -178,47 +154,68 @@ def _stages(pieces: Sequence[_Piece], most_bytes: int) -> list[_Piece]:
     return stages
 
 
-def _states(step: StepProfile, share: Share) -> _States:
-    return _States(
-        parameter_bytes=ceil(sum(share(one) * one.size_bytes for one in step.parameters))
-        + step.buffer_bytes,
-        gradient_bytes=ceil(sum(share(one) * one.gradient_bytes for one in step.parameters)),
-        optimizer_bytes=ceil(sum(share(one) * one.optimizer_bytes for one in step.parameters)),
-    )
+def _parameters(step: StepProfile) -> int:
+    return sum(one.size_bytes for one in step.parameters)
 
 
 def _gradients(step: StepProfile) -> int:
     return sum(one.gradient_bytes for one in step.parameters)
 
 
-def _replicated(step: StepProfile, optimizer_bytes: int) -> RankMemory:
+def _work(step: StepProfile) -> int:
+    return max((one.work_bytes for one in step.moments), default=0)
+
+
+def _update(step: StepProfile, share: float) -> int:
+    """What an optimizer takes for itself that updates so much of the model's whole parameters.
+
+    Some update all at once, others one by one, which takes up to two of the largest.
+    """
+    largest = max((one.size_bytes for one in step.parameters), default=0)
+    return max(int(share * step.update_bytes), min(step.update_bytes, 2 * largest))
+
+
+def _replicated(step: StepProfile, optimizer_bytes: int, update_bytes: int) -> RankMemory:
     gradients = _gradients(step)
     state = _States(
-        parameter_bytes=sum(one.size_bytes for one in step.parameters) + step.buffer_bytes,
+        parameter_bytes=_parameters(step) + step.buffer_bytes,
         gradient_bytes=gradients,
         optimizer_bytes=optimizer_bytes,
     )
     passes = max((one.work_bytes + one.gradient_bytes for one in step.moments), default=0)
-    return _memory(step, state, gradients, passes + gradients, 2 * gradients)
+    update = gradients + step.kept_bytes + update_bytes
+    return _memory(step, state, gradients, gradients + max(passes, update))
+
+
+def _divided(
+    step: StepProfile, share: Callable[[Parameter], float], sent: Callable[[Moment], int]
+) -> RankMemory:
+    state = _States(
+        parameter_bytes=ceil(sum(share(one) * one.size_bytes for one in step.parameters))
+        + step.buffer_bytes,
+        gradient_bytes=ceil(sum(share(one) * one.gradient_bytes for one in step.parameters)),
+        optimizer_bytes=ceil(sum(share(one) * one.optimizer_bytes for one in step.parameters)),
+    )
+    gradients = state.gradient_bytes / max(1, _gradients(step))
+    passes = max(
+        (one.work_bytes + int(gradients * one.gradient_bytes) + sent(one) for one in step.moments),
+        default=0,
+    )
+    parameters = (state.parameter_bytes - step.buffer_bytes) / max(1, _parameters(step))
+    update = state.gradient_bytes + step.kept_bytes + int(parameters * step.update_bytes)
+    return _memory(step, state, max(map(sent, step.moments), default=0), max(passes, update))
 
 
 def _memory(
-    step: StepProfile,
-    state: _States,
-    communication_bytes: int,
-    passes_bytes: int,
-    gradients_bytes: int,
+    step: StepProfile, state: _States, communication_bytes: int, most_bytes: int
 ) -> RankMemory:
-    """The peak is that of the passes, or of the optimizer's step, when all gradients are there."""
-    # Most optimizers update one parameter at a time, so that a rank with fewer needs no less.
-    update = gradients_bytes + step.update_bytes
     return RankMemory(
         parameter_bytes=state.parameter_bytes,
         gradient_bytes=state.gradient_bytes,
         optimizer_bytes=state.optimizer_bytes,
-        activation_bytes=max((one.work_bytes for one in step.moments), default=0),
+        activation_bytes=_work(step),
         communication_bytes=communication_bytes,
-        peak_bytes=state.parameter_bytes + state.optimizer_bytes + max(passes_bytes, update),
+        peak_bytes=state.parameter_bytes + state.optimizer_bytes + most_bytes,
     )
 
 

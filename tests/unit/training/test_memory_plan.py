@@ -126,6 +126,7 @@ def test_more_ranks_never_need_more_and_zero1_no_more_than_ddp(parts, rows, work
         buffer_bytes=3,
         moments=[Moment(at % len(parts), at > 3, one, one // 2) for at, one in enumerate(work)],
         saved_bytes=[sum(work) // len(parts)] * len(parts),
+        kept_bytes=work[-1],
         update_bytes=work[0],
     )
     for strategy in STRATEGIES.values():
