@@ -174,7 +174,7 @@ def _choice(
 
 
 def _short(size_bytes: int) -> str:
-    """Three digits and a unit: 1.25 GiB."""
+    """Up to three digits and a unit: 1.25 GiB."""
     size, unit = float(size_bytes), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if size >= 999.5:
