@@ -28,6 +28,7 @@ from sparkdl_runner.training.memory.live_bytes import GRADIENT, STATE, LiveBytes
 from sparkdl_runner.training.sharded import units
 
 LossOfBatch = Callable[[nn.Module, Any], Tensor]
+_META = torch.device("meta")
 _NEEDS_VALUES = (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -87,11 +88,13 @@ def profile_step(
     mode: AbstractContextManager[Any] = nullcontext() if with_values else fake
     live = LiveBytes()
     place = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    with torch.random.fork_rng(), mode, place:
+    with torch.random.fork_rng():
         if not isinstance(model, nn.Module):
-            with _told("Making the model", with_values):
+            with _told("Making the model", with_values), place if with_values else _META:
                 model = model()
-        network = _copy_of(made(lambda: model), fake, with_values).train()
+        given = made(lambda: model)
+    with torch.random.fork_rng(), mode, place:
+        network = (copy.deepcopy(given) if with_values else _without_values(given, fake)).train()
         device = next((one.device for one in network.parameters()), None)
         if device is None:
             raise ValueError("The model has no parameters; expected one that can be trained.")
@@ -147,14 +150,16 @@ class _AnyNumber(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _copy_of(network: nn.Module, fake: FakeTensorMode, with_values: bool) -> nn.Module:
-    """A model that may be changed: one that was made without values is nobody else's."""
-    if with_values:
-        return copy.deepcopy(network)
-    if all(isinstance(one, FakeTensor) for one in network.parameters()):
-        return network
+def _without_values(network: nn.Module, fake: FakeTensorMode) -> nn.Module:
+    """A copy whose tensors have no values; what was made on the meta device is on the usual one."""
+    copies: dict[int, Any] = {}
+    for one in [*network.parameters(), *network.buffers()]:
+        place = torch.get_default_device() if one.is_meta else one.device
+        new = torch.empty(one.shape, dtype=one.dtype, device=place)
+        is_parameter = isinstance(one, nn.Parameter)
+        copies[id(one)] = nn.Parameter(new, one.requires_grad) if is_parameter else new
     with FakeCopyMode(fake):
-        return copy.deepcopy(network)
+        return copy.deepcopy(network, copies)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from sparkdl_runner.training.memory.live_bytes import Moment
 from sparkdl_runner.training.memory.step_profile import Parameter, StepProfile
 from sparkdl_runner.training.memory.strategies import STRATEGIES
 
+pytestmark = pytest.mark.one_lane
 ROWS = 16
 
 
@@ -157,6 +158,16 @@ def test_a_model_of_any_size_takes_no_memory_here():
     plan = plan_memory(lambda: layers(100, 1 << 16), torch.ones(1, 1 << 16), num_proc=64)
     assert plan.by_strategy["ddp"].parameter_bytes == 100 << 34
     assert plan.strategy is None
+
+
+def test_a_model_may_change_its_type_and_share_its_parameters():
+    def model():
+        network = layers(2)
+        network[1].weight = network[0].weight
+        return network.double()
+
+    plan = plan_memory(model, BATCH.double(), num_proc=2)
+    assert plan.by_strategy["ddp"].parameter_bytes == 64 * 64 * 8
 
 
 @pytest.mark.parametrize("with_values", [False, True])
