@@ -14,7 +14,8 @@ from typing import Any
 
 from sparkdl_runner import world
 from sparkdl_runner.data.order.plan import Tail
-from sparkdl_runner.data.order.shard import global_batch, resolve_shard, whole_number
+from sparkdl_runner.data.order.shard import global_batch, whole_number
+from sparkdl_runner.data.shard_group import shard_of
 
 ENGINES = ("arrow", "petastorm")
 
@@ -56,6 +57,7 @@ SHARED = frozenset(
         "cur_shard",
         "schema_fields",
         "seed",
+        "shard_by",
         "shard_count",
         "shuffle",
         "shuffle_row_groups",
@@ -148,13 +150,15 @@ def wanted_tail(arguments: dict[str, Any], rows: int) -> Tail:
         TypeError, ValueError: The shard or the batch size is not possible.
     """
 
-    def given(name: str, least: int = 1) -> int | None:
-        return whole_number(name, arguments.get(name), least=least)
-
-    _, shard_count = resolve_shard(given("cur_shard", least=0), given("shard_count"))
-    batch_rows = global_batch(given("batch_size"), given("global_batch_size"), shard_count)
+    shard_by = arguments.get("shard_by")
+    _, shard_count = shard_of(shard_by, arguments.get("cur_shard"), arguments.get("shard_count"))
+    batch_size, global_batch_size = (
+        whole_number(name, arguments.get(name)) for name in ("batch_size", "global_batch_size")
+    )
+    batch_rows = global_batch(batch_size, global_batch_size, shard_count)
     # A single rank may resume a run of several, whose steps it must keep.
-    is_sharded = shard_count > 1 or (world.in_worker() and world.current_world().size == 1)
+    alone = world.in_worker() and world.current_world().size == 1
+    is_sharded = shard_count > 1 or shard_by is not None or alone
     if is_sharded and rows >= batch_rows:
         return "drop"
     return "wrap" if arguments.get("num_epochs") is None else "uneven"

@@ -20,10 +20,11 @@ from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.decode.columns import ColumnOptions, Nulls
 from sparkdl_runner.data.order.plan import NO_LENGTH, TAILS, Order, Tail, choose_lanes
-from sparkdl_runner.data.order.shard import global_batch, resolve_shard, whole_number
+from sparkdl_runner.data.order.shard import global_batch, whole_number
 from sparkdl_runner.data.order.state import LoaderState, Position
 from sparkdl_runner.data.read.budget import Budget
 from sparkdl_runner.data.read.reader import RowGroupReader
+from sparkdl_runner.data.shard_group import shard_of
 from sparkdl_runner.hooks import facts, loader_plans
 
 
@@ -57,6 +58,8 @@ class ArrowLoader:
             are more ranks.
         cur_shard: This rank; inside a worker its own by default, elsewhere 0.
         shard_count: Number of ranks; inside a worker its own by default, elsewhere 1.
+        shard_by: In their place, a dimension of a ``DeviceMesh``, such as ``mesh["dp"]``, or a
+            process group: ranks along it read different rows, and count as the ranks here.
         memory_budget_bytes: What decoded rows may take, besides the process itself, for a rank
             that reads up to 8 lanes; by default 512 MiB, or 16 times the largest row group if that
             is more. Each row takes 16 bytes more for its place in the order. The budget also
@@ -102,6 +105,7 @@ class ArrowLoader:
         lanes: int | None = None,
         cur_shard: int | None = None,
         shard_count: int | None = None,
+        shard_by: Any = None,
         memory_budget_bytes: int | None = None,
         columns: Sequence[str] | None = None,
         feature_cols: Sequence[str] | None = None,
@@ -123,19 +127,15 @@ class ArrowLoader:
         global_batch_size = whole_number("global_batch_size", global_batch_size)
         num_epochs = whole_number("num_epochs", num_epochs)
         lanes = whole_number("lanes", lanes)
-        cur_shard = whole_number("cur_shard", cur_shard, least=0)
-        shard_count = whole_number("shard_count", shard_count)
         memory_budget_bytes = whole_number("memory_budget_bytes", memory_budget_bytes)
         prefetch_batches = whole_number("prefetch_batches", prefetch_batches)
         workers_count = whole_number("workers_count", workers_count)
         if tail not in TAILS:
             raise ValueError(f"tail is {tail!r}; expected one of {', '.join(TAILS)}.")
-        seed = whole_number("seed", seed, least=0) or 0
-        if seed >= 1 << 64:
-            raise ValueError(f"seed is {seed}; expected a whole number from 0 to 2**64 - 1.")
+        seed = whole_number("seed", seed, least=0, most=(1 << 64) - 1) or 0
         if transform is not None and not callable(transform):
             raise TypeError(f"transform is {transform!r}; expected a function of a batch.")
-        self.rank, self.world_size = resolve_shard(cur_shard, shard_count)
+        self.rank, self.world_size = shard_of(shard_by, cur_shard, shard_count)
         rows = global_batch(batch_size, global_batch_size, self.world_size)
         self.manifest = manifest
         layout = plan_columns(
@@ -170,10 +170,9 @@ class ArrowLoader:
         if shuffle:  # An unshuffled loader is one for evaluation.
             per_rank, steps = rows // self.world_size, order.steps(tail)
             facts.note(batch_size_per_rank=per_rank, global_batch_size=rows, steps_per_epoch=steps)
-        self._tail: Tail = tail
-        self._directory = directory
+        self._tail, self._directory = tail, directory
         self._made_at = loader_plans.place_of_caller()
-        self._has_told = False
+        self._has_told = self.world_size == 1 and shard_by is None  # Nobody shares its rows.
         self._arguments = {
             "batch_size": batch_size,
             "global_batch_size": global_batch_size,
@@ -280,11 +279,12 @@ class ArrowLoader:
 
     def _tell_plan(self) -> None:
         """Tells the driver, once, which settings must be equal in all ranks."""
-        if self.world_size == 1 or self._has_told:
+        if self._has_told:
             return
         self._has_told = True
-        order = {**self.state_dict(), "num_epochs": self._passes.num_epochs}
+        order = {**self.state_dict(), "shard_count": self.world_size}
         del order["version"], order["first_epoch"]
+        order["num_epochs"] = self._passes.num_epochs
         loader_plans.tell(self._directory, self._made_at, order=order, arguments=self._arguments)
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from sparkdl_runner.data.dataset.converted import Converted
 from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.engine_choice import TUNING, wanted_columns, wanted_tail, wants_shuffle
-from sparkdl_runner.data.order.shard import resolve_shard
+from sparkdl_runner.data.shard_group import shard_of
 
 DEFAULT_BATCH_SIZE = 32
 PETASTORM_WORKERS_COUNT = 4
@@ -72,9 +72,15 @@ class TorchLoaderContext:
     def _open_petastorm(
         self, dataset: Dataset, arguments: dict[str, Any], columns: list[str] | None, shuffle: bool
     ) -> Any:
+        from sparkdl_runner.data.petastorm.arguments import require_one_order
         from sparkdl_runner.data.petastorm.loader import PetastormLoader
 
-        shard = resolve_shard(arguments.pop("cur_shard", None), arguments.pop("shard_count", None))
+        shard_by = arguments.pop("shard_by", None)
+        shard = shard_of(
+            shard_by, arguments.pop("cur_shard", None), arguments.pop("shard_count", None)
+        )
+        if shard_by is not None:
+            require_one_order(arguments, self.shuffling_queue_capacity)
         own = {
             name: arguments.pop(name, None)
             for name in ("num_epochs", "steps_per_epoch", "data_loader_fn", "seed")

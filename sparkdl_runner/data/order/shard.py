@@ -31,7 +31,8 @@ def resolve_shard(cur_shard: int | None, shard_count: int | None) -> tuple[int, 
         raise ValueError(
             f"cur_shard={cur_shard} and shard_count={shard_count} disagree with this worker, "
             f"which is rank {here.rank} of {here.size}: some rows would be read twice and others "
-            "never. Leave both out. To read all rows on this rank, give 0 and 1."
+            "never. Leave both out. To read all rows on this rank, give 0 and 1. To give the ranks "
+            "of one model copy the same rows, give shard_by=mesh['dp'], a mesh dimension."
         )
     return cur_shard, shard_count
 
@@ -56,12 +57,14 @@ def global_batch(batch_size: int | None, global_batch_size: int | None, world_si
     return global_batch_size
 
 
-def whole_number(name: str, value: SupportsIndex | None, *, least: int = 1) -> int | None:
+def whole_number(
+    name: str, value: SupportsIndex | None, *, least: int = 1, most: int | None = None
+) -> int | None:
     """``value`` as an int. NumPy's integers are fine, and None stays None.
 
     Raises:
         TypeError: It is not a whole number.
-        ValueError: It is below ``least``.
+        ValueError: It is below ``least`` or above ``most``.
     """
     if value is None:
         return None
@@ -73,4 +76,6 @@ def whole_number(name: str, value: SupportsIndex | None, *, least: int = 1) -> i
         raise TypeError(f"{name} is {value!r}; expected a whole number.")
     if number < least:
         raise ValueError(f"{name} is {number}; expected {least} or more.")
+    if most is not None and number > most:
+        raise ValueError(f"{name} is {number}; expected {least} to {most}.")
     return number

@@ -1,4 +1,4 @@
-"""Makes arguments of petastorm's readers safe: none may load other users' pickles."""
+"""Arguments of petastorm's readers: none may load other users' pickles, or mix up one copy's."""
 
 from __future__ import annotations
 
@@ -28,6 +28,29 @@ def without_foreign_pickles(arguments: Mapping[str, Any]) -> dict[str, Any]:
     if safe.get("cache_location") is not None:
         _require_own(os.fspath(safe["cache_location"]))
     return safe
+
+
+def require_one_order(arguments: dict[str, Any], shuffling_queue_capacity: int) -> None:
+    """Lets ranks that share a shard get the same batches: by one seed, and one thread.
+
+    petastorm's threads hand over row groups as they come, and its queue draws from NumPy's own
+    generator.
+
+    Raises:
+        ValueError: More threads or a queue were asked for.
+    """
+    found = None
+    if (arguments.get("workers_count") or 1) > 1:
+        found = f"workers_count={arguments['workers_count']}"
+    elif shuffling_queue_capacity:
+        found = f"shuffling_queue_capacity={shuffling_queue_capacity}"
+    if found is not None:
+        raise ValueError(
+            f"With shard_by, several ranks read the same shard, and with {found} petastorm gives "
+            "each of them other batches. Leave that out, or use engine='arrow'."
+        )
+    arguments["workers_count"] = 1
+    arguments.setdefault("seed", 0)
 
 
 def _require_own(folder: str) -> None:

@@ -162,7 +162,8 @@ class PetastormLoader:
                 "num_epochs": None if self._num_epochs is None else int(self._num_epochs),
                 "steps_per_epoch": None if self._steps is None else int(self._steps),
             }
-            order = {**plan, "fingerprint": self._manifest.fingerprint}
+            shared = {"shard_count": self._shard[1], "fingerprint": self._manifest.fingerprint}
+            order = {**plan, **shared}
             loader_plans.tell(self._url, self._made_at, order=order, arguments=plan)
             self._has_told = True
         epochs = itertools.count() if self._num_epochs is None else range(self._num_epochs)
