@@ -60,8 +60,8 @@ class CheckpointManager:
         every_steps: ``due`` each time that so many steps are done.
         every_seconds: ``due`` each time that so much time has passed on rank 0's clock.
         asynchronous: Whether ``save`` returns before the checkpoint is written.
-        sharded: Whether each rank saves its part of the model; needs ``torch.distributed``. By
-            default exactly if a parameter is a ``DTensor``.
+        sharded: Whether each rank saves its part; needs ``torch.distributed``. By default if ranks
+            have parts: a ``DTensor``, other layers, or a ``ZeroRedundancyOptimizer``.
         storage_options: As in :func:`~sparkdl_runner.filesystem.open_filesystem`.
 
     Raises:

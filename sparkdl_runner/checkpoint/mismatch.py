@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from sparkdl_runner.checkpoint.directory.manifest import Manifest
+from sparkdl_runner.checkpoint.sharded import own_optimizer
 
 _SHOWN = 10
 
@@ -21,11 +22,26 @@ def parameters_of(state: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def model_problem(manifest: Manifest, state: Mapping[str, Any]) -> str | None:
-    """What keeps the checkpoint from being loaded into a model with this state."""
+def class_of(optimizer: Any) -> str | None:
+    """The name of an optimizer's class, or of that inside of a ``ZeroRedundancyOptimizer``."""
+    return None if optimizer is None else type(own_optimizer(optimizer)).__name__
+
+
+def model_problem(
+    manifest: Manifest, state: Mapping[str, Any], unknown: Collection[str] | None = None
+) -> str | None:
+    """What keeps the checkpoint from being loaded into a model with this state.
+
+    Args:
+        manifest: The checkpoint's.
+        state: Of this rank's model.
+        unknown: Names in the checkpoint that no rank has; by default those not in ``state``.
+    """
     saved, here = manifest.parameters, parameters_of(state)
     if not saved and here:
         return "it holds no model, and one is to be restored. Leave model out."
+    if unknown is not None:
+        saved = {name: one for name, one in saved.items() if name in here or name in unknown}
     shapes = [
         f"{name} ({saved[name]['shape']} in the checkpoint, {here[name]['shape']} here)"
         for name in sorted(saved.keys() & here.keys())
@@ -42,10 +58,10 @@ def model_problem(manifest: Manifest, state: Mapping[str, Any]) -> str | None:
 
 def optimizer_problem(manifest: Manifest, optimizer: Any) -> str | None:
     """What keeps the checkpoint from being of the same kind of optimizer."""
-    here = type(optimizer).__name__
+    here = class_of(optimizer)
     if manifest.optimizer_class is None:
         return "it holds no state of an optimizer, and one is to be restored. Leave optimizer out."
-    if manifest.optimizer_class != here:
+    if manifest.optimizer_class not in (here, type(optimizer).__name__):
         return (
             f"its optimizer is {manifest.optimizer_class}, and {here} is to be restored. Build "
             "the optimizer as it was, or leave it out to begin with a new one."
@@ -53,11 +69,11 @@ def optimizer_problem(manifest: Manifest, optimizer: Any) -> str | None:
     return None
 
 
-def groups_problem(saved: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:
-    """What keeps one optimizer's state from being loaded into another of the same kind."""
-    sizes, expected = (
-        [len(group["params"]) for group in one["param_groups"]] for one in (saved, here)
-    )
+def groups_problem(
+    saved: Sequence[Mapping[str, Any]], here: Sequence[Mapping[str, Any]]
+) -> str | None:
+    """What keeps an optimizer's parameter groups from taking those of another of its kind."""
+    sizes, expected = ([len(group["params"]) for group in one] for one in (saved, here))
     if sizes == expected:
         return None
     return (
@@ -68,7 +84,7 @@ def groups_problem(saved: Mapping[str, Any], here: Mapping[str, Any]) -> str | N
 
 
 def names_problem(saved: Iterable[str], here: Iterable[str]) -> str | None:
-    """What keeps the state of a sharded optimizer from being loaded into another."""
+    """What keeps the state of a sharded optimizer from being loaded into this rank's."""
     found = _differences(saved, here)
     return f"its optimizer has another state: {'; '.join(found)}." if found else None
 

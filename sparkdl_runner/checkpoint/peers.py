@@ -61,14 +61,25 @@ class Peers:
     def gather_text(self, text: str) -> list[str]:
         """A short text of every rank, in the order of ranks."""
         mine = text.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0")
-        values = [0] * (_TEXT_BYTES * self.size)
-        # Each rank has a place of its own in the sum, so that adding up is putting together.
-        values[_TEXT_BYTES * self.rank : _TEXT_BYTES * (self.rank + 1)] = mine
-        together = bytes(self.end_sum(self.begin_sum(values)))
         return [
-            together[start : start + _TEXT_BYTES].rstrip(b"\0").decode(errors="replace")
-            for start in range(0, len(together), _TEXT_BYTES)
+            bytes(one).rstrip(b"\0").decode(errors="replace") for one in self._gather(list(mine))
         ]
+
+    def gather_numbers(self, numbers: list[int]) -> list[list[int]]:
+        """Whole numbers of every rank, in the order of ranks; there may be more of some."""
+        counts = [count for (count,) in self._gather([len(numbers)])]
+        padding = [0] * (max(counts) - len(numbers))
+        gathered = self._gather([*numbers, *padding])
+        return [one[:count] for one, count in zip(gathered, counts, strict=True)]
+
+    def _gather(self, numbers: list[int]) -> list[list[int]]:
+        """Equally many whole numbers of every rank."""
+        count = len(numbers)
+        # Each rank has a place of its own in the sum, so that adding up is putting together.
+        values = [0] * (count * self.size)
+        values[count * self.rank : count * (self.rank + 1)] = numbers
+        together = self.end_sum(self.begin_sum(values))
+        return [together[count * rank : count * (rank + 1)] for rank in range(self.size)]
 
     def _from_rank_0(self, tensor: torch.Tensor, what: str) -> torch.Tensor:
         raise NotImplementedError

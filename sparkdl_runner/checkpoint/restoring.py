@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sparkdl_runner.checkpoint import generators, mismatch, sharded
+from sparkdl_runner.checkpoint import generators, mismatch, names, sharded
 from sparkdl_runner.checkpoint.directory import shards
 from sparkdl_runner.checkpoint.directory.listing import committed
 from sparkdl_runner.checkpoint.directory.manifest import (
@@ -136,6 +136,8 @@ class _Candidate:
         """The index of a sharded checkpoint's shards; see ``directory.shards``."""
         self._parts: dict[str, Any] = {}
         """The target's own state, of which each rank has a part, if it is sharded."""
+        self._unknown: set[str] = set()
+        """What a sharded checkpoint holds and no rank has, of this target."""
         self.was_unreadable = False
         """Whether this rank passed it over for what may be no damage at all."""
 
@@ -143,6 +145,7 @@ class _Candidate:
         """Puts everything where it belongs, once it is certain that it is whole and fits."""
         with self._agreed_whole():
             self._read()
+        self._compare_names()
         problem = self._mismatch()
         if self._peers.any_rank(problem is not None):
             raise CheckpointMismatchError(
@@ -210,6 +213,15 @@ class _Candidate:
             raise DamageError(f"{path} is not in its list of files")
         return content
 
+    def _compare_names(self) -> None:
+        """Looks up what of a sharded checkpoint the ranks have; all of them take part."""
+        model, optimizer = self._target.model, self._target.optimizer
+        if not self._manifest.sharded or model is None:
+            return
+        self._parts = sharded.state_of(model, optimizer)
+        saved = [*self._shards["tensors"], *self._shards["values"]]
+        self._unknown = names.in_none(saved, names.names_of_ranks(self._peers, self._parts))
+
     def _mismatch(self) -> str | None:
         manifest, target = self._manifest, self._target
         if target.loader is not None and manifest.loader is None:
@@ -228,8 +240,8 @@ class _Candidate:
                 return problem
         if target.optimizer is None:
             return None
-        state = target.optimizer.state_dict()
-        return mismatch.groups_problem(self._states[OPTIMIZER], state)
+        groups = self._states[OPTIMIZER]["param_groups"]
+        return mismatch.groups_problem(groups, target.optimizer.param_groups)
 
     def _sharded_mismatch(self) -> str | None:
         model, optimizer = self._target.model, self._target.optimizer
@@ -237,12 +249,14 @@ class _Candidate:
             if optimizer is None:
                 return None
             return "it is sharded, so that its optimizer is restored only with its model."
-        self._parts = sharded.state_of(model, optimizer)
-        problem = mismatch.model_problem(self._manifest, sharded.model_part(self._parts))
+        unknown = sharded.model_part(dict.fromkeys(self._unknown))
+        here = sharded.model_part(self._parts)
+        problem = mismatch.model_problem(self._manifest, here, unknown)
         if problem is not None or optimizer is None:
             return problem
-        saved = sharded.optimizer_names([*self._shards["tensors"], *self._shards["values"]])
-        return mismatch.names_problem(saved, sharded.optimizer_names(self._parts))
+        saved = {*self._shards["tensors"], *self._shards["values"]}
+        own = sharded.optimizer_names(self._parts)
+        return mismatch.names_problem((saved & own) | sharded.optimizer_names(self._unknown), own)
 
     def _put_back(self, contents: dict[str, Any]) -> None:
         manifest, target, rank = self._manifest, self._target, self._peers.rank

@@ -1,5 +1,7 @@
 """Models of which each rank holds a part: each rank saves its own, and reads what it needs.
 
+A part is a ``DTensor``'s shard, a stage of a pipeline, or ZeRO-1's part of an optimizer.
+
 Every rank writes and reads by itself, and the lists of blocks are JSON (see
 :mod:`~sparkdl_runner.checkpoint.directory.shards`). The files of ``torch.distributed.checkpoint``
 would not do: they, and what ranks tell each other for them, are pickled.
@@ -7,7 +9,8 @@ would not do: they, and what ranks tell each other for them, are pickled.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 from sparkdl_runner.checkpoint.directory.shards import shards_state
@@ -23,7 +26,10 @@ def state_of(model: Any, optimizer: Any) -> dict[str, Any]:
     if model is None and optimizer is None:
         return {}
     options = StateDictOptions(flatten_optimizer_state_dict=True)
-    optimizers = () if optimizer is None else optimizer
+    own = own_optimizer(optimizer)
+    if own is not optimizer:
+        _copy_settings(optimizer, own)
+    optimizers = () if own is None else own
     of_model, of_optimizer = get_state_dict(model, optimizers, options=options)
     return {
         **{_MODEL + name: value for name, value in of_model.items()},
@@ -35,13 +41,34 @@ def set_state(model: Any, optimizer: Any, state: Mapping[str, Any]) -> None:
     """Gives model and optimizer what ``state_of`` returned, with other values in it."""
     from torch.distributed.checkpoint.state_dict import StateDictOptions, set_state_dict
 
+    own = own_optimizer(optimizer)
     set_state_dict(
         model,
-        () if optimizer is None else optimizer,
+        () if own is None else own,
         model_state_dict=model_part(state),
         optim_state_dict=_part(state, _OPTIMIZER),
         options=StateDictOptions(flatten_optimizer_state_dict=True),
     )
+    if own is not optimizer:
+        _copy_settings(own, optimizer)
+
+
+def own_optimizer(optimizer: Any) -> Any:
+    """The optimizer of what this rank updates: of a ``ZeroRedundancyOptimizer``, that inside."""
+    return optimizer.optim if is_partitioned(optimizer) else optimizer
+
+
+def is_partitioned(optimizer: Any) -> bool:
+    """Whether each rank has the state of a part of the parameters only, as in ZeRO-1."""
+    # Looked up, not imported: a class that was not imported made no optimizer.
+    module = sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer")
+    return module is not None and isinstance(optimizer, module.ZeroRedundancyOptimizer)
+
+
+def _copy_settings(source: Any, target: Any) -> None:
+    """Copies learning rates and the like between ZeRO-1's optimizer and the one inside."""
+    for of_source, of_target in zip(source.param_groups, target.param_groups, strict=True):
+        of_target.update({name: of_source[name] for name in of_source if name != "params"})
 
 
 def model_part(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,12 +86,31 @@ def _part(state: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     return {name.removeprefix(prefix): value for name, value in part.items()}
 
 
-def own_part(state: Mapping[str, Any], rank: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def whole_names(state: Mapping[str, Any]) -> list[str]:
+    """The names of what is not sharded, out of what ``state_of`` returned."""
+    import torch
+
+    tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+    return [name for name in state if name not in tensors or not _is_shard(tensors[name])]
+
+
+def parameters_of(metadata: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Shape and dtype of each tensor of the model, out of what ``shards.merge`` returned."""
+    return {
+        name: {"shape": one["shape"], "dtype": one["dtype"].removeprefix("torch.")}
+        for name, one in model_part(metadata["tensors"]).items()
+    }
+
+
+def own_part(
+    state: Mapping[str, Any], rank: int, own: Container[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """What this rank is to write.
 
     Args:
-        state: As ``state_of`` returned it, on every rank.
-        rank: This rank. Rank 0 writes what is not sharded.
+        state: As ``state_of`` returned it.
+        rank: This rank.
+        own: Those of ``whole_names`` that are for this rank to write.
 
     Returns:
         The content of ``shards_state(rank)``, and its description for ``shards.merge``.
@@ -76,10 +122,10 @@ def own_part(state: Mapping[str, Any], rank: int) -> tuple[dict[str, Any], dict[
     about: dict[str, Any] = {"tensors": {}, "values": {}}
     for name, value in state.items():
         if not isinstance(value, torch.Tensor):
-            if rank == 0:
+            if name in own:
                 content["values"][name] = value
                 about["values"][name] = {"path": path, "key": name}
-        elif _is_first_replica(value, rank):
+        elif _is_first_replica(value) if _is_shard(value) else name in own:
             offsets, block = _block(value)
             if 0 in block.shape and 0 not in value.shape:
                 continue  # This rank has nothing of it.
@@ -154,20 +200,20 @@ def _slices(spans: Iterable[tuple[int, int]], offsets: Iterable[int]) -> tuple[s
 
 def _block(tensor: Any) -> tuple[list[int], Any]:
     """Where this rank's block of a tensor begins, and the block; all of it if it is not sharded."""
-    from torch.distributed.tensor import DTensor
-
-    if not isinstance(tensor, DTensor):
+    if not _is_shard(tensor):
         return [0] * tensor.ndim, tensor.detach()
     (chunk,) = tensor.__create_chunk_list__()
     return list(chunk.offsets), tensor.to_local().detach()
 
 
-def _is_first_replica(tensor: Any, rank: int) -> bool:
-    """Whether it is for this rank to write its block: other ranks may have the same one."""
+def _is_shard(tensor: Any) -> bool:
     from torch.distributed.tensor import DTensor
 
-    if not isinstance(tensor, DTensor):
-        return rank == 0
+    return isinstance(tensor, DTensor)
+
+
+def _is_first_replica(tensor: Any) -> bool:
+    """Whether it is for this rank to write its block: other ranks may have the same one."""
     coordinate = tensor.device_mesh.get_coordinate()
     return coordinate is not None and not any(
         place.is_replicate() and position

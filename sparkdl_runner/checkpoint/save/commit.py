@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sparkdl_runner.checkpoint import sharded
 from sparkdl_runner.checkpoint.directory import shards
 from sparkdl_runner.checkpoint.directory.files import FileEntry, read_file, write_file
 from sparkdl_runner.checkpoint.directory.listing import later_attempt
@@ -151,10 +152,13 @@ class Commit:
                 "The directory must be on storage that all hosts share, and all ranks must save "
                 "the same steps."
             )
-        if job.manifest.sharded:
-            files.append(self._write(shards.METADATA, seal(shards.merge(parts))))
+        manifest = job.manifest
+        if manifest.sharded:
+            merged = shards.merge(parts)
+            files.append(self._write(shards.METADATA, seal(merged)))
+            manifest = replace(manifest, parameters=sharded.parameters_of(merged))
         self._require_latest()
-        manifest = replace(job.manifest, files=tuple(sorted(files, key=lambda entry: entry.path)))
+        manifest = replace(manifest, files=tuple(sorted(files, key=lambda entry: entry.path)))
         self._write(MANIFEST, manifest.to_bytes())
         return manifest
 

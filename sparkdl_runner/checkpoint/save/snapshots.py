@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sparkdl_runner import __version__
-from sparkdl_runner.checkpoint import generators, mismatch, sharded
+from sparkdl_runner.checkpoint import generators, mismatch, names, sharded
 from sparkdl_runner.checkpoint.arguments import require_whole
 from sparkdl_runner.checkpoint.directory.manifest import (
     EXTRA,
@@ -26,8 +26,8 @@ from sparkdl_runner.checkpoint.peers import Peers, TorchPeers
 from sparkdl_runner.checkpoint.save.attempt import Attempt
 from sparkdl_runner.checkpoint.save.commit import Job
 from sparkdl_runner.checkpoint.save.host_copies import HostCopies
+from sparkdl_runner.checkpoint.save.parts import Parts
 from sparkdl_runner.hooks import resumable
-from sparkdl_runner.unwrapping import is_sharded
 
 # What a save needs beside the tensors: names, lists, the states of generators.
 _SPARE_BYTES = 1 << 20
@@ -43,7 +43,7 @@ class Snapshots:
 
     def __init__(self, storage: Storage, in_shards: bool | None) -> None:
         self._storage = storage
-        self._in_shards = in_shards
+        self._parts = Parts(in_shards)
         self._copies = HostCopies()
 
     def take(
@@ -66,15 +66,17 @@ class Snapshots:
             TypeError: Something could not be loaded again without running code from the file.
         """
         peers = attempt.peers
-        in_shards = is_sharded(model) if self._in_shards is None else self._in_shards
+        in_shards = self._parts.differ(peers, model, optimizer)
         of_model: Mapping[str, Any] = {}
         states: dict[str, tuple[str, Any]] = {}
         shards: dict[str, Any] = {}
         if in_shards:
             _require_torch(peers)
             whole = sharded.state_of(model, optimizer)
-            of_model = sharded.model_part(whole)
-            content, shards = sharded.own_part(whole, peers.rank)
+            whole_names = sharded.whole_names(whole)
+            lower_ranks = names.names_of_ranks(peers, whole_names)[: peers.rank]
+            own = names.in_none(whole_names, lower_ranks)
+            content, shards = sharded.own_part(whole, peers.rank, own)
             states[shards_state(peers.rank)] = "the model's or optimizer's state", content
         elif peers.rank == 0:
             if model is not None:
@@ -95,7 +97,7 @@ class Snapshots:
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             sharded=in_shards,
             parameters=mismatch.parameters_of(of_model),
-            optimizer_class=None if optimizer is None else type(optimizer).__name__,
+            optimizer_class=mismatch.class_of(optimizer),
             metrics=_plain_metrics(metrics),
             loader=None if loader is None else _plain_json("loader", loader.state_dict()),
             resumable=_plain_json("resumable state", resumable.collect()),
@@ -115,6 +117,7 @@ class Snapshots:
     def let_go(self) -> None:
         """Gives up the memory that the last snapshot took."""
         self._copies = HostCopies()
+        self._parts.let_go()
 
     def _copied(self, states: Mapping[str, tuple[str, Any]]) -> dict[str, FlatState]:
         self._copies.begin()
