@@ -75,7 +75,7 @@ class TorchBackend(Backend):
 
     def advice(self, error: BaseException) -> str:
         """See ``Backend.advice``."""
-        return torch_store.advice(error)
+        return torch_store.advice(error) or _advice_on_context_parallel(error)
 
     def join_in_worker(self, listener: socket.socket | None) -> None:
         """Serves the store in rank 0, where its agent's relay finds it."""
@@ -90,3 +90,16 @@ class TorchBackend(Backend):
     def stay_in_worker(self, line: Line) -> None:
         """See ``Backend.stay_in_worker``."""
         torch_store.stay(line)
+
+
+def _advice_on_context_parallel(error: BaseException) -> str:
+    """What to do where torch's own words do not say; else ""."""
+    # Only a text of torch's own: to show anything else would run what the function's objects do.
+    if type(error) is not NotImplementedError or not any(
+        isinstance(one, str) and "flash_attention_for_cpu" in one for one in error.args
+    ):
+        return ""
+    return (
+        "Context parallel divides attention by kernels that only GPUs have, and this rank computes "
+        "on the CPU: run it where each rank has a GPU, or divide the model by tensor parallel."
+    )

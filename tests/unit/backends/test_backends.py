@@ -150,3 +150,9 @@ def test_adasum_which_is_not_there_is_answered_with_what_is():
     backend = get_backend("horovod")
     assert "Take op=hvd.Average" in backend.advice(lost("No Adasum operation enabled"))
     assert backend.advice(lost("Mismatched data types: One rank had type")) == ""
+
+
+def test_other_errors_of_torch_get_no_advice():
+    backend = get_backend("torch")
+    for error in (NotImplementedError("later"), NotImplementedError(3), NotImplementedError()):
+        assert backend.advice(error) == ""
