@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.machinery
-import importlib.util
 import sys
 import types
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from sparkdl_runner.importing import without_collecting
 from sparkdl_runner.tracking.rank import other_ranks, rank_zero
@@ -34,7 +34,11 @@ def prepare(run: RankRun, recorder: Recorder) -> None:
 
 
 class _OnImport(importlib.abc.MetaPathFinder):
-    """Calls something right after a module has been imported for the first time."""
+    """Calls something right after a module has been imported for the first time.
+
+    It stays until then: libraries look whether MLflow is there, by ``importlib.util.find_spec``,
+    long before they import it.
+    """
 
     def __init__(self, name: str, then: Callable[[], None]) -> None:
         self._name = name
@@ -49,8 +53,7 @@ class _OnImport(importlib.abc.MetaPathFinder):
         """Finds the module as everybody would, and adds the call to its loading."""
         if fullname != self._name:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        spec = self._found_by_others(fullname, path, target)
         if spec is None or spec.loader is None:
             return None
         execute = spec.loader.exec_module
@@ -58,7 +61,18 @@ class _OnImport(importlib.abc.MetaPathFinder):
         def execute_then(module: types.ModuleType) -> None:
             with without_collecting():
                 execute(module)
-            self._then()
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+                self._then()
 
         spec.loader.exec_module = execute_then  # type: ignore[method-assign]
         return spec
+
+    def _found_by_others(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None
+    ) -> importlib.machinery.ModuleSpec | None:
+        for finder in tuple(sys.meta_path):
+            find_spec = None if finder is self else getattr(finder, "find_spec", None)
+            if find_spec is not None and (spec := find_spec(fullname, path, target)) is not None:
+                return cast(importlib.machinery.ModuleSpec, spec)
+        return None
