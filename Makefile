@@ -34,7 +34,7 @@ ifndef BESIDE
 endif
 .PHONY: help setup setup-classic setup-modern run-classic run-modern demo quick quick-with-torch \
     quick-others test ready java-classic java-modern test-classic test-modern system compat docs \
-    lint fuzz mutants foreign bench clean gpu
+    lint frameworks fuzz mutants foreign bench clean gpu
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -74,7 +74,15 @@ java-classic java-modern: java-%: setup-%
 
 # The other lane's packages come while mypy reads these: each uses one core.
 ready: setup-classic
-	@$(MAKE) BESIDE=1 --jobs=3 lint $(LANE:%=java-%)
+	@$(MAKE) BESIDE=1 --jobs=3 lint frameworks $(LANE:%=java-%)
+
+# Beside the lane: where transformers is found, torchmetrics imports it, and so does each rank.
+frameworks: build/frameworks/done  ## install Lightning, Accelerate, Transformers for their tests
+build/frameworks/done: tests/frameworks/requirements.txt conf/constraints-classic.txt | setup-classic
+	@rm -rf build/frameworks && mkdir -p build/frameworks
+	@conf/pip_install.sh build/frameworks.log .venv/bin/python --target build/frameworks --no-deps \
+	    --requirement $<
+	@touch $@
 
 test-classic: ready
 test-modern: java-modern

@@ -103,7 +103,7 @@ def test_extras_that_are_named_exist():
         assert set(extras.split(",")) <= set(setup["options.extras_require"])
 
 
-@pytest.mark.parametrize("block", of_kind("python", "python old", "python cluster"), ids=str)
+@pytest.mark.parametrize("block", [b for b in BLOCKS if b.kind.startswith("python")], ids=str)
 def test_python_blocks_compile(block):
     ast.parse(block.text)
 

@@ -1,0 +1,187 @@
+"""Each framework as its page shows it, on Spark and without: undisturbed, and with a rank lost.
+
+What runs are the functions of ``docs/frameworks.md``. ``make frameworks`` installs the frameworks.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+from spark_sessions import session_on
+
+from docs_blocks import ROOT, blocks_of
+from sparkdl_runner import DistributedRunner, RunConfig, WorkerFailedError, current_world
+from sparkdl_runner.data import SparkDatasetConverter, make_spark_converter
+from sparkdl_runner.examples.digits import frames
+from sparkdl_runner.tracking import Tracking
+
+FRAMEWORKS = ROOT / "build" / "frameworks"
+PAGE = ROOT / "docs" / "frameworks.md"
+EXAMPLES = [one for one in blocks_of(PAGE) if one.kind == "python frameworks"]
+MOST_LINES = 40
+STEPS, STEPS_PER_EPOCH = 66, 22
+DIES_AFTER = 35
+# Logged after so many steps by the examples, which count from 0 or from 1.
+POINTS = {
+    "lightning": ("lightning/loss", range(4, STEPS, 5)),
+    "lightning_sharded": ("sharded/loss", range(4, STEPS, 5)),
+    "fabric": ("fabric/loss", range(10, STEPS, 10)),
+    "accelerate": ("accelerate/loss", range(10, STEPS, 10)),
+    "transformers": ("loss", range(5, STEPS, 5)),
+    "keras": ("loss", range(3)),
+}
+Train = Callable[[SparkDatasetConverter, str], float]
+
+pytestmark = [pytest.mark.integration, pytest.mark.one_lane]
+
+
+def functions() -> dict[str, Any]:
+    """The functions of the page, which travel by value as a notebook's do."""
+    names: dict[str, Any] = {"__name__": "page"}
+    for block in EXAMPLES:
+        kept = (ast.Import, ast.ImportFrom, ast.FunctionDef)
+        body = [node for node in ast.parse(block.text).body if isinstance(node, kept)]
+        exec(compile(ast.Module(body, []), str(block), "exec"), names)
+    return {name: value for name, value in names.items() if name in POINTS}
+
+
+TRAIN = functions()
+
+
+@pytest.fixture(autouse=True)
+def _frameworks_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks find what the driver finds, on Spark too."""
+    if not (FRAMEWORKS / "lightning").exists():
+        pytest.fail("build/frameworks has no packages: run make frameworks.")
+    monkeypatch.syspath_prepend(str(FRAMEWORKS))
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("frameworks")
+
+
+@pytest.fixture(scope="module")
+def digits(sessions: dict, home: Path) -> SparkDatasetConverter:
+    spark = session_on(sessions, "local[2]")
+    spark.conf.set(SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF, (home / "data").as_uri())
+    return make_spark_converter(frames(spark)["train_data"])
+
+
+class Store:
+    """The MLflow store of these tests, and the runs that drivers have opened in it."""
+
+    def __init__(self, home: Path) -> None:
+        self.uri = f"sqlite:///{home}/mlflow.db"
+        self.client = MlflowClient(self.uri)
+        self.runs: set[str] = set()
+
+    def config(self) -> RunConfig:
+        tracking = Tracking(tracking_uri=self.uri, experiment="digits", report=False)
+        return RunConfig(max_restarts=1, restart_backoff_seconds=0.1, tracking=tracking)
+
+    def check(self, run_id: str, names: Sequence[str]) -> None:
+        """Checks that no run was opened beside, and that each point is there, and once."""
+        self.runs.add(run_id)
+        experiments = [one.experiment_id for one in self.client.search_experiments()]
+        assert {one.info.run_id for one in self.client.search_runs(experiments)} == self.runs
+        assert self.client.get_run(run_id).info.status == "FINISHED"
+        for metric, steps in map(POINTS.__getitem__, names):
+            points = self.client.get_metric_history(run_id, metric)
+            assert [point.step for point in points] == list(steps), metric
+
+
+@pytest.fixture(scope="module")
+def store(home: Path) -> Store:
+    return Store(home)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(digits: SparkDatasetConverter, home: Path, store: Store) -> dict[str, float]:
+    """The last loss of each framework, of two ranks on Spark that train with one after another."""
+
+    def train_all(train: dict[str, Train], digits: SparkDatasetConverter, folder: str) -> Any:
+        import torch.distributed as dist
+
+        losses = {}
+        for name, train_one in train.items():
+            losses[name] = train_one(digits, f"{folder}/{name}")
+            if dist.is_initialized():
+                dist.destroy_process_group()
+        return losses
+
+    runner = DistributedRunner(num_proc=2, config=store.config())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(FRAMEWORKS))
+        losses = runner.run(train_all, TRAIN, digits, f"{home}/undisturbed")
+    # Transformers and Keras give their metrics the same name.
+    store.check(runner.mlflow_run_id, [name for name in POINTS if POINTS[name][0] != "loss"])
+    return losses
+
+
+def dies_once(train: Train, digits: SparkDatasetConverter, folder: str) -> tuple[float, int]:
+    """Trains; rank 1 is killed in the middle of the first attempt.
+
+    Returns:
+        The last loss, and how many batches rank 0 has taken in the attempt that returned.
+    """
+    from sparkdl_runner.data.loader import ArrowLoader
+
+    world, iterate, taken = current_world(), ArrowLoader.__iter__, 0
+
+    def count(loader: ArrowLoader) -> Any:
+        nonlocal taken
+        for batch in iterate(loader):
+            if taken == DIES_AFTER and world.attempt == 0 and world.rank == 1:
+                time.sleep(1)  # So long rank 0's metrics may be on their way.
+                os.kill(os.getpid(), signal.SIGKILL)
+            taken += 1
+            yield batch
+
+    ArrowLoader.__iter__ = count  # type: ignore[method-assign]
+    return train(digits, folder), taken
+
+
+def test_each_example_is_short():
+    assert {str(one) for one in EXAMPLES if len(one.text.splitlines()) > MOST_LINES} == set()
+    assert TRAIN.keys() == POINTS.keys()
+
+
+@pytest.mark.parametrize("name", ["lightning", "accelerate", "transformers", "keras"])
+def test_a_framework_goes_on_by_its_own_checkpoint(name, digits, home, store, undisturbed):
+    runner = DistributedRunner(num_proc=-2, config=store.config())
+    loss, taken = runner.run(dies_once, TRAIN[name], digits, f"{home}/{name}")
+    assert loss == pytest.approx(undisturbed[name], abs=1e-5)
+    saved = STEPS_PER_EPOCH if name == "keras" else DIES_AFTER // 10 * 10
+    # Keras looks at two batches more than it trains on, to learn their shapes.
+    assert STEPS - saved <= taken <= STEPS - saved + 2
+    store.check(runner.mlflow_run_id, [name])
+
+
+def test_sharded_models_and_fabric_run_without_spark(digits, home, store, undisturbed):
+    for name in ("lightning_sharded", "fabric"):
+        runner = DistributedRunner(num_proc=-2, config=store.config())
+        loss = runner.run(TRAIN[name], digits, f"{home}/{name}")
+        assert loss == pytest.approx(undisturbed[name], abs=1e-5)
+        store.check(runner.mlflow_run_id, [name])
+
+
+def test_devices_that_disagree_with_the_world_are_refused_in_a_sentence():
+    def train() -> None:
+        import lightning
+        from lightning.pytorch.demos.boring_classes import BoringModel
+
+        trainer = lightning.Trainer(accelerator="cpu", strategy="ddp", devices=4, logger=False)
+        trainer.fit(BoringModel())
+
+    with pytest.raises(WorkerFailedError) as raised:
+        DistributedRunner(num_proc=-2, config=RunConfig(tracking=False)).run(train)
+    assert "does not match the world size (2)" in str(raised.value.__cause__)
