@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -64,6 +64,8 @@ class Peer:
     """What ``CUDA_VISIBLE_DEVICES`` would name: indexes or UUIDs of the GPUs given to the task."""
     rendezvous_port: int = 0
     """Where partition 0 serves the rendezvous; 0 on all other partitions."""
+    server_port: int = 0
+    """The port that is held for the rank's own server; 0 where the backend has none."""
     departures_port: int = 0
     """The port on which partition 0 waits until the other ranks have ended; 0 if it does not."""
     version: str = ""
@@ -119,6 +121,22 @@ def assign_ranks(peers: Sequence[Peer], *, backend: str, attempt: int = 0) -> di
             )
             rank += 1
     return worlds
+
+
+def servers_of(peers: Sequence[Peer], worlds: Mapping[int, World]) -> tuple[str, ...]:
+    """Host and port of each rank's own server, by rank.
+
+    Args:
+        peers: One per partition, in any order.
+        worlds: What ``assign_ranks`` made of them.
+    """
+    by_rank = sorted(peers, key=lambda peer: worlds[peer.partition].rank)
+    return tuple(
+        f"[{peer.address}]:{peer.server_port}"
+        if ":" in peer.address
+        else f"{peer.address}:{peer.server_port}"
+        for peer in by_rank
+    )
 
 
 def visible_gpus(peers: Sequence[Peer], host_key: str) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ from sparkdl_runner.wire.control import Envelope
 from sparkdl_runner.wire.failure_report import UnheardFailureError
 from sparkdl_runner.wire.messages import Text
 from sparkdl_runner.wire.outcome import Outcome
-from sparkdl_runner.world import Peer, assign_ranks, visible_gpus
+from sparkdl_runner.world import Peer, assign_ranks, servers_of, visible_gpus
 
 # pyspark's task results end at 2 GiB; some of that is left to a rank's notes and last output.
 MOST_RESULT_BYTES = (1 << 31) - (1 << 20)
@@ -69,6 +69,9 @@ class RankTask:
             doors = backend.listen(address) if context.partitionId() == 0 else None
             if doors is not None:
                 stack.callback(doors.close)
+            held = backend.hold_port()
+            if held is not None:
+                stack.callback(held.close)
             farewells = None  # Where the other agents tell that their ranks have ended.
             if doors is not None and backend.store_in_worker:
                 farewells = network.listen(address)
@@ -82,6 +85,7 @@ class RankTask:
                 interface=interface,
                 gpus=_own_gpus(context),
                 rendezvous_port=doors.port if doors is not None else 0,
+                server_port=held.getsockname()[1] if held is not None else 0,
                 departures_port=farewells.getsockname()[1] if farewells is not None else 0,
                 version=__version__,
             )
@@ -116,6 +120,7 @@ class RankTask:
                 peers=frozenset(address for peer in peers for address in peer.addresses),
                 num_proc=len(peers),
                 attempt=attempt,
+                servers=servers_of(peers, worlds),
             )
             environment = backend.environment(world, rendezvous)
             if gpus := visible_gpus(peers, me.host_key):

@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 Release = Callable[[], None]
 Tell = Callable[[str], None]
 
-BACKENDS = {"horovod": "HorovodBackend", "torch": "TorchBackend"}
+BACKENDS = {
+    "horovod": "HorovodBackend",
+    "torch": "TorchBackend",
+    "tensorflow": "TensorflowBackend",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +48,8 @@ class Rendezvous:
     num_proc: int
     attempt: Attempt
     """What the ranks run, and how long one may wait for the others."""
+    servers: tuple[str, ...] = ()
+    """Host and port of each rank's own server, by rank, where the backend has such."""
 
 
 class Backend(ABC):
@@ -89,6 +95,13 @@ class Backend(ABC):
     def advice(self, error: BaseException) -> str:
         """What to do about an error of the function's, where its own words do not say; else ""."""
 
+    def hold_port(self) -> socket.socket | None:
+        """Takes, in each agent, a port for the server of its own rank; None where there is none.
+
+        Its number is told to all ranks. The socket is closed when the worker has ended.
+        """
+        return None
+
     @abstractmethod
     def listen(self, address: str) -> Doors:
         """Opens, in rank 0's agent, what the rendezvous is to listen on at ``address``."""
@@ -124,7 +137,7 @@ def get_backend(name: str) -> Backend:
         ValueError: There is none of that name.
     """
     if not isinstance(name, str) or name not in BACKENDS:
-        known = " and ".join(map(repr, BACKENDS))
+        known = ", ".join(map(repr, BACKENDS))
         raise ValueError(f"backend is {name!r}; it must be one of {known}.")
     module = importlib.import_module(f"{__name__}.{name}_backend")
     backend: Backend = getattr(module, BACKENDS[name])()

@@ -75,28 +75,19 @@ class HorovodBackend(Backend):
 
     def advice(self, error: BaseException) -> str:
         """See ``Backend.advice``."""
-        return _advice_on_adasum(error) or wrong_backend.advice_on_torch(error)
+        return _advice_on_adasum(error) or wrong_backend.advice_on_torch(error, self.name)
 
     def listen(self, address: str) -> Doors:
         """See ``Backend.listen``."""
-        from sparkdl_runner.backends.doors import Doors
-        from sparkdl_runner.wire import network
+        from sparkdl_runner.backends.rendezvous import listen
 
-        return Doors(network.listen(address))
+        return listen(address)
 
     def serve(self, doors: Doors, rendezvous: Rendezvous, tell: Tell) -> Release:
         """See ``Backend.serve``."""
-        from sparkdl_runner.backends.rendezvous import RendezvousStore
+        from sparkdl_runner.backends.rendezvous import serve
 
-        store = RendezvousStore(
-            doors.public,
-            rendezvous.peers,
-            num_proc=rendezvous.num_proc,
-            secret=rendezvous.secret,
-            tell=tell,
-        )
-        store.start()
-        return store.close
+        return serve(doors, rendezvous, tell)
 
     def join_in_worker(self, listener: socket.socket | None) -> None:
         """See ``Backend.join_in_worker``."""

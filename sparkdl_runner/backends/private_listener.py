@@ -9,19 +9,23 @@ needs no privilege, and the process that serves the socket does not notice it.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import socket
 import struct
 from typing import Final
 
+from sparkdl_runner.backends.packet_filter import (
+    DROP,
+    FROM_IP_HEADER,
+    IF_BITS,
+    IF_EQUAL,
+    LOAD_BYTE,
+    LOAD_HALF,
+    LOAD_WORD,
+    PASS,
+    attach,
+)
+
 _SOURCE: Final = "127.0.0.1"
-_SO_ATTACH_FILTER = 26
-# Classic BPF, as in linux/filter.h.
-_LOAD_BYTE, _LOAD_HALF, _LOAD_WORD = 0x30, 0x28, 0x20
-_IF_EQUAL, _IF_BITS, _RETURN = 0x15, 0x45, 0x06
-_INSTRUCTION = struct.Struct("=HBBI")
-_PROGRAM = struct.Struct("@HP")
-_FROM_IP_HEADER = 0xFFF00000  # SKF_NET_OFF; without it, offsets count from TCP's header.
 _SYN = 2
 
 
@@ -84,16 +88,23 @@ class PrivateListener:
             return
         (source,) = struct.unpack("!I", socket.inet_aton(_SOURCE))
         program = (
-            (_LOAD_BYTE, 0, 0, 13),  # TCP's flags.
-            (_IF_BITS, 0, 5, _SYN),  # What belongs to a connection passes: to the last line.
-            (_LOAD_HALF, 0, 0, 0),  # The port that it comes from.
-            (_IF_EQUAL, 0, 2, port),
-            (_LOAD_WORD, 0, 0, _FROM_IP_HEADER + 12),  # The address that it comes from.
-            (_IF_EQUAL, 1, 0, source),
-            (_RETURN, 0, 0, 0),
-            (_RETURN, 0, 0, 0xFFFFFFFF),
+            (LOAD_BYTE, 0, 0, 13),  # TCP's flags.
+            (
+                IF_BITS,
+                0,
+                5,
+                _SYN,
+            ),  # What belongs to a connection passes: to the last line.
+            (LOAD_HALF, 0, 0, 0),  # The port that it comes from.
+            (IF_EQUAL, 0, 2, port),
+            (
+                LOAD_WORD,
+                0,
+                0,
+                FROM_IP_HEADER + 12,
+            ),  # The address that it comes from.
+            (IF_EQUAL, 1, 0, source),
+            DROP,
+            PASS,
         )
-        text = b"".join(_INSTRUCTION.pack(*instruction) for instruction in program)
-        buffer = ctypes.create_string_buffer(text, len(text))
-        packed = _PROGRAM.pack(len(program), ctypes.addressof(buffer))
-        self.socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, packed)
+        attach(self.socket, program)

@@ -19,8 +19,10 @@ from __future__ import annotations
 import asyncio
 import hmac
 import socket
-from collections.abc import Callable
 
+from sparkdl_runner.backends import Release, Rendezvous, Tell
+from sparkdl_runner.backends.doors import Doors
+from sparkdl_runner.wire import network
 from sparkdl_runner.wire.serving import ServerThread
 
 MAX_HEADER_BYTES = 8 * 1024
@@ -50,7 +52,7 @@ class RendezvousStore(ServerThread):
         *,
         num_proc: int,
         secret: str,
-        tell: Callable[[str], None],
+        tell: Tell,
     ) -> None:
         super().__init__(
             listener, name="sparkdl-rendezvous", expected=num_proc, peers=peers, own_user_only=True
@@ -132,6 +134,24 @@ class RendezvousStore(ServerThread):
         self._scopes[scope] = left
         if not left:
             del self._scopes[scope]
+
+
+def listen(address: str) -> Doors:
+    """Opens, in rank 0's agent, the socket that the store is served on."""
+    return Doors(network.listen(address))
+
+
+def serve(doors: Doors, rendezvous: Rendezvous, tell: Tell) -> Release:
+    """Serves a store; see ``Backend.serve``."""
+    store = RendezvousStore(
+        doors.public,
+        rendezvous.peers,
+        num_proc=rendezvous.num_proc,
+        secret=rendezvous.secret,
+        tell=tell,
+    )
+    store.start()
+    return store.close
 
 
 def parse_request(head: bytes) -> tuple[str, str, int]:

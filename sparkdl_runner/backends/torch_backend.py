@@ -81,7 +81,7 @@ class TorchBackend(Backend):
         """Serves the store in rank 0, where its agent's relay finds it."""
         # A single rank is all there is, as Horovod then takes it to be.
         if int(os.environ["WORLD_SIZE"]) > 1:
-            wrong_backend.refuse_horovod()
+            wrong_backend.refuse_horovod(self.name)
         torch_store.wait_as_long_as_promised()
         torch_store.give_each_group_its_own_keys()
         if listener is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from types import ModuleType
 from typing import NoReturn
 
@@ -10,31 +11,36 @@ from sparkdl_runner.importing import when_imported
 
 # All of Horovod's frameworks take their init() from here.
 _BASICS = "horovod.common.basics"
+_INSTEAD = {
+    "horovod": "call hvd.init()",
+    "torch": "call torch.distributed.init_process_group()",
+    "tensorflow": "make a tf.distribute.MultiWorkerMirroredStrategy()",
+}
 
 
-def refuse_horovod() -> None:
+def refuse_horovod(backend: str) -> None:
     """Makes ``hvd.init()`` raise in this process; importing Horovod stays as free as it was.
 
     In a rank of another backend it finds none of its variables, and would run as a single process:
     each rank would train a model of its own, and all would succeed. No variable makes its native
     code refuse, so its ``init`` is replaced.
     """
-    when_imported(_BASICS, _replace_init)
+    when_imported(_BASICS, functools.partial(_replace_init, backend))
 
 
-def _replace_init(basics: ModuleType) -> None:
-    basics.HorovodBasics.init = _raise_at_init
+def _replace_init(backend: str, basics: ModuleType) -> None:
+    basics.HorovodBasics.init = functools.partial(_raise_at_init, backend)
 
 
-def _raise_at_init(*args: object, **kwargs: object) -> NoReturn:
+def _raise_at_init(backend: str, *args: object, **kwargs: object) -> NoReturn:
     raise RunnerError(
-        "hvd.init() was called in a rank of the torch backend, in which Horovod knows of no other "
-        f"rank, so that each would train a model of its own: choose {_choice_of('horovod')}, or "
-        "call torch.distributed.init_process_group() in its place."
+        f"hvd.init() was called in a rank of the {backend} backend, in which Horovod knows of no "
+        f"other rank, so that each would train a model of its own: choose {_choice_of('horovod')}, "
+        f"or {_INSTEAD[backend]} in its place."
     )
 
 
-def advice_on_torch(error: BaseException) -> str:
+def advice_on_torch(error: BaseException, backend: str) -> str:
     """What to do where torch misses its rendezvous, as in a rank of another backend; else ""."""
     # Only a text of torch's own: to show anything else would run what the function's objects do.
     is_torchs = type(error) is ValueError and any(
@@ -43,8 +49,8 @@ def advice_on_torch(error: BaseException) -> str:
     if not is_torchs:
         return ""
     return (
-        "init_process_group() was called in a rank of the horovod backend: "
-        f"choose {_choice_of('torch')}, or call hvd.init() in its place."
+        f"init_process_group() was called in a rank of the {backend} backend: "
+        f"choose {_choice_of('torch')}, or {_INSTEAD[backend]} in its place."
     )
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sparkdl_runner.data.spark_dataset_converter import (
         SparkDatasetConverter as SparkDatasetConverter,
     )
+    from sparkdl_runner.data.tf_dataset import TFDatasetContext as TFDatasetContext
 
 _HOMES = {
     "ArrowLoader": "loader",
@@ -30,6 +31,7 @@ _HOMES = {
     "NoManifestError": "errors",
     "SparkDatasetConverter": "spark_dataset_converter",
     "StateError": "errors",
+    "TFDatasetContext": "tf_dataset",
     "make_spark_converter": "converter",
     "sweep_leftovers": "dataset.leftovers",
     "write_conversion": "permanent",

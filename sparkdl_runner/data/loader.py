@@ -10,8 +10,8 @@ from pyarrow import fs
 
 from sparkdl_runner.data.batches import expectations
 from sparkdl_runner.data.batches.column_plan import plan_columns
-from sparkdl_runner.data.batches.device import memory_for
 from sparkdl_runner.data.batches.feed import Batch, Feed, Transform
+from sparkdl_runner.data.batches.memory import memory_of
 from sparkdl_runner.data.batches.passes import Passes
 from sparkdl_runner.data.batches.pipeline import Pipeline
 from sparkdl_runner.data.dataset.converted import Converted
@@ -67,9 +67,9 @@ class ArrowLoader:
         columns: What to read; everything by default.
         feature_cols: Columns of one number per row, to be given as one matrix ``[batch, n]``.
         features_name: What the matrix is called.
-        transform: Called with each batch in the loader's own thread, before the batch goes to
-            ``device``; returns what replaces it.
+        transform: Called in the loader's thread with each batch; returns what replaces it.
         device: Where tensors go, such as ``"cuda"``: copied ahead of the step that uses them.
+            ``"numpy"`` for batches of NumPy arrays, which need no torch.
         prefetch_batches: Batches made ahead; about 16 MiB of them by default.
         nulls: ``"error"``, ``"fill"`` (with ``fill_value``), ``"nan"`` or ``"mask"`` (filled,
             and ``<name>_mask`` says what was not null), for all columns or by column.
@@ -138,7 +138,7 @@ class ArrowLoader:
         self.rank, self.world_size = shard_of(shard_by, cur_shard, shard_count)
         rows = global_batch(batch_size, global_batch_size, self.world_size)
         self.manifest = manifest
-        layout = plan_columns(
+        self.layout = layout = plan_columns(
             manifest,
             ColumnOptions(
                 columns=columns,
@@ -187,7 +187,7 @@ class ArrowLoader:
             layout=layout,
             budget=budget,
             reader=RowGroupReader(files),
-            memory=memory_for(device),
+            memory=memory_of(device),
             transform=transform,
             workers_count=workers_count,
             prefetch_batches=prefetch_batches,

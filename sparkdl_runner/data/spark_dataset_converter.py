@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.engine_choice import choose_engine
 from sparkdl_runner.data.errors import DatasetError, NoManifestError
 from sparkdl_runner.data.loader_context import TorchLoaderContext
+from sparkdl_runner.data.tf_dataset import TFDatasetContext, check_arguments
 from sparkdl_runner.filesystem import StorageOptions, join_url, open_filesystem, redact
 
 if TYPE_CHECKING:
@@ -209,6 +211,49 @@ class SparkDatasetConverter:
             converted=self._converted,
             unischema=self._unischema,
         )
+
+    def make_tf_dataset(
+        self,
+        batch_size: int | None = None,
+        prefetch: int | None = None,
+        num_epochs: int | None = None,
+        workers_count: int | None = None,
+        shuffling_queue_capacity: int = 0,
+        *,
+        storage_options: StorageOptions | None = None,
+        **reader_kwargs: Any,
+    ) -> TFDatasetContext:
+        """Opens a ``tf.data.Dataset`` over this rank's shard, in a ``with`` block.
+
+        Its elements are named tuples of the columns; see ``TFDatasetContext``.
+
+        Args:
+            batch_size: Rows in a batch of one rank.
+            prefetch: Batches that TensorFlow reads ahead; by default as many as it finds good.
+            num_epochs: Passes over the data in one iteration; ``None`` for no end.
+            workers_count: Threads that read and decode.
+            shuffling_queue_capacity: As in petastorm.
+            storage_options: Credentials and such for this process.
+            **reader_kwargs: Arguments of ``ArrowLoader``, but for ``transform`` and ``device``.
+
+        Raises:
+            TypeError: An argument is unknown, or only ``make_torch_dataloader`` takes it.
+            DatasetError: petastorm's codecs encoded the data set.
+        """
+        given = {name: value for name, value in reader_kwargs.items() if value is not None}
+        check_arguments(given, unischema=self._unischema)
+        given.update(batch_size=batch_size, num_epochs=num_epochs, workers_count=workers_count)
+        make_loader = functools.partial(
+            TorchLoaderContext,
+            engine="arrow",
+            arguments={**given, "device": "numpy"},
+            shuffling_queue_capacity=shuffling_queue_capacity,
+            open_dataset=lambda: self.open(storage_options),
+            url=self.cache_dir_url,
+            converted=self._converted,
+            unischema=False,
+        )
+        return TFDatasetContext(make_loader, num_epochs, prefetch)
 
     def _check_trust(self, trusted: bool) -> None:
         if self._unischema and not trusted:

@@ -77,6 +77,10 @@ class LocalGang(Gang):
         with ExitStack() as stack:
             doors = self.backend.listen(network.LOOPBACK)
             stack.callback(doors.close)
+            held = [self.backend.hold_port() for _ in worlds]
+            for one in held:
+                if one is not None:
+                    stack.callback(one.close)
             rendezvous = Rendezvous(
                 address=network.LOOPBACK,
                 port=doors.port,
@@ -84,6 +88,9 @@ class LocalGang(Gang):
                 peers=frozenset({network.LOOPBACK}),
                 num_proc=self.num_proc,
                 attempt=self.attempt,
+                servers=tuple(
+                    f"{network.LOOPBACK}:{one.getsockname()[1]}" for one in held if one is not None
+                ),
             )
             tell = functools.partial(self.message, worlds[0])
             stack.callback(self.backend.serve(doors, rendezvous, tell))

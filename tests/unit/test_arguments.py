@@ -61,7 +61,7 @@ def test_the_verbosity_is_an_argument_or_a_setting():
 
 
 def test_unknown_backend_lists_the_known_ones():
-    with pytest.raises(ValueError, match="'mpi'; it must be one of 'horovod' and 'torch'"):
+    with pytest.raises(ValueError, match="'mpi'; it must be one of 'horovod', 'torch', "):
         DistributedRunner(num_proc=-1, backend="mpi")
 
 

@@ -14,7 +14,7 @@ import pytest
 import sparkdl_runner
 
 PACKAGE = Path(sparkdl_runner.__file__).parent
-HEAVY = {"torch", "horovod", "pyspark", "mlflow", "petastorm"}
+HEAVY = {"torch", "tensorflow", "horovod", "pyspark", "mlflow", "petastorm"}
 
 # From the bottom up. A part imports from its own package and from the rows above it in this list.
 # Modules are named where a package would say too little.
@@ -40,6 +40,7 @@ FLOORS = [
     {"checkpoint", "data.loader", "wire"},
     {"backends", "data.engine_choice"},
     {"data.loader_context"},
+    {"data.tf_dataset"},
     {"worker", "data.spark_dataset_converter"},
     {"agent", "data.convert", "script"},
     {"driver", "data.converter"},

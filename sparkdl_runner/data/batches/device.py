@@ -8,36 +8,32 @@ ring that comes next is still being copied from.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
+from sparkdl_runner.data.batches.memory import ArrayMemory
 from sparkdl_runner.data.decode.arrays import Array
 
 
-class HostMemory:
-    """Batches in ordinary memory, new for every chunk: the caller may keep them."""
+class _Tensors:
+    """Batches of tensors."""
 
-    def begin(self) -> None:
-        """Called before a chunk is gathered."""
+    def wrap(self, array: Array) -> torch.Tensor:
+        """The array as batches have it."""
+        return torch.from_numpy(array)
 
-    def empty(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """Memory for one array of the chunk."""
-        return np.empty(shape, dtype=dtype)
+    def split(self, whole: torch.Tensor, sizes: Sequence[int]) -> Sequence[torch.Tensor]:
+        """Cuts a tensor into parts of so many rows: views, not copies."""
+        parts: Sequence[torch.Tensor] = whole.split(list(sizes))
+        return parts
 
-    def side_stream(self) -> AbstractContextManager[Any]:
-        """Where a transform runs: apart from the caller's step, on a GPU."""
-        return nullcontext()
 
-    def send(self, batches: Sequence[dict[str, Any]]) -> Any:
-        """Takes the chunk's batches to where they are used; returns what ``receive`` needs."""
-        return None
-
-    def receive(self, batch: Mapping[str, Any], ticket: Any) -> None:
-        """Called in the caller's thread before it gets a batch."""
+class HostMemory(_Tensors, ArrayMemory):
+    """Batches of tensors in ordinary memory, new for every chunk: the caller may keep them."""
 
 
 @dataclass(kw_only=True)
@@ -46,7 +42,7 @@ class _Slot:
     copied: torch.cuda.Event | None = None
 
 
-class PinnedRing:
+class PinnedRing(_Tensors):
     """Batches on a GPU.
 
     Args:

@@ -6,15 +6,17 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from sparkdl_runner.data.batches.chunks import Chunk, Chunker
-from sparkdl_runner.data.batches.device import Memory
 from sparkdl_runner.data.decode.columns import ROW_MASK, DenseColumn
 from sparkdl_runner.data.order.state import Position
+
+if TYPE_CHECKING:
+    from sparkdl_runner.data.batches.device import PinnedRing
+    from sparkdl_runner.data.batches.memory import ArrayMemory
 
 Batch = dict[str, Any]
 Transform = Callable[[Batch], Mapping[str, Any]]
@@ -35,7 +37,7 @@ class Feed:
     """One pass over some epochs; its transform is applied before a batch goes to a device."""
 
     chunker: Chunker
-    memory: Memory
+    memory: ArrayMemory | PinnedRing
     transform: Transform | None
     start: Position
     end_epoch: int | None
@@ -101,20 +103,19 @@ class Feed:
         return False
 
     def _deliver(self, chunk: Chunk) -> _Delivery:
-        whole = {name: torch.from_numpy(array) for name, array in chunk.dense.items()}
+        wrap = self.memory.wrap
+        whole = {name: wrap(array) for name, array in chunk.dense.items()}
         if chunk.row_mask is not None:
-            whole[ROW_MASK] = torch.from_numpy(chunk.row_mask)
+            whole[ROW_MASK] = wrap(chunk.row_mask)
         ticket = None
         if self.transform is None:
             ticket = self.memory.send([whole])
-        batches = _split(whole, chunk)
+        batches = self._split(whole, chunk)
         layout = self.chunker.layout
         if not all(isinstance(column, DenseColumn) for column in layout.columns):
             for index, batch in enumerate(batches):
                 for name, value in chunk.variable_batch(index, layout).items():
-                    batch[name] = (
-                        torch.from_numpy(value) if isinstance(value, np.ndarray) else value
-                    )
+                    batch[name] = wrap(value) if isinstance(value, np.ndarray) else value
             if self.transform is None:
                 ticket = self.memory.send(batches)
         if self.transform is not None:
@@ -122,6 +123,15 @@ class Feed:
                 batches = [_transformed(self.transform, batch) for batch in batches]
                 ticket = self.memory.send(batches)
         return _Delivery(epoch=chunk.epoch, step=chunk.step, batches=batches, ticket=ticket)
+
+    def _split(self, whole: Mapping[str, Any], chunk: Chunk) -> list[Batch]:
+        """Cuts a chunk's arrays into its batches: views, not copies."""
+        sizes = np.diff(chunk.bounds).tolist()
+        names = list(whole)
+        columns = [self.memory.split(whole[name], sizes) for name in names]
+        if not names:
+            return [{} for _ in sizes]
+        return [dict(zip(names, parts, strict=True)) for parts in zip(*columns, strict=True)]
 
 
 def _transformed(transform: Transform, batch: Batch) -> Batch:
@@ -132,13 +142,3 @@ def _transformed(transform: Transform, batch: Batch) -> Batch:
             "given."
         )
     return dict(result)
-
-
-def _split(whole: Mapping[str, torch.Tensor], chunk: Chunk) -> list[Batch]:
-    """Cuts a chunk's tensors into its batches: views, not copies."""
-    sizes = np.diff(chunk.bounds).tolist()
-    names = list(whole)
-    columns = [whole[name].split(sizes) for name in names]
-    if not names:
-        return [{} for _ in sizes]
-    return [dict(zip(names, parts, strict=True)) for parts in zip(*columns, strict=True)]

@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sparkdl_runner.data.batches.chunks import Chunker
-from sparkdl_runner.data.batches.device import Memory
 from sparkdl_runner.data.batches.feed import Feed, Transform
 from sparkdl_runner.data.decode.columns import Layout
 from sparkdl_runner.data.order.plan import Order, Tail
@@ -18,6 +18,10 @@ from sparkdl_runner.data.read.blocks import BlockLoader
 from sparkdl_runner.data.read.budget import Budget, Sizes
 from sparkdl_runner.data.read.reader import RowGroupReader
 
+if TYPE_CHECKING:
+    from sparkdl_runner.data.batches.device import PinnedRing
+    from sparkdl_runner.data.batches.memory import ArrayMemory
+
 
 @dataclass(kw_only=True)
 class Pipeline:
@@ -26,7 +30,7 @@ class Pipeline:
     layout: Layout
     budget: Budget
     reader: RowGroupReader
-    memory: Memory
+    memory: ArrayMemory | PinnedRing
     transform: Transform | None
     workers_count: int | None
     """Row groups decoded at a time; None decides by the cores and the budget."""

@@ -1,7 +1,12 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
 import re
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,6 +32,7 @@ def environment_of(backend, partition, **config):
         peers=frozenset(),
         num_proc=3,
         attempt=Attempt(backend=backend, function=b"", config=RunConfig(**config), run="a run"),
+        servers=("10.0.0.1:1", "10.0.0.1:2", "10.0.0.2:1"),
     )
     return get_backend(backend).environment(WORLDS[partition], rendezvous)
 
@@ -56,8 +62,42 @@ def test_torch_learns_its_place():
     assert environment["GLOO_SOCKET_IFNAME"] == "eth1"
 
 
-@pytest.mark.parametrize("name", ["horovod", "torch"])
-def test_both_set_what_other_libraries_read(name):
+def test_tensorflow_learns_its_place():
+    environment = environment_of("tensorflow", 2)
+    assert json.loads(environment["TF_CONFIG"]) == {
+        "cluster": {"worker": ["10.0.0.1:1", "10.0.0.1:2", "10.0.0.2:1"]},
+        "task": {"type": "worker", "index": 2},
+    }
+
+
+def test_the_port_that_is_held_is_for_a_server_of_our_own_that_asks_for_it():
+    with get_backend("tensorflow").hold_port() as held, socket.socket() as other:
+        place = ("", held.getsockname()[1])
+        with pytest.raises(OSError, match="Address already in use"):
+            other.bind(place)
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind(place)
+        other.listen()
+        for _ in range(10):  # The one that holds it takes no connection away.
+            socket.create_connection(("127.0.0.1", place[1]), 5).close()
+            other.accept()[0].close()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_the_port_that_is_held_is_not_for_another_user():
+    with get_backend("tensorflow").hold_port() as held:
+        code = (
+            "import os, socket, sys; os.setuid(65534); other = socket.socket()\n"
+            "other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)\n"
+            f"other.bind((sys.argv[1], {held.getsockname()[1]}))"
+        )
+        for address in ("", "127.0.0.1"):
+            done = subprocess.run([sys.executable, "-c", code, address], capture_output=True)
+            assert b"Address already in use" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["horovod", "torch", "tensorflow"])
+def test_all_set_what_other_libraries_read(name):
     environment = environment_of(name, 1, max_restarts=2)
     expected = {
         "RANK": "1",
@@ -76,7 +116,7 @@ def test_both_set_what_other_libraries_read(name):
     assert environment["NCCL_SOCKET_IFNAME"] == "=eth1"
 
 
-@pytest.mark.parametrize("name", ["horovod", "torch"])
+@pytest.mark.parametrize("name", ["horovod", "torch", "tensorflow"])
 def test_all_ranks_of_a_host_have_its_number(name):
     # The second rank of the first host has no other of its local rank, so its cross rank is 0.
     groups = [environment_of(name, i)["GROUP_RANK"] for i in range(3)]
@@ -110,6 +150,8 @@ def test_a_missing_backend_says_which_command_provides_it(monkeypatch):
         get_backend("horovod").check_installed()
     with pytest.raises(LaunchError, match=r"pip install 'sparkdl-runner\[torch\]'"):
         get_backend("torch").check_installed()
+    with pytest.raises(LaunchError, match="pip install tensorflow"):
+        get_backend("tensorflow").check_installed()
 
 
 class HorovodInternalError(RuntimeError):
@@ -122,6 +164,10 @@ class DistBackendError(RuntimeError):
 
 def lost(text):
     return HorovodInternalError(RuntimeError(text))
+
+
+def of_tensorflow(name, text):
+    return type(name, (Exception,), {"__module__": "tensorflow.python.framework"})(text)
 
 
 GLOO = RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:1] Connection closed")
@@ -140,6 +186,15 @@ GLOO = RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:1] Co
         ("torch", GLOO, True),
         ("torch", RuntimeError("shape mismatch"), False),
         ("torch", ValueError("/gloo/"), False),
+        ("tensorflow", of_tensorflow("UnavailableError", "x"), True),
+        ("tensorflow", of_tensorflow("InternalError", "Collective ops is aborted by: x"), True),
+        ("tensorflow", of_tensorflow("InternalError", "x"), False),
+        (
+            "tensorflow",
+            of_tensorflow("InvalidArgumentError", "Collective ops is aborted by"),
+            False,
+        ),
+        ("tensorflow", type("UnavailableError", (Exception,), {})("x"), False),
     ],
 )
 def test_a_lost_peer_is_told_from_a_cause(backend, error, expected):

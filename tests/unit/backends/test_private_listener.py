@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from sparkdl_runner.backends import private_listener
+from sparkdl_runner.backends import packet_filter
 from sparkdl_runner.backends.private_listener import PrivateListener
 
 ADDRESS = "127.0.0.2"
@@ -73,7 +73,7 @@ def test_nobody_else_can_send_from_the_port_that_it_admits(listener):
 
 
 def test_a_kernel_without_filters_is_told_of_and_it_serves_all_the_same(monkeypatch):
-    monkeypatch.setattr(private_listener, "_SO_ATTACH_FILTER", 9999)
+    monkeypatch.setattr(packet_filter, "_SO_ATTACH_FILTER", 9999)
     listener = PrivateListener(ADDRESS, 0)
     assert "Protocol not available" in listener.unfiltered
     asyncio.run(listener.connect()).close()

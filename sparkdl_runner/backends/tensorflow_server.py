@@ -1,0 +1,115 @@
+"""A rank's TensorFlow server: started when all ranks are there, and closed to other hosts.
+
+TensorFlow holds Python's lock while it connects to its peers, for as long as one of them is late;
+nobody could then tell that rank from one that hangs. So ranks first wait for one another here.
+
+The server listens on all interfaces, which it cannot be told otherwise, and runs whatever is sent
+to it. So a packet filter drops what does not come from the run's hosts.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+from sparkdl_runner.backends import packet_filter
+from sparkdl_runner.importing import when_imported
+
+MEETING = "SPARKDL_RUNNER_TENSORFLOW_MEETING"
+"""In a rank's environment: address, port and secret of the store in which the ranks meet."""
+PEERS = "SPARKDL_RUNNER_TENSORFLOW_PEERS"
+"""In a rank's environment: the addresses of the run's hosts."""
+
+_LOOK_SECONDS = 0.05
+_REQUEST_SECONDS = 10.0
+
+
+def has_peers() -> bool:
+    """Whether this rank has others to meet."""
+    return int(os.environ["WORLD_SIZE"]) > 1
+
+
+def meet_and_guard() -> None:
+    """Makes this process wait for its peers before its server starts, and guard it then."""
+    when_imported("tensorflow.python.pywrap_tfe", _change)
+
+
+def _change(module: Any) -> None:
+    start: Callable[..., Any] = module.TFE_EnableCollectiveOps
+
+    def start_when_all_are_there(*arguments: Any) -> Any:
+        wait_for_all(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+        started = start(*arguments)
+        _guard(own_port(), json.loads(os.environ[PEERS]))
+        return started
+
+    module.TFE_EnableCollectiveOps = start_when_all_are_there
+
+
+def own_port() -> int:
+    """The port of this rank's server."""
+    config = json.loads(os.environ["TF_CONFIG"])
+    address: str = config["cluster"]["worker"][config["task"]["index"]]
+    return int(address.rpartition(":")[2])
+
+
+def wait_for_all(rank: int, size: int) -> None:
+    """Returns once all ranks have come here. The driver names one that is late, and ends us."""
+    _ask("PUT", rank)
+    for peer in range(size):
+        while not _ask("GET", peer):
+            time.sleep(_LOOK_SECONDS)
+
+
+def _ask(method: str, rank: int) -> bool:
+    """Whether the store in rank 0's agent has the key of a rank, or has taken it."""
+    address, port, secret = json.loads(os.environ[MEETING])
+    connection = http.client.HTTPConnection(address, port, timeout=_REQUEST_SECONDS)
+    try:
+        connection.request(
+            method, f"/{secret}:{port}/tensorflow/{rank}", b"here" if method == "PUT" else None
+        )
+        return connection.getresponse().status == http.HTTPStatus.OK
+    except (OSError, http.client.HTTPException):
+        if method == "PUT":
+            raise
+        return False  # It turned us away for now, as where all ranks ask at once.
+    finally:
+        connection.close()
+
+
+def _guard(port: int, peers: Iterable[str]) -> None:
+    """Closes this process's sockets of a port to all hosts but some."""
+    try:
+        program = packet_filter.only_from(peers)
+        for found in _sockets_of(port):
+            with found:
+                packet_filter.attach(found, program)
+    except OSError as error:  # Some sandboxes' own kernels know no filters.
+        print(
+            "sparkdl_runner: whoever can reach this host can use TensorFlow's server of rank "
+            f"{os.environ['RANK']}, port {port}: the kernel takes no filter for it ({error}). Keep "
+            "other hosts away from it by a firewall.",
+            file=sys.stderr,
+        )
+
+
+def _sockets_of(port: int) -> Iterable[socket.socket]:
+    """Copies of this process's TCP sockets that have a local port, listening and connected ones."""
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                continue
+            found = socket.socket(fileno=os.dup(int(name)))
+            is_internet = found.family in (socket.AF_INET, socket.AF_INET6)
+            if is_internet and found.getsockname()[1] == port:
+                yield found
+            else:
+                found.close()
