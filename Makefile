@@ -22,6 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 venv_classic := .venv
 venv_modern := .venv-modern
+venv_tensorflow := .venv-tensorflow
 # Recorded by set-up, so read when a recipe runs.
 in_lane = JAVA_HOME="$$(cat $(venv_$(1))/java-home)" $(venv_$(1))/bin/python
 
@@ -35,6 +36,8 @@ endif
 .PHONY: help setup setup-classic setup-modern run-classic run-modern demo quick quick-with-torch \
     quick-others test ready java-classic java-modern test-classic test-modern system compat docs \
     lint frameworks fuzz mutants foreign bench clean gpu
+    quick-others test ready java-classic java-modern test-classic test-modern test-tensorflow system compat docs \
+    lint fuzz mutants foreign bench clean gpu
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -54,7 +57,7 @@ demo: run-$(firstword $(LANE))  ## train on Spark, track in MLflow; BACKEND=horo
 	    --runner driver_log_verbosity=log_callback_only max_restarts=1 \
 	    $(CHAOS:1=--hyperparameters chaos=true --checkpoint-url build/demo/checkpoints)
 
-test: $(LANE:%=test-%)  ## lint and test both lanes; LANE=classic|modern, ARGS="-k name"
+test: $(LANE:%=test-%) $(if $(filter classic,$(LANE)),test-tensorflow)  ## lint and test both lanes; LANE=classic|modern, ARGS="-k name"
 
 # Two processes for two cores, which take equally long; only one of them imports torch.
 with_torch := $(addprefix tests/unit/,backends checkpoint data estimator fuzz network training worker \
@@ -88,6 +91,11 @@ test-classic: ready
 test-modern: java-modern
 test-classic test-modern: test-%:
 	@$(call in_lane,$*) -m pytest $(side_by_side) $(ARGS)
+
+# TensorFlow is large, and so in an environment of its own on top of the classic lane.
+test-tensorflow: setup-classic
+	@conf/setup_tensorflow.sh
+	@$(call in_lane,tensorflow) -m pytest tests/tensorflow_ranks $(ARGS) || [ $$? -eq 5 ]
 
 system: setup-classic  ## only the whole: a cluster, MLflow servers, jobs submitted, a browser
 	@$(call in_lane,classic) -m pytest tests/system $(ARGS)
@@ -123,4 +131,4 @@ gpu: setup-classic  ## build/gpu-kit, to be carried to a machine with a GPU; GPU
 	@PYTHON=.venv/bin/python tests/gpu/make_kit.sh $(GPU_PYTHON) build/gpu-kit
 
 clean:  ## remove the lanes and what tools left; wheels in the wheelhouse stay
-	rm -rf .venv .venv-modern .venv-compat *.egg-info build dist .mypy_cache .pytest_cache .ruff_cache .coverage*
+	rm -rf .venv .venv-modern .venv-tensorflow .venv-compat *.egg-info build dist .mypy_cache .pytest_cache .ruff_cache .coverage*
