@@ -34,10 +34,8 @@ ifndef BESIDE
 .NOTPARALLEL:
 endif
 .PHONY: help setup setup-classic setup-modern run-classic run-modern demo quick quick-with-torch \
-    quick-others test ready java-classic java-modern test-classic test-modern system compat docs \
-    lint frameworks fuzz mutants foreign bench clean gpu
-    quick-others test ready java-classic java-modern test-classic test-modern test-tensorflow system compat docs \
-    lint fuzz mutants foreign bench clean gpu
+    quick-others test ready java-classic java-modern test-classic test-modern test-tensorflow \
+    system compat docs lint frameworks fuzz mutants foreign bench clean gpu
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -57,7 +55,8 @@ demo: run-$(firstword $(LANE))  ## train on Spark, track in MLflow; BACKEND=horo
 	    --runner driver_log_verbosity=log_callback_only max_restarts=1 \
 	    $(CHAOS:1=--hyperparameters chaos=true --checkpoint-url build/demo/checkpoints)
 
-test: $(LANE:%=test-%) $(if $(filter classic,$(LANE)),test-tensorflow)  ## lint and test both lanes; LANE=classic|modern, ARGS="-k name"
+on_lanes := $(LANE:%=test-%) $(if $(filter classic,$(LANE)),test-tensorflow)
+test: $(on_lanes)  ## lint and test both lanes; LANE=classic|modern, ARGS="-k name"
 
 # Two processes for two cores, which take equally long; only one of them imports torch.
 with_torch := $(addprefix tests/unit/,backends checkpoint data estimator fuzz network training worker \

@@ -5,9 +5,8 @@ What follows the language on a fence says how a block is tested:
 - ``python``: all blocks of a page run in order as one script; a ``text`` block after one holds
   lines that it prints, with ``…`` for what differs from run to run. ``python old`` shows code for
   other libraries, and ``python cluster`` what needs one: both are compiled only. The functions of
-  ``python frameworks`` are run by ``test_frameworks``.
-  other libraries, and ``python cluster`` what needs one: both are compiled only.
-  ``python tensorflow`` runs in the environment that has TensorFlow.
+  ``python frameworks`` are run by ``test_frameworks``; ``python tensorflow`` runs in the
+  environment that has TensorFlow.
 - ``bash``: runs, and ends well; ``bash exit 2`` ends with that code. ``bash cluster`` and
   ``bash install`` need what is not here: their syntax is checked. In all of them, the options of
   this project's own commands exist.
@@ -24,8 +23,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 REFERENCE = sorted((ROOT / "docs" / "reference").glob("*.md"))
 KINDS = {
-    *("python", "python old", "python cluster", "python frameworks"),
-    *("python", "python old", "python cluster", "python tensorflow"),
+    *("python", "python old", "python cluster", "python frameworks", "python tensorflow"),
     *("bash", "bash exit 2", "bash cluster", "bash install"),
     *("yaml job", "yaml convert", "yaml score", "yaml tune"),
     "text",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 from typing import TYPE_CHECKING
@@ -92,6 +93,8 @@ class HorovodBackend(Backend):
     def join_in_worker(self, listener: socket.socket | None) -> None:
         """See ``Backend.join_in_worker``."""
         horovod_elastic.take_over()
+        if int(os.environ["WORLD_SIZE"]) > 1:
+            wrong_backend.refuse_tensorflow(self.name)
 
 
 def address_for_ranks(rendezvous: Rendezvous) -> str:

@@ -78,7 +78,7 @@ class TensorflowBackend(Backend):
 
     def advice(self, error: BaseException) -> str:
         """See ``Backend.advice``."""
-        return wrong_backend.advice_on_torch(error, self.name)
+        return _advice_on_keras(error) or wrong_backend.advice_on_torch(error, self.name)
 
     def hold_port(self) -> socket.socket | None:
         """See ``Backend.hold_port``.
@@ -113,3 +113,18 @@ class TensorflowBackend(Backend):
         if tensorflow_server.has_peers():
             wrong_backend.refuse_horovod(self.name)
             tensorflow_server.meet_and_guard()
+
+
+def _advice_on_keras(error: BaseException) -> str:
+    """What to do where Keras 3's own words do not say; else ""."""
+    # Only a text of TensorFlow's own: another object's words are the function's code.
+    is_known = type(error) is ValueError and any(
+        isinstance(one, str) and "tensorflow.python.distribute.values.PerReplica" in one
+        for one in error.args
+    )
+    if not is_known:
+        return ""
+    return (
+        "The fit() of Keras 3 does not work with MultiWorkerMirroredStrategy. Take Keras 2 "
+        "(pip install tf_keras; import tf_keras as keras), or write the loop yourself."
+    )

@@ -82,6 +82,7 @@ class TorchBackend(Backend):
         # A single rank is all there is, as Horovod then takes it to be.
         if int(os.environ["WORLD_SIZE"]) > 1:
             wrong_backend.refuse_horovod(self.name)
+            wrong_backend.refuse_tensorflow(self.name)
         torch_store.wait_as_long_as_promised()
         torch_store.give_each_group_its_own_keys()
         if listener is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from types import ModuleType
 from typing import NoReturn
 
@@ -11,6 +12,7 @@ from sparkdl_runner.importing import when_imported
 
 # All of Horovod's frameworks take their init() from here.
 _BASICS = "horovod.common.basics"
+_STRATEGY = "tensorflow.python.distribute.collective_all_reduce_strategy"
 _INSTEAD = {
     "horovod": "call hvd.init()",
     "torch": "call torch.distributed.init_process_group()",
@@ -38,6 +40,29 @@ def _raise_at_init(backend: str, *args: object, **kwargs: object) -> NoReturn:
         f"other rank, so that each would train a model of its own: choose {_choice_of('horovod')}, "
         f"or {_INSTEAD[backend]} in its place."
     )
+
+
+def refuse_tensorflow(backend: str) -> None:
+    """Makes ``MultiWorkerMirroredStrategy()`` raise in this process, unless it is told of peers.
+
+    Without ``TF_CONFIG`` it would run as a single process, and so each rank would train apart.
+    """
+    when_imported(_STRATEGY, functools.partial(_replace_strategy, backend))
+
+
+def _replace_strategy(backend: str, module: ModuleType) -> None:
+    make = module.CollectiveAllReduceStrategy.__init__
+
+    def make_with_peers(self: object, *args: object, **kwargs: object) -> None:
+        if "TF_CONFIG" not in os.environ:
+            raise RunnerError(
+                f"MultiWorkerMirroredStrategy() was called in a rank of the {backend} backend, in "
+                "which TensorFlow knows of no other rank, so that each would train a model of its "
+                f"own: choose {_choice_of('tensorflow')}, or {_INSTEAD[backend]} in its place."
+            )
+        make(self, *args, **kwargs)
+
+    module.CollectiveAllReduceStrategy.__init__ = make_with_peers
 
 
 def advice_on_torch(error: BaseException, backend: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from sparkdl_runner.backends import BACKENDS
 from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs import train
 from sparkdl_runner.jobs.settings import load
@@ -55,10 +56,10 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument(
         "--backend",
-        choices=("horovod", "torch"),
+        choices=tuple(BACKENDS),
         default="torch",
         help="what it calls: torch.distributed.init_process_group() (torch, the "
-        "default), or hvd.init() (horovod)",
+        "default), hvd.init() (horovod), or MultiWorkerMirroredStrategy() (tensorflow)",
     )
     as_pairs(parser, "--arguments", "the function's arguments")
     parser.pairs_flag = "--arguments"

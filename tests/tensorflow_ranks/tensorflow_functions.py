@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 from sparkdl_runner import current_world
+from sparkdl_runner.backends import get_backend
 
 
 def train_by_hand(converter: Any) -> dict[str, Any]:
@@ -41,6 +42,7 @@ def train_by_hand(converter: Any) -> dict[str, Any]:
         "gradient": gradient,
         "replicas": strategy.num_replicas_in_sync,
         "reached_from": [one for one in ("127.0.0.1", "127.0.0.2") if _reaches(address, one)],
+        "keras_3": keras_3_fits(strategy),
         "modules": sorted({"torch", "pyspark"} & sys.modules.keys()),
     }
 
@@ -117,6 +119,21 @@ def fit(converter: Any, backup: str, *, epochs: int = 3, dies: bool = False) -> 
         "epochs": len(history.history["loss"]),
         "weights": [one.tolist() for one in model.get_weights()],
     }
+
+
+def keras_3_fits(strategy: Any) -> str:
+    """What is said to the fit that Keras 3's guides show for one worker; "" if nothing is."""
+    import keras
+    import numpy as np
+
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    try:
+        model.fit(np.ones((8, 3), np.float32), np.ones(8), verbose=0)
+    except ValueError as error:
+        return get_backend("tensorflow").advice(error)
+    return ""
 
 
 def join_late(seconds: float) -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from typing import Any
+
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -16,6 +21,12 @@ def on_ranks(num_proc: int = -2, **config) -> DistributedRunner:
     return DistributedRunner(num_proc=num_proc, backend="tensorflow", config=RunConfig(**config))
 
 
+@pytest.fixture(scope="module")
+def fitted_on_spark(spark, converter, tmp_path_factory) -> list[dict[str, Any]]:
+    """What both ranks tell of a training that nothing disturbs."""
+    return on_ranks(2).gather(functions.fit, converter, str(tmp_path_factory.mktemp("backup")))
+
+
 def test_gradients_of_two_ranks_are_those_of_one_process(table, converter):
     told = on_ranks().gather(functions.train_by_hand, converter)
     rows = pq.read_table(table)
@@ -27,6 +38,7 @@ def test_gradients_of_two_ranks_are_those_of_one_process(table, converter):
         np.testing.assert_allclose(one["gradient"], expected, rtol=1e-5)
         # The server listens on all interfaces, for the run's own addresses alone.
         assert one["reached_from"] == ["127.0.0.1"]
+        assert "pip install tf_keras" in one["keras_3"]
         assert one["modules"] == []
 
 
@@ -45,13 +57,20 @@ def test_ranks_share_the_rows_and_go_on_at_another_number_of_ranks(converter):
     assert sorted(alone["third_epoch"]) == sorted(first["third_epoch"] + second["third_epoch"])
 
 
-def test_a_killed_rank_is_named_and_keras_goes_on_from_its_backup(converter, tmp_path, capfd):
-    told = on_ranks(max_restarts=1).run(functions.fit, converter, str(tmp_path / "a"), dies=True)
+def test_on_spark(fitted_on_spark):
+    assert [one["epochs"] for one in fitted_on_spark] == [3, 3]
+    assert fitted_on_spark[0]["weights"] == fitted_on_spark[1]["weights"]
+
+
+def test_a_killed_rank_is_named_and_keras_goes_on_from_its_backup(
+    converter, fitted_on_spark, tmp_path, capfd
+):
+    told = on_ranks(max_restarts=1).run(functions.fit, converter, str(tmp_path), dies=True)
     assert "Rank 1 of 2 on host" in (said := capfd.readouterr().err)
     assert "SIGKILL" in said
     assert (told["attempt"], told["steps_before"], told["epochs"]) == (1, 8, 1)
-    whole = on_ranks().run(functions.fit, converter, str(tmp_path / "b"))
-    np.testing.assert_allclose(whole["weights"][0], told["weights"][0], rtol=1e-5)
+    whole = fitted_on_spark[0]["weights"]
+    np.testing.assert_allclose(told["weights"][0], whole[0], rtol=1e-5)
 
 
 def test_who_is_late_is_named_and_not_who_waits():
@@ -60,7 +79,19 @@ def test_who_is_late_is_named_and_not_who_waits():
     assert caught.value.rank == 1
 
 
-def test_on_spark(spark, converter, tmp_path):
-    told = on_ranks(2).gather(functions.fit, converter, str(tmp_path), epochs=1)
-    assert [one["epochs"] for one in told] == [1, 1]
-    assert told[0]["weights"] == told[1]["weights"]
+def test_on_another_backend_the_strategy_is_refused():
+    code = (
+        "from sparkdl_runner.backends import get_backend\n"
+        "get_backend('horovod').join_in_worker(None)\n"
+        "import tensorflow as tf\n"
+        "tf.distribute.MultiWorkerMirroredStrategy()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "WORLD_SIZE": "2"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "choose the tensorflow backend" in done.stderr
+    assert "or call hvd.init() in its place" in done.stderr

@@ -34,7 +34,7 @@ def test_the_help_of_run_says_its_default(capsys):
     with pytest.raises(SystemExit):
         main(["run", "--help"])
     told = " ".join(capsys.readouterr().out.split())
-    assert "init_process_group() (torch, the default), or hvd.init()" in told
+    assert "init_process_group() (torch, the default), hvd.init() (horovod)" in told
     assert "let train run it: sparkdl-runner train --function" in told
 
 

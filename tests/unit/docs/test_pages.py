@@ -104,9 +104,6 @@ def test_extras_that_are_named_exist():
 
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.kind.startswith("python")], ids=str)
-@pytest.mark.parametrize(
-    "block", of_kind("python", "python old", "python cluster", "python tensorflow"), ids=str
-)
 def test_python_blocks_compile(block):
     ast.parse(block.text)
 
