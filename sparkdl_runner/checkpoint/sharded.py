@@ -86,12 +86,25 @@ def _part(state: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     return {name.removeprefix(prefix): value for name, value in part.items()}
 
 
-def whole_names(state: Mapping[str, Any]) -> list[str]:
-    """The names of what is not sharded, out of what ``state_of`` returned."""
-    import torch
+def keys_of(state: Mapping[str, Any], ranks: int) -> tuple[set[str], set[str]]:
+    """What this rank may write, as keys for ``own_part``.
 
-    tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
-    return [name for name in state if name not in tensors or not _is_shard(tensors[name])]
+    Args:
+        state: As ``state_of`` returned it.
+        ranks: How many there are.
+
+    Returns:
+        What no other rank has, and what others may have too: whole values, and shards over fewer
+        ranks than there are.
+    """
+    own: set[str] = set()
+    shared: set[str] = set()
+    for name, value in state.items():
+        if not _is_shard(value):
+            shared.add(_key(name, value))
+        elif _is_first_replica(value) and (value.to_local().numel() or not value.numel()):
+            (own if value.device_mesh.size() == ranks else shared).add(_key(name, value))
+    return own, shared
 
 
 def parameters_of(metadata: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -110,7 +123,7 @@ def own_part(
     Args:
         state: As ``state_of`` returned it.
         rank: This rank.
-        own: Those of ``whole_names`` that are for this rank to write.
+        own: Those of ``keys_of`` that are for this rank to write.
 
     Returns:
         The content of ``shards_state(rank)``, and its description for ``shards.merge``.
@@ -121,19 +134,18 @@ def own_part(
     content: dict[str, Any] = {"tensors": {}, "values": {}}
     about: dict[str, Any] = {"tensors": {}, "values": {}}
     for name, value in state.items():
+        key = _key(name, value)
+        if key not in own:
+            continue
         if not isinstance(value, torch.Tensor):
-            if name in own:
-                content["values"][name] = value
-                about["values"][name] = {"path": path, "key": name}
-        elif _is_first_replica(value) if _is_shard(value) else name in own:
-            offsets, block = _block(value)
-            if 0 in block.shape and 0 not in value.shape:
-                continue  # This rank has nothing of it.
-            key = f"{name}@{','.join(map(str, offsets))}"
-            content["tensors"][key] = block
-            shard = {"path": path, "key": key, "offsets": offsets, "sizes": list(block.shape)}
-            shape, dtype = list(value.shape), str(value.dtype)
-            about["tensors"][name] = {"shape": shape, "dtype": dtype, "shards": [shard]}
+            content["values"][name] = value
+            about["values"][name] = {"path": path, "key": name}
+            continue
+        offsets, block = _block(value)
+        content["tensors"][key] = block
+        shard = {"path": path, "key": key, "offsets": offsets, "sizes": list(block.shape)}
+        shape, dtype = list(value.shape), str(value.dtype)
+        about["tensors"][name] = {"shape": shape, "dtype": dtype, "shards": [shard]}
     return content, about
 
 
@@ -204,6 +216,16 @@ def _block(tensor: Any) -> tuple[list[int], Any]:
         return [0] * tensor.ndim, tensor.detach()
     (chunk,) = tensor.__create_chunk_list__()
     return list(chunk.offsets), tensor.to_local().detach()
+
+
+def _key(name: str, value: Any) -> str:
+    """What a value, or this rank's block of a tensor, is called among those of all ranks."""
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        return name
+    offsets, _ = _block(value)
+    return f"{name}@{','.join(map(str, offsets))}"
 
 
 def _is_shard(tensor: Any) -> bool:

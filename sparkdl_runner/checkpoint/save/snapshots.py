@@ -73,9 +73,9 @@ class Snapshots:
         if in_shards:
             _require_torch(peers)
             whole = sharded.state_of(model, optimizer)
-            whole_names = sharded.whole_names(whole)
-            lower_ranks = names.names_of_ranks(peers, whole_names)[: peers.rank]
-            own = names.in_none(whole_names, lower_ranks)
+            own, shared = sharded.keys_of(whole, peers.size)
+            lower_ranks = names.names_of_ranks(peers, shared)[: peers.rank]
+            own |= names.in_none(shared, lower_ranks)
             content, shards = sharded.own_part(whole, peers.rank, own)
             states[shards_state(peers.rank)] = "the model's or optimizer's state", content
         elif peers.rank == 0:

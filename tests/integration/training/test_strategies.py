@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import strategy_functions as functions
 import torch
+from safetensors import safe_open
 
 from docs_blocks import ROOT, blocks_of
 from sparkdl_runner import DistributedRunner
@@ -140,6 +141,14 @@ def test_one_process_goes_on_where_four_ranks_stopped(page, folder, four, saved)
     losses = functions.one_process(page, 30, f"{folder}/{saved}")
     assert list(losses) == list(range(21, 31))
     same(losses, four["ddp"])
+
+
+def test_each_part_is_written_once(four, folder):
+    for name in ("zero1", "fsdp2", "tensor", "1f1b", "2d"):
+        files = list(folder.glob(f"{name}/step-20/attempt-*/sharded/rank-*.safetensors"))
+        keys = [set(safe_open(file, "pt").keys()) for file in files]
+        assert len(keys) == 4
+        assert sum(map(len, keys)) == len(set().union(*keys)), name
 
 
 def test_the_memory_of_fsdp2_is_divided_by_the_ranks(two, four):
