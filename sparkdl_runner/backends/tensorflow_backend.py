@@ -112,7 +112,7 @@ class TensorflowBackend(Backend):
         """Prepares for the server that TensorFlow starts when user code makes its strategy."""
         if tensorflow_server.has_peers():
             wrong_backend.refuse_horovod(self.name)
-            tensorflow_server.meet_and_guard()
+            tensorflow_server.prepare()
 
 
 def _advice_on_keras(error: BaseException) -> str:

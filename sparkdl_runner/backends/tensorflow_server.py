@@ -12,8 +12,10 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -27,6 +29,7 @@ MEETING = "SPARKDL_RUNNER_TENSORFLOW_MEETING"
 PEERS = "SPARKDL_RUNNER_TENSORFLOW_PEERS"
 """In a rank's environment: the addresses of the run's hosts."""
 
+_NO_PROXY = "no_grpc_proxy"
 _LOOK_SECONDS = 0.05
 _REQUEST_SECONDS = 10.0
 
@@ -36,9 +39,20 @@ def has_peers() -> bool:
     return int(os.environ["WORLD_SIZE"]) > 1
 
 
-def meet_and_guard() -> None:
+def prepare() -> None:
     """Makes this process wait for its peers before its server starts, and guard it then."""
+    _leave_out_proxies()
     when_imported("tensorflow.python.pywrap_tfe", _change)
+
+
+def _leave_out_proxies() -> None:
+    """Makes gRPC connect to the peers themselves where ``http_proxy`` names a proxy.
+
+    gRPC reads this variable in place of ``no_proxy``.
+    """
+    own = os.environ.get(_NO_PROXY, os.environ.get("no_proxy", ""))
+    hosts = [address.rpartition(":")[0].strip("[]") for address in _place()[0]]
+    os.environ[_NO_PROXY] = ",".join([*filter(None, [own]), *dict.fromkeys(hosts)])
 
 
 def _change(module: Any) -> None:
@@ -47,17 +61,32 @@ def _change(module: Any) -> None:
     def start_when_all_are_there(*arguments: Any) -> Any:
         wait_for_all(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
         started = start(*arguments)
+        _take_sigterm_back()
         _guard(own_port(), json.loads(os.environ[PEERS]))
         return started
 
     module.TFE_EnableCollectiveOps = start_when_all_are_there
 
 
+def _place() -> tuple[list[str], int]:
+    """The addresses of all servers by rank, and the own rank."""
+    config = json.loads(os.environ["TF_CONFIG"])
+    return config["cluster"]["worker"], config["task"]["index"]
+
+
 def own_port() -> int:
     """The port of this rank's server."""
-    config = json.loads(os.environ["TF_CONFIG"])
-    address: str = config["cluster"]["worker"][config["task"]["index"]]
-    return int(address.rpartition(":")[2])
+    addresses, rank = _place()
+    return int(addresses[rank].rpartition(":")[2])
+
+
+def _take_sigterm_back() -> None:
+    """Undoes what TensorFlow does to SIGTERM: it notes it, for clusters of its makers, and goes on.
+
+    Ranks would then not end when they are told to, but be killed when their grace is over.
+    """
+    if threading.current_thread() is threading.main_thread():  # Python allows it no other.
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM) or signal.SIG_DFL)
 
 
 def wait_for_all(rank: int, size: int) -> None:

@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from sparkdl_runner import current_world
@@ -43,8 +44,16 @@ def train_by_hand(converter: Any) -> dict[str, Any]:
         "replicas": strategy.num_replicas_in_sync,
         "reached_from": [one for one in ("127.0.0.1", "127.0.0.2") if _reaches(address, one)],
         "keras_3": keras_3_fits(strategy),
+        "catches_sigterm": _catches(signal.SIGTERM),
         "modules": sorted({"torch", "pyspark"} & sys.modules.keys()),
     }
+
+
+def _catches(number: int) -> bool:
+    """Whether there is a handler in this process, native or not; see proc(5), ``status``."""
+    status = Path("/proc/self/status").read_text()
+    caught = int(status.partition("SigCgt:")[2].split()[0], 16)
+    return bool(caught >> (number - 1) & 1)
 
 
 def _reaches(server: str, source: str) -> bool:
