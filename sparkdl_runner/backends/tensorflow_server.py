@@ -91,9 +91,8 @@ def _take_sigterm_back() -> None:
 
 def wait_for_all(rank: int, size: int) -> None:
     """Returns once all ranks have come here. The driver names one that is late, and ends us."""
-    _ask("PUT", rank)
-    for peer in range(size):
-        while not _ask("GET", peer):
+    for method, number in [("PUT", rank), *(("GET", peer) for peer in range(size))]:
+        while not _ask(method, number):
             time.sleep(_LOOK_SECONDS)
 
 
@@ -107,8 +106,6 @@ def _ask(method: str, rank: int) -> bool:
         )
         return connection.getresponse().status == http.HTTPStatus.OK
     except (OSError, http.client.HTTPException):
-        if method == "PUT":
-            raise
         return False  # It turned us away for now, as where all ranks ask at once.
     finally:
         connection.close()
