@@ -118,10 +118,8 @@ mutants: setup-classic  ## break the code in N small ways, what BASE lacks first
 	@PYTHONPATH=tests $(call in_lane,classic) -m mutants --count $(N) --seed $(SEED) \
 	    --base "$(BASE)" --jobs $(JOBS) $(ARGS)
 
-foreign: setup-classic  ## other people's tests, as ranks and under their own launcher; HOROVOD_SOURCE=…
-	@.venv/bin/python -m pip install --quiet --upgrade --target build/foreign --no-deps \
-	    --requirement tests/foreign/requirements.txt
-	@PYTHONPATH=tests:build/foreign $(call in_lane,classic) -m foreign $(ARGS)
+foreign: frameworks  ## other people's tests, as ranks and under their own launcher; HOROVOD_SOURCE=…
+	@PYTHONPATH=tests:build/frameworks $(call in_lane,classic) -m foreign $(ARGS)
 
 bench: run-classic  ## time from call to result, beside horovod.spark.run and TorchDistributor
 	@$(call in_lane,classic) jobs/benchmark.py launch

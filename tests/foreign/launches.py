@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from foreign import ranks, results
+from foreign import results
 from sparkdl_runner import DistributedRunner, RunConfig, RunnerError
 
 SECONDS = 900
@@ -21,7 +21,7 @@ Launch = Callable[[Path, int, tuple[str, ...]], None]
 
 
 def as_ranks(backend: str) -> Launch:
-    """As ranks of this package, by its local launcher, started once."""
+    """As a script of this package, by its local launcher, started once."""
 
     def launch(folder: Path, num_proc: int, arguments: tuple[str, ...]) -> None:
         elastic_state = folder / "elastic-state" / Path(arguments[1]).stem
@@ -30,15 +30,11 @@ def as_ranks(backend: str) -> Launch:
         )
         runner = DistributedRunner(num_proc=-num_proc, backend=backend, config=config)
         try:
-            runner.run(_rank, arguments=(str(folder), *arguments))
+            runner.run_script("foreign.ranks", [str(folder), *arguments], module=True)
         except RunnerError as error:
             print(f"{' '.join(arguments)}: {error}", file=sys.stderr)
 
     return launch
-
-
-def _rank(arguments: tuple[str, ...]) -> None:
-    ranks.run(*arguments)
 
 
 def by_command(*command: str, **environment: str) -> Launch:

@@ -74,6 +74,7 @@ def _torch() -> Suite:
 
 
 def _accelerate() -> Suite:
+    """Left out is what downloads models and tables (``external_deps``), or starts processes."""
     scripts = _package("accelerate") / "test_utils" / "scripts"
     names = ("script", "sync", "ops", "distributed_data_loop", "merge_weights", "ddp_comm_hook")
     return Suite(
