@@ -8,6 +8,7 @@ python jobs/benchmark.py faults      # from a fault to its error, and what is le
 python jobs/benchmark.py endurance   # many runs in one session, and much output
 python jobs/benchmark.py checkpoint  # what saving costs the step loop
 python jobs/benchmark.py tracking    # what telling MLflow costs the step loop
+python jobs/benchmark.py frameworks  # Lightning and others, beside torchrun
 python jobs/benchmark.py transform   # from a DataFrame to its predictions
 """
 
@@ -25,6 +26,7 @@ from benchmarks import (
     endurance,
     faults,
     fit,
+    frameworks,
     launch,
     loader,
     tracking,
@@ -37,6 +39,7 @@ BENCHMARKS = {
     "convert": convert,
     "loader": loader,
     "fit": fit,
+    "frameworks": frameworks,
     "faults": faults,
     "endurance": endurance,
     "checkpoint": checkpoint,
