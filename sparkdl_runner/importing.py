@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -29,7 +29,7 @@ def without_collecting() -> Iterator[None]:
 
 
 def when_imported(module: str, change: Callable[[ModuleType], None]) -> None:
-    """Changes a module of Python source once it is imported, or at once where it is already.
+    """Changes a module once it is imported, or at once where it is already.
 
     Importing it stays as free as it was.
     """
@@ -40,25 +40,40 @@ def when_imported(module: str, change: Callable[[ModuleType], None]) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds one module as ever, and has it changed when it is loaded."""
+    """Finds one module as all others would, and has it changed when it is loaded.
+
+    It stays until then: libraries look whether a module is there, by ``importlib.util.find_spec``,
+    long before they import it.
+    """
 
     def __init__(self, module: str, change: Callable[[ModuleType], None]) -> None:
         self._module = module
         self._change = change
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        """Adds the change to the module's loading."""
         if fullname != self._module:
             return None
-        spec = PathFinder.find_spec(fullname, path, target)
-        if spec is not None and isinstance(spec.loader, SourceFileLoader):
-            spec.loader = _Loader(spec.loader.name, spec.loader.path)
-            spec.loader.change = self._change
+        spec = self._found_by_others(fullname, path, target)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def execute_then_change(module: ModuleType) -> None:
+            with without_collecting():
+                execute(module)
+            # An archive's loader is that of its other modules too.
+            if module.__name__ == self._module and self in sys.meta_path:
+                sys.meta_path.remove(self)
+                self._change(module)
+
+        spec.loader.exec_module = execute_then_change  # type: ignore[method-assign]
         return spec
 
-
-class _Loader(SourceFileLoader):
-    change: Callable[[ModuleType], None]
-
-    def exec_module(self, module: ModuleType) -> None:
-        super().exec_module(module)
-        self.change(module)
+    def _found_by_others(self, fullname: str, path: Any, target: Any) -> ModuleSpec | None:
+        for finder in tuple(sys.meta_path):
+            find_spec = None if finder is self else getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = find_spec and find_spec(fullname, path, target)
+            if spec is not None:
+                return spec
+        return None

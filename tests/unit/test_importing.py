@@ -1,4 +1,4 @@
-"""A rank's MLflow is set up when it is imported; no garbage is looked for meanwhile."""
+"""Modules that are changed when they are imported; no garbage is looked for meanwhile."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl_runner.importing import without_collecting
-from sparkdl_runner.tracking.rank.mlflow_import import _OnImport
+from sparkdl_runner.importing import when_imported, without_collecting
 
 
 @pytest.mark.parametrize("is_on", [True, False])
@@ -32,25 +31,34 @@ def test_collecting_is_afterwards_as_it_was(is_on: bool) -> None:
 
 @pytest.fixture
 def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
-    """What a finder of a rank was told: whether garbage is looked for, at each of its calls."""
+    """At each change of ``large_library``, whether garbage is looked for."""
     (tmp_path / "large_library.py").write_text("import gc\ncollects = gc.isenabled()\n")
     monkeypatch.syspath_prepend(tmp_path)
     told: list[bool] = []
-    finder = _OnImport("large_library", lambda: told.append(gc.isenabled()))
-    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    when_imported("large_library", lambda _: told.append(gc.isenabled()))
     yield told
     sys.modules.pop("large_library", None)
 
 
-def test_a_rank_imports_mlflow_without_collecting(told: list[bool]) -> None:
+def test_a_module_that_is_to_be_changed_is_imported_without_collecting(told: list[bool]) -> None:
     assert not importlib.import_module("large_library").collects
     assert told == [True]
 
 
-def test_a_library_may_look_whether_mlflow_is_there_before_it_imports_it(told: list[bool]) -> None:
+def test_a_library_may_look_whether_it_is_there_before_it_imports_it(told: list[bool]) -> None:
+    finders = len(sys.meta_path)
     for _ in range(2):
         assert importlib.util.find_spec("large_library") is not None
     assert told == []
     importlib.import_module("large_library")
     assert told == [True]
-    assert not any(isinstance(finder, _OnImport) for finder in sys.meta_path)
+    assert len(sys.meta_path) == finders - 1
+    importlib.reload(sys.modules["large_library"])
+    assert told == [True]
+
+
+def test_a_module_that_is_there_is_changed_at_once() -> None:
+    told: list[object] = []
+    when_imported("gc", told.append)
+    assert told == [gc]
