@@ -41,8 +41,10 @@ class _FunctionSettings(Settings):
     example: Literal["digits"] | None = pydantic.Field(
         None, description="a built-in training instead of a function, with data of its own"
     )
-    backend: Literal["horovod", "torch"] = pydantic.Field(
-        "torch", description="what the function calls: init_process_group() or hvd.init()"
+    backend: Literal["horovod", "tensorflow", "torch"] = pydantic.Field(
+        "torch",
+        description="what the function calls: init_process_group(), hvd.init() (horovod) or "
+        "MultiWorkerMirroredStrategy() (tensorflow)",
     )
     num_proc: int = pydantic.Field(
         description="how many ranks; 0: one on each slot; negative: processes on the driver's host"
@@ -87,6 +89,11 @@ class TrainSettings(PlanSettings, ScriptSettings, _FunctionSettings):
         given = [name for name in kinds if getattr(self, name) is not None]
         if len(given) != 1:
             raise ValueError("give one of function, script, module, model and example")
+        if self.backend == "tensorflow" and given[0] in ("model", "example"):
+            raise ValueError(
+                f"backend is tensorflow, and the {given[0]} is one of torch: give backend torch or "
+                "horovod, or a function"
+            )
         of_plan = [name for name in PlanSettings.model_fields if name in self.model_fields_set]
         if self.model is None and of_plan:
             raise ValueError(

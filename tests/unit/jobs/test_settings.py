@@ -88,7 +88,11 @@ def test_flags_are_put_over_the_file_entry_by_entry(tmp_path):
         ({"num_proc": 2.5}, "num_proc is 2.5; it should be a valid integer."),
         ({"num_proc": True}, "num_proc is True; it should be a valid integer."),
         ({"num_proc": None}, "num_proc is None; it should be a valid integer."),
-        ({"backend": "mpi"}, "backend is 'mpi'; it should be 'horovod' or 'torch'."),
+        ({"backend": "mpi"}, "backend is 'mpi'; it should be 'horovod', 'tensorflow' or 'torch'."),
+        (
+            {"backend": "tensorflow"},
+            "backend is tensorflow, and the example is one of torch: give backend torch or",
+        ),
         ({"example": None}, "give one of function, script, module, model and example."),
         ({"function": "a:b"}, "give one of function, script, module, model and example."),
         ({"script": "train.py"}, "give one of function, script, module, model and example."),
