@@ -49,12 +49,7 @@ PAGES = (
         ("TorchEstimator", "TorchModel"),
     ),
     Page("training.md", "sparkdl_runner.Trainer", (f"{PACKAGE}.training.trainer",)),
-    Page(
-        "memory.md",
-        "sparkdl_runner.plan_memory",
-        (f"{PACKAGE}.training.memory",),
-        ("plan_memory", "MemoryPlan", "RankMemory"),
-    ),
+    Page("memory.md", "sparkdl_runner.plan_memory", (f"{PACKAGE}.training.memory",)),
     Page(
         "horovod.md",
         "sparkdl_runner.horovod",

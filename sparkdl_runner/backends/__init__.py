@@ -36,7 +36,7 @@ BACKENDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Rendezvous:
-    """Where the ranks of an attempt meet."""
+    """The service by which the ranks of an attempt find one another, and who may use it."""
 
     address: str
     """Where rank 0 serves it."""

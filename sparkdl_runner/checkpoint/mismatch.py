@@ -30,7 +30,7 @@ def class_of(optimizer: Any) -> str | None:
 def model_problem(
     manifest: Manifest, state: Mapping[str, Any], unknown: Collection[str] | None = None
 ) -> str | None:
-    """What keeps the checkpoint from being loaded into a model with this state.
+    """Says why a checkpoint cannot be loaded into a model with this state; None if it can.
 
     Args:
         manifest: The checkpoint's.
@@ -57,7 +57,7 @@ def model_problem(
 
 
 def optimizer_problem(manifest: Manifest, optimizer: Any) -> str | None:
-    """What keeps the checkpoint from being of the same kind of optimizer."""
+    """Says how a checkpoint's optimizer is of another kind; None if it is of the same."""
     here = class_of(optimizer)
     if manifest.optimizer_class is None:
         return "it holds no state of an optimizer, and one is to be restored. Leave optimizer out."

@@ -125,7 +125,7 @@ def _parameters(network: torch.nn.Module) -> tuple[list[str], bool]:
 
 
 def _joined(values: Sequence[torch.Tensor]) -> torch.Tensor:
-    """What a network takes of its columns.
+    """Makes one tensor, which the network takes, of its columns.
 
     Several become one matrix of floats: of numbers each is a column, lists are joined. Decoded
     images, uint8 ``[rows, height, width, channels]``, become what torchvision's ``ToTensor`` makes

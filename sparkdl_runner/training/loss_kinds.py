@@ -57,7 +57,7 @@ _BY_NAME = {name: kind for names, kind in _KINDS.items() for name in names}
 
 
 def loss_kind(loss: Any) -> LossKind:
-    """What is known of a loss: one of ``torch.nn`` or ``torch.nn.functional``."""
+    """The kind of a loss of torch's own; of any other loss nothing is assumed."""
     while isinstance(loss, partial):
         loss = loss.func
     of_module = isinstance(loss, nn.Module) and type(loss).__module__.startswith("torch.nn.")

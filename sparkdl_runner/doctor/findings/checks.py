@@ -159,7 +159,7 @@ class Place:
 PYTHON: Checks[Place] = Checks()
 """What is installed in a Python, the driver's or an executor's."""
 HOST: Checks[Place] = Checks()
-"""What a host is like."""
+"""What each host has, and can do."""
 EXECUTOR: Checks[Place] = Checks()
 """What an executor reaches, and in what it differs from the driver."""
 SESSION: Checks[dict[str, Any]] = Checks()

@@ -195,7 +195,7 @@ class SparkGang(Gang):
             RunnerError: No rank said why.
         """
         if self._launch_problem:
-            # What was lost since an earlier attempt may come back for a later one.
+            # In a restart, a host that is lost now may be back for the next attempt.
             kind = RunnerError if self.attempt.is_restart else LaunchError
             raise kind(self._launch_problem) from None
         failures = self.failures

@@ -43,7 +43,7 @@ def network_columns(
     reading: Mapping[str, Any] | None = None,
     lengths: Mapping[str, Sequence[int | None]] | None = None,
 ) -> tuple[Column, ...]:
-    """What the columns of a DataFrame are to a network.
+    """Describes the columns of a DataFrame that a network takes.
 
     Args:
         schema: Of the DataFrame.

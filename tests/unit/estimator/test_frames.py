@@ -1,4 +1,4 @@
-"""What the columns of a DataFrame are to a network; no JVM is needed to know it."""
+"""How the columns of a DataFrame become inputs of a network. These tests need no JVM."""
 
 from __future__ import annotations
 
