@@ -19,7 +19,15 @@ HEAVY = {"torch", "tensorflow", "horovod", "pyspark", "mlflow", "petastorm"}
 # From the bottom up. A part imports from its own package and from the rows above it in this list.
 # Modules are named where a package would say too little.
 FLOORS = [
-    {"errors", "redaction", "importing", "unwrapping", "private_folder", "foreign_file"},
+    {
+        "errors",
+        "redaction",
+        "importing",
+        "unwrapping",
+        "private_folder",
+        "foreign_file",
+        "storage_errors",
+    },
     {"world", "filesystem", "cli", "java", "network"},
     {"hooks"},
     {
@@ -61,6 +69,7 @@ FOR_ALL = {
     "unwrapping",
     "private_folder",
     "foreign_file",
+    "storage_errors",
     "world",
     "filesystem",
     "network",
