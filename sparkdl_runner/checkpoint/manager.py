@@ -13,16 +13,17 @@ from sparkdl_runner.checkpoint.arguments import require_whole
 from sparkdl_runner.checkpoint.directory.listing import committed
 from sparkdl_runner.checkpoint.directory.manifest import Name, problems_of
 from sparkdl_runner.checkpoint.directory.storage import directory_url, open_storage
-from sparkdl_runner.checkpoint.errors import CheckpointError, Preempted
-from sparkdl_runner.checkpoint.restoring import Restored, Target, restore
+from sparkdl_runner.checkpoint.errors import CheckpointError
+from sparkdl_runner.checkpoint.restoring import Restored, restore
 from sparkdl_runner.checkpoint.save.attempt import Attempt, begin_together, warn_if_newer
+from sparkdl_runner.checkpoint.save.ending import end_preempted
 from sparkdl_runner.checkpoint.save.retention import Mode, Retention
 from sparkdl_runner.checkpoint.save.saver import Saver
 from sparkdl_runner.checkpoint.save.schedule import Schedule
 from sparkdl_runner.checkpoint.save.snapshots import Snapshots
+from sparkdl_runner.checkpoint.stateful import Stateful
 from sparkdl_runner.filesystem import StorageOptions
 from sparkdl_runner.hooks import preemption
-from sparkdl_runner.unwrapping import unwrapped
 
 
 class CheckpointManager:
@@ -54,7 +55,7 @@ class CheckpointManager:
         directory: A local path, or a URL: ``file:/…``, ``/Volumes/…``, ``dbfs:/…``, ``s3a://…``,
             ``abfss://…``, ``gs://…`` or any that fsspec knows. All hosts must see the same.
         keep_last: How many of the newest checkpoints stay.
-        keep_best: How many of the best by ``best_metric`` stay too.
+        keep_best: How many of the best by ``best_metric`` stay too; by default the one best.
         best_metric: Which of the ``metrics`` given to ``save`` says what is best.
         best_mode: Whether small (``"min"``) or large (``"max"``) is good. NaN never is.
         every_steps: ``due`` each time that so many steps are done.
@@ -74,7 +75,7 @@ class CheckpointManager:
         directory: str | os.PathLike[str],
         *,
         keep_last: int = 3,
-        keep_best: int = 0,
+        keep_best: int | None = None,
         best_metric: str | None = None,
         best_mode: Mode = "min",
         every_steps: int | None = None,
@@ -89,7 +90,7 @@ class CheckpointManager:
             keep_last=keep_last, keep_best=keep_best, best_metric=best_metric, best_mode=best_mode
         )
         self._saver = Saver(self._storage, retention)
-        self._snapshots = Snapshots(self._storage, sharded)
+        self._snapshots = Snapshots(self._storage, sharded, retention)
         self._schedule = Schedule(every_steps, every_seconds, preemption.requested)
         self._connected: peers.Peers | None = None
         self._attempt: Attempt | None = None
@@ -124,6 +125,7 @@ class CheckpointManager:
         *,
         epoch: int | None = None,
         metrics: Mapping[str, Any] | None = None,
+        **others: Any,
     ) -> None:
         """Saves a checkpoint, in the background unless ``asynchronous=False`` was given.
 
@@ -138,10 +140,14 @@ class CheckpointManager:
             extra: Tensors, numbers, text, and dicts and lists of them; rank 0's is saved.
             epoch: To be found in ``Restored``.
             metrics: Numbers by name.
+            **others: Anything with ``state_dict`` and ``load_state_dict``, such as
+                ``scheduler=scheduler``; rank 0's is saved.
 
         Raises:
             CheckpointError: The save before failed, or there is no room for this one.
-            TypeError: Something could not be loaded again without running code from the file.
+            TypeError: Something has no state, or one that could not be loaded again without running
+                code from the file.
+            ValueError: There are ``metrics``, and ``best_metric`` is none of them.
             Preempted: A rank was asked to stop; the checkpoint is committed.
         """
         require_whole("step", step, least=0)
@@ -156,9 +162,7 @@ class CheckpointManager:
             job = self._snapshots.take(
                 attempt,
                 step=step,
-                model=unwrapped(model),
-                optimizer=optimizer,
-                loader=loader,
+                given=Stateful.of(model, optimizer, loader, others),
                 extra=extra,
                 epoch=epoch,
                 metrics=metrics,
@@ -166,12 +170,12 @@ class CheckpointManager:
             self._schedule.note(step)
             self._saver.start(job)
         if self.preempted:
-            self._stop(step, attempt)
+            end_preempted(self._saver, attempt, self._schedule.stopping_rank or 0, step)
         if not self._asynchronous:
             self.wait()
 
     def restore(
-        self, model: Any = None, optimizer: Any = None, loader: Any = None
+        self, model: Any = None, optimizer: Any = None, loader: Any = None, **others: Any
     ) -> Restored | None:
         """Restores the newest checkpoint of which every byte is as it was written.
 
@@ -183,6 +187,7 @@ class CheckpointManager:
             model: As in ``save``; left alone if None, as are the others.
             optimizer: As in ``save``.
             loader: As in ``save``; takes the state by ``load_state_dict``, whose errors pass.
+            **others: As in ``save``.
 
         Returns:
             What was restored; None if there is no checkpoint, or none that is whole.
@@ -194,7 +199,7 @@ class CheckpointManager:
         """
         self._saver.join()
         self._restored = True
-        target = Target(model=unwrapped(model), optimizer=optimizer, loader=loader)
+        target = Stateful.of(model, optimizer, loader, others)
         restored = restore(self._storage, self._peers(), target)
         if restored is not None:
             self._schedule.note(restored.step)
@@ -271,21 +276,6 @@ class CheckpointManager:
         if self._attempt is None:
             self._attempt = begin_together(self._storage, self._peers())
         return self._attempt
-
-    def _stop(self, step: int, attempt: Attempt) -> None:
-        """Ends the training of all ranks, once what they saved is committed."""
-        failure: CheckpointError | None = None
-        try:
-            self.wait()
-        except CheckpointError as error:
-            failure = error
-        if attempt.peers.any_rank(failure is not None):
-            raise failure or CheckpointError(
-                f"Another rank could not save step {step} before the end that SIGTERM asked for; "
-                "its own error says why."
-            )
-        rank = self._schedule.stopping_rank or 0
-        raise Preempted(step, rank, attempt.hosts[rank])
 
 
 def _finish(saver: Saver, listens: bool) -> None:

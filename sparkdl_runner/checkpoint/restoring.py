@@ -31,6 +31,7 @@ from sparkdl_runner.checkpoint.errors import (
     UnreadableError,
 )
 from sparkdl_runner.checkpoint.peers import Peers, ask_rank_0
+from sparkdl_runner.checkpoint.stateful import Stateful, state_name
 from sparkdl_runner.hooks import resumable
 from sparkdl_runner.unwrapping import is_sharded
 
@@ -55,16 +56,7 @@ class Restored:
     """The checkpoint's URL, without credentials."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Target:
-    """What is to be restored; None is left alone."""
-
-    model: Any
-    optimizer: Any
-    loader: Any
-
-
-def restore(storage: Storage, peers: Peers, target: Target) -> Restored | None:
+def restore(storage: Storage, peers: Peers, target: Stateful) -> Restored | None:
     """Restores the newest checkpoint that every rank finds whole.
 
     Returns:
@@ -124,7 +116,7 @@ class _Candidate:
     _manifest: Manifest
     _reader: CheckpointReader
 
-    def __init__(self, storage: Storage, peers: Peers, name: Name, target: Target) -> None:
+    def __init__(self, storage: Storage, peers: Peers, name: Name, target: Stateful) -> None:
         self._storage = storage
         self._peers = peers
         self._name = name
@@ -195,6 +187,7 @@ class _Candidate:
         else:
             wanted[MODEL] = self._target.model is not None
             wanted[OPTIMIZER] = self._target.optimizer is not None
+        wanted |= {state_name(name): True for name in self._target.others}
         for state, is_wanted in wanted.items():
             if is_wanted:
                 self._states[state] = reader.load(state)
@@ -224,6 +217,9 @@ class _Candidate:
 
     def _mismatch(self) -> str | None:
         manifest, target = self._manifest, self._target
+        for name in target.others:
+            if manifest.first_file(state_name(name)) is None:
+                return f"it holds no state of {name}, and one is to be restored. Leave it out."
         if target.loader is not None and manifest.loader is None:
             return "it holds no state of a loader, and one is to be restored. Leave loader out."
         if target.optimizer is not None:
@@ -263,6 +259,8 @@ class _Candidate:
         if target.loader is not None:
             # First, as it may raise errors of its own: nothing else is changed then.
             target.loader.load_state_dict(manifest.loader)
+        for name, one in target.others.items():
+            one.load_state_dict(self._states[state_name(name)])
         if self._parts:
             sharded.fill(self._shards, self._parts, contents)
             sharded.set_state(target.model, target.optimizer, self._parts)

@@ -64,6 +64,10 @@ class Manifest:
     resumable: dict[str, Any]
     """See :mod:`sparkdl_runner.hooks.resumable`."""
     files: tuple[FileEntry, ...]
+    best_metric: str | None = None
+    """Which of the metrics says what is best, if one does."""
+    best_mode: str = "min"
+    """Whether small (``"min"``) or large (``"max"``) is good."""
     versions: dict[str, str] = field(default_factory=dict)
     format_version: int = FORMAT_VERSION
 
@@ -79,8 +83,10 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         """The content of ``manifest.json``."""
-        files = [dict(vars(entry)) for entry in self.files]
-        return seal({**vars(self), "files": files})
+        fields = {**vars(self), "files": [dict(vars(entry)) for entry in self.files]}
+        if self.best_metric is None:  # Versions that know nothing of it then read this one.
+            del fields["best_metric"], fields["best_mode"]
+        return seal(fields)
 
     @classmethod
     def from_bytes(cls, text: bytes) -> Manifest:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from sparkdl_runner.checkpoint.arguments import require_whole
 from sparkdl_runner.checkpoint.directory.listing import committed, later_attempt, written
@@ -21,18 +21,32 @@ class Retention:
     """How many checkpoints are kept; the arguments are those of ``CheckpointManager``."""
 
     keep_last: int
-    keep_best: int
+    keep_best: int | None
     best_metric: str | None
     best_mode: Mode
     _metrics: dict[Name, Mapping[str, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require_whole("keep_last", self.keep_last, least=1)
+        if self.keep_best is None:
+            self.keep_best = int(self.best_metric is not None)
         require_whole("keep_best", self.keep_best, least=0)
         if self.best_mode not in ("min", "max"):
             raise ValueError(f"best_mode is {self.best_mode!r}; expected 'min' or 'max'.")
         if bool(self.keep_best) != (self.best_metric is not None):
-            raise ValueError("keep_best and best_metric go together: give both, or neither.")
+            raise ValueError(
+                f"keep_best is {self.keep_best} and best_metric is {self.best_metric!r}; they go "
+                "together. Name the metric by which a checkpoint is best, or leave both out."
+            )
+
+    def require_metric(self, metrics: Mapping[str, Any] | None) -> None:
+        """Raises ValueError if there are metrics, and not the one that says what is best."""
+        if metrics and self.best_metric is not None and self.best_metric not in metrics:
+            raise ValueError(
+                f"metrics has {', '.join(map(str, metrics))}, and best_metric is "
+                f"{self.best_metric!r}. Save it too, or name one of these; without any metrics a "
+                "checkpoint is kept as one of the newest only."
+            )
 
     def apply(self, storage: Storage, new: Manifest) -> None:
         """Removes what need not stay, now that ``new`` is committed.

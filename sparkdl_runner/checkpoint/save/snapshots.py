@@ -27,6 +27,8 @@ from sparkdl_runner.checkpoint.save.attempt import Attempt
 from sparkdl_runner.checkpoint.save.commit import Job
 from sparkdl_runner.checkpoint.save.host_copies import HostCopies
 from sparkdl_runner.checkpoint.save.parts import Parts
+from sparkdl_runner.checkpoint.save.retention import Retention
+from sparkdl_runner.checkpoint.stateful import Stateful, state_name
 from sparkdl_runner.hooks import resumable
 
 # What a save needs beside the tensors: names, lists, the states of generators.
@@ -39,10 +41,12 @@ class Snapshots:
     Args:
         storage: Where they are to be written.
         in_shards: Whether each rank writes its part of the model; None goes by the model.
+        retention: Says which metric makes a checkpoint the best.
     """
 
-    def __init__(self, storage: Storage, in_shards: bool | None) -> None:
+    def __init__(self, storage: Storage, in_shards: bool | None, retention: Retention) -> None:
         self._storage = storage
+        self._retention = retention
         self._parts = Parts(in_shards)
         self._copies = HostCopies()
 
@@ -51,9 +55,7 @@ class Snapshots:
         attempt: Attempt,
         *,
         step: int,
-        model: Any,
-        optimizer: Any,
-        loader: Any,
+        given: Stateful,
         extra: Any,
         epoch: int | None,
         metrics: Mapping[str, Any] | None,
@@ -64,8 +66,10 @@ class Snapshots:
             CheckpointStorageError: There is no room for it.
             CheckpointError: The ranks cannot save in shards.
             TypeError: Something could not be loaded again without running code from the file.
+            ValueError: There are metrics, and not the one that says what is best.
         """
-        peers = attempt.peers
+        self._retention.require_metric(metrics)
+        peers, model, optimizer = attempt.peers, given.model, given.optimizer
         in_shards = self._parts.differ(peers, model, optimizer)
         of_model: Mapping[str, Any] = {}
         states: dict[str, tuple[str, Any]] = {}
@@ -73,9 +77,9 @@ class Snapshots:
         if in_shards:
             _require_torch(peers)
             whole = sharded.state_of(model, optimizer)
-            own, shared = sharded.keys_of(whole, peers.size)
-            lower_ranks = names.names_of_ranks(peers, shared)[: peers.rank]
-            own |= names.in_none(shared, lower_ranks)
+            own, of_several = sharded.keys_of(whole, peers.size)
+            lower_ranks = names.names_of_ranks(peers, of_several)[: peers.rank]
+            own |= names.in_none(of_several, lower_ranks)
             content, shards = sharded.own_part(whole, peers.rank, own)
             states[shards_state(peers.rank)] = "the model's or optimizer's state", content
         elif peers.rank == 0:
@@ -84,10 +88,14 @@ class Snapshots:
                 states[MODEL] = "model.state_dict()", of_model
             if optimizer is not None:
                 states[OPTIMIZER] = "optimizer.state_dict()", optimizer.state_dict()
-        if extra is not None and peers.rank == 0:
-            states[EXTRA] = "extra", extra
-        elif extra is not None:
-            _require_savable("extra", extra)
+        shared = {EXTRA: ("extra", extra)} if extra is not None else {}
+        for name, one in given.others.items():
+            shared[state_name(name)] = f"{name}.state_dict()", one.state_dict()
+        if peers.rank == 0:
+            states |= shared
+        else:
+            for where, value in shared.values():
+                _require_savable(where, value)
         states[generators_state(peers.rank)] = "generators", generators.capture()
         manifest = Manifest(
             step=step,
@@ -99,9 +107,13 @@ class Snapshots:
             parameters=mismatch.parameters_of(of_model),
             optimizer_class=mismatch.class_of(optimizer),
             metrics=_plain_metrics(metrics),
-            loader=None if loader is None else _plain_json("loader", loader.state_dict()),
+            loader=None
+            if given.loader is None
+            else _plain_json("loader", given.loader.state_dict()),
             resumable=_plain_json("resumable state", resumable.collect()),
             files=(),
+            best_metric=self._retention.best_metric,
+            best_mode=self._retention.best_mode,
             versions=_versions(),
         )
         job = Job(

@@ -112,7 +112,7 @@ def test_that_old_ones_cannot_be_removed_is_no_failure(tmp_path, monkeypatch, ca
         {"keep_last": 0},
         {"keep_best": -1},
         {"keep_best": 1},
-        {"best_metric": "loss"},
+        {"keep_best": 0, "best_metric": "loss"},
         {"best_mode": "least"},
         {"every_steps": 0},
         {"every_seconds": 0},

@@ -1,0 +1,47 @@
+"""What a caller gives to be saved or restored: a model, its optimizer, a loader, and others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparkdl_runner.unwrapping import is_sharded, unwrapped
+
+_PREFIX = "stateful-"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stateful:
+    """The objects whose states make up a checkpoint; None is left out."""
+
+    model: Any
+    optimizer: Any
+    loader: Any
+    others: Mapping[str, Any] = field(default_factory=dict)
+    """By the caller's own names, such as a scheduler."""
+
+    @classmethod
+    def of(cls, model: Any, optimizer: Any, loader: Any, others: Mapping[str, Any]) -> Stateful:
+        """Checks what a caller gave, and leaves out what wraps a module.
+
+        Raises:
+            TypeError: One of the others has no state, or is a sharded module.
+        """
+        given = {name: unwrapped(one) for name, one in others.items() if one is not None}
+        for name, one in given.items():
+            if not all(callable(getattr(one, m, None)) for m in ("state_dict", "load_state_dict")):
+                raise TypeError(
+                    f"{name}= is a {type(one).__name__}; expected an object with state_dict() and "
+                    "load_state_dict(). Numbers by name go into metrics=, other values into extra=."
+                )
+            if hasattr(one, "parameters") and is_sharded(one):
+                raise TypeError(
+                    f"{name}= is a module of which each rank has a part; only model= can be one."
+                )
+        return cls(model=unwrapped(model), optimizer=optimizer, loader=loader, others=given)
+
+
+def state_name(name: str) -> str:
+    """What the state of one of the others is called in a checkpoint."""
+    return f"{_PREFIX}{name}"
