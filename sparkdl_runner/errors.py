@@ -21,7 +21,7 @@ class LaunchError(RunnerError):
 
 
 class RunCancelledError(RunnerError):
-    """The run was ended from outside: its Spark job was cancelled, or its session stopped."""
+    """The run was ended from outside: its job cancelled, its session stopped, its trial pruned."""
 
 
 class ResultTooLargeError(RunnerError):

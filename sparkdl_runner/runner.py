@@ -18,6 +18,7 @@ from sparkdl_runner.driver.launcher import Launcher
 from sparkdl_runner.driver.local_launcher import LocalLauncher
 from sparkdl_runner.driver.restarts import run_with_restarts
 from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.hooks.reports import Reports
 from sparkdl_runner.script.script import Script
 from sparkdl_runner.script.tags import script_tags
 from sparkdl_runner.tracking.report.progress_bar import ProgressBar, is_watched
@@ -76,6 +77,8 @@ class DistributedRunner:
         check_min_num_proc(self.config, num_proc)
         self.mlflow_run_id: str | None = None
         """The MLflow run of the last call of ``run``; None if it had none."""
+        self.reports: list[Reports] = []
+        """Who takes what ranks report, besides the MLflow run and the screen."""
 
     def run(self, main: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs ``main(*args, **kwargs)`` in every rank and waits for all of them.
@@ -169,7 +172,7 @@ class DistributedRunner:
                 search_path=tuple(driver_search_path()),
                 variables=driver_variables(self.config.environment),
             )
-            return run_with_restarts(launcher, attempt, tracked, bar)
+            return run_with_restarts(launcher, attempt, tracked, [bar, *self.reports])
         except BaseException as error:
             ended_by = error
             raise

@@ -8,7 +8,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sparkdl_runner.errors import RunnerError, WorkerDiedError, WorkerFailedError, WorkerHungError
+from sparkdl_runner.errors import (
+    RunCancelledError,
+    RunnerError,
+    WorkerDiedError,
+    WorkerFailedError,
+    WorkerHungError,
+)
 from sparkdl_runner.wire import function
 from sparkdl_runner.wire.outcome import Outcome, Status, describe_exit
 
@@ -87,6 +93,8 @@ def to_error(cause: Outcome, outcomes: Sequence[Outcome]) -> RunnerError:
     for refusal in function.RESULT_REFUSALS:
         if refusal.__name__ == cause.refused_result:
             return refusal(cause.message)
+    if cause.status == Status.CANCELLED:
+        return RunCancelledError(cause.message)
     if cause.status == Status.FAILED:
         summary = f"{place} raised {cause.exception}: {cause.message}".rstrip(": ")
     else:

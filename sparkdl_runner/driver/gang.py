@@ -53,6 +53,8 @@ class Gang(Console, ABC):
         self._plans = LoaderPlans()
         self._ending = threading.Lock()
         self._timer: threading.Timer | None = None
+        for one in reports:
+            one.begin(self.cancel)
 
     @abstractmethod
     def run(self) -> list[Outcome]:
@@ -84,6 +86,13 @@ class Gang(Console, ABC):
             self._timer = threading.Timer(SETTLE_SECONDS, self.stop)
             self._timer.daemon = True
             self._timer.start()
+
+    def cancel(self, world: World, reason: str) -> None:
+        """Ends all ranks for a reason that a report of one of them gave; see ``Reports.begin``."""
+        cancelled = Outcome(
+            world=world, status=Status.CANCELLED, ended_at=time.time(), message=reason
+        )
+        self.failed(cancelled)
 
     def vital_signs(self, world: World, signs: VitalSigns) -> None:
         """Lets the watch judge."""

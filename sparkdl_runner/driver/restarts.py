@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ _FINAL = (LaunchError, NotPicklableError, ResultTooLargeError, RunCancelledError
 
 
 def run_with_restarts(
-    launcher: Launcher, attempt: Attempt, tracked: TrackedRun | None, shown: Reports
+    launcher: Launcher, attempt: Attempt, tracked: TrackedRun | None, shown: Sequence[Reports]
 ) -> Any:
     """Runs attempts until one returns a value, or no other is worth while.
 
@@ -37,7 +38,7 @@ def run_with_restarts(
         launcher: Runs each of them.
         attempt: The first.
         tracked: The MLflow run, if there is one: it is told of each attempt, and keeps the reports.
-        shown: Who shows the reports of the ranks.
+        shown: Who else takes the reports of the ranks.
 
     Returns:
         What the last attempt returned.
@@ -45,7 +46,7 @@ def run_with_restarts(
     Raises:
         RunnerError: What ended the last attempt.
     """
-    reports = [shown] if tracked is None else [tracked, shown]
+    reports = [*shown] if tracked is None else [tracked, *shown]
     first, restarts = attempt.number, 0
     while True:
         attempt = replace(attempt, number=first + restarts, is_restart=restarts > 0)

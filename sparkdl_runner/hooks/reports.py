@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from sparkdl_runner.world import World
@@ -9,6 +10,14 @@ from sparkdl_runner.world import World
 
 class Reports:
     """Receives what ranks report. Its methods must neither raise nor block for long."""
+
+    def begin(self, cancel: Callable[[World, str], None]) -> None:
+        """Is told, before ranks start, how all of them can be ended.
+
+        Args:
+            cancel: Takes the rank whose report gave the reason, and the reason. The run then
+                raises a ``RunCancelledError`` with it. Returns at once; any thread may call it.
+        """
 
     def progress(self, world: World, report: dict[str, Any]) -> None:
         """Takes a rank's report: see ``tracking.rank.recorder``."""

@@ -25,6 +25,8 @@ class Status(StrEnum):
     """Its agent is not heard any more."""
     DIFFERS = "differs"
     """It reads its data in another order than other ranks."""
+    CANCELLED = "cancelled"
+    """Who takes the ranks' reports had all of them ended."""
 
     @property
     def is_failure(self) -> bool:
@@ -34,7 +36,7 @@ class Status(StrEnum):
     @property
     def is_drivers_finding(self) -> bool:
         """Whether the driver found it; the other ways are found by the rank's agent."""
-        return self in (Status.HUNG, Status.LOST, Status.DIFFERS)
+        return self in (Status.HUNG, Status.LOST, Status.DIFFERS, Status.CANCELLED)
 
 
 @dataclass(frozen=True, kw_only=True)

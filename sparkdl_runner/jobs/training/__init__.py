@@ -16,6 +16,7 @@ from sparkdl_runner.driver.spark.context import require_spark_context
 from sparkdl_runner.driver.spark.gpu_scheduling import rank_profile
 from sparkdl_runner.errors import ConfigError, NotPicklableError
 from sparkdl_runner.filesystem import join_url, redact
+from sparkdl_runner.hooks.reports import Reports
 from sparkdl_runner.jobs.spark import storage
 from sparkdl_runner.jobs.spark.session import spark_session
 from sparkdl_runner.jobs.training import mlflow_run
@@ -54,9 +55,17 @@ class Training:
     """How long the preparation took."""
 
     def run(
-        self, hyperparameters: Mapping[str, Any], tracking: Tracking | Literal[False]
+        self,
+        hyperparameters: Mapping[str, Any],
+        tracking: Tracking | Literal[False],
+        reports: Sequence[Reports] = (),
     ) -> tuple[Any, str | None]:
         """Runs it once.
+
+        Args:
+            hyperparameters: The function's.
+            tracking: Of the run.
+            reports: Who else takes what the ranks report.
 
         Returns:
             What rank 0 returned, and the id of the MLflow run, or None.
@@ -77,6 +86,7 @@ class Training:
             backend=self.settings.backend,
             config=dataclasses.replace(self.settings.runner.build(), tracking=tracking),
         )
+        runner.reports += reports
         written = self.settings.model_dump(mode="json", exclude_unset=True)
         try:
             if self.settings.script_place is None:

@@ -24,7 +24,7 @@ from sparkdl_runner.jobs.score import ScoreSettings
 from sparkdl_runner.jobs.settings import load
 from sparkdl_runner.jobs.spark.source import Source
 from sparkdl_runner.jobs.training.settings import TrainSettings
-from sparkdl_runner.jobs.tune_settings import SearchSettings, TuneSettings
+from sparkdl_runner.jobs.tuning.settings import SearchSettings, TuneSettings
 from sparkdl_runner.tracking import Tracking
 
 ALL = [*PAGES, *REFERENCE]

@@ -134,5 +134,5 @@ def test_the_first_attempt_of_a_resumed_run_is_no_restart():
 
     config = RunConfig(max_restarts=1, restart_backoff_seconds=0)
     attempt = Attempt(backend="torch", function=b"", config=config, run="r", number=3)
-    assert restarts.run_with_restarts(Launcher(), attempt, Resumed(), Reports()) == 3
+    assert restarts.run_with_restarts(Launcher(), attempt, Resumed(), [Reports()]) == 3
     assert started == [(3, False), (4, True)]

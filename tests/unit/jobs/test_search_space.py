@@ -11,10 +11,13 @@ from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs import tune
 from sparkdl_runner.jobs.settings import load
 from sparkdl_runner.jobs.training import mlflow_run, of_function
-from sparkdl_runner.jobs.tune_settings import Choice, TuneSettings
+from sparkdl_runner.jobs.tuning import search
+from sparkdl_runner.jobs.tuning.settings import Choice, SearchSettings, TuneSettings
 from sparkdl_runner.tracking import Tracking
 
 optuna = pytest.importorskip("optuna")
+
+SMALL = {"metric": "accuracy", "search_space": {"x": {"low": 0.0, "high": 1.0}}}
 
 
 def drawn(**choice) -> list:
@@ -75,15 +78,17 @@ def test_a_search_needs_mlflow_and_leaves_what_is_fixed_alone():
     [(2, "auto", 3), (2, 2, 2), (4, 2, 1), (8, "auto", 1), (-2, "auto", 1), (0, 4, 1)],
 )
 def test_as_many_trials_at_once_as_have_slots(monkeypatch, num_proc, parallel, at_once):
-    monkeypatch.setattr(tune.slots, "count_slots", lambda context: 7)
-    settings = SimpleNamespace(
-        num_proc=num_proc, tracking=None, tune=SimpleNamespace(parallel=parallel)
-    )
-    spark = SimpleNamespace(sparkContext=None)
+    asked = []
+    monkeypatch.setattr(search.slots, "count_slots", lambda *asked_of: asked.append(asked_of) or 7)
+    monkeypatch.setattr(search, "rank_profile", lambda context: "a GPU for each rank")
+    tune_settings = load(SearchSettings, None, {**SMALL, "parallel": parallel})
+    settings = SimpleNamespace(num_proc=num_proc, tracking=None, tune=tune_settings)
+    spark = SimpleNamespace(sparkContext="a context")
     for found, expected in ((spark, at_once), (None, 1)):
-        search = tune._Search(settings, SimpleNamespace(spark=found), study=None)
-        assert search._parallel() == expected
-    assert search._tracking == Tracking()
+        one = search.Search(settings, SimpleNamespace(spark=found))
+        assert one._at_once == expected
+        assert one._tracking == Tracking()
+    assert set(asked) <= {("a context", "a GPU for each rank")}, "slots for what ranks ask for"
 
 
 def train(epochs: int, rate: float = 0.1, name: str = "") -> None:
@@ -128,4 +133,4 @@ def test_values_that_the_function_does_not_take_are_refused_at_once(monkeypatch,
     ],
 )
 def test_what_a_trial_may_be_judged_by(value, number):
-    assert tune._number(value) == number
+    assert search.number_of(value) == number

@@ -16,7 +16,7 @@ from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs.settings import load
 from sparkdl_runner.jobs.settings.yaml_file import parse_value, read_yaml
 from sparkdl_runner.jobs.training.settings import TrainSettings
-from sparkdl_runner.jobs.tune_settings import TuneSettings
+from sparkdl_runner.jobs.tuning.settings import TuneSettings
 
 GOOD = {"example": "digits", "num_proc": 2}
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic
 
 from sparkdl_runner.jobs.settings import Settings
+from sparkdl_runner.jobs.training.named_things import check_form
 from sparkdl_runner.jobs.training.settings import TrainSettings
+
+_Named = Annotated[Any, pydantic.AfterValidator(check_form)]
 
 
 class Choice(Settings):
@@ -59,8 +62,23 @@ class SearchSettings(Settings):
         "else the number that it returns"
     )
     direction: Literal["maximize", "minimize"] = "maximize"
-    trials: int = pydantic.Field(20, ge=1)
+    trials: int = pydantic.Field(20, ge=1, description="how many trainings the study is to have")
     parallel: int | Literal["auto"] = "auto"
+    time_limit_seconds: float | None = pydantic.Field(
+        None, gt=0, description="when the search ends, and the trials that still run with it"
+    )
+    study_name: str | None = pydantic.Field(
+        None, min_length=1, description="by which a later search goes on with this study"
+    )
+    storage: str | None = pydantic.Field(
+        None, description="the database of Optuna that keeps the study, such as sqlite:///study.db"
+    )
+    sampler: _Named = pydantic.Field(
+        None, description="draws the values: {class: optuna.samplers:CmaEsSampler, seed: 1}"
+    )
+    pruner: _Named = pydantic.Field(
+        None, description="ends bad trials early: {class: optuna.pruners:MedianPruner}"
+    )
     seed: int | None = None
     search_space: dict[str, Choice] = pydantic.Field(min_length=1)
 
@@ -70,6 +88,14 @@ class SearchSettings(Settings):
         if isinstance(value, int) and value < 1:
             raise ValueError("it must be 1 or more, or auto")
         return value
+
+    @pydantic.model_validator(mode="after")
+    def _belong_together(self) -> SearchSettings:
+        if (self.storage is None) != (self.study_name is None):
+            raise ValueError("storage and study_name go together: give both, or neither")
+        if self.sampler is not None and self.seed is not None:
+            raise ValueError("seed is that of the default sampler: give it among sampler's own")
+        return self
 
 
 class TuneSettings(TrainSettings):
