@@ -1,8 +1,9 @@
 """Checkpoints: training goes on where it was, whatever happened to the process or the file.
 
 :class:`CheckpointManager` saves without stopping the step loop for longer than a copy takes, and
-restores the newest checkpoint of which every byte is as it was written. Importing this package
-imports no torch; each name is loaded when it is first used.
+restores the newest checkpoint of which every byte is as it was written. :class:`Checkpoint` reads
+one in any process. Importing this package imports no torch; each name is loaded when it is first
+used.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ if TYPE_CHECKING:
     from sparkdl_runner.checkpoint.errors import CheckpointMismatchError as CheckpointMismatchError
     from sparkdl_runner.checkpoint.errors import CheckpointStorageError as CheckpointStorageError
     from sparkdl_runner.checkpoint.errors import Preempted as Preempted
+    from sparkdl_runner.checkpoint.loading import Checkpoint as Checkpoint
     from sparkdl_runner.checkpoint.manager import CheckpointManager as CheckpointManager
     from sparkdl_runner.checkpoint.restoring import Restored as Restored
 
 _HOMES = {
+    "Checkpoint": "loading",
     "CheckpointError": "errors",
     "CheckpointManager": "manager",
     "CheckpointMismatchError": "errors",

@@ -14,7 +14,7 @@ from sparkdl_runner.checkpoint.directory.listing import committed
 from sparkdl_runner.checkpoint.directory.manifest import Name, problems_of
 from sparkdl_runner.checkpoint.directory.storage import directory_url, open_storage
 from sparkdl_runner.checkpoint.errors import CheckpointError
-from sparkdl_runner.checkpoint.restoring import Restored, restore
+from sparkdl_runner.checkpoint.restoring import Restored, require_training, restore
 from sparkdl_runner.checkpoint.save.attempt import Attempt, begin_together, warn_if_newer
 from sparkdl_runner.checkpoint.save.ending import end_preempted
 from sparkdl_runner.checkpoint.save.retention import Mode, Retention
@@ -193,13 +193,16 @@ class CheckpointManager:
             What was restored; None if there is no checkpoint, or none that is whole.
 
         Raises:
+            CheckpointError: This process trains nothing: it is no rank, and restores a model alone.
             CheckpointMismatchError: The checkpoint is of another model or optimizer; neither was
                 changed.
             CheckpointStorageError: The directory cannot be read.
         """
         self._saver.join()
-        self._restored = True
         target = Stateful.of(model, optimizer, loader, others)
+        if target.is_model_alone and self._attempt is None:
+            require_training(self._storage, self._peers())
+        self._restored = True
         restored = restore(self._storage, self._peers(), target)
         if restored is not None:
             self._schedule.note(restored.step)

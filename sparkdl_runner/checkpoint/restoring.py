@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from sparkdl_runner import world
 from sparkdl_runner.checkpoint import generators, mismatch, names, sharded
 from sparkdl_runner.checkpoint.directory import shards
 from sparkdl_runner.checkpoint.directory.listing import committed
@@ -54,6 +55,21 @@ class Restored:
     """As they were given to ``save``."""
     path: str
     """The checkpoint's URL, without credentials."""
+
+
+def require_training(storage: Storage, peers: Peers) -> None:
+    """Refuses to restore where nothing is trained; called for a model alone.
+
+    Raises:
+        CheckpointError: This process is no rank.
+    """
+    if type(peers) is Peers and not world.in_worker():
+        raise CheckpointError(
+            "restore() goes on with a training, and this process is no rank of one and restores a "
+            "model without its optimizer. To use a model, read it with "
+            f"Checkpoint.load({storage.shown!r}), which ends no training. To train in this one "
+            "process, restore what is trained with the model, such as its optimizer."
+        )
 
 
 def restore(storage: Storage, peers: Peers, target: Stateful) -> Restored | None:

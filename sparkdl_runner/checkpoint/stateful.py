@@ -41,6 +41,12 @@ class Stateful:
                 )
         return cls(model=unwrapped(model), optimizer=optimizer, loader=loader, others=given)
 
+    @property
+    def is_model_alone(self) -> bool:
+        """Whether there is a model, and nothing that only a training has."""
+        has_more = self.optimizer is not None or self.loader is not None or bool(self.others)
+        return self.model is not None and not has_more
+
 
 def state_name(name: str) -> str:
     """What the state of one of the others is called in a checkpoint."""

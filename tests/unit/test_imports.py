@@ -49,7 +49,7 @@ FLOORS = [
     {"tracking.rank", "checkpoint.sharded", "checkpoint.names", "data.decode", "data.order"},
     {"tracking.models", "checkpoint.mismatch", "data.dataset", "data.shard_group"},
     {"checkpoint.save"},
-    {"tracking", "checkpoint.restoring", "data.read", "data.petastorm"},
+    {"tracking", "checkpoint.restoring", "checkpoint.loading", "data.read", "data.petastorm"},
     {"config", "checkpoint.manager", "checkpoint.command", "data.batches"},
     {"checkpoint", "data.loader", "wire"},
     {"backends", "data.engine_choice"},

@@ -12,7 +12,7 @@ import checkpoint_functions as functions
 import pytest
 
 from sparkdl_runner import DistributedRunner
-from sparkdl_runner.checkpoint import CheckpointManager
+from sparkdl_runner.checkpoint import Checkpoint, CheckpointManager
 
 pytestmark = [pytest.mark.integration, pytest.mark.one_lane]
 # What ranks tell one another goes over either; what they make of it is the same.
@@ -232,13 +232,13 @@ def test_checkpoints_on_s3(s3, caplog, capfd):
         "checkpoints/a/b/step-4/attempt-0/model.safetensors"
     ) as stream:
         stream.write(b"cut")
-    other = torch.nn.Linear(300, 300)
     with CheckpointManager(url, storage_options=s3) as checkpoints:
         with pytest.warns(UserWarning, match=r"model\.safetensors has 3 bytes") as warned:
-            restored = checkpoints.restore(other)
-        assert restored.step == 3
-        assert restored.path == f"{url}/step-3/attempt-0"
-    assert torch.equal(other.weight, model.weight)
+            restored = checkpoints.restore()
+            loaded = Checkpoint.load(url, storage_options=s3)
+        assert restored.step == loaded.step == 3
+        assert restored.path == loaded.path == f"{url}/step-3/attempt-0"
+    assert torch.equal(loaded.model["weight"], model.weight)
     said = caplog.text + "".join(capfd.readouterr()) + "".join(str(one.message) for one in warned)
     assert SECRET_KEY not in said
 

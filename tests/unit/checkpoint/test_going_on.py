@@ -116,13 +116,22 @@ def test_parts_can_be_restored_alone(tmp_path):
         assert (restored.step, restored.attempt, restored.world_size) == (3, 0, 1)
         assert (restored.epoch, restored.metrics) == (None, {})
         assert restored.path == f"file://{tmp_path}/step-3/attempt-0"
-        assert checkpoints.restore(Training().model).step == 3
+        assert checkpoints.restore(optimizer=Training().optimizer).step == 3
+
+
+def test_a_process_that_trains_nothing_is_told_of_load(tmp_path):
+    save_steps(tmp_path, 1)
+    with CheckpointManager(tmp_path) as checkpoints:
+        with pytest.raises(CheckpointError, match=r"no rank of one .*Checkpoint\.load\('file:/"):
+            checkpoints.restore(Training().model)
+        checkpoints.save(2, Training().model)
+        assert checkpoints.restore(Training().model).step == 2  # it does train
 
 
 def test_there_may_be_no_checkpoint(tmp_path):
     with CheckpointManager(tmp_path / "a" / "b") as checkpoints:
         assert checkpoints.list() == []
-        assert checkpoints.restore(Training().model) is None
+        assert checkpoints.restore(Training().model, Training().optimizer) is None
 
 
 def test_another_model_is_a_mismatch_and_changes_nothing(tmp_path):
@@ -137,9 +146,9 @@ def test_another_model_is_a_mismatch_and_changes_nothing(tmp_path):
         with pytest.raises(
             CheckpointMismatchError, match=r"18 missing in the checkpoint: 10\.bias.* and 8 more"
         ):
-            checkpoints.restore(longer)
+            checkpoints.restore(longer, Training().optimizer)
         with pytest.raises(CheckpointMismatchError, match="7 unexpected in the checkpoint"):
-            checkpoints.restore(Training().model[:1])
+            checkpoints.restore(Training().model[:1], Training().optimizer)
 
 
 def test_another_optimizer_is_a_mismatch(tmp_path):

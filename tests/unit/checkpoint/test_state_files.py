@@ -131,12 +131,12 @@ def test_damage_of_a_following_file_is_seen(
 ) -> None:
     monkeypatch.setattr(state_files, "_FILE_BYTES", 50)
     save_steps(tmp_path, 1)
-    model = Training().model
+    training = Training()
     with CheckpointManager(tmp_path) as checkpoints:
-        assert checkpoints.restore(model).step == 1
+        assert checkpoints.restore(training.model, training.optimizer).step == 1
         (tmp_path / PLACE / "model~1.safetensors").unlink()
         with pytest.warns(UserWarning, match="None of the") as told:
-            assert checkpoints.restore(model) is None
+            assert checkpoints.restore(training.model, training.optimizer) is None
     assert "model~1.safetensors is gone" in str(told[0].message)
 
 

@@ -56,6 +56,6 @@ def test_what_holds_no_whole_network_is_refused(tmp_path: Path) -> None:
     model = FullyShardedDataParallel.__new__(FullyShardedDataParallel)
     nn.Module.__init__(model)
     with CheckpointManager(tmp_path) as checkpoints:
-        for call in (checkpoints.restore, lambda model: checkpoints.save(1, model)):
+        for call in (checkpoints.restore, lambda *trained: checkpoints.save(1, *trained)):
             with pytest.raises(TypeError, match="Shard it by torch"):
-                call(model)
+                call(model, object())
