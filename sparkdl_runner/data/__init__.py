@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sparkdl_runner.data.errors import DatasetError as DatasetError
     from sparkdl_runner.data.errors import NoManifestError as NoManifestError
     from sparkdl_runner.data.errors import StateError as StateError
+    from sparkdl_runner.data.iterable_dataset import BatchDataset as BatchDataset
     from sparkdl_runner.data.loader import ArrowLoader as ArrowLoader
     from sparkdl_runner.data.permanent import write_conversion as write_conversion
     from sparkdl_runner.data.spark_dataset_converter import (
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "ArrowLoader": "loader",
+    "BatchDataset": "iterable_dataset",
     "ConversionError": "errors",
     "DatasetError": "errors",
     "NoManifestError": "errors",

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner.data.convert.cache import conversions, delete_if_last
+from sparkdl_runner.data.convert.described import converter_of, deleter
 from sparkdl_runner.data.convert.existing import is_petastorm_converter, open_existing
 from sparkdl_runner.data.convert.sources import Request
 from sparkdl_runner.data.dataset.describe import describe_written
@@ -21,11 +22,7 @@ from sparkdl_runner.data.dataset.place import (
 )
 from sparkdl_runner.data.errors import ConversionError, DatasetError
 from sparkdl_runner.data.petastorm import engine as petastorm_engine
-from sparkdl_runner.data.spark_dataset_converter import (
-    SparkDatasetConverter,
-    converter_of,
-    deleter,
-)
+from sparkdl_runner.data.spark_dataset_converter import SparkDatasetConverter
 from sparkdl_runner.filesystem import (
     StorageOptions,
     join_url,

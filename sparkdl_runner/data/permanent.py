@@ -7,6 +7,7 @@ from urllib.parse import unquote
 
 from pyarrow import fs
 
+from sparkdl_runner.data.convert.described import converter_of
 from sparkdl_runner.data.convert.replacing import SUBFOLDER_PREFIX, replace
 from sparkdl_runner.data.converter import DEFAULT_ROW_GROUP_SIZE_BYTES
 from sparkdl_runner.data.dataset.dataset import Dataset
@@ -14,7 +15,7 @@ from sparkdl_runner.data.dataset.describe import describe_written
 from sparkdl_runner.data.dataset.manifest import MANIFEST_NAME, Manifest
 from sparkdl_runner.data.dataset.place import application_id, directory_url
 from sparkdl_runner.data.errors import ConversionError
-from sparkdl_runner.data.spark_dataset_converter import SparkDatasetConverter, converter_of
+from sparkdl_runner.data.spark_dataset_converter import SparkDatasetConverter
 from sparkdl_runner.filesystem import StorageOptions, normalize_url, open_filesystem, redact
 
 if TYPE_CHECKING:

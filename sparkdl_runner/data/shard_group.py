@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from sparkdl_runner.data.order.shard import resolve_shard, whole_number
+
+
+class Shard(NamedTuple):
+    """One shard, where it is not the rank that says which: such as of one process of several."""
+
+    number: int
+    """From 0."""
+    of: int
+    """How many there are."""
 
 
 def shard_of(shard_by: Any, cur_shard: Any, shard_count: Any) -> tuple[int, int]:
@@ -12,8 +21,8 @@ def shard_of(shard_by: Any, cur_shard: Any, shard_count: Any) -> tuple[int, int]
 
     Args:
         shard_by: One dimension of a ``DeviceMesh``, or a process group: ranks along it read
-            different shards, and ranks of the same place in it the same one. None goes by the
-            numbers.
+            different shards, and ranks of the same place in it the same one. Or a ``Shard``. None
+            goes by the numbers.
         cur_shard: As for ``resolve_shard``.
         shard_count: The same.
 
@@ -30,6 +39,8 @@ def shard_of(shard_by: Any, cur_shard: Any, shard_count: Any) -> tuple[int, int]
             "shard_by says which shard this rank reads, and so do cur_shard and shard_count: give "
             "one of the two."
         )
+    if isinstance(shard_by, Shard):
+        return shard_by
     import torch.distributed as dist
     from torch.distributed.device_mesh import DeviceMesh
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,7 +11,6 @@ from pyarrow import fs
 
 from sparkdl_runner.data.dataset.converted import Converted
 from sparkdl_runner.data.dataset.dataset import Dataset
-from sparkdl_runner.data.dataset.leftovers import delete_directory
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.dataset.place import PARENT_CACHE_DIR_URL_CONF
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
@@ -24,6 +22,8 @@ from sparkdl_runner.filesystem import StorageOptions, join_url, open_filesystem,
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from sparkdl_runner.data.iterable_dataset import BatchDataset
 
 _log = logging.getLogger(__name__)
 
@@ -255,6 +255,37 @@ class SparkDatasetConverter:
         )
         return TFDatasetContext(make_loader, num_epochs, prefetch)
 
+    def make_iterable_dataset(
+        self,
+        batch_size: int | None = None,
+        num_epochs: int | None = 1,
+        *,
+        num_workers: int = 0,
+        storage_options: StorageOptions | None = None,
+        **arguments: Any,
+    ) -> BatchDataset:
+        """Makes a ``torch.utils.data.IterableDataset`` of batches of this rank.
+
+        It is for a ``DataLoader`` or torchdata's ``StatefulDataLoader`` with ``batch_size=None``.
+
+        Args:
+            batch_size: Rows in a batch of one rank.
+            num_epochs: Passes over the data in one iteration; ``None`` for no end.
+            num_workers: Worker processes of that ``DataLoader``; give it the same number.
+            storage_options: Credentials and such for this process.
+            **arguments: Of ``ArrowLoader``; ``memory_budget_bytes`` is of each worker.
+
+        Raises:
+            TypeError: An argument is unknown, or only petastorm's engine takes it.
+        """
+        from sparkdl_runner.data.iterable_dataset import BatchDataset
+
+        make_loader = functools.partial(
+            self.make_torch_dataloader, engine="arrow", storage_options=storage_options
+        )
+        arguments.update(batch_size=batch_size, num_epochs=num_epochs)
+        return BatchDataset(make_loader, len(self), arguments, num_workers)
+
     def _check_trust(self, trusted: bool) -> None:
         if self._unischema and not trusted:
             raise DatasetError(
@@ -262,39 +293,3 @@ class SparkDatasetConverter:
                 "runs whatever its writer put there: pass trust_unischema=True if you trust them, "
                 "or write the data again from a DataFrame."
             )
-
-
-def converter_of(
-    url: str,
-    dataset: Dataset,
-    *,
-    checked: Dataset | None = None,
-    embedded: bool = False,
-    unischema: bool = False,
-    delete: Callable[[], None] | None = None,
-) -> SparkDatasetConverter:
-    """The converter of a data set. It carries the manifest if that is ``embedded``.
-
-    ``checked`` is what ``VerifiedFiles.check_all`` returned, where the files were checked.
-    """
-    manifest = dataset.manifest
-    return SparkDatasetConverter(
-        url,
-        [join_url(url, file.path) for file in manifest.files],
-        manifest.rows,
-        manifest=manifest if embedded else None,
-        converted=Converted.of(dataset, checked),
-        unischema=unischema,
-        delete=delete,
-    )
-
-
-def deleter(url: str, storage_options: StorageOptions | None) -> Callable[[], None]:
-    """Returns a function that deletes a directory, but only in this process, not in a fork."""
-    pid = os.getpid()
-
-    def delete() -> None:
-        if os.getpid() == pid:
-            delete_directory(url, storage_options)
-
-    return delete

@@ -7,15 +7,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from sparkdl_runner.data.convert.described import converter_of, deleter
 from sparkdl_runner.data.converter import DEFAULT_ROW_GROUP_SIZE_BYTES, new_attempt_url
 from sparkdl_runner.data.dataset.describe import describe_written
 from sparkdl_runner.data.dataset.leftovers import delete_quietly, timed_name
 from sparkdl_runner.data.dataset.place import application_id, is_one_host, parent_cache_dir_url
-from sparkdl_runner.data.spark_dataset_converter import (
-    SparkDatasetConverter,
-    converter_of,
-    deleter,
-)
+from sparkdl_runner.data.spark_dataset_converter import SparkDatasetConverter
 from sparkdl_runner.filesystem import normalize_url, open_filesystem
 
 if TYPE_CHECKING:

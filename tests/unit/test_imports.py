@@ -54,7 +54,7 @@ FLOORS = [
     {"checkpoint", "data.loader", "wire"},
     {"backends", "data.engine_choice"},
     {"data.loader_context"},
-    {"data.tf_dataset"},
+    {"data.tf_dataset", "data.iterable_dataset"},
     {"worker", "data.spark_dataset_converter"},
     {"agent", "data.convert", "script"},
     {"driver", "data.converter"},

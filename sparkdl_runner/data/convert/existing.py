@@ -9,6 +9,7 @@ from typing import Any
 
 from pyarrow import fs
 
+from sparkdl_runner.data.convert.described import converter_of
 from sparkdl_runner.data.dataset.converted import Converted
 from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.describe import check_nulls, describe_parquet, warn_of_ragged
@@ -19,7 +20,7 @@ from sparkdl_runner.data.dataset.place import directory_url, running_session
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.errors import DatasetError, NoManifestError
 from sparkdl_runner.data.petastorm.engine import has_unischema
-from sparkdl_runner.data.spark_dataset_converter import SparkDatasetConverter, converter_of
+from sparkdl_runner.data.spark_dataset_converter import SparkDatasetConverter
 from sparkdl_runner.filesystem import StorageOptions, open_filesystem, redact
 
 

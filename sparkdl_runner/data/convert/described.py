@@ -1,0 +1,48 @@
+"""The converter of a directory that this process has described, and how it is deleted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from sparkdl_runner.data.dataset.converted import Converted
+from sparkdl_runner.data.dataset.dataset import Dataset
+from sparkdl_runner.data.dataset.leftovers import delete_directory
+from sparkdl_runner.data.spark_dataset_converter import SparkDatasetConverter
+from sparkdl_runner.filesystem import StorageOptions, join_url
+
+
+def converter_of(
+    url: str,
+    dataset: Dataset,
+    *,
+    checked: Dataset | None = None,
+    embedded: bool = False,
+    unischema: bool = False,
+    delete: Callable[[], None] | None = None,
+) -> SparkDatasetConverter:
+    """The converter of a data set. It carries the manifest if that is ``embedded``.
+
+    ``checked`` is what ``VerifiedFiles.check_all`` returned, where the files were checked.
+    """
+    manifest = dataset.manifest
+    return SparkDatasetConverter(
+        url,
+        [join_url(url, file.path) for file in manifest.files],
+        manifest.rows,
+        manifest=manifest if embedded else None,
+        converted=Converted.of(dataset, checked),
+        unischema=unischema,
+        delete=delete,
+    )
+
+
+def deleter(url: str, storage_options: StorageOptions | None) -> Callable[[], None]:
+    """Returns a function that deletes a directory, but only in this process, not in a fork."""
+    pid = os.getpid()
+
+    def delete() -> None:
+        if os.getpid() == pid:
+            delete_directory(url, storage_options)
+
+    return delete
