@@ -233,8 +233,9 @@ def test_checkpoints_on_s3(s3, caplog, capfd):
     ) as stream:
         stream.write(b"cut")
     with CheckpointManager(url, storage_options=s3) as checkpoints:
-        with pytest.warns(UserWarning, match=r"model\.safetensors has 3 bytes") as warned:
+        with pytest.warns(UserWarning, match=r"model\.safetensors has 3 bytes"):
             restored = checkpoints.restore()
+        with pytest.warns(UserWarning, match=r"model\.safetensors has 3 bytes") as warned:
             loaded = Checkpoint.load(url, storage_options=s3)
         assert restored.step == loaded.step == 3
         assert restored.path == loaded.path == f"{url}/step-3/attempt-0"
