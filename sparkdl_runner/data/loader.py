@@ -11,9 +11,11 @@ from pyarrow import fs
 from sparkdl_runner.data.batches import expectations
 from sparkdl_runner.data.batches.column_plan import plan_columns
 from sparkdl_runner.data.batches.feed import Batch, Feed, Transform
+from sparkdl_runner.data.batches.image_decoder import OnBadImage
 from sparkdl_runner.data.batches.memory import memory_of
 from sparkdl_runner.data.batches.passes import Passes
 from sparkdl_runner.data.batches.pipeline import Pipeline
+from sparkdl_runner.data.batches.sample_transform import SampleTransform
 from sparkdl_runner.data.dataset.converted import Converted
 from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.manifest import Manifest
@@ -68,6 +70,11 @@ class ArrowLoader:
         feature_cols: Columns of one number per row, to be given as one matrix ``[batch, n]``.
         features_name: What the matrix is called.
         transform: Called in the loader's thread with each batch; returns what replaces it.
+        sample_transform: Called with each row, in threads, one for each core of this rank; returns
+            what replaces it, a dict of numbers, arrays, texts or bytes, the same entries for each
+            row. If it has a second argument, that is a ``numpy.random.Generator`` of the seed, the
+            epoch and the row's place in it, so that random changes come again in a second run and
+            at any number of ranks.
         device: Where tensors go, such as ``"cuda"``: copied ahead of the step that uses them.
             ``"numpy"`` for batches of NumPy arrays, which need no torch.
         prefetch_batches: Batches made ahead; about 16 MiB of them by default.
@@ -79,7 +86,10 @@ class ArrowLoader:
         ragged: List columns to be given as values ``[total]`` and ``<name>_offsets``
             ``[batch + 1]``.
         images: Size of encoded images by column: ``(height, width)`` or ``(height, width,
-            mode)``, decoded to uint8 ``[batch, height, width, channels]``.
+            mode)``, decoded to uint8 ``[batch, height, width, channels]`` after rows are shuffled.
+        on_bad_image: What to do with a row whose image does not decode: ``"error"`` stops,
+            ``"skip"`` makes it black, adds ``row_mask`` to every batch, False for such rows, and
+            warns how many there were when an epoch ends.
         decimals: ``"float64"`` to accept decimals.
         workers_count: Threads that decode; by default one a core, up to 4, as the budget allows.
         converted: What the converter remembers of the files; a file that has changed is refused.
@@ -111,6 +121,7 @@ class ArrowLoader:
         feature_cols: Sequence[str] | None = None,
         features_name: str = "features",
         transform: Transform | None = None,
+        sample_transform: SampleTransform | None = None,
         device: Any = None,
         prefetch_batches: int | None = None,
         nulls: Nulls | Mapping[str, Nulls] = "error",
@@ -119,6 +130,7 @@ class ArrowLoader:
         pad_value: float = 0,
         ragged: Sequence[str] = (),
         images: Mapping[str, Any] | None = None,
+        on_bad_image: OnBadImage = "error",
         decimals: Literal["error", "float64"] = "error",
         workers_count: int | None = None,
         converted: Converted | None = None,
@@ -189,6 +201,8 @@ class ArrowLoader:
             reader=RowGroupReader(files),
             memory=memory_of(device),
             transform=transform,
+            sample_transform=sample_transform,
+            on_bad_image=on_bad_image,
             workers_count=workers_count,
             prefetch_batches=prefetch_batches,
         )
@@ -229,6 +243,11 @@ class ArrowLoader:
     def lanes(self) -> int:
         """Into how many lanes the rows are cut."""
         return self._order.lanes
+
+    @property
+    def has_row_mask(self) -> bool:
+        """Whether batches have ``row_mask``: some rows only fill up, or may have a bad image."""
+        return self._tail == "pad" or self._pipeline.skips_images
 
     def set_epoch(self, epoch: int) -> None:
         """Moves to the start of an epoch.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner.data.decode.columns import ROW_MASK, DenseColumn
+from sparkdl_runner.data.decode.columns import ROW_MASK, DenseColumn, ImageColumn
 from sparkdl_runner.data.engine_choice import PETASTORM_ONLY, choose_engine
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.loader_context import TorchLoaderContext
@@ -16,7 +16,7 @@ from sparkdl_runner.data.loader_context import TorchLoaderContext
 if TYPE_CHECKING:
     from sparkdl_runner.data.loader import ArrowLoader
 
-_BY_MAP = frozenset({"data_loader_fn", "device", "transform", "transform_spec"})
+_BY_MAP = frozenset({"data_loader_fn", "device", "sample_transform", "transform", "transform_spec"})
 
 
 def check_arguments(given: Mapping[str, Any], *, unischema: bool) -> None:
@@ -187,11 +187,11 @@ def _tail(loader: ArrowLoader) -> str:
 
 
 def _names(loader: ArrowLoader) -> Iterator[str]:
-    yield from (output.name for output in loader.layout.outputs)
-    if _tail(loader) == "pad":
+    yield from (output.name for output in loader.layout.batch_outputs)
+    if loader.has_row_mask:
         yield ROW_MASK
     for column in loader.layout.columns:
-        if not isinstance(column, DenseColumn):
+        if not isinstance(column, DenseColumn | ImageColumn):
             yield column.name
             if column.kind == "ragged":
                 yield f"{column.name}_offsets"
@@ -206,12 +206,12 @@ def _signature(loader: ArrowLoader) -> dict[str, Any]:
         rows = loader.global_batch_size // loader.world_size
     specs = {
         output.name: tf.TensorSpec((rows, *output.shape), tf.as_dtype(output.dtype))
-        for output in loader.layout.outputs
+        for output in loader.layout.batch_outputs
     }
-    if _tail(loader) == "pad":
+    if loader.has_row_mask:
         specs[ROW_MASK] = tf.TensorSpec((rows,), tf.bool)
     for column in loader.layout.columns:
-        if isinstance(column, DenseColumn):
+        if isinstance(column, DenseColumn | ImageColumn):
             continue
         if column.depth:
             raise DatasetError(

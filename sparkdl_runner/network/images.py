@@ -1,25 +1,31 @@
-"""Encoded images to pixels, as the training's loader decodes them."""
+"""Encoded images to pixels: the same in a loader's batches and in a model's predictions."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-_CHANNELS = {"L": 1, "RGB": 3, "RGBA": 4}
+CHANNELS = {"L": 1, "RGB": 3, "RGBA": 4}
+"""By Pillow's name for a mode: grey, colours, colours with alpha."""
+
+
+class BadImageError(ValueError):
+    """Bytes are no image that Pillow can read."""
 
 
 def decode(
     name: str, encoded: Sequence[bytes | None], size: tuple[int, int, str] | None
 ) -> npt.NDArray[np.uint8]:
-    """Decodes JPEG, PNG or anything else that Pillow reads.
+    """Decodes a column of images.
 
     Args:
         name: The column's.
         encoded: One image a row; of a null a black one is made.
-        size: Height, width and mode; images of another size are resized (bilinear).
+        size: Height, width and mode.
 
     Returns:
         uint8 ``[rows, height, width, channels]``.
@@ -27,24 +33,50 @@ def decode(
     Raises:
         ValueError: The bytes are no image that Pillow can read.
     """
-    from PIL import Image, UnidentifiedImageError
-
     assert size is not None  # noqa: S101 - a column of images has one
     height, width, mode = size
-    pixels = np.zeros((len(encoded), height, width, _CHANNELS[mode]), dtype=np.uint8)
+    pixels = np.zeros((len(encoded), height, width, CHANNELS[mode]), dtype=np.uint8)
     for row, value in enumerate(encoded):
         if value is None:
             continue
         try:
-            with Image.open(io.BytesIO(value)) as image:
-                ready = image.convert(mode)
-        except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
-            # Of what it cannot identify, Pillow says no more than the address of a buffer.
-            detail = "" if isinstance(error, UnidentifiedImageError) else f" ({error})"
-            raise ValueError(
-                f"The column {name!r} has a row that is no image that Pillow can read{detail}."
-            ) from error
-        if ready.size != (width, height):
-            ready = ready.resize((width, height), Image.Resampling.BILINEAR)
-        pixels[row] = np.asarray(ready).reshape(pixels.shape[1:])
+            decode_image(value, mode, pixels[row])
+        except BadImageError as error:
+            raise ValueError(f"The column {name!r} has a row that is {error}.") from error
     return pixels
+
+
+def decode_image(encoded: Any, mode: str, out: npt.NDArray[np.uint8]) -> None:
+    """Decodes JPEG, PNG or anything else that Pillow reads.
+
+    A JPEG is decoded at 1/2, 1/4 or 1/8 of its size, which its format does at a fraction of the
+    cost, as long as that is 1.5 times as high and wide as asked for. The rest of the way is a
+    resize: bilinear, each pixel from all those that it covers.
+
+    Args:
+        encoded: Bytes, or a buffer of them.
+        mode: One of ``CHANNELS``.
+        out: uint8 ``[height, width, channels]`` to be filled.
+
+    Raises:
+        BadImageError: Pillow cannot read it.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    height, width, _ = out.shape
+    try:
+        with Image.open(io.BytesIO(encoded)) as image:
+            drafted = image.draft(mode, (-(-3 * width // 2), -(-3 * height // 2)))
+            # What is shown of the smaller image: its last pixels may be of no whole 8 x 8 block.
+            box = None if drafted is None else drafted[1]
+            image.load()  # Only then is its mode known for certain.
+            ready = image if image.mode == mode else image.convert(mode)
+            if ready.size != (width, height):
+                ready = ready.resize((width, height), Image.Resampling.BILINEAR, box)
+            out[...] = np.asarray(ready).reshape(out.shape)
+    except MemoryError:
+        raise
+    except Exception as error:  # Pillow's plugins raise whatever a broken file makes them meet.
+        # Of what it cannot identify, Pillow says no more than the address of a buffer.
+        detail = "" if isinstance(error, UnidentifiedImageError) else f" ({error})"
+        raise BadImageError(f"no image that Pillow can read{detail}") from error

@@ -10,8 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from sparkdl_runner.data.batches.origins import Origins
 from sparkdl_runner.data.decode.arrays import Array, lists
-from sparkdl_runner.data.decode.columns import DenseColumn, Layout, VariableColumn
+from sparkdl_runner.data.decode.columns import (
+    DenseColumn,
+    ImageColumn,
+    Layout,
+    VariableColumn,
+)
 from sparkdl_runner.data.order.plan import IntArray, Order, Tail
 from sparkdl_runner.data.read.arena import Arena, Empty
 from sparkdl_runner.data.read.blocks import BlockLoader, LoadedBlock
@@ -29,6 +35,9 @@ class Chunk:
         dense: ``[rows, *shape]`` by name.
         variable: Arrow arrays ``[rows]`` by name.
         row_mask: Bool ``[rows]``, which rows are real; None where all are.
+        origins: Where the rows come from.
+        lists: In place of ``variable``, lists ``[rows]`` by name, where a transform made them.
+        skipped: What is wrong with each image that was skipped.
     """
 
     epoch: int
@@ -37,6 +46,9 @@ class Chunk:
     dense: Mapping[str, Array]
     variable: Mapping[str, pa.Array]
     row_mask: npt.NDArray[np.bool_] | None
+    origins: Origins
+    lists: Mapping[str, list[Any]] | None = None
+    skipped: Sequence[str] = ()
 
     def variable_batch(self, index: int, layout: Layout) -> dict[str, Any]:
         """Entries of one batch whose rows differ in length.
@@ -46,9 +58,11 @@ class Chunk:
             ``[total]`` and, under ``<name>_offsets``, int64 ``[batch + 1]``.
         """
         begin, end = int(self.bounds[index]), int(self.bounds[index + 1])
+        if self.lists is not None:
+            return {name: rows[begin:end] for name, rows in self.lists.items()}
         result: dict[str, Any] = {}
         for column in layout.columns:
-            if isinstance(column, DenseColumn):
+            if isinstance(column, DenseColumn | ImageColumn):
                 continue
             array = self.variable[column.name].slice(begin, end - begin)
             if column.kind == "ragged" and column.leaf is not None:
@@ -77,11 +91,16 @@ class Chunker:
     blocks: BlockLoader
     chunk_steps: int
 
+    @property
+    def steps(self) -> int:
+        """Steps of an epoch."""
+        return self.order.steps(self.tail)
+
     def chunks(
         self, *, epoch: int, step: int, end_epoch: int | None, empty: Empty
     ) -> Iterator[Chunk]:
         """Yields chunks from one step on, through the epochs up to ``end_epoch``."""
-        steps = self.order.steps(self.tail)
+        steps = self.steps
         if steps == 0:
             return
         lane_batch = self.order.lane_batch
@@ -115,12 +134,13 @@ class Chunker:
         )
         real = flat >= 0
         bounds = np.arange(count + 1) * (len(self.lanes) * self.order.lane_batch)
-        row_mask = None
+        row_mask, kept = None, None
         if self.tail == "pad":
             row_mask = real
         elif not real.all():
             bounds = np.concatenate([[0], np.cumsum(real)])[bounds]
-            flat = flat[real]
+            kept = np.flatnonzero(real)
+            flat = flat[kept]
         dense = self.arena.gather(np.maximum(flat, 0), empty)
         if row_mask is not None and not row_mask.all():
             for values in dense.values():
@@ -131,7 +151,19 @@ class Chunker:
             if not isinstance(column, DenseColumn)
         }
         return Chunk(
-            epoch=epoch, step=step, bounds=bounds, dense=dense, variable=variable, row_mask=row_mask
+            epoch=epoch,
+            step=step,
+            bounds=bounds,
+            dense=dense,
+            variable=variable,
+            row_mask=row_mask,
+            origins=Origins(
+                order=self.order,
+                step=step,
+                lanes=self.lanes,
+                blocks=[[(one.block, one.order) for one, _ in blocks] for blocks in used],
+                kept=kept,
+            ),
         )
 
     def _by_step(self, lanes: list[list[IntArray]], count: int) -> IntArray:

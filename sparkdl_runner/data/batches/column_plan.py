@@ -15,6 +15,7 @@ from sparkdl_runner.data.decode.columns import (
     Column,
     ColumnOptions,
     DenseColumn,
+    ImageColumn,
     Layout,
     Output,
     VariableColumn,
@@ -88,9 +89,9 @@ def _plan_column(
 
 
 def _check_distinct(layout: Layout) -> None:
-    names = [*(output.name for output in layout.outputs), ROW_MASK]
+    names = [*(output.name for output in layout.batch_outputs), ROW_MASK]
     for column in layout.columns:
-        if isinstance(column, VariableColumn):
+        if isinstance(column, VariableColumn) and not isinstance(column, ImageColumn):
             names.append(column.name)
             if column.kind == "ragged":
                 names.append(f"{column.name}_offsets")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from typing import Literal
 
 import numpy as np
@@ -17,6 +18,7 @@ from sparkdl_runner.data.decode.columns import (
     Column,
     ColumnOptions,
     DenseColumn,
+    ImageColumn,
     Output,
     VariableColumn,
 )
@@ -191,15 +193,26 @@ class ColumnPlanner:
             (size,), np.float64, lambda array: decode.vectors(array, size, self.fill)
         )
 
-    def _encoded_image(self) -> DenseColumn:
+    def _encoded_image(self) -> ImageColumn:
         if not (pa.types.is_binary(self.type) or pa.types.is_large_binary(self.type)):
             raise ValueError(
                 f"images names {self.name!r}, which is {self.info.type}: encoded images are in "
                 "binary columns."
             )
+        if find_spec("PIL") is None:
+            raise ModuleNotFoundError(
+                "images=… decodes with Pillow, which is not installed: pip install pillow."
+            )
         size = images.ImageSize.of(self.name, (self.options.images or {})[self.name])
-        return self._whole_rows(
-            size.shape, np.uint8, lambda array: images.decode_encoded(array, size)
+        return ImageColumn(
+            name=self.name,
+            kind="binary",
+            arrow_type=self.type,
+            leaf=None,
+            fill=self.fill,
+            row_bytes=self.row_bytes,
+            size=size,
+            is_masked=self.is_masked,
         )
 
     def _schema_image(self) -> DenseColumn:

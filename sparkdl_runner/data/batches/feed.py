@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sparkdl_runner.data.batches.chunks import Chunk, Chunker
-from sparkdl_runner.data.decode.columns import ROW_MASK, DenseColumn
+from sparkdl_runner.data.batches.image_decoder import ImageDecoder, SkippedImages
+from sparkdl_runner.data.batches.sample_transform import SampleTransformer
+from sparkdl_runner.data.decode.columns import ROW_MASK
 from sparkdl_runner.data.order.state import Position
 
 if TYPE_CHECKING:
@@ -30,13 +32,22 @@ class _Delivery:
     step: int
     batches: list[Batch]
     ticket: Any
+    skipped: Sequence[str]
+    """What is wrong with each image that was skipped."""
+    ends_epoch: bool
 
 
 @dataclass(kw_only=True)
 class Feed:
-    """One pass over some epochs; its transform is applied before a batch goes to a device."""
+    """One pass over some epochs.
+
+    Images are decoded and samples are transformed when their rows are in a chunk; the transform of
+    batches is applied before a batch goes to a device.
+    """
 
     chunker: Chunker
+    images: ImageDecoder
+    sample_transformer: SampleTransformer | None
     memory: ArrayMemory | PinnedRing
     transform: Transform | None
     start: Position
@@ -52,6 +63,7 @@ class Feed:
     def batches(self) -> Iterator[tuple[int, int, Batch]]:
         """Yields epoch, step and batch."""
         self._thread.start()
+        skipped = SkippedImages()
         try:
             while True:
                 item = self._queue.get()
@@ -59,11 +71,15 @@ class Feed:
                     return
                 if isinstance(item, BaseException):
                     raise item
+                skipped.add(item.epoch, item.skipped)
+                if item.ends_epoch:  # Who counts batches asks for no more after the last one.
+                    skipped.tell()
                 for offset, batch in enumerate(item.batches):
                     self.memory.receive(batch, item.ticket)
                     yield item.epoch, item.step + offset, batch
         finally:
             self.stop()
+            skipped.tell()
 
     def stop(self) -> None:
         """Ends the thread; its reads are over when this returns."""
@@ -103,6 +119,9 @@ class Feed:
         return False
 
     def _deliver(self, chunk: Chunk) -> _Delivery:
+        chunk = self.images.decode(chunk, self.memory.empty)
+        if self.sample_transformer is not None:
+            chunk = self.sample_transformer.apply(chunk, self.memory.empty)
         wrap = self.memory.wrap
         whole = {name: wrap(array) for name, array in chunk.dense.items()}
         if chunk.row_mask is not None:
@@ -112,7 +131,7 @@ class Feed:
             ticket = self.memory.send([whole])
         batches = self._split(whole, chunk)
         layout = self.chunker.layout
-        if not all(isinstance(column, DenseColumn) for column in layout.columns):
+        if chunk.lists or not layout.is_dense:
             for index, batch in enumerate(batches):
                 for name, value in chunk.variable_batch(index, layout).items():
                     batch[name] = wrap(value) if isinstance(value, np.ndarray) else value
@@ -122,7 +141,14 @@ class Feed:
             with self.memory.side_stream():
                 batches = [_transformed(self.transform, batch) for batch in batches]
                 ticket = self.memory.send(batches)
-        return _Delivery(epoch=chunk.epoch, step=chunk.step, batches=batches, ticket=ticket)
+        return _Delivery(
+            epoch=chunk.epoch,
+            step=chunk.step,
+            batches=batches,
+            ticket=ticket,
+            skipped=chunk.skipped,
+            ends_epoch=chunk.step + len(batches) == self.chunker.steps,
+        )
 
     def _split(self, whole: Mapping[str, Any], chunk: Chunk) -> list[Batch]:
         """Cuts a chunk's arrays into its batches: views, not copies."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -10,6 +9,9 @@ from typing import TYPE_CHECKING
 
 from sparkdl_runner.data.batches.chunks import Chunker
 from sparkdl_runner.data.batches.feed import Feed, Transform
+from sparkdl_runner.data.batches.image_decoder import ImageDecoder, OnBadImage
+from sparkdl_runner.data.batches.sample_threads import SampleThreads, cores
+from sparkdl_runner.data.batches.sample_transform import SampleTransform, SampleTransformer
 from sparkdl_runner.data.decode.columns import Layout
 from sparkdl_runner.data.order.plan import Order, Tail
 from sparkdl_runner.data.order.state import Position
@@ -32,15 +34,32 @@ class Pipeline:
     reader: RowGroupReader
     memory: ArrayMemory | PinnedRing
     transform: Transform | None
+    sample_transform: SampleTransform | None
+    on_bad_image: OnBadImage
     workers_count: int | None
     """Row groups decoded at a time; None decides by the cores and the budget."""
     prefetch_batches: int | None
     """Batches made ahead; None decides by their size."""
 
     def __post_init__(self) -> None:
-        self._threads = self.workers_count or self.budget.threads(most=min(4, _cores()))
+        self._threads = self.workers_count or self.budget.threads(most=min(4, cores()))
+        self._samples = SampleThreads(self.workers_count)
+        self._transformer: SampleTransformer | None = None
+        if self.sample_transform is not None:
+            self._transformer = SampleTransformer(self.sample_transform, self.layout, self._samples)
+        self._images = ImageDecoder(
+            columns=self.layout.images,
+            on_bad_image=self.on_bad_image,
+            threads=self._samples,
+            describe=self.reader.describe,
+        )
         self.pool: ThreadPoolExecutor | None = None
         self._arena: tuple[Order, Sizes, Arena] | None = None
+
+    @property
+    def skips_images(self) -> bool:
+        """Whether rows whose image does not decode are masked."""
+        return bool(self.layout.images) and self.on_bad_image == "skip"
 
     def feed(
         self,
@@ -58,6 +77,7 @@ class Pipeline:
                 order,
                 lanes=len(lanes),
                 row_bytes=self.layout.row_bytes,
+                batch_row_bytes=self.layout.batch_row_bytes,
                 threads=self._threads,
                 prefetch_batches=self.prefetch_batches,
             )
@@ -86,6 +106,8 @@ class Pipeline:
         )
         return Feed(
             chunker=chunker,
+            images=self._images,
+            sample_transformer=self._transformer,
             memory=self.memory,
             transform=self.transform,
             start=start,
@@ -97,9 +119,6 @@ class Pipeline:
         if self.pool is not None:
             self.pool.shutdown(wait=True, cancel_futures=True)
             self.pool = None
+        self._samples.close()
         self.reader.close()
         self._arena = None
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparkdl_runner.data.decode.arrays import Array, Leaf
+from sparkdl_runner.data.decode.images import ImageSize
 
 Nulls = Literal["error", "fill", "nan", "mask"]
 NULLS: tuple[Nulls, ...] = ("error", "fill", "nan", "mask")
@@ -83,6 +84,22 @@ class VariableColumn:
         return self.fill is not None
 
 
+@dataclass(frozen=True, kw_only=True)
+class ImageColumn(VariableColumn):
+    """Encoded images: shuffled as they are, and decoded when they are in a batch."""
+
+    size: ImageSize
+    is_masked: bool
+    """Whether a batch says which images were not null."""
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """The images, and perhaps their mask."""
+        pixels = Output(name=self.name, dtype=np.dtype(np.uint8), shape=self.size.shape)
+        mask = Output(name=f"{self.name}_mask", dtype=np.dtype(np.bool_))
+        return (pixels, mask) if self.is_masked else (pixels,)
+
+
 Column = DenseColumn | VariableColumn
 
 
@@ -100,8 +117,23 @@ class Layout:
         return [column.name for column in self.columns]
 
     @property
-    def outputs(self) -> list[Output]:
+    def images(self) -> list[ImageColumn]:
+        """The columns that are decoded when they are in a batch."""
+        return [column for column in self.columns if isinstance(column, ImageColumn)]
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether every column becomes arrays of one shape in a batch."""
+        return all(isinstance(column, DenseColumn | ImageColumn) for column in self.columns)
+
+    @property
+    def batch_outputs(self) -> list[Output]:
         """Every dense entry of a batch."""
+        return [*self.outputs, *(output for column in self.images for output in column.outputs)]
+
+    @property
+    def outputs(self) -> list[Output]:
+        """The dense entries of a batch that are decoded before rows are shuffled."""
         own = [
             output
             for column in self.columns
@@ -112,6 +144,12 @@ class Layout:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row in memory, ready for a batch."""
+        """Bytes of one row in memory while rows are shuffled: its images are encoded."""
         variable = sum(c.row_bytes for c in self.columns if isinstance(c, VariableColumn))
         return max(1, variable + sum(output.row_bytes for output in self.outputs))
+
+    @property
+    def batch_row_bytes(self) -> int:
+        """Bytes of one row in a batch, beside those of the encoded images."""
+        images = sum(output.row_bytes for column in self.images for output in column.outputs)
+        return self.row_bytes + images

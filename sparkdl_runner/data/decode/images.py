@@ -1,8 +1,7 @@
-"""Images to uint8 arrays: encoded ones by Pillow, and the rows of Spark's ImageSchema."""
+"""The size of encoded images in a batch, and the pixels of Spark's ImageSchema."""
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sparkdl_runner.data.decode.arrays import validity
-from sparkdl_runner.data.errors import BadRowError, DatasetError
-
-_CHANNELS = {"L": 1, "RGB": 3, "RGBA": 4}
+from sparkdl_runner.data.errors import DatasetError
+from sparkdl_runner.network.images import CHANNELS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,54 +37,17 @@ class ImageSize:
             size = cls(height=int(height), width=int(width), mode=mode[0] if mode else "RGB")
         except (TypeError, ValueError):
             size = None
-        if size is None or size.height < 1 or size.width < 1 or size.mode not in _CHANNELS:
+        if size is None or size.height < 1 or size.width < 1 or size.mode not in CHANNELS:
             raise ValueError(
                 f"images[{name!r}] is {value!r}; expected (height, width) or (height, width, mode) "
-                f"with mode one of {', '.join(_CHANNELS)}."
+                f"with mode one of {', '.join(CHANNELS)}."
             )
         return size
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """Height, width, channels."""
-        return self.height, self.width, _CHANNELS[self.mode]
-
-
-def decode_encoded(array: pa.Array, size: ImageSize) -> npt.NDArray[np.uint8]:
-    """Decodes JPEG, PNG or anything else that Pillow reads.
-
-    Args:
-        array: Binary ``[n]``; a null becomes a black image.
-        size: What to make of each; an image of another size is resized (bilinear).
-
-    Returns:
-        uint8 ``[n, height, width, channels]``.
-
-    Raises:
-        BadRowError: The bytes are no image that Pillow can read.
-    """
-    try:
-        from PIL import Image, UnidentifiedImageError
-    except ImportError:
-        raise ModuleNotFoundError(
-            "images=… decodes with Pillow, which is not installed: pip install pillow."
-        ) from None
-    result = np.zeros((len(array), *size.shape), dtype=np.uint8)
-    for row, value in enumerate(array):
-        if not value.is_valid:
-            continue
-        try:
-            with Image.open(io.BytesIO(value.as_buffer())) as image:
-                ready = image.convert(size.mode)
-        except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
-            # Of what it cannot identify, Pillow says no more than the address of a buffer.
-            unknown = isinstance(error, UnidentifiedImageError)
-            detail = "" if unknown else f" ({error})"
-            raise BadRowError(row, f"is no image that Pillow can read{detail}") from error
-        if ready.size != (size.width, size.height):
-            ready = ready.resize((size.width, size.height), Image.Resampling.BILINEAR)
-        result[row] = np.asarray(ready).reshape(size.shape)
-    return result
+        return self.height, self.width, CHANNELS[self.mode]
 
 
 def decode_schema(array: pa.Array, shape: tuple[int, int, int]) -> npt.NDArray[np.uint8]:

@@ -33,7 +33,7 @@ NO_LENGTH = (
     "num_epochs=None has no end, and so no length: steps_per_epoch says how many steps an epoch "
     "has."
 )
-_GROUP_STREAM, _BLOCK_STREAM = 0, 1
+_GROUP_STREAM, _BLOCK_STREAM, _SAMPLE_STREAM = 0, 1, 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +106,10 @@ class Order:
         if not self.shuffle:
             return np.arange(rows)
         return _generator(self.seed, epoch, _BLOCK_STREAM, lane, block).permutation(rows)
+
+    def sample_random(self, epoch: int, place: int) -> np.random.Generator:
+        """Random numbers for the row at a place in an epoch, the same at any number of ranks."""
+        return _generator(self.seed, epoch, _SAMPLE_STREAM, place)
 
 
 @dataclass(frozen=True, kw_only=True)

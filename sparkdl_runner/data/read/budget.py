@@ -134,11 +134,22 @@ class Sizes:
         *,
         lanes: int,
         row_bytes: int,
+        batch_row_bytes: int,
         threads: int,
         prefetch_batches: int | None,
     ) -> Sizes:
-        """Sizes for a rank; without ``prefetch_batches``, batches are made ahead by size."""
-        batch_bytes = lanes * order.lane_batch * row_bytes
+        """Sizes for a rank.
+
+        Args:
+            budget: What the rank may use.
+            order: Of the loader.
+            lanes: Lanes of the rank.
+            row_bytes: Of one row while rows are shuffled.
+            batch_row_bytes: Of one row in a batch, where images are decoded.
+            threads: Those that decode row groups.
+            prefetch_batches: Without it, batches are made ahead by size.
+        """
+        batch_bytes = lanes * order.lane_batch * batch_row_bytes
         chunk_bytes = min(_CHUNK_BYTES, budget.memory_budget_bytes // 32)
         chunk_steps = max(1, chunk_bytes // batch_bytes)
         if prefetch_batches is not None:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.decode.arrays import UNKNOWN_NULLS
 from sparkdl_runner.data.decode.columns import Column, DenseColumn
-from sparkdl_runner.data.errors import BadRowError, ChangedFileError, DatasetError
+from sparkdl_runner.data.errors import ChangedFileError, DatasetError
 
 _BUFFER_BYTES = 128 << 10
 _CAN_VERIFY_PAGES = "page_checksum_verification" in inspect.signature(pq.ParquetFile).parameters
@@ -104,13 +104,15 @@ class RowGroupReader:
             raise  # Its message is complete.
         except (DatasetError, pa.ArrowException, OSError, KeyError) as error:
             where = f", column {name!r}" if name else ""
-            if isinstance(error, BadRowError):
-                where += f", row {done + error.row:,}"
-                error = DatasetError(f"it {error.problem}")
             raise DatasetError(
-                f"{self._files.path(file)}, row group {index}{where}: {error}. Convert the "
+                f"{self.describe(group)}{where}: {error}. Convert the "
                 "DataFrame again, or restore the file."
             ) from error
+
+    def describe(self, group: int) -> str:
+        """A row group's file, and its place in it, for a message."""
+        file, index = int(self._groups.file[group]), int(self._groups.index_in_file[group])
+        return f"{self._files.path(file)}, row group {index}"
 
     def close(self) -> None:
         """Closes every idle file."""

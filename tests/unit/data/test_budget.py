@@ -46,6 +46,7 @@ class Reading:
             order,
             lanes=self.lanes,
             row_bytes=1,
+            batch_row_bytes=1,
             threads=self.threads,
             prefetch_batches=self.prefetch_batches,
         )
@@ -135,7 +136,13 @@ def test_pages_and_what_decodes_and_batches_ahead_stay_within_the_budget() -> No
     # More threads than lanes would read further ahead than there is memory for.
     threads = budget.threads(16)
     sizes = Sizes.of(
-        budget, order, lanes=1, row_bytes=row_bytes, threads=threads, prefetch_batches=None
+        budget,
+        order,
+        lanes=1,
+        row_bytes=row_bytes,
+        batch_row_bytes=row_bytes,
+        threads=threads,
+        prefetch_batches=None,
     )
     pages = sizes.page_limit * sizes.page_rows * row_bytes
     ahead = 4 * sizes.chunk_steps * order.global_batch_size * row_bytes
