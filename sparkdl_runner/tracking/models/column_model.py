@@ -1,4 +1,4 @@
-"""A logged network as a model of Spark's columns, as MLflow loads it from the model's folder.
+"""A logged network as a model of columns or of named arrays, as MLflow loads it from its folder.
 
 This file is copied into the model, so that it loads where this package is not installed: it
 imports nothing of the package.
@@ -7,70 +7,147 @@ imports nothing of the package.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from mlflow import pytorch
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-COLUMNS_FILE = "columns.json"
+ARGUMENTS_FILE = "arguments.json"
 
 
 def _load_pyfunc(path: str, model_config: dict[str, Any] | None = None) -> ColumnModel:
     """What MLflow calls to load a model; the name is MLflow's."""
-    about = json.loads(Path(path, COLUMNS_FILE).read_text())
-    return ColumnModel(pytorch._load_pyfunc(path, model_config), **about)
+    about = json.loads(Path(path, ARGUMENTS_FILE).read_text())
+    loaded = pytorch._load_pyfunc(path, model_config)
+    return ColumnModel(loaded.pytorch_model, loaded.device, **about)
+
+
+def named_outputs(found: Any) -> dict[str, Any]:
+    """What a network returned, by name: ``""`` for one tensor, ``output_0`` and so on for several.
+
+    Raises:
+        TypeError: It holds something else than tensors.
+    """
+    import torch
+
+    named: Mapping[str, Any] = {"": found}
+    if isinstance(found, Mapping):
+        named = {str(name): one for name, one in found.items()}
+    elif isinstance(found, (tuple, list)):
+        named = {f"output_{place}": one for place, one in enumerate(found)}
+    wrong = [type(one).__name__ for one in named.values() if not isinstance(one, torch.Tensor)]
+    if wrong or not named:
+        raise TypeError(
+            f"log_model: the network returns a {type(found).__name__}"
+            + (f" that holds a {wrong[0]}" if wrong and "" not in named else "")
+            + "; expected a tensor, or a tuple or dict of tensors. Log a module around it that "
+            "returns that."
+        )
+    return dict(named)
 
 
 class ColumnModel:
-    """Makes one tensor of columns, and gives it to a network.
+    """Makes the tensors that a network takes, and gives them to it.
 
     Args:
-        network: MLflow's wrapper of the network, which takes and gives arrays.
-        columns: Their names: one of arrays, or one for each number of a row.
-        row_shape: The shape of one row; at most one size is -1, which may vary.
-        dtype: Of the tensor.
+        network: The network.
+        device: Where it is.
+        arguments: Of each argument its name, its NumPy type, the shape of a row, in which one size
+            at most is -1 and may vary, and its columns: one of arrays, or one for each number of a
+            row. Without columns it is an array of that name.
+        by_name: Whether the network takes its arguments by name.
     """
 
-    def __init__(self, network: Any, columns: list[str], row_shape: list[int], dtype: str) -> None:
+    def __init__(
+        self, network: Any, device: Any, arguments: Sequence[Mapping[str, Any]], by_name: bool
+    ) -> None:
         self._network = network
-        self._columns = columns
-        self._row_shape = row_shape
-        self._dtype = np.dtype(dtype)
+        self._device = device
+        self._arguments = arguments
+        self._by_name = by_name
 
-    def predict(self, data: pd.DataFrame, params: dict[str, Any] | None = None) -> Any:
-        """Predictions, one for each row of the DataFrame."""
-        if len(self._columns) > 1 or not self._row_shape:
-            numbers = data[self._columns].to_numpy(dtype=self._dtype)
-            shape = (len(data), *self._row_shape)
-            return self._network.predict(np.ascontiguousarray(numbers.reshape(shape)))
-        rows = [np.asarray(row, dtype=self._dtype).reshape(-1) for row in data[self._columns[0]]]
-        lengths = np.array([row.size for row in rows])
+    def predict(self, data: Any, params: dict[str, Any] | None = None) -> Any:
+        """Predictions: an array, or several by the names of the outputs.
+
+        Args:
+            data: A DataFrame of the columns; or an array, or arrays by argument.
+            params: Not used; MLflow gives them.
+        """
+        if self._arguments[0]["columns"] is None:
+            is_named = isinstance(data, (Mapping, pd.DataFrame))
+            arrays = [
+                np.asarray(data[one["name"]] if is_named else data, dtype=one["dtype"])
+                for one in self._arguments
+            ]
+            return _as_one(self._called(arrays))
+        rows = [_rows_of(data, one) for one in self._arguments]
+        if not any(isinstance(column, list) for column in rows):
+            return _as_one(self._called(self._shaped(rows)), data.index)
+        lengths = np.array([[row.size for row in column] for column in rows]).T
         # Rows of one length make a tensor. There is one tensor for each length.
-        scored: list[Any] = [None] * len(rows)
-        for length in np.unique(lengths):
-            places = np.flatnonzero(lengths == length)
-            found = self._predict(np.stack([rows[place] for place in places]))
-            if len(places) == len(rows):
-                return found
-            for place, one in zip(places, found, strict=True):
-                scored[place] = one
-        if len({one.shape for one in scored}) > 1:
-            raise ValueError(
-                "Rows of different lengths have predictions of different shapes, which make no "
-                "column: predict for rows of one length at a time, or pad them."
-            )
-        return np.stack(scored)
+        scored: dict[str, list[Any]] = {}
+        for length in np.unique(lengths, axis=0):
+            places = np.flatnonzero((lengths == length).all(axis=1))
+            alike = [np.stack([column[place] for place in places]) for column in rows]
+            for name, found in self._called(self._shaped(alike)).items():
+                into = scored.setdefault(name, [None] * len(lengths))
+                for place, row in zip(places, found, strict=True):
+                    into[place] = row
+        return _as_one({name: _stacked(found) for name, found in scored.items()}, data.index)
 
-    def _predict(self, flat: Any) -> Any:
-        try:
-            rows = flat.reshape(len(flat), *self._row_shape)
-        except ValueError:
-            raise ValueError(
-                f"A row of the column {self._columns[0]!r} has {flat.shape[1]} numbers, and the "
-                f"model takes rows of shape {self._row_shape}."
-            ) from None
-        return self._network.predict(rows)
+    def _shaped(self, flat: Sequence[Any]) -> list[Any]:
+        return [_shaped(rows, one) for rows, one in zip(flat, self._arguments, strict=True)]
+
+    def _called(self, arrays: Sequence[Any]) -> dict[str, Any]:
+        import torch
+
+        tensors = [torch.from_numpy(np.ascontiguousarray(one)).to(self._device) for one in arrays]
+        with torch.no_grad():
+            if self._by_name:
+                names = [one["name"] for one in self._arguments]
+                found = self._network(**dict(zip(names, tensors, strict=True)))
+            else:
+                found = self._network(*tensors)
+        return {name: one.cpu().numpy() for name, one in named_outputs(found).items()}
+
+
+def _rows_of(data: pd.DataFrame, argument: Mapping[str, Any]) -> Any:
+    """The flat rows of an argument: a matrix, or a list of arrays where they differ in length."""
+    columns, dtype = argument["columns"], np.dtype(argument["dtype"])
+    if len(columns) > 1 or not argument["row_shape"]:
+        return data[columns].to_numpy(dtype=dtype)
+    rows = [np.asarray(row, dtype=dtype).reshape(-1) for row in data[columns[0]]]
+    return np.stack(rows) if len({row.size for row in rows}) == 1 else rows
+
+
+def _shaped(flat: Any, argument: Mapping[str, Any]) -> Any:
+    shape = argument["row_shape"]
+    try:
+        return flat.reshape(len(flat), *shape)
+    except ValueError:
+        raise ValueError(
+            f"A row of the column {argument['columns'][0]!r} has {flat.shape[1]} numbers, and the "
+            f"model takes rows of shape {shape}."
+        ) from None
+
+
+def _stacked(rows: list[Any]) -> Any:
+    if len({one.shape for one in rows}) > 1:
+        raise ValueError(
+            "Rows of different lengths have predictions of different shapes, which make no "
+            "column: predict for rows of one length at a time, or pad them."
+        )
+    return np.stack(rows)
+
+
+def _as_one(found: dict[str, Any], index: Any = None) -> Any:
+    """The only output; or several, as a column each where the rows came as a DataFrame."""
+    if "" in found:
+        return found[""]
+    if index is None:
+        return found
+    columns = {name: one if one.ndim == 1 else one.tolist() for name, one in found.items()}
+    return pd.DataFrame(columns, index=index)

@@ -2,90 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner.network.torch_export import NotExportableError, first_line, quiet_export
+from sparkdl_runner.tracking.models.example import MIN_ROWS, Example, Place
 
 if TYPE_CHECKING:
     import torch
 
-# From an example of one row, torch makes a graph for one row.
-MIN_EXAMPLE_ROWS = 2
 # The graph's kernels compute in another order than the network's.
 RELATIVE_ERROR, ABSOLUTE_ERROR = 1e-3, 1e-4
 
-
-def answer(network: Any, rows: torch.Tensor) -> torch.Tensor:
-    """The network's output for these rows, with the random generator seeded alike each time."""
-    import torch
-
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        found = network(rows)
-    if not isinstance(found, torch.Tensor):
-        raise TypeError(
-            f"log_model: the network returns a {type(found).__name__}; expected one tensor. Log a "
-            "module around it that returns one."
-        )
-    return found.detach()
+Shapes = dict[str, tuple[int, ...]]
+"""What the network takes by argument, ``[rows, …]``, with -1 for each size that may vary."""
+OtherSizes = dict[tuple[Place, ...], int]
+"""A size unlike that of the example which the network takes as well, by the places that have it:
+one, or several that must agree."""
 
 
-def resized(rows: torch.Tensor, sizes: Mapping[int, int]) -> torch.Tensor:
-    """The rows with other sizes by dimension: their values are moved on by one and repeated."""
-    import torch
-
-    for dimension, size in sizes.items():
-        places = torch.arange(1, size + 1) % rows.shape[dimension]
-        rows = rows.index_select(dimension, places)
-    return rows.contiguous()
-
-
-def other_sizes(network: Any, rows: torch.Tensor) -> dict[int, int]:
-    """Finds out which sizes may vary, by asking the network.
-
-    Args:
-        network: Takes one tensor.
-        rows: What it takes, ``[rows, …]``.
-
-    Returns:
-        By dimension, a size unlike that of ``rows`` that the network takes as well.
-    """
-    more_rows = {0: len(rows) + 1}
-    found = {}
-    for dimension, size in enumerate(rows.shape):
-        # torch exports a size of 1 or 0 as a constant. Of 2, one less is such a size.
-        tried = [size - 1, size + 1] if size > MIN_EXAMPLE_ROWS else []
-        for other in tried if dimension else more_rows.values():
-            try:
-                answer(network, resized(rows, {**more_rows, dimension: other}))
-            except Exception:  # noqa: S112 - the network refuses this size
-                continue
-            found[dimension] = other
-            break
+def other_sizes(network: Any, example: Example) -> OtherSizes:
+    """Finds out which sizes may vary, by asking the network."""
+    more_rows = dict.fromkeys(example.rows, example.num_rows + 1)
+    found: OtherSizes = {}
+    if _takes(network, example.resized(more_rows)):
+        found[example.rows] = example.num_rows + 1
+    for places, size in _groups(example):
+        if any(set(places) & set(known) for known in found):
+            continue
+        for other in (size - 1, size + 1):
+            if _takes(network, example.resized({**more_rows, **dict.fromkeys(places, other)})):
+                found[places] = other
+                break
     return found
+
+
+def _groups(example: Example) -> Iterator[tuple[tuple[Place, ...], int]]:
+    """Each size by itself, then those that are the same in several arguments."""
+    # torch exports a size of 1 or 0 as a constant. Of 2, one less is such a size.
+    sizes = {
+        (name, dimension): size
+        for name, one in example.tensors.items()
+        for dimension, size in enumerate(one.shape)
+        if dimension and size > MIN_ROWS
+    }
+    for place, size in sizes.items():
+        yield (place,), size
+    for size in dict.fromkeys(sizes.values()):
+        together = tuple(place for place, one in sizes.items() if one == size)
+        if len(together) > 1:
+            yield together, size
+
+
+def _takes(network: Any, example: Example) -> bool:
+    try:
+        example.answer(network)
+    except Exception:  # The network's own code refuses this size.
+        return False
+    return True
 
 
 def export(
     network: torch.nn.Module,
-    rows: torch.Tensor,
-    others: Mapping[int, int],
-    dynamic_shapes: Mapping[int, Any] | None,
+    example: Example,
+    others: OtherSizes,
+    dynamic_shapes: Mapping[Any, Any] | None,
     path: Path,
-) -> tuple[int, ...]:
+) -> Shapes:
     """Exports a network for any number of rows, writes it, and checks what was written.
 
     Args:
         network: On the CPU, in evaluation mode.
-        rows: What it takes, ``[rows, …]``, at least ``MIN_EXAMPLE_ROWS``.
+        example: What it takes, at least ``MIN_ROWS`` rows.
         others: Other sizes that it takes, as ``other_sizes`` finds them.
-        dynamic_shapes: Which sizes may vary, as ``torch.export`` takes it for one tensor; by
-            default all of ``others`` if torch can export that, else as many as it can.
+        dynamic_shapes: Which sizes may vary, as ``torch.export`` takes it: by dimension of the one
+            tensor, or by argument and dimension; by default all of ``others`` if torch can export
+            that, else as many as it can.
         path: The file to write.
-
-    Returns:
-        The shape that the graph takes, with -1 for each size that may vary.
 
     Raises:
         NotExportableError: It cannot be exported, or does not answer as the network does.
@@ -95,21 +89,29 @@ def export(
     # Dim.AUTO lets a size vary as far as the network allows it.
     if not hasattr(torch.export, "Dim") or not hasattr(torch.export.Dim, "AUTO"):
         raise NotExportableError(f"that needs torch 2.6 or later, and this is {torch.__version__}")
-    if 0 not in others:
-        raise NotExportableError(f"it takes {len(rows)} rows, and not {len(rows) + 1}")
+    if example.rows not in others:
+        rows = example.num_rows
+        raise NotExportableError(f"it takes {rows} rows, and not {rows + 1}")
     auto = torch.export.Dim.AUTO
-    every = dict.fromkeys(others, auto)
     if dynamic_shapes is not None:
-        tried = [{0: auto, **dynamic_shapes}]
+        given = {"": dynamic_shapes} if example.is_one_tensor else dynamic_shapes
+        tried = [{name: {0: auto, **given.get(name, {})} for name in example.tensors}]
     else:
         # All may vary; then all but one; then the number of rows alone.
-        tried = [every]
-        tried += [{one: auto for one in every if one != out} for out in list(every)[1:]]
-        tried += [{0: auto}] if len(every) > 2 else []
+        kept = [list(others)]
+        kept += [[one for one in others if one != out] for out in list(others)[1:]]
+        kept += [[example.rows]] if len(others) > 2 else []
+        tried = [
+            {
+                name: {place[1]: auto for group in groups for place in group if place[0] == name}
+                for name in example.tensors
+            }
+            for groups in kept
+        ]
     problem: NotExportableError | None = None
     for dynamic in tried:
         try:
-            return _export(network, rows, dynamic, others, path)
+            return _export(network, example, dynamic, others, path)
         except NotExportableError as error:
             problem = error
     assert problem is not None  # noqa: S101 - something was tried
@@ -118,51 +120,68 @@ def export(
 
 def _export(
     network: Any,
-    rows: torch.Tensor,
-    dynamic: dict[int, Any],
-    others: Mapping[int, int],
+    example: Example,
+    dynamic: dict[str, dict[int, Any]],
+    others: OtherSizes,
     path: Path,
-) -> tuple[int, ...]:
+) -> Shapes:
     import torch
 
+    tensors = example.tensors
+    if example.by_name:
+        how: dict[str, Any] = {"args": (), "kwargs": dict(tensors), "dynamic_shapes": dynamic}
+    else:
+        how = {"args": tuple(tensors.values()), "dynamic_shapes": tuple(dynamic.values())}
     try:
         with quiet_export():
-            program = torch.export.export(network, (rows,), dynamic_shapes=(dynamic,))
+            program = torch.export.export(network, **how)
             torch.export.save(program, path)
             graph = torch.export.load(path).module()
     except Exception as error:  # Tracing runs the network's own code.
         raise NotExportableError(first_line(error)) from error
-    shape = _shape_of_input(program)
-    if shape[0] != -1:
-        raise NotExportableError(f"its graph takes {shape[0]} rows, no more and no less")
-    for dimension, size in others.items():
-        if shape[dimension] == -1:
-            _require_same(network, graph, resized(rows, {0: others[0], dimension: size}))
-    return shape
+    shapes = _shapes_of_inputs(program, example)
+    for name, shape in shapes.items():
+        if shape[0] != -1:
+            of = f" of {name}" if name else ""
+            raise NotExportableError(f"its graph takes {shape[0]} rows{of}, no more and no less")
+    more_rows = dict.fromkeys(example.rows, others[example.rows])
+    for places, size in others.items():
+        if all(shapes[name][dimension] == -1 for name, dimension in places):
+            _require_same(
+                network, graph, example.resized({**more_rows, **dict.fromkeys(places, size)})
+            )
+    return shapes
 
 
-def is_same(found: torch.Tensor, expected: torch.Tensor) -> bool:
+def are_same(found: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> bool:
     """Whether two answers differ by no more than the order in which they were computed."""
-    if found.shape != expected.shape:
-        return False
-    return bool(found.allclose(expected, RELATIVE_ERROR, ABSOLUTE_ERROR, equal_nan=True))
+    return found.keys() == expected.keys() and all(
+        found[name].shape == one.shape
+        and found[name].allclose(one, RELATIVE_ERROR, ABSOLUTE_ERROR, equal_nan=True)
+        for name, one in expected.items()
+    )
 
 
-def _require_same(network: Any, graph: Any, rows: torch.Tensor) -> None:
-    expected = answer(network, rows)
+def _require_same(network: Any, graph: Any, example: Example) -> None:
+    expected = example.answer(network)
+    shapes = [list(one.shape) for one in example.tensors.values()]
+    told = f"rows of shape {shapes[0] if len(shapes) == 1 else shapes}"
     try:
-        found = answer(graph, rows)
+        found = example.answer(graph)
     except Exception as error:
-        raise NotExportableError(
-            f"its graph refuses rows of shape {list(rows.shape)}: {first_line(error)}"
-        ) from error
-    if not is_same(found, expected):
-        raise NotExportableError(
-            f"its graph answers otherwise than the network to rows of shape {list(rows.shape)}"
+        raise NotExportableError(f"its graph refuses {told}: {first_line(error)}") from error
+    if not are_same(found, expected):
+        raise NotExportableError(f"its graph answers otherwise than the network to {told}")
+
+
+def _shapes_of_inputs(program: Any, example: Example) -> Shapes:
+    nodes = {node.name: node for node in program.graph.nodes}
+    known = list(program.graph_signature.user_inputs)
+    # Torch puts arguments that are given by name into the order of the network's own.
+    names = example.tensors if example.by_name else known
+    return {
+        argument: tuple(
+            size if isinstance(size, int) else -1 for size in nodes[name].meta["val"].shape
         )
-
-
-def _shape_of_input(program: Any) -> tuple[int, ...]:
-    name = program.graph_signature.user_inputs[0]
-    node = next(node for node in program.graph.nodes if node.name == name)
-    return tuple(size if isinstance(size, int) else -1 for size in node.meta["val"].shape)
+        for argument, name in zip(example.tensors, names, strict=True)
+    }

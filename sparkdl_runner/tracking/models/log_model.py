@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,22 +12,30 @@ from sparkdl_runner import world
 from sparkdl_runner.hooks import facts
 from sparkdl_runner.network.torch_export import NotExportableError
 from sparkdl_runner.tracking.models import exported_graph
-from sparkdl_runner.tracking.models.exported_graph import MIN_EXAMPLE_ROWS
+from sparkdl_runner.tracking.models.example import Example, Place
+from sparkdl_runner.tracking.models.exported_graph import Shapes
 from sparkdl_runner.tracking.models.flavor_arguments import keeps_graphs, taken_by, version_of
 from sparkdl_runner.tracking.models.network_flavor import GRAPH_FILE, NetworkFlavor
+from sparkdl_runner.tracking.models.requirements import (
+    own_modules,
+    requirements,
+    without_package_lists,
+)
 from sparkdl_runner.tracking.rank import metrics
 from sparkdl_runner.unwrapping import is_sharded, unwrapped
 
 if TYPE_CHECKING:
     import torch
 
+Columns = str | Sequence[str] | Mapping[str, str | Sequence[str]] | None
+
 
 def log_model(
     model: Any,
     *,
     input_example: Any,
-    columns: str | Sequence[str] | None = None,
-    dynamic_shapes: Mapping[int, Any] | None = None,
+    columns: Columns = None,
+    dynamic_shapes: Mapping[Any, Any] | None = None,
     name: str = "model",
     signature: Any = None,
     step: int | None = None,
@@ -46,17 +53,20 @@ def log_model(
     is logged it is loaded once, and asked about rows that it was not exported with.
 
     Args:
-        model: A ``torch.nn.Module`` that takes one tensor and returns one, also one that is
-            compiled or that DistributedDataParallel wraps. It stays as it is: a copy is put on the
-            CPU and into evaluation mode.
-        input_example: Rows that the network takes, a tensor or array ``[rows, …]``. The model takes
-            any number of rows, and other sizes too where the network does.
+        model: A ``torch.nn.Module`` that takes tensors and returns a tensor, or a tuple or dict of
+            tensors; also one that is compiled or that DistributedDataParallel wraps. It stays as it
+            is: a copy is put on the CPU and into evaluation mode.
+        input_example: Rows that the network takes: a tensor or array ``[rows, …]``; of several
+            arguments a tuple of these, or a mapping by the argument's name. The model takes any
+            number of rows, and other sizes too where the network does.
         columns: Which columns of a Spark DataFrame a row is made of: the name of one of arrays,
-            flat or of the shape of a row; or a name for each number of a row. The model then takes
-            DataFrames with these columns, of any type of numbers. By default it takes one tensor
-            without a name, of the example's type.
+            flat or of the shape of a row; or a name for each number of a row. Of several arguments,
+            such a choice for each, by the argument's name. The model then takes DataFrames with
+            these columns, of any type of numbers, and several outputs are a column each. By default
+            it takes a tensor without a name, or several by the arguments' names, of the example's
+            types.
         dynamic_shapes: Which sizes may vary, where finding that out fails: by dimension, as
-            ``torch.export.export`` takes it.
+            ``torch.export.export`` takes it; of several arguments by argument and dimension.
         name: What the model is called in the run.
         signature: Its inputs and outputs; by default they follow from the example.
         step: The step that it was trained to; by default the last one of a metric.
@@ -74,7 +84,7 @@ def log_model(
     Raises:
         ValueError: There is an alias and no name to register under, the example has no rows, or
             the columns are not as many as its numbers.
-        TypeError: The network is sharded, or does not return one tensor.
+        TypeError: The network is sharded, or returns something else than tensors.
         RuntimeError: The model does not answer as the network, once it is loaded again.
     """
     if alias is not None and registered_model_name is None:
@@ -105,15 +115,21 @@ def log_model(
         # MLflow shows with the model the run's metrics of its step.
         step = metrics.newest_step() or None
     network = copy.deepcopy(network).to("cpu").eval()
-    rows = _rows_of(input_example)
-    names = _names_of(columns, rows)
-    if not {"pip_requirements", "conda_env"} & options.keys():
-        options["pip_requirements"] = _requirements()
+    example = Example.of(input_example, network)
+    names = _names_of(columns, example)
     with (
         tempfile.TemporaryDirectory(prefix="sparkdl_runner-model-") as folder,
-        _without_package_lists(),
+        without_package_lists(),
     ):
-        flavor = _write(network, rows, names, dynamic_shapes, Path(folder) / "model", name)
+        flavor = _write(network, example, names, dynamic_shapes, Path(folder) / "model", name)
+        if not {"pip_requirements", "conda_env"} & options.keys():
+            options["pip_requirements"] = requirements(None if flavor.is_graph else network)
+        if not flavor.is_graph and "code_paths" not in options and (own := own_modules(network)):
+            print(
+                f"sparkdl_runner: the model {name!r} needs {', '.join(own)}, which belong to no "
+                "installed package: give log_model code_paths=[…] with their files.",
+                flush=True,
+            )
         arguments = {
             "artifact_path": None,
             "flavor": flavor,
@@ -143,37 +159,45 @@ def log_model(
     return info
 
 
-def _rows_of(input_example: Any) -> torch.Tensor:
-    """The example as rows of their own: a part of another tensor would be exported as such."""
-    import torch
+def _names_of(columns: Columns, example: Example) -> dict[str, list[str]] | None:
+    """The columns of each argument.
 
-    rows = torch.as_tensor(input_example).detach().cpu().contiguous()
-    if rows.ndim == 0 or len(rows) == 0:
-        raise ValueError("log_model: input_example has no rows; give some that the network takes.")
-    if len(rows) >= MIN_EXAMPLE_ROWS:
-        return rows
-    return rows.repeat(MIN_EXAMPLE_ROWS, *[1] * (rows.ndim - 1))
-
-
-def _names_of(columns: str | Sequence[str] | None, rows: torch.Tensor) -> list[str] | None:
+    Raises:
+        ValueError: They are not as many as the numbers of a row, or an argument has none.
+    """
     if columns is None:
         return None
-    names = [columns] if isinstance(columns, str) else list(columns)
-    numbers = rows[0].numel()
-    if not names or (len(names) > 1 and (rows.ndim != 2 or numbers != len(names))):
+    by_argument = columns if isinstance(columns, Mapping) else {"": columns}
+    if by_argument.keys() != example.tensors.keys():
+        takes = ", ".join(filter(None, example.tensors)) or "one tensor"
         raise ValueError(
-            f"log_model: columns has {len(names)} names, and a row of input_example has "
-            f"{numbers} numbers in the shape {list(rows.shape[1:])}. Name one column of arrays, or "
-            "one column for each number of a flat row."
+            f"log_model: columns is of {', '.join(by_argument) or 'no argument'}, and "
+            f"input_example has {takes}. Name the columns of each argument: columns={{'tokens': "
+            "'words', …}."
         )
-    return names
+    named = {
+        argument: [given] if isinstance(given, str) else list(given)
+        for argument, given in by_argument.items()
+    }
+    for argument, names in named.items():
+        rows = example.tensors[argument]
+        numbers = rows[0].numel()
+        if not names or (len(names) > 1 and (rows.ndim != 2 or numbers != len(names))):
+            of = f" for {argument}" if argument else ""
+            raise ValueError(
+                f"log_model: columns has {len(names)} names{of}, and a row of input_example has "
+                f"{numbers} numbers in the shape {list(rows.shape[1:])}. Name one column of "
+                "arrays, or one column for each number of a flat row."
+            )
+    # In the order of the arguments.
+    return {argument: named[argument] for argument in example.tensors}
 
 
 def _write(
     network: torch.nn.Module,
-    rows: torch.Tensor,
-    columns: list[str] | None,
-    dynamic_shapes: Mapping[int, Any] | None,
+    example: Example,
+    columns: dict[str, list[str]] | None,
+    dynamic_shapes: Mapping[Any, Any] | None,
     data: Path,
     name: str,
 ) -> NetworkFlavor:
@@ -182,13 +206,15 @@ def _write(
     from mlflow.version import VERSION
 
     data.mkdir()
-    others = exported_graph.other_sizes(network, rows)
+    expected = example.answer(network)
+    others = exported_graph.other_sizes(network, example)
     is_graph = keeps_graphs(pytorch.log_model)
     try:
         if not is_graph:
             raise NotExportableError(f"MLflow {VERSION} keeps no graphs")
-        shape = exported_graph.export(network, rows, others, dynamic_shapes, data / GRAPH_FILE)
-        _tell_of_fixed_sizes(name, shape, [] if dynamic_shapes else others)
+        path = data / GRAPH_FILE
+        shapes = exported_graph.export(network, example, others, dynamic_shapes, path)
+        _tell_of_fixed_sizes(name, shapes, {} if dynamic_shapes else others)
     except NotExportableError as reason:
         print(
             f"sparkdl_runner: the model {name!r} cannot be exported ({reason}) and was saved by "
@@ -196,54 +222,43 @@ def _write(
             flush=True,
         )
         whole = data.with_name("pickled")
-        arguments = {"serialization_format": "pickle", "pip_requirements": _requirements()}
+        arguments = {"serialization_format": "pickle", "pip_requirements": requirements()}
         pytorch.save_model(network, str(whole), **taken_by(pytorch.save_model, arguments))
         is_graph, data = False, whole / "data"
+        varies = {place for places in others for place in places}
         # MLflow's models take any number of rows, also where the network refuses to.
-        sizes = [-1 if place in others else size for place, size in enumerate(rows.shape)]
-        shape = (-1, *sizes[1:])
-    fresh = exported_graph.resized(rows, {0: others[0]}) if 0 in others else rows
+        shapes = {
+            argument: tuple(
+                -1 if place == 0 or (argument, place) in varies else size
+                for place, size in enumerate(rows.shape)
+            )
+            for argument, rows in example.tensors.items()
+        }
+    fresh = example
+    if example.rows in others:
+        fresh = example.resized(dict.fromkeys(example.rows, others[example.rows]))
+        expected = fresh.answer(network)
     return NetworkFlavor(
         data=data,
         is_graph=is_graph,
         columns=columns,
-        shape=shape,
-        example=rows,
+        shapes=shapes,
+        example=example,
         fresh=fresh,
-        expected=exported_graph.answer(network, fresh),
+        expected=expected,
     )
 
 
-def _tell_of_fixed_sizes(name: str, shape: Sequence[int], others: Iterable[int]) -> None:
-    fixed = [dimension for dimension in others if shape[dimension] != -1]
+def _tell_of_fixed_sizes(name: str, shapes: Shapes, others: Iterable[tuple[Place, ...]]) -> None:
+    fixed = [place for places in others for place in places if shapes[place[0]][place[1]] != -1]
     if fixed:
-        sizes = ", ".join(f"{shape[dimension]} in dimension {dimension}" for dimension in fixed)
+        sizes = ", ".join(
+            f"{shapes[argument][dimension]} in dimension {dimension}"
+            + (f" of {argument}" if argument else "")
+            for argument, dimension in fixed
+        )
         print(
             f"sparkdl_runner: the model {name!r} takes the sizes of its example alone "
             f"({sizes}): its network takes others, and torch exports it for these only.",
             flush=True,
         )
-
-
-def _requirements() -> list[str]:
-    import torch
-
-    return [f"torch=={torch.__version__.partition('+')[0]}"]
-
-
-@contextmanager
-def _without_package_lists() -> Iterator[None]:
-    """Keeps MLflow from reading the file lists of all installed packages.
-
-    That takes as long as all the rest, and serves requirements that have no metadata.
-    """
-    from mlflow.utils import requirements_utils
-
-    known = getattr(requirements_utils, "_MODULES_TO_PACKAGES", {})
-    if known is None:
-        requirements_utils._MODULES_TO_PACKAGES = {}
-    try:
-        yield
-    finally:
-        if known is None:
-            requirements_utils._MODULES_TO_PACKAGES = None

@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner.tracking.models.exported_graph import is_same
+from sparkdl_runner.tracking.models.example import Example
+from sparkdl_runner.tracking.models.exported_graph import Shapes, are_same
 
 if TYPE_CHECKING:
     import torch
@@ -26,33 +27,37 @@ _MAY_UNPICKLE = "MLFLOW_ALLOW_PICKLE_DESERIALIZATION"
 class NetworkFlavor:
     """What ``mlflow.models.Model.log`` takes as a flavor: its ``save_model`` writes a model.
 
-    MLflow's own flavor of torch would export the network a second time, takes no columns, and does
-    not check the answers of what it has written.
+    MLflow's own flavor of torch would export the network a second time, takes one tensor alone and
+    no columns, and does not check the answers of what it has written.
     """
 
     data: Path
     """A folder with the network: a graph, or what MLflow has pickled."""
     is_graph: bool
-    columns: Sequence[str] | None
-    shape: Sequence[int]
-    """What the network takes, ``[rows, …]``, with -1 for each size that may vary."""
-    example: torch.Tensor
-    """Rows that the network takes."""
-    fresh: torch.Tensor
+    columns: Mapping[str, Sequence[str]] | None
+    """By argument: one column of arrays, or one for each number of a row."""
+    shapes: Shapes
+    example: Example
+    fresh: Example
     """Rows that the network was not exported with."""
-    expected: torch.Tensor
-    """The network's output for ``fresh``."""
+    expected: Mapping[str, torch.Tensor]
+    """The network's outputs for ``fresh``."""
 
-    def as_given(self, rows: torch.Tensor) -> Any:
-        """Rows as whoever uses the model has them: an array, or a DataFrame of the columns."""
+    def as_given(self, example: Example) -> Any:
+        """Rows as whoever uses the model has them: arrays, or a DataFrame of the columns."""
         import pandas as pd
 
-        numbers = rows.numpy()
+        arrays = {name: one.numpy() for name, one in example.tensors.items()}
         if self.columns is None:
-            return numbers
-        if self._has_arrays():
-            return pd.DataFrame({self.columns[0]: [row.reshape(-1).tolist() for row in numbers]})
-        return pd.DataFrame(numbers.reshape(len(numbers), -1), columns=list(self.columns))
+            return arrays[""] if example.is_one_tensor else arrays
+        frame: dict[str, Any] = {}
+        for name, columns in self.columns.items():
+            numbers = arrays[name]
+            if self._has_arrays(name):
+                frame[columns[0]] = [row.reshape(-1).tolist() for row in numbers]
+            else:
+                frame.update(zip(columns, numbers.reshape(len(numbers), -1).T, strict=True))
+        return pd.DataFrame(frame)
 
     def signature(self) -> Any:
         """The network's inputs and outputs, by which ``spark_udf`` knows Spark's types."""
@@ -60,22 +65,37 @@ class NetworkFlavor:
         from mlflow.types import DataType
         from mlflow.types.schema import Array, ColSpec, Schema, TensorSpec
 
-        dtype = self.example.numpy().dtype
-        if self.columns is None:
-            inputs = [TensorSpec(dtype, tuple(self.shape))]
-        else:
+        inputs: list[Any] = []
+        for name, tensor in self.example.tensors.items():
+            dtype = tensor.numpy().dtype
+            if self.columns is None:
+                inputs.append(TensorSpec(dtype, tuple(self.shapes[name]), name or None))
+                continue
             # The widest type of its kind: MLflow lets narrower ones in, and the model casts them.
             number = {"f": DataType.double, "b": DataType.boolean}.get(dtype.kind, DataType.long)
-            kind = Array(number) if self._has_arrays() else number
-            inputs = [ColSpec(kind, name) for name in self.columns]
-        dtype, ndim = self.expected.numpy().dtype, self.expected.ndim
-        found = DataType.from_numpy_type(dtype)
-        if found is None or ndim not in (1, 2):
-            output = TensorSpec(dtype, (-1, *self.expected.shape[1:]))
-        else:
-            # The prediction for one row. A tensor would be an array of arrays in Spark.
-            output = ColSpec(found if ndim == 1 else Array(found))
-        return ModelSignature(Schema(inputs), Schema([output]))
+            kind = Array(number) if self._has_arrays(name) else number
+            inputs += [ColSpec(kind, column) for column in self.columns[name]]
+        return ModelSignature(Schema(inputs), Schema(self._outputs()))
+
+    def _outputs(self) -> list[Any]:
+        from mlflow.types import DataType
+        from mlflow.types.schema import Array, ColSpec, TensorSpec
+
+        arrays = {name: one.numpy() for name, one in self.expected.items()}
+        kinds = {name: DataType.from_numpy_type(one.dtype) for name, one in arrays.items()}
+        # A prediction for one row. A tensor would be an array of arrays in Spark.
+        are_columns = all(
+            kinds[name] is not None and one.ndim in (1, 2) for name, one in arrays.items()
+        )
+        if not are_columns or (self.columns is None and "" not in arrays):
+            return [
+                TensorSpec(one.dtype, (-1, *one.shape[1:]), name or None)
+                for name, one in arrays.items()
+            ]
+        return [
+            ColSpec(kinds[name] if one.ndim == 1 else Array(kinds[name]), name or None)
+            for name, one in arrays.items()
+        ]
 
     def save_model(
         self,
@@ -96,7 +116,8 @@ class NetworkFlavor:
         from mlflow import pyfunc
 
         loader, code = "mlflow.pytorch", list(code_paths or ())
-        if self.columns is not None:
+        is_plain = self.example.is_one_tensor and "" in self.expected
+        if self.columns is not None or not is_plain:
             loader = _LOADER
             code.append(self._write_loader())
         mlflow_model.signature = signature or self.signature()
@@ -116,22 +137,27 @@ class NetworkFlavor:
         )
         self._check_answers(path)
 
-    def _has_arrays(self) -> bool:
-        return self.columns is not None and len(self.columns) == 1 and self.example.ndim > 1
+    def _has_arrays(self, name: str) -> bool:
+        """Whether the column of an argument holds arrays."""
+        columns = (self.columns or {})[name]
+        return len(columns) == 1 and self.example.tensors[name].ndim > 1
 
     def _write_loader(self) -> str:
         """Writes what loads the model, and what it needs to know. Returns the file of its code."""
         from sparkdl_runner.tracking.models import column_model  # It imports mlflow.
 
-        row_shape = list(self.shape[1:])
-        if row_shape.count(-1) > 1:
-            row_shape = list(self.example.shape[1:])
-        about = {
-            "columns": list(self.columns or ()),
-            "row_shape": row_shape,
-            "dtype": str(self.example.numpy().dtype),
-        }
-        (self.data / column_model.COLUMNS_FILE).write_text(json.dumps(about))
+        arguments = []
+        for name, tensor in self.example.tensors.items():
+            row_shape = list(self.shapes[name][1:])
+            if row_shape.count(-1) > 1:
+                row_shape = list(tensor.shape[1:])
+            columns = None if self.columns is None else list(self.columns[name])
+            dtype = str(tensor.numpy().dtype)
+            arguments.append(
+                {"name": name, "columns": columns, "row_shape": row_shape, "dtype": dtype}
+            )
+        about = {"arguments": arguments, "by_name": self.example.by_name}
+        (self.data / column_model.ARGUMENTS_FILE).write_text(json.dumps(about))
         copy = self.data.with_name(f"{_LOADER}.py")
         # There is no file to copy where this package is a zip, as in spark-submit's --py-files.
         copy.write_text(inspect.getsource(column_model))
@@ -139,13 +165,21 @@ class NetworkFlavor:
 
     def _check_answers(self, path: str) -> None:
         import numpy as np
+        import pandas as pd
         import torch
         from mlflow import pyfunc
 
         with _unpickling_allowed():
             loaded = pyfunc.load_model(path, suppress_warnings=True)
-        found = np.asarray(loaded.predict(self.as_given(self.fresh)))
-        if not is_same(torch.as_tensor(found, dtype=self.expected.dtype), self.expected):
+        answers = loaded.predict(self.as_given(self.fresh))
+        if "" in self.expected:
+            answers = {"": answers}
+        found = {}
+        for name, one in self.expected.items():
+            # A column of arrays is a Series of lists.
+            rows = answers[name].tolist() if isinstance(answers[name], pd.Series) else answers[name]
+            found[name] = torch.as_tensor(np.asarray(rows), dtype=one.dtype)
+        if not are_same(found, self.expected):
             raise RuntimeError(
                 "log_model: the model was written, and answers otherwise than the network once it "
                 "is loaded again; it is not logged."

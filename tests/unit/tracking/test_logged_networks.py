@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import torchmetrics
 from mlflow.models import Model
 from torch import nn
 
@@ -21,6 +22,8 @@ from checkpoint_fixtures import _torch_has_set_itself_up
 from sparkdl_runner.network.torch_export import NotExportableError
 from sparkdl_runner.tracking.models import exported_graph
 from sparkdl_runner.tracking.models import log_model as models
+from sparkdl_runner.tracking.models.example import Example
+from sparkdl_runner.tracking.models.requirements import own_modules, requirements
 from sparkdl_runner.world import Peer, assign_ranks
 
 __all__ = ["_torch_has_set_itself_up"]
@@ -64,13 +67,13 @@ def save(
     dynamic_shapes: Mapping[int, Any] | None = None,
 ) -> tuple[Any, Any]:
     """Writes a model as ``log_model`` does; returns it as loaded, and its signature."""
-    rows = models._rows_of(example)
+    rows = Example.of(example, network)
     names = models._names_of(columns, rows)
     (folder / "parts").mkdir()
     place = folder / "parts" / "model"
     flavor = models._write(network.eval(), rows, names, dynamic_shapes, place, "m")
     saved = str(folder / "saved")
-    flavor.save_model(saved, Model(), pip_requirements=models._requirements())
+    flavor.save_model(saved, Model(), pip_requirements=requirements())
     return mlflow.pyfunc.load_model(saved), mlflow.models.get_model_info(saved).signature
 
 
@@ -95,7 +98,8 @@ def test_a_graph_for_one_length_of_a_network_for_any_is_told_of(
         def forward(self, rows: torch.Tensor) -> torch.Tensor:
             return sum(rows[:, place] for place in range(rows.shape[1]))
 
-    models._write(Loop(), torch.ones(2, 5, 4), None, None, tmp_path / "model", "m")
+    example = Example.of(torch.ones(2, 5, 4), Loop())
+    models._write(Loop(), example, None, None, tmp_path / "model", "m")
     assert "takes the sizes of its example alone (5 in dimension 1)" in capsys.readouterr().out
 
 
@@ -108,6 +112,88 @@ def test_an_array_column_may_hold_any_numbers_and_lengths(tmp_path: Path) -> Non
     frame = pd.DataFrame({"id": range(4), "tokens": [np.array(row, np.int32) for row in rows]})
     expected = [network(torch.tensor([row]))[0].tolist() for row in rows]
     np.testing.assert_allclose(loaded.predict(frame), expected, rtol=1e-4)
+
+
+class Shop(nn.Module):
+    """Two arguments, of which the words and their mask have one length; two outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.price = nn.Embedding(50, 8), nn.Linear(3, 8)
+
+    def forward(
+        self, numbers: torch.Tensor, words: torch.Tensor, mask: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        found = self.price(numbers) + (self.words(words) * mask[:, :, None]).sum(1)
+        return {"score": found.sum(1), "hidden": found}
+
+
+SHOP = {
+    "numbers": torch.rand(2, 3),
+    "words": torch.randint(0, 50, (2, 6)),
+    "mask": torch.ones(2, 6, dtype=torch.bool),
+}
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_several_arguments_and_outputs_have_their_names(tmp_path: Path, by_name: bool) -> None:
+    network = Shop()
+    example = SHOP if by_name else tuple(SHOP.values())
+    loaded, signature = save(network, example, tmp_path)
+    assert signature.inputs.input_names() == list(SHOP)
+    assert [one.shape for one in signature.inputs.inputs] == [(-1, 3), (-1, -1), (-1, -1)]
+    assert signature.outputs.input_names() == ["score", "hidden"]
+    # Other lengths than the example's, which the two arguments share.
+    rows = {
+        "numbers": torch.rand(4, 3),
+        "words": torch.randint(0, 50, (4, 9)),
+        "mask": torch.rand(4, 9) > 0.5,
+    }
+    found = loaded.predict({name: one.numpy() for name, one in rows.items()})
+    for name, expected in network(**rows).items():
+        np.testing.assert_allclose(found[name], expected.detach().numpy(), rtol=1e-4)
+
+
+def test_several_arguments_are_made_of_columns(tmp_path: Path) -> None:
+    network = Shop()
+    columns = {"words": "tokens", "mask": "mask", "numbers": ["a", "b", "c"]}
+    loaded, signature = save(network, SHOP, tmp_path, columns)
+    assert signature.inputs.input_names() == ["a", "b", "c", "tokens", "mask"]
+    assert [str(one) for one in signature.outputs.inputs] == [
+        "'score': float (required)",
+        "'hidden': Array(float) (required)",
+    ]
+    frame = pd.DataFrame(
+        {
+            "mask": [[True, False], [True], [True, True]],
+            **{name: np.float32([1, 2, 3]) for name in "cba"},
+            "tokens": [[1, 2], [3], [4, 5]],
+        },
+        index=[7, 8, 9],
+    )
+    found = loaded.predict(frame)
+    assert list(found.index) == [7, 8, 9]
+    for place, (_, row) in enumerate(frame.iterrows()):
+        expected = network(
+            torch.tensor([[row["a"], row["b"], row["c"]]]),
+            torch.tensor([row["tokens"]]),
+            torch.tensor([row["mask"]]),
+        )
+        np.testing.assert_allclose(found["score"].iloc[place], expected["score"].item(), rtol=1e-4)
+        hidden = expected["hidden"][0].tolist()
+        np.testing.assert_allclose(found["hidden"].iloc[place], hidden, rtol=1e-4)
+
+
+def test_a_tuple_of_outputs_is_numbered(tmp_path: Path) -> None:
+    class Both(nn.Module):
+        def forward(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return rows.sum(1), rows * 2
+
+    loaded, signature = save(Both(), torch.ones(2, 3), tmp_path)
+    assert signature.outputs.input_names() == ["output_0", "output_1"]
+    found = loaded.predict(np.float32([[1, 2, 3]]))
+    assert found["output_0"].tolist() == [6]
+    assert found["output_1"].tolist() == [[2, 4, 6]]
 
 
 def test_columns_of_numbers_are_taken_by_their_names(tmp_path: Path) -> None:
@@ -139,8 +225,9 @@ def test_what_answers_otherwise_than_the_network_is_no_graph(tmp_path: Path) -> 
         def forward(self, rows: torch.Tensor) -> torch.Tensor:
             return rows * next(calls)
 
+    example = Example.of(torch.ones(2, 3), Remembers())
     with pytest.raises(NotExportableError, match="answers otherwise"):
-        exported_graph.export(Remembers(), torch.ones(2, 3), {0: 3}, {}, tmp_path / "model.pt2")
+        exported_graph.export(Remembers(), example, {(("", 0),): 3}, {}, tmp_path / "model.pt2")
 
 
 def test_a_size_may_vary_where_the_network_takes_another() -> None:
@@ -156,12 +243,17 @@ def test_a_size_may_vary_where_the_network_takes_another() -> None:
                 raise ValueError
             return rows
 
-    for sizes, others in (((4,), {0: 3}), ((3, 4), {0: 3, 1: 3}), ((4, 5), {0: 3, 1: 5})):
-        assert exported_graph.other_sizes(Takes(*sizes), torch.ones(2, 4)) == others
+    def others(network: nn.Module, rows: torch.Tensor) -> dict[int, int]:
+        found = exported_graph.other_sizes(network, Example(tensors={"": rows}))
+        return {dimension: size for ((_, dimension),), size in found.items()}
+
+    for sizes, expected in (((4,), {0: 3}), ((3, 4), {0: 3, 1: 3}), ((4, 5), {0: 3, 1: 5})):
+        assert others(Takes(*sizes), torch.ones(2, 4)) == expected
     # A size of 1 or 2 is not tried: it might be taken for one that is repeated to any other.
-    assert exported_graph.other_sizes(nn.Identity(), torch.ones(2, 2, 3)) == {0: 3, 2: 2}
-    assert exported_graph.other_sizes(nn.Unflatten(0, (1, 1)), torch.ones(1, 2)) == {}
-    assert exported_graph.resized(torch.tensor([[1.0], [2.0]]), {0: 3}).tolist() == [[2], [1], [2]]
+    assert others(nn.Identity(), torch.ones(2, 2, 3)) == {0: 3, 2: 2}
+    assert others(nn.Unflatten(0, (1, 1)), torch.ones(1, 2)) == {}
+    rows = Example(tensors={"": torch.tensor([[1.0], [2.0]])})
+    assert rows.resized({("", 0): 3}).tensors[""].tolist() == [[2], [1], [2]]
 
 
 def test_a_model_of_a_training_without_a_run_is_not_logged(
@@ -191,6 +283,21 @@ def test_a_model_is_of_the_step_that_is_given_or_of_the_last_that_was_told(
     assert logged == [step]
 
 
+def test_a_pickled_network_needs_the_packages_of_its_classes() -> None:
+    class Measured(nn.Module):
+        """Holds a metric of torchmetrics."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.metric = torchmetrics.MeanMetric()
+
+    names = [one.partition("==")[0] for one in requirements(Measured())]
+    assert names == ["torch", "torchmetrics"]
+    assert requirements() == [f"torch=={torch.__version__.partition('+')[0]}"]
+    assert own_modules(Measured()) == [__name__.partition(".")[0]]
+    assert own_modules(nn.Linear(1, 1)) == []
+
+
 def test_arguments_that_do_not_fit_are_refused() -> None:
     def log(example: Any, **options: Any) -> None:
         models.log_model(nn.Identity(), input_example=example, **options)
@@ -201,5 +308,9 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
         log(torch.ones(0, 3))
     with pytest.raises(ValueError, match="no registered_model_name"):
         log(torch.ones(2, 3), alias="champion")
-    with pytest.raises(TypeError, match="returns a tuple; expected one tensor"):
-        exported_graph.answer(lambda rows: (rows,), torch.ones(2))
+    with pytest.raises(TypeError, match="returns a tuple that holds a str; expected a tensor"):
+        Example.of(torch.ones(2), nn.Identity()).answer(lambda rows: (rows, "other"))
+    with pytest.raises(ValueError, match=r"differ in their rows \(a \[2, 3\], b \[3, 3\]\)"):
+        log({"a": torch.ones(2, 3), "b": torch.ones(3, 3)})
+    with pytest.raises(ValueError, match="columns is of a, and input_example has a, b"):
+        log({"a": torch.ones(2, 3), "b": torch.ones(2, 3)}, columns={"a": "x"})
