@@ -5,11 +5,16 @@ Bytes travel as tensors; nothing is pickled.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
+import os
 import socket
+import struct
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner import world
@@ -20,7 +25,6 @@ from sparkdl_runner.checkpoint.errors import CheckpointError, CheckpointStorageE
 if TYPE_CHECKING:
     import torch
 
-_TEXT_BYTES = 64
 _numbers = itertools.count()
 
 
@@ -32,6 +36,16 @@ class Peers:
 
     rank = 0
     size = 1
+
+    @property
+    def host_key(self) -> int:
+        """A number that ranks have in common if they share a host, its processes and a user."""
+        place = world.current_world().host_id if world.in_worker() else ""
+        with suppress(OSError):
+            place += Path("/proc/sys/kernel/random/boot_id").read_text()
+            place += str(os.stat("/proc/self/ns/pid").st_ino)
+        named = f"{socket.gethostname()} {os.getuid()} {place}"
+        return int.from_bytes(hashlib.sha256(named.encode()).digest()[:7], "big")
 
     def broadcast(self, data: bytes) -> bytes:
         """What rank 0 gave as ``data``, on all ranks."""
@@ -58,11 +72,13 @@ class Peers:
         """Whether ``flag`` is true on any rank."""
         return self.end_sum(self.begin_sum([int(flag)]))[0] > 0
 
-    def gather_text(self, text: str) -> list[str]:
-        """A short text of every rank, in the order of ranks."""
-        mine = text.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0")
+    def gather_text(self, text: str, most_bytes: int = 64) -> list[str]:
+        """A short text of every rank, in the order of ranks; what is longer is cut off."""
+        words = -(-most_bytes // 8)
+        mine = text.encode()[:most_bytes].ljust(8 * words, b"\0")
         return [
-            bytes(one).rstrip(b"\0").decode(errors="replace") for one in self._gather(list(mine))
+            struct.pack(f"<{words}q", *one).rstrip(b"\0").decode(errors="replace")
+            for one in self._gather(list(struct.unpack(f"<{words}q", mine)))
         ]
 
     def gather_numbers(self, numbers: list[int]) -> list[list[int]]:

@@ -28,13 +28,17 @@ from sparkdl_runner.checkpoint.errors import (
     CheckpointError,
     CheckpointMismatchError,
     CheckpointStorageError,
-    DamageError,
     UnreadableError,
 )
 from sparkdl_runner.checkpoint.peers import Peers, ask_rank_0
+from sparkdl_runner.checkpoint.read.host_reader import HostReader
+from sparkdl_runner.checkpoint.read.rank_0 import read_on_rank_0
 from sparkdl_runner.checkpoint.stateful import Stateful, state_name
 from sparkdl_runner.hooks import resumable
 from sparkdl_runner.unwrapping import is_sharded
+
+# Of what one rank tells the others of a damage.
+_PROBLEM_BYTES = 512
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +134,6 @@ class _Candidate:
     """One checkpoint that may be restored; all ranks agree on every step."""
 
     _manifest: Manifest
-    _reader: CheckpointReader
 
     def __init__(self, storage: Storage, peers: Peers, name: Name, target: Stateful) -> None:
         self._storage = storage
@@ -152,18 +155,28 @@ class _Candidate:
     def restore(self) -> Restored:
         """Puts everything where it belongs, once it is certain that it is whole and fits."""
         with self._agreed_whole():
-            self._read()
+            self._open()
         self._compare_names()
+        is_misfit = self._manifest.sharded and self._sharded_mismatch() is not None
+        paths: list[str] = []
+        if self._parts and not is_misfit:
+            paths = sharded.files_needed(self._shards, self._parts)
+        wanted = [*self._states_wanted(), *map(state_in, paths)]
+        reader = HostReader(self._storage, self._manifest, self._peers, wanted)
+        try:
+            with self._agreed_whole():
+                reader.fetch()
+            with self._agreed_whole():
+                self._states = {state: reader.load(state) for state in self._states_wanted()}
+                contents = {path: reader.load_shards(path) for path in paths}
+        finally:
+            reader.close()
         problem = self._mismatch()
         if self._peers.any_rank(problem is not None):
             raise CheckpointMismatchError(
                 f"Rank {self._peers.rank} cannot restore the checkpoint {self._path}: "
                 f"{problem or 'another rank says so; its own error says why.'}"
             )
-        contents = {}
-        with self._agreed_whole():
-            for path in sharded.files_needed(self._shards, self._parts) if self._parts else ():
-                contents[path] = self._load_shards(path)
         self._put_back(contents)
         manifest = self._manifest
         return Restored(
@@ -179,48 +192,37 @@ class _Candidate:
     @contextmanager
     def _agreed_whole(self) -> Iterator[None]:
         """Passes the checkpoint over on all ranks if it turns out to be damaged on any."""
-        problem: Exception | None = None
+        problem = ""
         try:
             yield
         except Exception as error:  # Damage, or a storage that raises its own kind of error.
-            problem = error
+            problem = f"passed over by rank {self._peers.rank}: {error}."
             self.was_unreadable = isinstance(error, UnreadableError)
-            warnings.warn(
-                f"The checkpoint {self._path} is passed over by rank {self._peers.rank}: {error}.",
-                stacklevel=6,
-            )
-        if self._peers.any_rank(problem is not None):
-            raise _PassedOverError
+        if not self._peers.any_rank(bool(problem)):
+            return
+        told = [problem, *self._peers.gather_text(problem, _PROBLEM_BYTES)]
+        problem = next(filter(None, told))
+        warnings.warn(f"The checkpoint {self._path} is {problem}", stacklevel=6)
+        raise _PassedOverError
 
-    def _read(self) -> None:
-        """Loads what is to be restored, and compares this rank's share of all other files."""
-        manifest, rank = read_manifest(self._storage, self._name), self._peers.rank
-        self._manifest = manifest
-        self._reader = reader = CheckpointReader(self._storage, manifest)
-        wanted = {EXTRA: True, generators_state(rank): True}
+    def _open(self) -> None:
+        """Takes what rank 0 reads of what the checkpoint holds: no storage is asked N times."""
+        storage, name = self._storage, self._name
+        text = read_on_rank_0(self._peers, lambda: read_manifest(storage, name).to_bytes())
+        self._manifest = manifest = Manifest.from_bytes(text)
         if manifest.sharded:
-            self._shards = shards.metadata_of(reader.read(shards.METADATA))
-        else:
-            wanted[MODEL] = self._target.model is not None
-            wanted[OPTIMIZER] = self._target.optimizer is not None
-        wanted |= {state_name(name): True for name in self._target.others}
-        for state, is_wanted in wanted.items():
-            if is_wanted:
-                self._states[state] = reader.load(state)
-        for number, entry in enumerate(manifest.files):
-            if manifest.sharded and entry.path.startswith("sharded/"):
-                # Together the ranks read all of them; each reads what it needs once more.
-                is_mine = number % self._peers.size == rank
-            else:
-                is_mine = rank == 0 or state_in(entry.path) in wanted
-            if is_mine:
-                reader.check(entry.path)
+            reader = CheckpointReader(storage, manifest)
+            content = read_on_rank_0(self._peers, lambda: reader.read(shards.METADATA))
+            self._shards = shards.metadata_of(content)
 
-    def _load_shards(self, path: str) -> Any:
-        content = self._reader.load(state_in(path))
-        if content is None:
-            raise DamageError(f"{path} is not in its list of files")
-        return content
+    def _states_wanted(self) -> list[str]:
+        """The states that this rank loads, beside its shards."""
+        target = self._target
+        wanted = [EXTRA, generators_state(self._peers.rank), *map(state_name, target.others)]
+        if not self._manifest.sharded:
+            wanted += [MODEL] * (target.model is not None)
+            wanted += [OPTIMIZER] * (target.optimizer is not None)
+        return wanted
 
     def _compare_names(self) -> None:
         """Looks up what of a sharded checkpoint the ranks have; all of them take part."""

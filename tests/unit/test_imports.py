@@ -48,7 +48,7 @@ FLOORS = [
     {"data.errors", "checkpoint.peers"},
     {"tracking.rank", "checkpoint.sharded", "checkpoint.names", "data.decode", "data.order"},
     {"tracking.models", "checkpoint.mismatch", "data.dataset", "data.shard_group"},
-    {"checkpoint.save"},
+    {"checkpoint.save", "checkpoint.read"},
     {"tracking", "checkpoint.restoring", "checkpoint.loading", "data.read", "data.petastorm"},
     {"config", "checkpoint.manager", "checkpoint.command", "data.batches"},
     {"checkpoint", "data.loader", "wire"},

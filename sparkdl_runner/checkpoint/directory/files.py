@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sparkdl_runner.checkpoint.directory.retrying import OUTAGES, patiently
@@ -41,6 +42,7 @@ def read_file(
     *,
     limit_bytes: int = _MOST_BYTES,
     keep: bool = True,
+    write: Callable[[int, bytes], None] | None = None,
 ) -> tuple[bytes, FileEntry]:
     """Reads a file.
 
@@ -50,6 +52,8 @@ def read_file(
         path: Its path in there.
         limit_bytes: How large it may be.
         keep: Whether to return the content too; without it, no more than a piece is in memory.
+        write: Gets each piece, and where in the file it begins. After a failure the storage is
+            read once more, from the beginning.
 
     Raises:
         UnreadableError: The storage failed, and may answer later.
@@ -62,9 +66,13 @@ def read_file(
             with storage.open(f"{directory}/{path}") as file:
                 while size_bytes <= limit_bytes and (piece := file.read(_PIECE_BYTES)):
                     digest.update(piece)
+                    if write is not None:
+                        write(size_bytes, piece)
                     size_bytes += len(piece)
                     if keep:
                         pieces.append(piece)
+        except UnreadableError:
+            raise  # There is no room for what was read.
         except FileNotFoundError:
             raise DamageError(f"{path} is gone") from None
         except Exception as error:  # Storages raise errors of many kinds.
@@ -79,7 +87,14 @@ def read_file(
     return patiently(storage, read, pauses=_PAUSES_SECONDS)
 
 
-def read_entry(storage: Storage, directory: str, entry: FileEntry, *, keep: bool = True) -> bytes:
+def read_entry(
+    storage: Storage,
+    directory: str,
+    entry: FileEntry,
+    *,
+    keep: bool = True,
+    write: Callable[[int, bytes], None] | None = None,
+) -> bytes:
     """Reads a file that a manifest lists, and compares it with what was written.
 
     Args:
@@ -87,12 +102,15 @@ def read_entry(storage: Storage, directory: str, entry: FileEntry, *, keep: bool
         directory: The checkpoint's directory.
         entry: What the manifest says of it.
         keep: As in ``read_file``.
+        write: The same.
 
     Raises:
         DamageError: It is gone, cannot be read, or is not what was written.
     """
     size_bytes = entry.size_bytes
-    content, found = read_file(storage, directory, entry.path, limit_bytes=size_bytes, keep=keep)
+    content, found = read_file(
+        storage, directory, entry.path, limit_bytes=size_bytes, keep=keep, write=write
+    )
     if found.size_bytes != size_bytes:
         raise DamageError(
             f"{entry.path} has {found.size_bytes:,} bytes, and {size_bytes:,} were written"

@@ -111,6 +111,10 @@ class RemoteStorage:
     def names(self, directory: str = "") -> list[str]:
         from pyarrow import fs
 
+        # Filesystems of fsspec remember what they listed, and other ranks write meanwhile.
+        handler = getattr(self._filesystem, "handler", None)
+        if isinstance(handler, fs.FSSpecHandler):
+            handler.fs.invalidate_cache()
         where = self._path(directory) if directory else self._base
         selector = fs.FileSelector(where, recursive=True, allow_not_found=True)
         found: Iterable[fs.FileInfo] = self._filesystem.get_file_info(selector)

@@ -263,3 +263,31 @@ def train_sharded(directory: str, steps: int, read_only: bool = False, fail: str
             "problems": problems,
         },
     )
+
+
+def bytes_read_on_hosts(backend: str, directory: str, hosts: int) -> Any:
+    """Restores a model on ranks of which each counts as on one of so many hosts.
+
+    Returns:
+        Of each rank: the bytes that it read of the model from the storage, and its weights.
+    """
+    from sparkdl_runner.checkpoint import CheckpointManager
+    from sparkdl_runner.checkpoint.directory.local_storage import LocalStorage
+    from sparkdl_runner.checkpoint.peers import Peers
+
+    rank, size = join_ranks(backend)
+    found = 0
+    opened = LocalStorage.open
+
+    def count(storage: Any, name: str) -> Any:
+        nonlocal found
+        file = opened(storage, name)
+        found += os.fstat(file.fileno()).st_size if "/model" in name else 0
+        return file
+
+    LocalStorage.open = count  # type: ignore[method-assign]
+    Peers.host_key = rank * hosts // size  # type: ignore[assignment, method-assign]
+    model, _, optimizer = make(backend)
+    with CheckpointManager(directory) as checkpoints:
+        assert checkpoints.restore(model, optimizer).step == 1  # type: ignore[union-attr]
+    return gather(backend, (found, digest(model)))

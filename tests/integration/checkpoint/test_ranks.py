@@ -253,3 +253,17 @@ def test_s3_that_cannot_be_reached_is_said(s3):
         pytest.raises(CheckpointError, match="no checkpoint can be kept in s3a://checkpoints/x"),
     ):
         checkpoints.save(1)
+
+
+@pytest.mark.parametrize(("backend", "hosts"), [("torch", 2), ("horovod", 1)])
+def test_a_host_reads_the_model_once_for_all_of_its_ranks(backend, hosts, tmp_path):
+    import torch
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 1))
+    with CheckpointManager(tmp_path) as checkpoints:
+        checkpoints.save(1, model, torch.optim.Adam(model.parameters()))
+    size_bytes = (tmp_path / "step-1/attempt-0/model.safetensors").stat().st_size
+    arguments = {"backend": backend, "directory": str(tmp_path), "hosts": hosts}
+    ranks = run(backend, 4 // (3 - hosts), functions.bytes_read_on_hosts, **arguments)
+    assert sum(found for found, _ in ranks) == hosts * size_bytes
+    assert {digest for _, digest in ranks} == {functions.digest(model)}
