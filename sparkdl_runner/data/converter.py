@@ -21,6 +21,7 @@ from sparkdl_runner.data.dataset.place import (
     parent_cache_dir_url,
 )
 from sparkdl_runner.data.errors import ConversionError, DatasetError
+from sparkdl_runner.data.lake.open import Choice
 from sparkdl_runner.data.petastorm import engine as petastorm_engine
 from sparkdl_runner.data.spark_dataset_converter import SparkDatasetConverter
 from sparkdl_runner.filesystem import (
@@ -32,7 +33,11 @@ from sparkdl_runner.filesystem import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import DataFrame
+
+    from sparkdl_runner.data.view.filters import Filters
 
 DEFAULT_ROW_GROUP_SIZE_BYTES = 32 * 1024 * 1024
 
@@ -47,6 +52,10 @@ def make_spark_converter(
     *,
     allow_nulls: bool = False,
     storage_options: StorageOptions | None = None,
+    columns: Sequence[str] | None = None,
+    filters: Filters | None = None,
+    version: int | None = None,
+    snapshot_id: int | None = None,
 ) -> SparkDatasetConverter:
     """Converts a DataFrame into files from which every rank reads its shard.
 
@@ -60,9 +69,9 @@ def make_spark_converter(
     or through Spark Connect, is converted anew by each call.
 
     Args:
-        df: A DataFrame; or the URL of a directory of Parquet files, which is read as it is and
-            where it is, so that the next three arguments do not apply (an absolute path will do
-            where all of Spark is on this host); or what
+        df: A DataFrame; or the URL of a table of Delta or Iceberg or of a directory of Parquet
+            files, which is read as it is and where it is, so that the next three arguments do not
+            apply (an absolute path will do where all of Spark is on this host); or what
             ``petastorm.spark.make_spark_converter`` returned.
         parquet_row_group_size_bytes: The size of a row group in memory.
         compression_codec: ``"uncompressed"`` (the default), ``"snappy"``, ``"gzip"``, ``"lz4"``
@@ -71,6 +80,13 @@ def make_spark_converter(
             ``"float32"``, ``"float64"``, or ``None`` to leave them as they are.
         allow_nulls: Whether nulls are fine, to be filled or masked when reading.
         storage_options: Credentials and such for this process; ranks are given their own.
+        columns: Of files that are read in place, the columns to keep; all by default.
+        filters: Of files that are read in place, the rows to keep: ``[("day", ">=",
+            "2024-01-01"), ("label", "in", [1, 2])]`` must all hold, and of a list of such lists
+            one. Exactly those rows are kept. Row groups are passed over by their statistics;
+            where those cannot tell, this call reads the columns that are named.
+        version: Of a Delta table, the version to read; the newest by default.
+        snapshot_id: Of an Iceberg table, the snapshot to read; the current one by default.
 
     Returns:
         What makes the loaders. It can be pickled into a training function.
@@ -81,8 +97,10 @@ def make_spark_converter(
         ConversionError: Spark could not write the files.
         DatasetError: There are nulls, or the files in a given directory are no data set.
     """
+    choice = Choice(columns=columns, filters=filters, version=version, snapshot_id=snapshot_id)
     if isinstance(df, (str, os.PathLike)) or is_petastorm_converter(df):
-        return open_existing(df, allow_nulls, storage_options)
+        return open_existing(df, allow_nulls, storage_options, choice)
+    choice.refuse("a DataFrame: select, filter or read it so before")
     from sparkdl_runner.data.convert.plan import plan_conversion
     from sparkdl_runner.data.convert.write import write_parquet
 

@@ -10,6 +10,7 @@ from sparkdl_runner.data.dataset.converted import Converted
 from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.engine_choice import TUNING, wanted_columns, wanted_tail, wants_shuffle
+from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.shard_group import shard_of
 
 DEFAULT_BATCH_SIZE = 32
@@ -75,6 +76,11 @@ class TorchLoaderContext:
         from sparkdl_runner.data.petastorm.arguments import require_one_order
         from sparkdl_runner.data.petastorm.loader import PetastormLoader
 
+        if dataset.manifest.view is not None:
+            raise DatasetError(
+                f"engine='petastorm' reads whole files, and {dataset.manifest.view.title} is not "
+                "all that its files hold: leave out what chose that engine, or convert a DataFrame."
+            )
         shard_by = arguments.pop("shard_by", None)
         shard = shard_of(
             shard_by, arguments.pop("cur_shard", None), arguments.pop("shard_count", None)

@@ -19,6 +19,7 @@ from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.dataset.place import directory_url, running_session
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.errors import DatasetError, NoManifestError
+from sparkdl_runner.data.lake.open import Choice, choose_part, open_table
 from sparkdl_runner.data.petastorm.engine import has_unischema
 from sparkdl_runner.data.spark_dataset_converter import SparkDatasetConverter
 from sparkdl_runner.filesystem import StorageOptions, open_filesystem, redact
@@ -31,14 +32,19 @@ def is_petastorm_converter(df: Any) -> bool:
 
 
 def open_existing(
-    df: Any, allow_nulls: bool, storage_options: StorageOptions | None
+    df: Any, allow_nulls: bool, storage_options: StorageOptions | None, choice: Choice
 ) -> SparkDatasetConverter:
     """Describes a directory, by its URL or path, or what a converter of petastorm's has written."""
     is_directory = isinstance(df, (str, os.PathLike))
     url = directory_url(df if is_directory else df.cache_dir_url, running_session())
     filesystem, directory = open_filesystem(url, storage_options)
     if is_directory:
-        return _describe_directory(url, filesystem, directory, allow_nulls)
+        table = open_table(url, filesystem, directory, choice, storage_options)
+        if table is not None:
+            return _converter_of_table(url, table, allow_nulls)
+        choice.refuse_versions(f"{redact(url)} is no table of Delta or Iceberg")
+        return _describe_directory(url, filesystem, directory, allow_nulls, choice)
+    choice.refuse("what petastorm has converted; filter the DataFrame before")
     # Only the files that petastorm lists count.
     names = [file_url.rstrip("/").rpartition("/")[2] for file_url in df.file_urls]
     manifest = describe_parquet(filesystem, directory, sorted(names), just_written=True)
@@ -59,8 +65,14 @@ def open_existing(
     )
 
 
+def _converter_of_table(url: str, table: Dataset, allow_nulls: bool) -> SparkDatasetConverter:
+    check_nulls(table, allow_nulls)
+    warn_of_ragged(table)
+    return converter_of(url, table, embedded=True)
+
+
 def _describe_directory(
-    url: str, filesystem: fs.FileSystem, directory: str, allow_nulls: bool
+    url: str, filesystem: fs.FileSystem, directory: str, allow_nulls: bool, choice: Choice
 ) -> SparkDatasetConverter:
     kind = filesystem.get_file_info(directory).type
     if kind == fs.FileType.NotFound:
@@ -86,6 +98,10 @@ def _describe_directory(
         embedded = True
         dataset = checked = Dataset(manifest, filesystem, directory)
     unischema = has_unischema(filesystem, directory)
+    if choice.is_part:
+        if unischema:
+            choice.refuse("a data set that petastorm's codecs encoded")
+        return _converter_of_table(url, choose_part(checked, url, choice), allow_nulls)
     if not unischema:  # Only petastorm knows what its codecs make of a null.
         check_nulls(dataset, allow_nulls)
         if is_new:

@@ -175,9 +175,12 @@ def check_nulls(dataset: Dataset, allow_nulls: bool) -> None:
     if allow_nulls or not found:
         return
     listed = ", ".join(f"{column.name!r} ({column.null_count:,})" for column in found)
-    path = first_file_with_nulls(dataset, found[0].name)
+    # Only the whole of a file is looked through.
+    is_whole = dataset.manifest.view is None
+    path = first_file_with_nulls(dataset, found[0].name) if is_whole else None
+    first = f", the first in {path}" if path else ""
     raise DatasetError(
-        f"There are nulls in column {listed}, the first in {path}, and a tensor has none: drop or "
+        f"There are nulls in column {listed}{first}, and a tensor has none: drop or "
         "fill them in the DataFrame, or pass allow_nulls=True here and nulls='fill', 'nan' or "
         "'mask' to make_torch_dataloader."
     )
@@ -187,14 +190,13 @@ def warn_of_ragged(dataset: Dataset) -> None:
     """Warns of list columns that a loader reads only with ``pad=`` or ``ragged=``."""
     for column in dataset.manifest.columns:
         if None in column.list_lengths:
-            found = first_file_with_other_lengths(dataset, column.name)
-            path, lengths = found or ("?", "different numbers")
+            is_whole = dataset.manifest.view is None
+            found = first_file_with_other_lengths(dataset, column.name) if is_whole else None
             _log.warning(
-                "Column %r holds lists that differ in length (first in %s: %s): loaders will need "
-                "pad= or ragged= for it.",
+                "Column %r holds lists that differ in length%s: loaders will need pad= or ragged= "
+                "for it.",
                 column.name,
-                path,
-                lengths,
+                f" (first in {found[0]}: {found[1]})" if found else "",
             )
 
 

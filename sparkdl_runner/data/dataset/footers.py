@@ -60,15 +60,14 @@ def footer_bytes(stream: Any, path: str) -> tuple[bytes, int]:
     return tail, zlib.crc32(tail)
 
 
-def read_footer(
-    filesystem: pa.fs.FileSystem, directory: str, path: str, just_written: bool
-) -> Footer:
-    """Reads one file's footer, and with ``just_written`` the checksums that Spark left beside it.
+def open_footer(
+    filesystem: pa.fs.FileSystem, full_path: str
+) -> tuple[pa.fs.FileInfo, pq.ParquetFile, int]:
+    """What the filesystem says of a file, its footer alone, and the footer's CRC-32.
 
     Raises:
         DatasetError: It is no Parquet file.
     """
-    full_path = f"{directory}/{path}"
     info = filesystem.get_file_info(full_path)
     if info.type != pa.fs.FileType.File:
         raise DatasetError(f"{full_path} is not a file.")
@@ -78,9 +77,22 @@ def read_footer(
         parquet = pq.ParquetFile(pa.BufferReader(tail), coerce_int96_timestamp_unit="us")
     except (pa.ArrowException, OSError) as error:
         raise DatasetError(f"{full_path} has a broken Parquet footer: {error}") from error
+    return info, parquet, crc32
+
+
+def read_footer(
+    filesystem: pa.fs.FileSystem, directory: str, path: str, just_written: bool
+) -> Footer:
+    """Reads one file's footer, and with ``just_written`` the checksums that Spark left beside it.
+
+    Raises:
+        DatasetError: It is no Parquet file.
+    """
+    full_path = f"{directory}/{path}"
+    info, parquet, crc32 = open_footer(filesystem, full_path)
     metadata = parquet.metadata
     schema = parquet.schema_arrow.remove_metadata()
-    owners = _owners(parquet)
+    owners = owners_of(parquet)
     column_bytes = dict.fromkeys(schema.names, 0)
     null_counts: dict[str, int | None] = {
         column.name: None if pa.types.is_nested(column.type) else 0 for column in schema
@@ -130,7 +142,7 @@ def settled_time(info: pa.fs.FileInfo) -> int | None:
     return changed if time.time_ns() - changed > 2_000_000_000 else None
 
 
-def _owners(parquet: pq.ParquetFile) -> list[str]:
+def owners_of(parquet: pq.ParquetFile) -> list[str]:
     """For each leaf column of Parquet, the column of the schema that it belongs to."""
     names = parquet.schema_arrow.names
     owners = []

@@ -32,10 +32,11 @@ class _Kind(NamedTuple):
     reader: str
 
 
-_ICEBERG = _Kind("metadata", "an Iceberg table", "spark.read.format('iceberg').load(…)")
+ICEBERG = _Kind("metadata", "an Iceberg table", "spark.read.format('iceberg').load(…)")
 _ICEBERG_FILE = ".metadata.json"
+DELTA = _Kind("_delta_log", "a Delta table", "spark.read.format('delta').load(…)")
 _KINDS = (
-    _Kind("_delta_log", "a Delta table", "spark.read.format('delta').load(…)"),
+    DELTA,
     _Kind(".hoodie", "a Hudi table", "spark.read.format('hudi').load(…)"),
     _Kind("_spark_metadata", "the output of a streaming query", "spark.read.parquet(…)"),
 )
@@ -56,12 +57,13 @@ def find_parquet(filesystem: fs.FileSystem, directory: str, url: str) -> dict[st
     """
     shown = redact(url)
     for root in (directory, *_above(directory)):
-        kind = _kind_of(filesystem, root)
+        kind = kind_of(filesystem, root)
         if kind is not None:
             part = "" if root == directory else f"a part of {root}, which is "
+            whole = f"the path {root}, or " if kind in (DELTA, ICEBERG) else ""
             raise DatasetError(
                 f"{shown} is {part}{kind.words}, whose folder also holds files of other versions: "
-                f"pass {kind.reader} instead of its path."
+                f"pass {whole}{kind.reader} instead of its path."
             )
     prefix = len(directory.rstrip("/")) + 1
     found = filesystem.get_file_info(fs.FileSelector(directory, recursive=True))
@@ -95,9 +97,10 @@ def _above(path: str) -> Iterator[str]:
         yield path
 
 
-def _kind_of(filesystem: fs.FileSystem, folder: str) -> _Kind | None:
+def kind_of(filesystem: fs.FileSystem, folder: str) -> _Kind | None:
+    """What keeps files of several versions in a folder, such as ``DELTA``; None for nothing."""
     try:
-        marks = [f"{folder}/{kind.mark}" for kind in (*_KINDS, _ICEBERG)]
+        marks = [f"{folder}/{kind.mark}" for kind in (*_KINDS, ICEBERG)]
         *others, metadata = filesystem.get_file_info(marks)
         for kind, mark in zip(_KINDS, others, strict=True):
             if mark.type == fs.FileType.Directory:
@@ -105,7 +108,7 @@ def _kind_of(filesystem: fs.FileSystem, folder: str) -> _Kind | None:
         if metadata.type == fs.FileType.Directory:
             entries = filesystem.get_file_info(fs.FileSelector(metadata.path))
             if any(_ICEBERG_FILE in entry.base_name for entry in entries):
-                return _ICEBERG
+                return ICEBERG
     except OSError:
         pass  # The user may lack the right to look into the folders above.
     return None
@@ -161,10 +164,10 @@ def _refuse_partitions(shown: str, names: Sequence[str]) -> None:
 
 
 def _refuse_sub_folders(shown: str, names: Sequence[str], files: Iterable[str]) -> None:
-    for kind in (*_KINDS, _ICEBERG):
+    for kind in (*_KINDS, ICEBERG):
         for name in files:
             folder, mark, entry = f"/{name}".rpartition(f"/{kind.mark}/")
-            if mark and (kind is not _ICEBERG or _ICEBERG_FILE in entry):
+            if mark and (kind is not ICEBERG or _ICEBERG_FILE in entry):
                 raise DatasetError(
                     f"{shown} holds {kind.words} in {folder[1:]}, whose folder also holds files of "
                     f"other versions: pass {kind.reader} instead of the path."

@@ -19,6 +19,7 @@ import pyarrow.fs
 from sparkdl_runner import __version__
 from sparkdl_runner.data.dataset.row_groups import RowGroups
 from sparkdl_runner.data.errors import DatasetError, NoManifestError
+from sparkdl_runner.data.view.view import View
 from sparkdl_runner.foreign_file import (
     ForeignFileError,
     build,
@@ -86,6 +87,8 @@ class Manifest:
     columns: tuple[ColumnInfo, ...]
     content_digest: str | None = None
     """Spark's checksum of all values and their order, if it reported one."""
+    view: View | None = None
+    """What the data set is of its files, if not all that they hold; never written to a file."""
     created_by: str = field(default_factory=lambda: f"sparkdl_runner {__version__}")
     format_version: int = FORMAT_VERSION
 
@@ -125,6 +128,8 @@ class Manifest:
             digest.update(json.dumps(entry).encode())
         digest.update(self.row_groups.rows.astype("<i8").tobytes())
         digest.update(self.schema_base64.encode())
+        if self.view is not None:
+            digest.update(self.view.digest.encode())
         return digest.hexdigest()[:32]
 
     @cached_property

@@ -42,6 +42,14 @@ class VerifiedFiles:
         self._remote_ns = None if converted is None else converted.remote_ns
         self._compared: dict[int, tuple[int, int]] = {}
 
+    @property
+    def advice(self) -> str:
+        """What to do when a file is gone or damaged."""
+        view = self.dataset.manifest.view
+        if view is not None:
+            return view.advice
+        return "Convert the DataFrame again, or restore the file."
+
     def path(self, index: int) -> str:
         """The path of the file of this number."""
         return self.dataset.path(self._files[index])
@@ -100,13 +108,13 @@ class VerifiedFiles:
             if info is None or info.type != pa.fs.FileType.File:
                 raise DatasetError(
                     f"{path} is gone: the manifest lists {len(manifest.files)} files "
-                    "and expects all of them. Convert the DataFrame again, or restore the file."
+                    f"and expects all of them. {self.advice}"
                 )
             if info.size != file.size_bytes:
                 raise DatasetError(
                     f"{path} has {info.size:,} bytes and the manifest says "
                     f"{file.size_bytes:,}: it was cut short or replaced after the conversion. "
-                    "Convert the DataFrame again, or restore the file."
+                    f"{self.advice}"
                 )
             times.append(settled_time(info))
             if self.dataset.is_local:

@@ -29,7 +29,8 @@ class RowGroupReader:
 
     def __init__(self, files: VerifiedFiles, *, open_files: int = 8) -> None:
         self._files = files
-        self._groups = files.dataset.manifest.row_groups
+        manifest = files.dataset.manifest
+        self._groups, self._view, self._schema = manifest.row_groups, manifest.view, manifest.schema
         self._open_files = open_files
         self._idle: OrderedDict[int, pq.ParquetFile] = OrderedDict()
         self._lock = threading.Lock()
@@ -72,15 +73,12 @@ class RowGroupReader:
         try:
             parquet = self._take(file)
             found, expected = parquet.metadata.row_group(index).num_rows, int(groups.rows[group])
+            if self._view is not None:
+                expected = self._view.rows_in_file(group, expected)
             if found != expected:
                 raise DatasetError(f"it has {found:,} rows and the manifest says {expected:,}")
             places: list[int] = []
-            for batch in parquet.iter_batches(
-                batch_size=rows,
-                row_groups=[index],
-                columns=[column.name for column in columns],
-                use_threads=False,
-            ):
+            for batch in self._batches(parquet, (file, group, index), columns, rows):
                 decoded: list[Any] = []
                 places = places or [batch.schema.get_field_index(c.name) for c in columns]
                 for column, place in zip(columns, places, strict=True):
@@ -105,14 +103,29 @@ class RowGroupReader:
         except (DatasetError, pa.ArrowException, OSError, KeyError) as error:
             where = f", column {name!r}" if name else ""
             raise DatasetError(
-                f"{self.describe(group)}{where}: {error}. Convert the "
-                "DataFrame again, or restore the file."
+                f"{self.describe(group)}{where}: {error}. {self._files.advice}"
             ) from error
 
     def describe(self, group: int) -> str:
         """A row group's file, and its place in it, for a message."""
         file, index = int(self._groups.file[group]), int(self._groups.index_in_file[group])
         return f"{self._files.path(file)}, row group {index}"
+
+    def _batches(
+        self,
+        parquet: pq.ParquetFile,
+        place: tuple[int, int, int],
+        columns: Sequence[Column],
+        rows: int,
+    ) -> Iterator[pa.RecordBatch]:
+        names = [column.name for column in columns]
+        if self._view is not None:
+            wanted = pa.schema([self._schema.field(name) for name in names])
+            return self._view.batches(parquet, place, wanted, rows)
+        batches: Iterator[pa.RecordBatch] = parquet.iter_batches(
+            batch_size=rows, row_groups=[place[2]], columns=names, use_threads=False
+        )
+        return batches
 
     def close(self) -> None:
         """Closes every idle file."""

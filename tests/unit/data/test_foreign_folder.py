@@ -53,7 +53,7 @@ def another(table: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("read", "change", "sentence"),
     [
-        (".", lambda t: add(t, "_delta_log/0.json"), r"table is a Delta table.*format\('delta'\)"),
+        (".", lambda t: add(t, "_delta_log/0.json"), r"the Delta table .*format\('delta'\)"),
         (".", lambda t: add(t, ".hoodie/hoodie.properties"), r"table is a Hudi table.*'hudi'"),
         (".", lambda t: add(t, "metadata/v1.metadata.json"), "table is an Iceberg .*'iceberg'"),
         (".", lambda t: add(t, "_spark_metadata/0"), "table is the output of a streaming query"),

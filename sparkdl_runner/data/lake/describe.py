@@ -1,0 +1,131 @@
+"""Makes the manifest of a snapshot from its files' footers, and drops row groups without rows."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs
+
+from sparkdl_runner.data.dataset.footers import in_threads
+from sparkdl_runner.data.dataset.manifest import ColumnInfo, Manifest
+from sparkdl_runner.data.dataset.observe import Observation, depth_of, hint_of
+from sparkdl_runner.data.dataset.row_groups import RowGroups
+from sparkdl_runner.data.errors import DatasetError
+from sparkdl_runner.data.lake.parts import FilePart, read_part
+from sparkdl_runner.data.lake.snapshot import Snapshot, TableColumn
+from sparkdl_runner.data.lake.types import is_same_kind
+from sparkdl_runner.data.view.filters import Filters, RowFilter
+from sparkdl_runner.data.view.rows import MOST_BYTES, LiveRows
+from sparkdl_runner.data.view.view import View
+
+_THREADS = 16
+
+
+def describe_snapshot(
+    filesystem: pa.fs.FileSystem,
+    directory: str,
+    snapshot: Snapshot,
+    *,
+    columns: list[str] | None = None,
+    filters: Filters | None = None,
+) -> Manifest:
+    """Describes the rows of a snapshot that fulfil the filters.
+
+    Row groups are left out by their statistics. Where those cannot tell, the columns that the
+    filters name are read, once, here: the manifest then says which rows count.
+
+    Args:
+        filesystem: Where the files are.
+        directory: What their paths are relative to.
+        snapshot: The files, and the table's columns.
+        columns: The columns to keep, in this order; all by default.
+        filters: See ``RowFilter``; they may name columns that are not kept.
+
+    Returns:
+        A manifest with a view; it is not written anywhere.
+
+    Raises:
+        ValueError: ``columns`` or ``filters`` do not fit the table.
+        DatasetError: There is no such row, a file is no part of the table, or the rows that count
+            take too much to write down.
+    """
+    chosen = snapshot.select(columns)
+    schema = pa.schema([(column.name, column.type) for column in snapshot.columns])
+    row_filter = None if filters is None else RowFilter.of(filters, schema)
+    wanted = in_threads(
+        lambda file: read_part(filesystem, directory, file, chosen, snapshot.columns, row_filter),
+        snapshot.files,
+        _THREADS,
+    )
+    parts = [part for part in wanted if part is not None and part.groups]
+    if not parts:
+        which = "" if row_filter is None else f" that fulfils filters={row_filter}"
+        raise DatasetError(f"There is no row{which} in {snapshot.title}.")
+    groups = [(number, group) for number, part in enumerate(parts) for group in part.groups]
+    live = LiveRows.of(
+        {place: group.keep for place, (_, group) in enumerate(groups) if group.keep is not None}
+    )
+    if live.size_bytes > MOST_BYTES:
+        raise DatasetError(
+            f"Which rows of {snapshot.title} count takes {live.size_bytes:,} bytes to write down, "
+            f"and at most {MOST_BYTES:,} are sent to every rank: filter by what the files are "
+            "sorted or partitioned by, let the table's own maintenance write its files again "
+            "without their deleted rows, or convert a DataFrame of these rows."
+        )
+    projections = list({repr(part.projection): part.projection for part in parts}.values())
+    numbers = {repr(one): number for number, one in enumerate(projections)}
+    infos, fields = zip(*(_describe(column, parts) for column in chosen), strict=True)
+    return Manifest(
+        files=tuple(part.file for part in parts),
+        row_groups=RowGroups(
+            file=np.array([number for number, _ in groups], dtype=np.int32),
+            index_in_file=np.array([group.index for _, group in groups], dtype=np.int32),
+            rows=np.array([group.live_rows for _, group in groups], dtype=np.int64),
+            size_bytes=np.array([group.live_bytes for _, group in groups], dtype=np.int64),
+        ),
+        schema_base64=base64.b64encode(pa.schema(fields).serialize().to_pybytes()).decode(),
+        columns=infos,
+        view=View(
+            title=snapshot.title,
+            advice=snapshot.advice,
+            filters="" if row_filter is None else str(row_filter),
+            projections=projections,
+            projection_of=np.array([numbers[repr(part.projection)] for part in parts], np.int32),
+            live=live,
+        ),
+    )
+
+
+def _describe(column: TableColumn, parts: Sequence[FilePart]) -> tuple[ColumnInfo, pa.Field]:
+    name = column.name
+    found = _type_of(column, [part.types[name] for part in parts if name in part.types])
+    nulls = sum(group.nulls[name] for part in parts for group in part.groups)
+    seen = Observation()
+    for part in parts:
+        if name in part.seen:
+            seen.merge(part.seen[name])
+    depth = depth_of(found)
+    groups = [group for part in parts for group in part.groups]
+    singles = [group.single[name] for group in groups if name in group.single]
+    several = sum(group.live_rows > 1 for group in groups)
+    info = ColumnInfo(
+        name=name,
+        type=str(found),
+        null_count=nulls + seen.null_count,
+        list_lengths=seen.lengths(depth) if depth else (),
+        size_bytes=sum(group.column_bytes[name] for group in groups),
+        hint=hint_of(found),
+        is_clustered=2 * len(singles) > several and len(set(singles)) > 1,
+    )
+    return info, pa.field(name, found)
+
+
+def _type_of(column: TableColumn, found: Sequence[pa.DataType]) -> pa.DataType:
+    """The type to read a column as: as the files have it, where they agree with the table."""
+    distinct = list(dict.fromkeys(found))
+    if len(distinct) == 1 and is_same_kind(distinct[0], column.type):
+        return distinct[0]
+    return column.type

@@ -1,0 +1,293 @@
+"""Looks at one file of a snapshot: which of its row groups count, and what is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs
+import pyarrow.parquet as pq
+
+from sparkdl_runner.data.dataset.footers import open_footer, owners_of, settled_time
+from sparkdl_runner.data.dataset.manifest import FileInfo
+from sparkdl_runner.data.dataset.observe import Observation, observe
+from sparkdl_runner.data.errors import DatasetError
+from sparkdl_runner.data.lake.snapshot import TableColumn, TableFile
+from sparkdl_runner.data.lake.types import can_become
+from sparkdl_runner.data.view.filters import Bounds, RowFilter
+from sparkdl_runner.data.view.rows import BoolArray
+from sparkdl_runner.data.view.view import Projection
+from sparkdl_runner.foreign_file import open_input
+
+_BATCH_ROWS = 8192
+_READ_BYTES = 1 << 20
+_FIELD_ID = b"PARQUET:field_id"
+
+
+@dataclass(kw_only=True, eq=False)
+class GroupPart:
+    """A row group that has rows that count."""
+
+    index: int
+    rows: int
+    keep: BoolArray | None
+    """``[rows]``, which of them count; None for all."""
+    live_rows: int
+    nulls: Mapping[str, int]
+    """By column of one value a row; 0 where the footer does not say, and then it is observed."""
+    column_bytes: Mapping[str, int]
+    """Encoded, the part of the rows that count."""
+    single: Mapping[str, Any]
+    """By column, the one value that the row group holds."""
+    unknown: Sequence[str]
+    """Columns that must be read, for their nulls or the lengths of their lists."""
+
+    @property
+    def live_bytes(self) -> int:
+        """Encoded bytes of the rows that count."""
+        return sum(self.column_bytes.values())
+
+
+@dataclass(kw_only=True, eq=False)
+class FilePart:
+    """What a manifest says of a file of the snapshot."""
+
+    file: FileInfo
+    projection: Projection
+    types: Mapping[str, pa.DataType]
+    """By column of the table that the file has, its type there."""
+    groups: list[GroupPart]
+    seen: dict[str, Observation] = field(default_factory=dict)
+    """Of columns of which the footers say too little."""
+
+
+def read_part(
+    filesystem: pa.fs.FileSystem,
+    directory: str,
+    file: TableFile,
+    chosen: Sequence[TableColumn],
+    columns: Sequence[TableColumn],
+    row_filter: RowFilter | None,
+) -> FilePart | None:
+    """Reads a file's footer, and of its rows no more than the footer leaves open.
+
+    Args:
+        filesystem: Where the file is.
+        directory: The table's folder.
+        file: The file.
+        chosen: The columns to describe.
+        columns: All of the table's.
+        row_filter: Which rows count.
+
+    Returns:
+        None if its partition says already that no row counts.
+
+    Raises:
+        DatasetError: It is no Parquet file, or holds other columns than the table.
+    """
+    if row_filter is not None:
+        known = {name: _of_constant(value, 1) for name, value in file.partition.items()}
+        if row_filter.decide(known) is False:
+            return None
+    path = f"{directory}/{file.path}"
+    info, footer, crc32 = open_footer(filesystem, path)
+    arrow = footer.schema_arrow.remove_metadata()
+    filtered = () if row_filter is None else row_filter.schema.names
+    used = [one for one in columns if one in chosen or one.name in filtered]
+    projection = _project(footer.schema_arrow, file, used)
+    types = {name: arrow.field(there).type for name, there in projection.names.items()}
+    for column in used:
+        if column.name in types and not can_become(types[column.name], column.type):
+            raise DatasetError(
+                f"column {column.name!r} is {types[column.name]} in {path} and {column.type} in "
+                "the table, which the one does not become here: convert a DataFrame of the table."
+            )
+    with open_input(filesystem, path) as stream:
+        parquet = pq.ParquetFile(
+            stream,
+            metadata=footer.metadata,
+            coerce_int96_timestamp_unit="us",
+            buffer_size=_READ_BYTES,
+        )
+        groups = list(_groups(parquet, file, projection, chosen, row_filter, types))
+        part = FilePart(
+            file=FileInfo(
+                path=file.path,
+                size_bytes=info.size,
+                rows=sum(group.live_rows for group in groups),
+                footer_crc32=crc32,
+                modified_ns=settled_time(info),
+            ),
+            projection=projection,
+            types=types,
+            groups=groups,
+        )
+        _observe(parquet, part)
+    return part
+
+
+def _project(arrow: pa.Schema, file: TableFile, columns: Sequence[TableColumn]) -> Projection:
+    """Finds a table's columns in a file: by number where both have them, else by name."""
+    numbers = {
+        int(column.metadata[_FIELD_ID]): column.name
+        for column in arrow
+        if column.metadata and _FIELD_ID in column.metadata
+    }
+    names: dict[str, str] = {}
+    constants: dict[str, Any] = {}
+    for column in columns:
+        by_number = column.field_id is not None and bool(numbers)
+        there = numbers.get(column.field_id or 0) if by_number else column.file_name
+        if there is not None and arrow.get_field_index(there) >= 0:
+            names[column.name] = there
+        else:
+            constants[column.name] = file.partition.get(column.name, column.default)
+    return Projection(names=names, constants=constants)
+
+
+def _groups(
+    parquet: pq.ParquetFile,
+    file: TableFile,
+    projection: Projection,
+    chosen: Sequence[TableColumn],
+    row_filter: RowFilter | None,
+    types: Mapping[str, pa.DataType],
+) -> Iterator[GroupPart]:
+    owners = owners_of(parquet)
+    first = 0
+    for index in range(parquet.metadata.num_row_groups):
+        group = parquet.metadata.row_group(index)
+        rows = group.num_rows
+        bounds = _bounds(group, owners, projection, types)
+        decided = True if row_filter is None else row_filter.decide(bounds)
+        keep = _without_deleted(file, first, rows)
+        first += rows
+        if decided is None and row_filter is not None:
+            passed = _passed(parquet, index, projection, row_filter)
+            keep = passed if keep is None else keep & passed
+        live = rows if keep is None else int(keep.sum())
+        if decided is False or live == 0:
+            continue
+        sizes: dict[str, int] = {}
+        for leaf, owner in enumerate(owners):
+            size = group.column(leaf).total_uncompressed_size
+            sizes[owner] = sizes.get(owner, 0) + size
+        yield _described(index, rows, keep, live, bounds, chosen, projection, sizes, types)
+
+
+def _described(
+    index: int,
+    rows: int,
+    keep: BoolArray | None,
+    live: int,
+    bounds: Mapping[str, Bounds],
+    chosen: Sequence[TableColumn],
+    projection: Projection,
+    sizes: Mapping[str, int],
+    types: Mapping[str, pa.DataType],
+) -> GroupPart:
+    nulls: dict[str, int] = {}
+    unknown, single = [], {}
+    for column in chosen:
+        known = bounds[column.name]
+        nested = column.name in types and pa.types.is_nested(types[column.name])
+        constant = column.name not in projection.names
+        if constant and known.nulls:
+            nulls[column.name] = live
+        elif nested or known.nulls is None or (known.nulls and live < rows):
+            nulls[column.name] = 0
+            unknown.append(column.name)
+        else:
+            nulls[column.name] = known.nulls
+        if known.low is not None and known.low == known.high and live > 1:
+            single[column.name] = known.low
+    return GroupPart(
+        index=index,
+        rows=rows,
+        keep=keep if live < rows else None,
+        live_rows=live,
+        nulls=nulls,
+        column_bytes={
+            column.name: sizes[projection.names[column.name]] * live // max(1, rows)
+            if column.name in projection.names
+            else live * _length(projection.constants[column.name])
+            for column in chosen
+        },
+        single=single,
+        unknown=unknown,
+    )
+
+
+def _bounds(
+    group: pq.RowGroupMetaData,
+    owners: Sequence[str],
+    projection: Projection,
+    types: Mapping[str, pa.DataType],
+) -> dict[str, Bounds]:
+    """What a footer says of each column of a row group."""
+    rows = group.num_rows
+    result = {name: _of_constant(value, rows) for name, value in projection.constants.items()}
+    for name, there in projection.names.items():
+        result[name] = Bounds(rows=rows)
+        if pa.types.is_nested(types[name]) or there not in owners:
+            continue
+        statistics = group.column(owners.index(there)).statistics
+        if statistics is None:
+            continue
+        low = high = None
+        if statistics.has_min_max:
+            try:
+                low, high = statistics.min, statistics.max
+            except (ValueError, OverflowError, UnicodeDecodeError):
+                pass  # A value that Python cannot hold, or no text: then only the rows can say.
+        result[name] = Bounds(
+            low=low,
+            high=high,
+            nulls=statistics.null_count if statistics.has_null_count else None,
+            rows=rows,
+            exact=not pa.types.is_floating(types[name]),
+        )
+    return result
+
+
+def _of_constant(value: Any, rows: int) -> Bounds:
+    return Bounds(low=value, high=value, nulls=rows if value is None else 0, rows=rows)
+
+
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, (str, bytes)) else 0  # Others say it by their type.
+
+
+def _without_deleted(file: TableFile, first: int, rows: int) -> BoolArray | None:
+    if file.deleted is None:
+        return None
+    begin, end = np.searchsorted(file.deleted, [first, first + rows])
+    if begin == end:
+        return None
+    keep = np.ones(rows, dtype=np.bool_)
+    keep[file.deleted[begin:end] - first] = False
+    return keep
+
+
+def _passed(
+    parquet: pq.ParquetFile, index: int, projection: Projection, row_filter: RowFilter
+) -> BoolArray:
+    """Reads the columns that the filters name."""
+    batches = projection.batches(parquet, index, row_filter.schema, rows=_BATCH_ROWS)
+    return np.concatenate([row_filter.keep(batch) for batch in batches])
+
+
+def _observe(parquet: pq.ParquetFile, part: FilePart) -> None:
+    """Reads the columns of which the footers say too little."""
+    for group in part.groups:
+        if not group.unknown:
+            continue
+        schema = pa.schema([(name, part.types[name]) for name in group.unknown])
+        for batch in part.projection.batches(
+            parquet, group.index, schema, rows=_BATCH_ROWS, keep=group.keep
+        ):
+            for name in group.unknown:
+                observe(batch.column(name), part.seen.setdefault(name, Observation()))

@@ -1,0 +1,78 @@
+"""One snapshot of a table: its files, and what they lack or hold beyond its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from sparkdl_runner.data.errors import DatasetError
+
+LAKE_EXTRA = "pip install 'sparkdl-runner[lake]'"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableColumn:
+    """A column as the table's own schema has it."""
+
+    name: str
+    type: pa.DataType
+    file_name: str
+    """What files call it that carry no numbers of columns."""
+    field_id: int | None = None
+    """Its number, by which files know it, if the format goes by numbers."""
+    default: Any = None
+    """Its value in files that were written before there was such a column."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TableFile:
+    """A Parquet file of the snapshot."""
+
+    path: str
+    """Relative to the table's folder."""
+    partition: Mapping[str, Any] = field(default_factory=dict)
+    """Values of the partition's columns, by the name of the column in the table."""
+    deleted: npt.NDArray[np.int64] | None = None
+    """Numbers of the rows of the file that were deleted, sorted; None for none."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Snapshot:
+    """One snapshot of a table, or the files of a folder."""
+
+    title: str
+    """``version 3 of the Delta table file:///…``."""
+    advice: str
+    """What to do when a file is gone."""
+    columns: tuple[TableColumn, ...]
+    files: tuple[TableFile, ...]
+
+    def select(self, names: list[str] | None) -> tuple[TableColumn, ...]:
+        """The columns of these names, in this order; all for None.
+
+        Raises:
+            ValueError: There is no such column, or one is named twice.
+        """
+        by_name = {column.name: column for column in self.columns}
+        if names is None:
+            return self.columns
+        for name in names:
+            if name not in by_name:
+                known = ", ".join(by_name)
+                raise ValueError(f"columns names {name!r}, which is none of {known}.")
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"columns is {names!r}: name at least one column, and each once.")
+        return tuple(by_name[name] for name in names)
+
+
+def missing_package(package: str, what: str, reader: str) -> DatasetError:
+    """The error for a table that nobody here can read in place."""
+    return DatasetError(
+        f"{what}, and reading that in place needs {package}: run {LAKE_EXTRA}, or pass "
+        f"{reader}, which is converted."
+    )

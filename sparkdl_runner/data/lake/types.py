@@ -1,0 +1,55 @@
+"""Compares the types of a table with those of its files, which may be older and narrower."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from sparkdl_runner.data.decode.arrays import is_list
+
+
+def is_same_kind(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether values of both become the same in a batch, however Arrow stores them."""
+    if is_list(found) and is_list(wanted):
+        return is_same_kind(found.value_type, wanted.value_type)
+    if pa.types.is_struct(found) and pa.types.is_struct(wanted):
+        mine = {found.field(index).name: found.field(index).type for index in range(len(found))}
+        theirs = {
+            wanted.field(index).name: wanted.field(index).type for index in range(len(wanted))
+        }
+        same = mine.keys() == theirs.keys()
+        return same and all(is_same_kind(mine[name], theirs[name]) for name in mine)
+    return found.equals(wanted) or _text_or_time(found) == _text_or_time(wanted) is not None
+
+
+def _text_or_time(one: pa.DataType) -> str | None:
+    types = pa.types
+    if types.is_dictionary(one):
+        one = one.value_type
+    if types.is_string(one) or types.is_large_string(one):
+        return "text"
+    if types.is_binary(one) or types.is_large_binary(one):
+        return "binary"
+    if types.is_timestamp(one):
+        return "timestamp" if one.tz is None else "timestamp in UTC"
+    return None
+
+
+def can_become(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether a column of a file may be cast to the table's type and lose nothing.
+
+    That is what the formats let a table's column grow into.
+    """
+    types = pa.types
+    if is_same_kind(found, wanted):
+        return True
+    if is_list(found) and is_list(wanted):
+        return can_become(found.value_type, wanted.value_type)
+    if types.is_signed_integer(found):
+        wide = types.is_signed_integer(wanted) and wanted.bit_width >= found.bit_width
+        return bool(wide or (types.is_float64(wanted) and found.bit_width <= 32))
+    if types.is_float32(found):
+        return bool(types.is_float64(wanted))
+    if types.is_decimal(found) and types.is_decimal(wanted):
+        whole = wanted.precision - wanted.scale >= found.precision - found.scale
+        return bool(whole and wanted.scale >= found.scale)
+    return bool(types.is_date(found) and types.is_timestamp(wanted) and wanted.tz is None)

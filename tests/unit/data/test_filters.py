@@ -1,0 +1,121 @@
+"""``filters=`` keeps exactly the rows that pyarrow keeps, whatever the row groups are."""
+
+from __future__ import annotations
+
+import tempfile
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparkdl_runner.data import DatasetError, make_spark_converter
+
+_VALUES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
+    "whole": (pa.int32(), st.integers(-3, 3)),
+    "real": (pa.float64(), st.sampled_from([-1.5, -0.0, 0.0, 1.0, 2.5, float("nan")])),
+    "text": (pa.string(), st.sampled_from(["", "a", "b", "é", "a" * 80])),
+    "day": (pa.date32(), st.dates(date(2024, 1, 1), date(2024, 1, 5))),
+    "money": (pa.decimal128(5, 2), st.sampled_from([Decimal("1.50"), Decimal("-2.25")])),
+    "truth": (pa.bool_(), st.booleans()),
+}
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[pa.Table, int]:
+    rows = draw(st.integers(1, 12))
+    columns = {
+        name: pa.array(draw(st.lists(st.none() | one, min_size=rows, max_size=rows)), kind)
+        for name, (kind, one) in _VALUES.items()
+    }
+    number = pa.array(range(rows), pa.int64())
+    return pa.table({"number": number, **columns}), draw(st.integers(1, 5))
+
+
+@st.composite
+def conditions(draw: st.DrawFn) -> list[Any]:
+    def one() -> tuple[str, str, Any]:
+        name = draw(st.sampled_from(sorted(_VALUES)))
+        value = _VALUES[name][1].filter(lambda v: v == v)
+        ordered = ["<", "<=", ">", ">="] if name != "truth" else []
+        operator = draw(st.sampled_from(["=", "==", "!=", *ordered, "in", "not in"]))
+        many = operator in ("in", "not in")
+        return name, operator, draw(st.lists(value, min_size=1, max_size=3) if many else value)
+
+    clauses = [
+        [one() for _ in range(draw(st.integers(1, 2)))] for _ in range(draw(st.integers(1, 2)))
+    ]
+    return clauses if draw(st.booleans()) else clauses[0]
+
+
+@settings(max_examples=25, deadline=None)
+@given(tables(), conditions())
+def test_the_rows_are_those_that_pyarrow_keeps(made: Any, filters: list[Any]) -> None:
+    table, group_rows = made
+    with tempfile.TemporaryDirectory() as folder:
+        pq.write_table(table, f"{folder}/a.parquet", row_group_size=group_rows)
+        expected = pq.read_table(f"{folder}/a.parquet", filters=filters)["number"].to_pylist()
+        if not expected:
+            with pytest.raises(DatasetError, match="There is no row that fulfils"):
+                make_spark_converter(folder, filters=filters)
+            return
+        converter = make_spark_converter(folder, filters=filters, columns=["number"])
+        with converter.make_torch_dataloader(4, num_epochs=1, tail="uneven") as loader:
+            assert sorted(int(n) for batch in loader for n in batch["number"]) == expected
+
+
+def test_row_groups_are_passed_over_by_their_statistics(tmp_path: Path) -> None:
+    table = pa.table({"id": range(1000), "other": range(1000)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=100)
+    decided = make_spark_converter(tmp_path, filters=[("id", ">=", 300), ("id", "<", 500)])
+    assert decided._manifest.row_groups.index_in_file.tolist() == [3, 4]
+    assert decided._manifest.view.live.bits == {}
+    read = make_spark_converter(tmp_path, filters=[("id", ">", 350), ("id", "<", 500)])
+    assert read._manifest.row_groups.rows.tolist() == [49, 100]
+    assert list(read._manifest.view.live.bits) == [0]
+
+
+def test_the_state_is_of_these_filters(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": range(100)}), tmp_path / "a.parquet", row_group_size=10)
+
+    def loader(filters: list[Any]) -> Any:
+        converter = make_spark_converter(tmp_path, filters=filters)
+        return converter.make_torch_dataloader(global_batch_size=4, num_epochs=1).__enter__()
+
+    with loader([("id", "<", 55)]) as first:
+        batches = iter(first)
+        begun = [int(i) for _ in range(5) for i in next(batches)["id"]]
+        state = first.state_dict()
+    with loader([("id", "<", 55)]) as second:
+        second.load_state_dict(state)
+        rest = [int(i) for batch in second for i in batch["id"]]
+    assert sorted(begun + rest) == list(range(55))
+    # As many rows of the same row groups, and other ones.
+    with loader([("id", "<", 56), ("id", "!=", 54)]) as other, pytest.raises(DatasetError):
+        other.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"filters": "id > 3"}, "expected a list such as"),
+        ({"filters": []}, "expected a list such as"),
+        ({"filters": [("id", ">")]}, "expected a list such as"),
+        ({"filters": [("idd", ">", 3)]}, "no such column; did you mean 'id'"),
+        ({"filters": [("id", "~", 3)]}, "expected one of =, ==, !="),
+        ({"filters": [("id", "in", 3)]}, "takes a list of values"),
+        ({"filters": [("id", "=", None)]}, "which nothing equals"),
+        ({"filters": [("id", "=", "three")]}, "'id', which is int64, with 'three'"),
+        ({"columns": ["id", "id"]}, "each once"),
+        ({"columns": ["no"]}, "names 'no', which is none of id"),
+    ],
+)
+def test_what_cannot_be_asked_for(tmp_path: Path, arguments: Any, sentence: str) -> None:
+    pq.write_table(pa.table({"id": range(100)}), tmp_path / "a.parquet")
+    with pytest.raises((TypeError, ValueError), match=sentence):
+        make_spark_converter(tmp_path, **arguments)
