@@ -9,7 +9,8 @@ from sparkdl_runner.cli.nearest import nearest
 from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs.scoring.failure import cause
 from sparkdl_runner.jobs.scoring.features import features, spark_type
-from sparkdl_runner.jobs.scoring.output import check_output, write_scores
+from sparkdl_runner.jobs.scoring.output import check_columns, check_output, write_scores
+from sparkdl_runner.jobs.scoring.predictions import with_predictions
 from sparkdl_runner.jobs.scoring.settings import ScoreSettings
 from sparkdl_runner.jobs.settings.command import Job
 from sparkdl_runner.jobs.spark.session import spark_session
@@ -28,12 +29,9 @@ def run(settings: ScoreSettings) -> None:
     with spark_session("score", slots=0) as spark:
         check_output(settings, spark)
         frame = settings.source.read(spark)
-        if settings.prediction_column in frame.columns:
-            raise ConfigError(
-                f"{settings.source.place} has a column {settings.prediction_column!r} already: "
-                "choose another prediction_column."
-            )
-        write_scores(settings, spark, _scored(settings, spark, frame, model.signature))
+        scored = _scored(settings, spark, frame, model.signature)
+        check_columns(settings, spark, scored)
+        write_scores(settings, spark, scored)
     print(f"{settings.source.place} is scored by {settings.model} in {settings.output}.")
 
 
@@ -50,7 +48,13 @@ def _scored(
     given = features(frame, settings.source.place, settings.features, signature)
     score = _udf(spark, settings.model, signature)
     try:
-        return frame.withColumn(settings.prediction_column, score(*given))
+        return with_predictions(
+            frame,
+            settings.source.place,
+            score(*given),
+            settings.prediction_column,
+            settings.task,
+        )
     except AnalysisException as error:
         raise ConfigError(
             f"the columns of {settings.source.place} do not fit the model {settings.model}: "
@@ -88,7 +92,9 @@ def _udf(spark: SparkSession, uri: str, signature: Any) -> Any:
     outputs = signature.outputs if signature is not None else None
     arguments: dict[str, Any] = {}
     if outputs is not None and outputs.is_tensor_spec():
-        arguments["result_type"] = spark_type(outputs.inputs[0])
+        named = {one.name: spark_type(one) for one in outputs.inputs}
+        several = ",".join(f"{name}:{kind}" for name, kind in named.items())
+        arguments["result_type"] = f"struct<{several}>" if len(named) > 1 else named.popitem()[1]
     try:
         return mlflow.pyfunc.spark_udf(spark, uri, env_manager="local", **arguments)
     except Exception as error:

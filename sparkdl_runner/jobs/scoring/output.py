@@ -51,6 +51,37 @@ def check_output(settings: ScoreSettings, spark: SparkSession) -> None:
     storage.check_writable(spark, settings.output)
 
 
+def check_columns(settings: ScoreSettings, spark: SparkSession, scored: DataFrame) -> None:
+    """Checks that what is appended has the columns of what is there: Spark mixes files of any.
+
+    Raises:
+        ConfigError: It has others.
+    """
+    from pyspark.errors import AnalysisException
+
+    if settings.mode != "append":
+        return
+    try:
+        if settings.is_table:
+            there = spark.table(settings.output)
+        else:
+            there = spark.read.format(settings.format or "parquet").load(settings.output)
+    except AnalysisException:
+        return  # There is nothing yet.
+    found, new = (
+        {one.name: one.dataType.simpleString() for one in frame.schema.fields}
+        for frame in (there, scored)
+    )
+    if found != new:
+        others = sorted({*found.items()} ^ {*new.items()})
+        name = others[0][0]
+        raise ConfigError(
+            f"{redact(settings.output)} has other columns than the scores: {name!r} is "
+            f"{found.get(name, 'not there')}, and {new.get(name, 'missing')} in the scores. Choose "
+            "another output, or --mode overwrite."
+        )
+
+
 def _check_replaceable(output: str, held: dict[str, bool]) -> None:
     """Refuses to overwrite a folder that holds other files: it may have been named by mistake."""
     if "_delta_log" in held:

@@ -6,6 +6,7 @@ from typing import Literal
 
 import pydantic
 
+from sparkdl_runner.jobs.scoring.predictions import Task
 from sparkdl_runner.jobs.settings import Settings
 from sparkdl_runner.jobs.spark.source import Source, is_table
 
@@ -33,6 +34,11 @@ class ScoreSettings(Settings):
         "one that is an array or a vector",
     )
     prediction_column: str = pydantic.Field("prediction", description="what is added to each row")
+    task: Task | None = pydantic.Field(
+        None,
+        description="what the scores mean: binary, multiclass or multilabel. Then there are "
+        "the class, its probability and the scores, as prediction, probability and rawPrediction",
+    )
     tracking_uri: str | None = pydantic.Field(
         None, description="MLflow's store, where it is not MLFLOW_TRACKING_URI"
     )
