@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.loader_tables import IMAGE_SIZE, SCALARS
+from benchmarks.loader_tables import IMAGE_SIZE, LIST_LENGTH, SCALARS
 
 
 def _measure(request: dict[str, Any]) -> None:
@@ -64,6 +64,7 @@ _Reader = Callable[[dict[str, Any]], Callable[[], Iterator[int]]]
 
 def _arrow(request: dict[str, Any], **more: Any) -> Callable[[], Iterator[int]]:
     import pyarrow.fs
+    import torch  # noqa: F401  A training has imported it, and so have the others here.
 
     from sparkdl_runner.data.dataset.manifest import Manifest
     from sparkdl_runner.data.loader import ArrowLoader
@@ -71,6 +72,10 @@ def _arrow(request: dict[str, Any], **more: Any) -> Callable[[], Iterator[int]]:
     directory, filesystem = request["directory"], pyarrow.fs.LocalFileSystem()
     if request["table"] == "image":
         more["images"] = {"image": IMAGE_SIZE}
+    elif request["table"] == "padded":
+        more["pad"] = {"visits": LIST_LENGTH}
+    elif request["table"] == "ragged":
+        more["ragged"] = ["visits"]
 
     def batches() -> Iterator[int]:
         with ArrowLoader(
@@ -86,9 +91,18 @@ def _arrow(request: dict[str, Any], **more: Any) -> Callable[[], Iterator[int]]:
             **more,
         ) as loader:
             for batch in loader:
-                yield len(next(iter(batch.values())))
+                yield _rows(batch)
 
     return batches
+
+
+def _rows(batch: dict[str, Any]) -> int:
+    for name, values in batch.items():
+        if name.endswith("_offsets"):
+            return len(values) - 1
+        if f"{name}_offsets" not in batch:
+            return len(values)
+    return 0
 
 
 def _petastorm(request: dict[str, Any], *, by_row: bool) -> Callable[[], Iterator[int]]:
@@ -143,6 +157,7 @@ def _shard(request: dict[str, Any]) -> list[tuple[Path, int]]:
 
 def _naive(request: dict[str, Any]) -> Callable[[], Iterator[int]]:
     """What one writes by hand: a row group, a random permutation, slices."""
+    import pandas  # noqa: F401  Arrow's to_numpy imports it, which should not count.
     import pyarrow.parquet as pq
     import torch
 
@@ -153,6 +168,9 @@ def _naive(request: dict[str, Any]) -> Callable[[], Iterator[int]]:
                 path, group = groups[place]
                 table = pq.ParquetFile(path).read_row_group(group)
                 order = torch.randperm(table.num_rows)
+                if request["table"] in _LISTS:
+                    yield from _naive_lists(request, table.take(order.numpy()))
+                    continue
                 tensors = {
                     name: torch.index_select(torch.from_numpy(_numbers(table, name)), 0, order)
                     for name in table.column_names
@@ -163,6 +181,30 @@ def _naive(request: dict[str, Any]) -> Callable[[], Iterator[int]]:
                     yield len(next(iter(batch.values())))
 
     return batches
+
+
+_LISTS = ("padded", "ragged", "string")
+
+
+def _naive_lists(request: dict[str, Any], table: Any) -> Iterator[int]:
+    """Batches of a shuffled row group whose rows differ in length."""
+    import torch
+
+    column = table.column(0).combine_chunks()
+    for start in range(0, len(column), request["batch_size"]):
+        rows = column.slice(start, request["batch_size"])
+        batch: Any
+        if request["table"] == "string":
+            batch = rows.to_pylist()
+        else:
+            offsets = torch.from_numpy(rows.offsets.to_numpy().astype(np.int64))
+            batch = torch.from_numpy(rows.flatten().to_numpy().copy())
+            offsets = offsets - offsets[0]
+            if request["table"] == "padded":
+                padded = torch.zeros(len(rows), LIST_LENGTH, dtype=batch.dtype)
+                padded[torch.arange(LIST_LENGTH) < offsets.diff()[:, None]] = batch
+                batch = padded
+        yield len(rows)
 
 
 def _numbers(table: Any, name: str) -> Any:

@@ -11,6 +11,8 @@ import numpy as np
 
 SCALARS = [f"c{index:02}" for index in range(33)]
 IMAGE_SIZE = (64, 64)
+LIST_LENGTH = 64
+"""The longest list of tables of lists, and what the padded ones are filled up to."""
 _GROUP_BYTES = 32 << 20
 
 
@@ -63,11 +65,41 @@ def _image_table(random: np.random.Generator, rows: int) -> dict[str, Any]:
     return {"image": encoded, "label": random.integers(0, 10, rows)}
 
 
+def _int_table(random: np.random.Generator, rows: int) -> dict[str, Any]:
+    return {name: random.integers(0, 1 << 40, rows) for name in ("user", "item")}
+
+
+def _lists(lengths: Any, values: Any) -> Any:
+    import pyarrow as pa
+
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), values)
+
+
+def _list_table(random: np.random.Generator, rows: int) -> dict[str, Any]:
+    import pyarrow as pa
+
+    lengths = random.integers(0, LIST_LENGTH + 1, rows)
+    return {"visits": _lists(lengths, pa.array(random.integers(0, 1 << 40, lengths.sum())))}
+
+
+def _string_table(random: np.random.Generator, rows: int) -> dict[str, Any]:
+    import pyarrow as pa
+
+    offsets = np.concatenate([[0], np.cumsum(random.integers(5, 61, rows))]).astype(np.int32)
+    letters = random.integers(97, 123, offsets[-1], dtype=np.uint8)
+    return {"text": pa.StringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(letters))}
+
+
 TABLES: dict[str, tuple[Callable[[np.random.Generator, int], dict[str, Any]], int]] = {
     "array": (_array_table, 256),
     "scalar": (_scalar_table, 33 * 4 + 8),
     "vector": (_vector_table, 28 * 8),
     "image": (_image_table, IMAGE_SIZE[0] * IMAGE_SIZE[1] * 3 + 8),
+    "int": (_int_table, 16),
+    "padded": (_list_table, LIST_LENGTH * 8 + 8),
+    "ragged": (_list_table, LIST_LENGTH * 4 + 8),
+    "string": (_string_table, 33),
 }
 """By name: what makes the columns, and the bytes of a row in a batch."""
 

@@ -17,6 +17,22 @@ class ChangedFileError(DatasetError):
     """A file is not the one that was converted."""
 
 
+class BadRowError(DatasetError):
+    """One row cannot be decoded.
+
+    Attributes:
+        row: Its number among the rows that were decoded together.
+        problem: What is wrong with it.
+        remedy: What to do.
+    """
+
+    def __init__(self, row: int, problem: str, remedy: str) -> None:
+        super().__init__(f"row {row} {problem}")
+        self.row = row
+        self.problem = problem
+        self.remedy = remedy
+
+
 class NoManifestError(DatasetError, FileNotFoundError):
     """A directory has no manifest: no conversion, or one that never finished."""
 

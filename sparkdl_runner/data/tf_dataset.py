@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner.data.decode.columns import ROW_MASK, DenseColumn, ImageColumn
+from sparkdl_runner.data.decode.columns import ROW_MASK
 from sparkdl_runner.data.engine_choice import PETASTORM_ONLY, choose_engine
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.loader_context import TorchLoaderContext
@@ -190,11 +190,10 @@ def _names(loader: ArrowLoader) -> Iterator[str]:
     yield from (output.name for output in loader.layout.batch_outputs)
     if loader.has_row_mask:
         yield ROW_MASK
-    for column in loader.layout.columns:
-        if not isinstance(column, DenseColumn | ImageColumn):
-            yield column.name
-            if column.kind == "ragged":
-                yield f"{column.name}_offsets"
+    for column in loader.layout.ragged:
+        yield column.name
+        if column.kind == "ragged":
+            yield f"{column.name}_offsets"
 
 
 def _signature(loader: ArrowLoader) -> dict[str, Any]:
@@ -210,9 +209,7 @@ def _signature(loader: ArrowLoader) -> dict[str, Any]:
     }
     if loader.has_row_mask:
         specs[ROW_MASK] = tf.TensorSpec((rows,), tf.bool)
-    for column in loader.layout.columns:
-        if isinstance(column, DenseColumn | ImageColumn):
-            continue
+    for column in loader.layout.ragged:
         if column.depth:
             raise DatasetError(
                 f"column {column.name!r} holds lists of texts or bytes of different lengths, which "

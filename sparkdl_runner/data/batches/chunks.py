@@ -11,13 +11,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sparkdl_runner.data.batches.origins import Origins
-from sparkdl_runner.data.decode.arrays import Array, lists
+from sparkdl_runner.data.decode.arrays import Array
 from sparkdl_runner.data.decode.columns import (
     DenseColumn,
     ImageColumn,
     Layout,
+    PaddedColumn,
     VariableColumn,
 )
+from sparkdl_runner.data.decode.rows import Ragged, ragged, words
 from sparkdl_runner.data.order.plan import IntArray, Order, Tail
 from sparkdl_runner.data.read.arena import Arena, Empty
 from sparkdl_runner.data.read.blocks import BlockLoader, LoadedBlock
@@ -33,10 +35,11 @@ class Chunk:
         bounds: int64 ``[steps + 1]``; the batch of step i is rows ``bounds[i]`` up to, not
             including, ``bounds[i + 1]``.
         dense: ``[rows, *shape]`` by name.
-        variable: Arrow arrays ``[rows]`` by name.
+        variable: By name, for each row a text, bytes or a list; or numbers ``[total]`` of rows that
+            differ in length.
+        encoded: Images ``[rows]`` by name, which are still to be decoded.
         row_mask: Bool ``[rows]``, which rows are real; None where all are.
         origins: Where the rows come from.
-        lists: In place of ``variable``, lists ``[rows]`` by name, where a transform made them.
         skipped: What is wrong with each image that was skipped.
     """
 
@@ -44,13 +47,13 @@ class Chunk:
     step: int
     bounds: IntArray
     dense: Mapping[str, Array]
-    variable: Mapping[str, pa.Array]
+    variable: Mapping[str, list[Any] | Ragged]
+    encoded: Mapping[str, pa.Array]
     row_mask: npt.NDArray[np.bool_] | None
     origins: Origins
-    lists: Mapping[str, list[Any]] | None = None
     skipped: Sequence[str] = ()
 
-    def variable_batch(self, index: int, layout: Layout) -> dict[str, Any]:
+    def variable_batch(self, index: int) -> dict[str, Any]:
         """Entries of one batch whose rows differ in length.
 
         Returns:
@@ -58,24 +61,14 @@ class Chunk:
             ``[total]`` and, under ``<name>_offsets``, int64 ``[batch + 1]``.
         """
         begin, end = int(self.bounds[index]), int(self.bounds[index + 1])
-        if self.lists is not None:
-            return {name: rows[begin:end] for name, rows in self.lists.items()}
         result: dict[str, Any] = {}
-        for column in layout.columns:
-            if isinstance(column, DenseColumn | ImageColumn):
-                continue
-            array = self.variable[column.name].slice(begin, end - begin)
-            if column.kind == "ragged" and column.leaf is not None:
-                offsets, values = lists(array)
-                numbers = column.leaf.numbers(values, column.fill)
-                result[column.name] = numbers if numbers.flags.writeable else numbers.copy()
-                result[f"{column.name}_offsets"] = offsets
+        for name, rows in self.variable.items():
+            if isinstance(rows, Ragged):
+                offsets = rows.offsets[begin : end + 1]
+                result[name] = rows.numbers[offsets[0] : offsets[-1]]
+                result[f"{name}_offsets"] = offsets - offsets[0]
             else:
-                nothing = "" if column.kind == "text" else b""
-                rows = array.to_pylist()
-                if column.has_nulls:
-                    rows = _without_nulls(rows, nothing, column.depth + 1)
-                result[column.name] = rows
+                result[name] = rows[begin:end]
         return result
 
 
@@ -141,21 +134,30 @@ class Chunker:
             bounds = np.concatenate([[0], np.cumsum(real)])[bounds]
             kept = np.flatnonzero(real)
             flat = flat[kept]
-        dense = self.arena.gather(np.maximum(flat, 0), empty)
+        dense = dict(self.arena.gather(np.maximum(flat, 0), empty))
+        variable: dict[str, list[Any] | Ragged] = {}
+        encoded: dict[str, pa.Array] = {}
+        for column in self.layout.columns:
+            if isinstance(column, DenseColumn):
+                continue
+            rows = self._interleave(column, used, count)
+            if isinstance(column, ImageColumn):
+                encoded[column.name] = rows
+            elif isinstance(column, PaddedColumn):
+                names = [output.name for output in column.outputs]
+                dense.update(zip(names, column.finish(rows), strict=True))
+            else:
+                variable[column.name] = _entries(column, rows)
         if row_mask is not None and not row_mask.all():
             for values in dense.values():
                 values[~row_mask] = 0
-        variable = {
-            column.name: self._interleave(column, used, count)
-            for column in self.layout.columns
-            if not isinstance(column, DenseColumn)
-        }
         return Chunk(
             epoch=epoch,
             step=step,
             bounds=bounds,
             dense=dense,
             variable=variable,
+            encoded=encoded,
             row_mask=row_mask,
             origins=Origins(
                 order=self.order,
@@ -178,25 +180,43 @@ class Chunker:
         return index.ravel()
 
     def _interleave(
-        self, column: VariableColumn, used: list[list[tuple[LoadedBlock, slice]]], count: int
+        self,
+        column: VariableColumn,
+        used: list[list[tuple[LoadedBlock, slice]]],
+        count: int,
     ) -> pa.Array:
-        """A column of variable length: takes the rows of each lane, then orders them by step."""
-        parts = [pa.array([], column.arrow_type)]
+        """Rows that differ in length: takes those of each lane, then orders them by step."""
+        parts = [pa.array([], column.kept_type)]
         lanes: list[list[IntArray]] = []
         taken = 0
         for blocks in used:
             first = taken
             for loaded, part in blocks:
-                segments = pa.concat_arrays(
-                    [piece for segment in loaded.variable[column.name] for piece in segment]
-                )
-                parts.append(segments.take(pa.array(loaded.order[part])))
+                parts.append(loaded.rows(column.name).take(pa.array(loaded.order[part])))
                 taken += len(parts[-1])
             lanes.append([np.arange(first, taken)])
         flat = self._by_step(lanes, count)
         if self.tail != "pad":
             flat = flat[flat >= 0]
-        return pa.concat_arrays(parts).take(pa.array(flat, mask=flat < 0))
+        rows = pa.concat_arrays(parts)
+        if len(lanes) == 1 and len(flat) == len(rows):
+            return rows
+        return rows.take(pa.array(flat, mask=flat < 0))
+
+
+def _entries(column: VariableColumn, rows: pa.Array) -> list[Any] | Ragged:
+    """What kept rows ``[n]`` of a column become in batches."""
+    if column.kind == "ragged" and column.leaf is not None:
+        found = ragged(rows, (), column.leaf.dtype)
+        writable = found.numbers.flags.writeable  # torch warns of what is not
+        return found if writable else found._replace(numbers=found.numbers.copy())
+    if column.depth == 0:
+        return words(rows)
+    values: list[Any] = rows.to_pylist()
+    if not rows.null_count and not column.has_nulls:
+        return values
+    nothing = "" if column.kind == "text" else b""
+    return [_without_nulls(value, nothing, column.depth) for value in values]
 
 
 def _without_nulls(value: Any, nothing: str | bytes, depth: int) -> Any:

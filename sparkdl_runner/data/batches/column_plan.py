@@ -15,10 +15,8 @@ from sparkdl_runner.data.decode.columns import (
     Column,
     ColumnOptions,
     DenseColumn,
-    ImageColumn,
     Layout,
     Output,
-    VariableColumn,
 )
 
 
@@ -90,11 +88,10 @@ def _plan_column(
 
 def _check_distinct(layout: Layout) -> None:
     names = [*(output.name for output in layout.batch_outputs), ROW_MASK]
-    for column in layout.columns:
-        if isinstance(column, VariableColumn) and not isinstance(column, ImageColumn):
-            names.append(column.name)
-            if column.kind == "ragged":
-                names.append(f"{column.name}_offsets")
+    for column in layout.ragged:
+        names.append(column.name)
+        if column.kind == "ragged":
+            names.append(f"{column.name}_offsets")
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(

@@ -12,6 +12,7 @@ import pyarrow as pa
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.decode import arrays as decode
 from sparkdl_runner.data.decode import images
+from sparkdl_runner.data.decode import rows as kept_rows
 from sparkdl_runner.data.decode.arrays import Array, Leaf
 from sparkdl_runner.data.decode.columns import (
     NULLS,
@@ -20,6 +21,7 @@ from sparkdl_runner.data.decode.columns import (
     DenseColumn,
     ImageColumn,
     Output,
+    PaddedColumn,
     VariableColumn,
 )
 from sparkdl_runner.data.errors import DatasetError
@@ -125,7 +127,16 @@ class ColumnPlanner:
                 f"pad or ragged names {self.name!r}, which is {self.info.type}: they are for lists "
                 "of numbers. Leave it out there; its rows come as lists."
             )
-        return self._variable(kind, None, depth)
+        if depth == 0:
+            kept_type = pa.large_string() if kind == "text" else pa.large_binary()
+            return self._variable(kind, None, 0, kept_rows.keep_words, kept_type)
+
+        def keep(array: pa.Array) -> pa.Array:
+            if kind == "text":
+                kept_rows.check_utf8(array)
+            return array
+
+        return self._variable(kind, None, depth, keep, self.type)
 
     def _list(self, depth: int, inner: pa.DataType) -> Column:
         leaf = self._leaf(inner)
@@ -144,7 +155,8 @@ class ColumnPlanner:
                     f"ragged names {self.name!r}, which is {self.info.type}: values and offsets "
                     "are given for lists of numbers only. Use pad for it."
                 )
-            return self._variable("ragged", leaf, 0)
+            keep = self._keep(leaf, ())
+            return self._variable("ragged", leaf, 0, keep, pa.large_binary())
         if lengths[0] is None:
             raise DatasetError(
                 f"column {self.name!r} is {self.info.type} with lists of different lengths. Pass "
@@ -165,7 +177,7 @@ class ColumnPlanner:
 
         return self._column(outputs, decode_dense)
 
-    def _padded(self, leaf: Leaf, length: int, inner: tuple[int, ...]) -> DenseColumn:
+    def _padded(self, leaf: Leaf, length: int, inner: tuple[int, ...]) -> PaddedColumn:
         if self.is_masked:
             raise DatasetError(
                 f"column {self.name!r}: nulls='mask' cannot go with pad=. Use nulls='fill' or "
@@ -175,12 +187,21 @@ class ColumnPlanner:
             Output(name=self.name, dtype=leaf.dtype, shape=(length, *inner)),
             Output(name=f"{self.name}_length", dtype=np.dtype(np.int64)),
         ]
-        return self._column(
-            outputs,
-            lambda array: decode.padded(
-                array, length, inner, leaf, self.fill, self.options.pad_value
-            ),
+        pad_value = self.options.pad_value
+        return PaddedColumn(
+            name=self.name,
+            kind="ragged",
+            decode=self._keep(leaf, inner),
+            kept_type=pa.large_binary(),
+            leaf=leaf,
+            has_nulls=self.has_nulls,
+            row_bytes=self.row_bytes,
+            outputs=tuple(outputs),
+            finish=lambda rows: kept_rows.padded(rows, length, inner, leaf.dtype, pad_value),
         )
+
+    def _keep(self, leaf: Leaf, inner: tuple[int, ...]) -> Callable[[pa.Array], pa.Array]:
+        return lambda array: kept_rows.keep_numbers(array, inner, leaf, self.fill)
 
     def _vector(self) -> DenseColumn:
         size = self.info.list_lengths[0] if self.info.list_lengths else None
@@ -207,9 +228,10 @@ class ColumnPlanner:
         return ImageColumn(
             name=self.name,
             kind="binary",
-            arrow_type=self.type,
+            decode=kept_rows.keep_words,
+            kept_type=pa.large_binary(),
             leaf=None,
-            fill=self.fill,
+            has_nulls=self.has_nulls,
             row_bytes=self.row_bytes,
             size=size,
             is_masked=self.is_masked,
@@ -247,7 +269,12 @@ class ColumnPlanner:
         )
 
     def _variable(
-        self, kind: Literal["ragged", "text", "binary"], leaf: Leaf | None, depth: int
+        self,
+        kind: Literal["ragged", "text", "binary"],
+        leaf: Leaf | None,
+        depth: int,
+        keep: Callable[[pa.Array], pa.Array],
+        kept_type: pa.DataType,
     ) -> VariableColumn:
         if self.nulls in ("nan", "mask") and self.has_nulls:
             raise DatasetError(
@@ -258,9 +285,10 @@ class ColumnPlanner:
         return VariableColumn(
             name=self.name,
             kind=kind,
-            arrow_type=self.type,
+            decode=keep,
+            kept_type=kept_type,
             leaf=leaf,
-            fill=self.fill,
+            has_nulls=self.has_nulls,
             row_bytes=self.row_bytes,
             depth=depth,
         )

@@ -130,10 +130,9 @@ class Feed:
         if self.transform is None:
             ticket = self.memory.send([whole])
         batches = self._split(whole, chunk)
-        layout = self.chunker.layout
-        if chunk.lists or not layout.is_dense:
+        if chunk.variable:
             for index, batch in enumerate(batches):
-                for name, value in chunk.variable_batch(index, layout).items():
+                for name, value in chunk.variable_batch(index).items():
                     batch[name] = wrap(value) if isinstance(value, np.ndarray) else value
             if self.transform is None:
                 ticket = self.memory.send(batches)

@@ -52,7 +52,7 @@ class ImageDecoder:
         dense = dict(chunk.dense)
         bad: dict[int, str] = {}
         for column in self.columns:
-            encoded = chunk.variable[column.name]
+            encoded = chunk.encoded[column.name]
             images, *masks = (
                 empty(output.name, (rows, *output.shape), output.dtype) for output in column.outputs
             )

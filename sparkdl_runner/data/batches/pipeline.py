@@ -46,7 +46,7 @@ class Pipeline:
         self._samples = SampleThreads(self.workers_count)
         self._transformer: SampleTransformer | None = None
         if self.sample_transform is not None:
-            self._transformer = SampleTransformer(self.sample_transform, self.layout, self._samples)
+            self._transformer = SampleTransformer(self.sample_transform, self._samples)
         self._images = ImageDecoder(
             columns=self.layout.images,
             on_bad_image=self.on_bad_image,

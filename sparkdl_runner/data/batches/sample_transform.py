@@ -11,7 +11,6 @@ import numpy as np
 
 from sparkdl_runner.data.batches.chunks import Chunk
 from sparkdl_runner.data.batches.sample_threads import SampleThreads
-from sparkdl_runner.data.decode.columns import Layout
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.read.arena import Empty
 
@@ -30,12 +29,11 @@ class SampleTransformer:
     as lists.
     """
 
-    def __init__(self, function: SampleTransform, layout: Layout, threads: SampleThreads) -> None:
+    def __init__(self, function: SampleTransform, threads: SampleThreads) -> None:
         if not callable(function):
             raise TypeError(f"sample_transform is {function!r}; expected a function of a row.")
         self._function = function
         self._takes_random = takes_random(function)
-        self._layout = layout
         self._threads = threads
         self._cells: dict[str, _Cell] = {}
 
@@ -50,7 +48,7 @@ class SampleTransformer:
             Exception: What the function raised.
         """
         rows = int(chunk.bounds[-1])
-        row_of = _rows(chunk, self._layout)
+        row_of = _rows(chunk)
         real = range(rows) if chunk.row_mask is None else np.flatnonzero(chunk.row_mask).tolist()
         done: dict[int, Row] = {}
         if not self._cells:
@@ -94,7 +92,7 @@ class SampleTransformer:
                     )
 
         self._threads.map(fill, len(real))
-        return replace(chunk, dense=arrays, variable={}, lists=lists)
+        return replace(chunk, dense=arrays, variable=lists)
 
     def _call(self, chunk: Chunk, row_of: Callable[[int], Row], row: int) -> Row:
         arguments: list[Any] = [row_of(row)]
@@ -121,12 +119,12 @@ def takes_random(function: SampleTransform) -> bool:
     return len(wanted) > 1
 
 
-def _rows(chunk: Chunk, layout: Layout) -> Callable[[int], Row]:
+def _rows(chunk: Chunk) -> Callable[[int], Row]:
     """How to get the entries of one row."""
     parts: list[tuple[int, dict[str, Any]]] = []
     if chunk.variable:
         parts = [
-            (int(first), chunk.variable_batch(index, layout))
+            (int(first), chunk.variable_batch(index))
             for index, first in enumerate(chunk.bounds[:-1])
         ]
 

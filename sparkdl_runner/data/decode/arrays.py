@@ -181,29 +181,6 @@ def dense(
     return values, valid
 
 
-def padded(
-    array: pa.Array,
-    length: int,
-    inner_lengths: tuple[int, ...],
-    leaf: Leaf,
-    fill: float | None,
-    pad_value: float,
-) -> tuple[Array, Array]:
-    """Lists of any length, each cut or filled up to ``length``.
-
-    Returns:
-        ``[n, length, *inner_lengths]`` numbers, and int64 ``[n]``: how many of each are real.
-    """
-    offsets, child = lists(array)
-    values, _ = dense(child, inner_lengths, leaf, fill)
-    sizes = np.minimum(np.diff(offsets), length)
-    real = np.arange(length) < sizes[:, None]
-    place = (offsets[:-1, None] + np.arange(length))[real]
-    result = np.full((len(array), length, *inner_lengths), pad_value, dtype=leaf.dtype)
-    result[real] = values[place]
-    return result, sizes
-
-
 def vectors(array: pa.Array, size: int, fill: float | None) -> Array:
     """Spark's ML vectors, dense or sparse, as stored: float64 ``[n, size]``.
 

@@ -69,19 +69,25 @@ class VariableColumn:
 
     name: str
     kind: Literal["ragged", "text", "binary"]
-    arrow_type: pa.DataType
+    decode: Callable[[pa.Array], pa.Array]
+    """Takes ``[n]`` rows; returns them as they are kept while they are shuffled."""
+    kept_type: pa.DataType
     leaf: Leaf | None
-    fill: float | None
-    """What a null number in a list becomes; None if there are none."""
+    has_nulls: bool
+    """Whether the manifest knows of nulls; others are refused."""
     row_bytes: int
     """Of one row, on average."""
     depth: int = 0
     """How many lists deep the texts or bytes of a row are."""
 
-    @property
-    def has_nulls(self) -> bool:
-        """Whether the manifest knows of nulls; others are refused."""
-        return self.fill is not None
+
+@dataclass(frozen=True, kw_only=True)
+class PaddedColumn(VariableColumn):
+    """Lists of numbers: shuffled as they are, and cut or filled when they are in a batch."""
+
+    outputs: tuple[Output, ...]
+    finish: Callable[[pa.Array], tuple[Array, ...]]
+    """Takes ``[n]`` kept rows; returns ``[n, *shape]`` for each output."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +105,9 @@ class ImageColumn(VariableColumn):
         mask = Output(name=f"{self.name}_mask", dtype=np.dtype(np.bool_))
         return (pixels, mask) if self.is_masked else (pixels,)
 
+
+LateColumn = PaddedColumn | ImageColumn
+"""Columns whose rows have one shape in a batch, but not while they are shuffled."""
 
 Column = DenseColumn | VariableColumn
 
@@ -122,14 +131,20 @@ class Layout:
         return [column for column in self.columns if isinstance(column, ImageColumn)]
 
     @property
-    def is_dense(self) -> bool:
-        """Whether every column becomes arrays of one shape in a batch."""
-        return all(isinstance(column, DenseColumn | ImageColumn) for column in self.columns)
+    def ragged(self) -> list[VariableColumn]:
+        """The columns whose rows differ in length in a batch, too."""
+        variable = [column for column in self.columns if isinstance(column, VariableColumn)]
+        return [column for column in variable if not isinstance(column, LateColumn)]
 
     @property
     def batch_outputs(self) -> list[Output]:
         """Every dense entry of a batch."""
-        return [*self.outputs, *(output for column in self.images for output in column.outputs)]
+        return [*self.outputs, *self._late_outputs]
+
+    @property
+    def _late_outputs(self) -> list[Output]:
+        late = [column for column in self.columns if isinstance(column, LateColumn)]
+        return [output for column in late for output in column.outputs]
 
     @property
     def outputs(self) -> list[Output]:
@@ -144,12 +159,14 @@ class Layout:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row in memory while rows are shuffled: its images are encoded."""
+        """Bytes of one row in memory while rows are shuffled.
+
+        Its images are encoded, and its lists not padded.
+        """
         variable = sum(c.row_bytes for c in self.columns if isinstance(c, VariableColumn))
         return max(1, variable + sum(output.row_bytes for output in self.outputs))
 
     @property
     def batch_row_bytes(self) -> int:
-        """Bytes of one row in a batch, beside those of the encoded images."""
-        images = sum(output.row_bytes for column in self.images for output in column.outputs)
-        return self.row_bytes + images
+        """Bytes of one row in a batch, and of what was kept to make it."""
+        return self.row_bytes + sum(output.row_bytes for output in self._late_outputs)

@@ -34,6 +34,14 @@ class LoadedBlock:
         """Where it ends in its lane."""
         return self.block.position + self.block.rows
 
+    def rows(self, name: str) -> pa.Array:
+        """``[rows]`` of a column of variable length, in the order in which they were read."""
+        parts = [part for segment in self.variable[name] for part in segment]
+        if len(parts) != 1:
+            parts = [pa.concat_arrays(parts)]  # It would copy even a single one.
+            self.variable[name] = [parts]
+        return parts[0]
+
     def wait(self) -> None:
         """Waits for the rows; raises what reading them raised."""
         for read in self.reads:

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.decode.arrays import UNKNOWN_NULLS
-from sparkdl_runner.data.decode.columns import Column, DenseColumn
-from sparkdl_runner.data.errors import ChangedFileError, DatasetError
+from sparkdl_runner.data.decode.columns import Column
+from sparkdl_runner.data.errors import BadRowError, ChangedFileError, DatasetError
 
 _BUFFER_BYTES = 128 << 10
 _CAN_VERIFY_PAGES = "page_checksum_verification" in inspect.signature(pq.ParquetFile).parameters
@@ -58,8 +58,7 @@ class RowGroupReader:
 
         Yields:
             The first row's number within the row group, the number n of rows and, for each column,
-            its decoded outputs, ``[n, *shape]`` each, or, where rows differ in length, the Arrow
-            array ``[n]``.
+            what its ``decode`` returned.
 
         Raises:
             ChangedFileError: It is not the file that was converted.
@@ -86,10 +85,7 @@ class RowGroupReader:
                     array = _plain(batch.column(place))
                     if array.null_count and not column.has_nulls:
                         raise DatasetError(UNKNOWN_NULLS)
-                    if isinstance(column, DenseColumn):
-                        decoded.append(column.decode(array))
-                    else:
-                        decoded.append(array)
+                    decoded.append(column.decode(array))
                 name = None
                 yield done, batch.num_rows, decoded
                 done += batch.num_rows
@@ -102,9 +98,12 @@ class RowGroupReader:
             raise  # Its message is complete.
         except (DatasetError, pa.ArrowException, OSError, KeyError) as error:
             where = f", column {name!r}" if name else ""
-            raise DatasetError(
-                f"{self.describe(group)}{where}: {error}. {self._files.advice}"
-            ) from error
+            remedy = self._files.advice
+            if isinstance(error, BadRowError):
+                where += f", row {done + error.row:,}"
+                remedy = error.remedy
+                error = DatasetError(f"it {error.problem}")
+            raise DatasetError(f"{self.describe(group)}{where}: {error}. {remedy}") from error
 
     def describe(self, group: int) -> str:
         """A row group's file, and its place in it, for a message."""
