@@ -41,7 +41,7 @@ def open_existing(
     if is_directory:
         table = open_table(url, filesystem, directory, choice, storage_options)
         if table is not None:
-            return _converter_of_table(url, table, allow_nulls)
+            return _converter_of_table(*table, allow_nulls)
         choice.refuse_versions(f"{redact(url)} is no table of Delta or Iceberg")
         return _describe_directory(url, filesystem, directory, allow_nulls, choice)
     choice.refuse("what petastorm has converted; filter the DataFrame before")

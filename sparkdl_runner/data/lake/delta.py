@@ -145,7 +145,7 @@ def _columns(table: Any) -> tuple[TableColumn, ...]:
             TableColumn(
                 name=name,
                 type=types.field(name).type,
-                file_name=name if mode == "none" else physical,
+                file_names=(name if mode == "none" else physical,),
                 field_id=None if number is None else int(number),
             )
         )

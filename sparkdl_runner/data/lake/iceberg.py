@@ -1,23 +1,228 @@
-"""Finds the files of one snapshot of an Iceberg table, by ``pyiceberg``."""
+"""Finds the files of one snapshot of an Iceberg table, by ``pyiceberg``, without a catalog."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyarrow import fs
 
 from sparkdl_runner.data.errors import DatasetError
-from sparkdl_runner.data.lake.snapshot import Snapshot
+from sparkdl_runner.data.lake.snapshot import (
+    Snapshot,
+    TableColumn,
+    TableFile,
+    missing_package,
+)
 from sparkdl_runner.filesystem import StorageOptions, redact
+
+METADATA = "/metadata/"
+METADATA_ENDING = ".metadata.json"
+_NUMBERED = re.compile(r"v?(\d+)(-.*)?(\.gz)?\.metadata\.json(\.gz)?")
+_READER = "spark.read.format('iceberg').load(…)"
+_CONVERTED = f"pass {_READER}, which is converted"
+
+_FILE_IO = {
+    "access_key": "s3.access-key-id",
+    "secret_key": "s3.secret-access-key",
+    "session_token": "s3.session-token",
+    "region": "s3.region",
+    "endpoint_override": "s3.endpoint",
+    "anonymous": "s3.anonymous",
+    "account_name": "adls.account-name",
+    "account_key": "adls.account-key",
+    "sas_token": "adls.sas-token",
+}
+"""pyarrow's name of a storage option, and that of pyiceberg."""
 
 
 def read_iceberg(
     url: str,
-    filesystem: fs.FileSystem,
-    directory: str,
+    metadata: str,
     snapshot_id: int | None,
     storage_options: StorageOptions | None,
 ) -> Snapshot:
-    """Refuses."""
-    raise DatasetError(
-        f"{redact(url)} is an Iceberg table, whose folder also holds files of other versions: "
-        "pass spark.read.format('iceberg').load(…) instead of its path."
+    """The files of a snapshot of an Iceberg table; of the current one without ``snapshot_id``.
+
+    Args:
+        url: The table's folder.
+        metadata: The name of a metadata file in there, see ``newest_metadata``.
+        snapshot_id: Which snapshot.
+        storage_options: Credentials and such for this process.
+
+    Raises:
+        DatasetError: It cannot be read in place, or there is no such snapshot.
+    """
+    shown = redact(url)
+    try:
+        from pyiceberg.table import StaticTable
+    except ImportError:
+        raise missing_package("pyiceberg", f"{shown} is an Iceberg table", _READER) from None
+    try:
+        table = StaticTable.from_metadata(f"{url}{METADATA}{metadata}", _options(storage_options))
+        return _read(table, url, snapshot_id)
+    except DatasetError:
+        raise
+    except Exception as error:  # pyiceberg's errors have no class in common.
+        if "equality" in str(error).lower():
+            raise DatasetError(
+                f"The Iceberg table {shown} deletes rows by their values (equality deletes, as "
+                f"Flink writes them), which is not read in place: {_CONVERTED}, or let "
+                "rewrite_data_files (CALL …system.rewrite_data_files) apply the deletes."
+            ) from error
+        said = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+        raise DatasetError(
+            f"The Iceberg table {shown} cannot be read: {said}. Instead of its path, {_CONVERTED}."
+        ) from error
+
+
+def newest_metadata(filesystem: fs.FileSystem, directory: str, shown: str) -> str:
+    """The name of a table's newest metadata file.
+
+    Raises:
+        DatasetError: Only the table's catalog could say which it is.
+    """
+    entries = filesystem.get_file_info(fs.FileSelector(f"{directory}{METADATA}".rstrip("/")))
+    found: dict[int, list[str]] = {}
+    for entry in entries:
+        match = _NUMBERED.fullmatch(entry.base_name)
+        if match is not None:
+            found.setdefault(int(match[1]), []).append(entry.base_name)
+    names = found[max(found)] if found else []
+    if len(names) != 1:
+        several = " and ".join(sorted(names)) or "no numbered metadata file"
+        raise DatasetError(
+            f"The Iceberg table {shown} has {several} as its newest state: pass the path of the "
+            "one that its catalog names (table.metadata_location of pyiceberg)."
+        )
+    return names[0]
+
+
+def _read(table: Any, url: str, snapshot_id: int | None) -> Snapshot:
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+    from pyiceberg.manifest import FileFormat
+
+    shown = redact(url)
+    known = table.current_snapshot() if snapshot_id is None else table.snapshot_by_id(snapshot_id)
+    if known is None:
+        raise DatasetError(
+            f"The Iceberg table {shown} has no snapshot {snapshot_id or 'yet'}; it has "
+            f"{', '.join(str(one.snapshot_id) for one in table.snapshots()) or 'none'}."
+        )
+    title = f"snapshot {known.snapshot_id} of the Iceberg table {shown}"
+    scan = table.scan(snapshot_id=snapshot_id)
+    schema = scan.projection()
+    arrow = schema_to_pyarrow(schema, include_field_ids=False)
+    mapping = table.name_mapping()
+    mapped = {} if mapping is None else {one.field_id: tuple(one.names) for one in mapping.root}
+    columns = tuple(
+        TableColumn(
+            name=column.name,
+            type=arrow.field(column.name).type,
+            file_names=mapped.get(column.field_id, ()),
+            field_id=column.field_id,
+            default=column.initial_default,
+        )
+        for column in schema.fields
     )
+    tasks = list(scan.plan_files())
+    deletes = _Deletes(table.io)
+    roots = [_bare(place) + "/" for place in (url, table.location())]
+    files = []
+    for task in tasks:
+        path = task.file.file_path
+        root = next((root for root in roots if _bare(path).startswith(root)), None)
+        if root is None or task.file.file_format != FileFormat.PARQUET:
+            what = "not in its folder" if root is None else "no Parquet file"
+            raise DatasetError(f"{title} lists {redact(path)}, which is {what}: {_CONVERTED}.")
+        files.append(
+            TableFile(
+                path=_bare(path).removeprefix(root),
+                partition=_partition(table, task.file, columns),
+                deleted=deletes.of(path, task.delete_files),
+            )
+        )
+    return Snapshot(
+        title=title,
+        advice=(
+            f"This data set is {title}: expire_snapshots deletes files that only older snapshots "
+            "have (history.expire.max-snapshot-age-ms, 5 days by default). Open the current "
+            "snapshot and start again, or keep snapshots for longer than a training takes, by a "
+            "tag say, or convert a DataFrame of the table."
+        ),
+        columns=columns,
+        files=tuple(sorted(files, key=lambda file: file.path)),
+    )
+
+
+def _partition(table: Any, file: Any, columns: Iterable[TableColumn]) -> Mapping[str, Any]:
+    """The values of columns by which the table is partitioned as they are."""
+    from pyiceberg.transforms import IdentityTransform
+
+    by_id = {column.field_id: column for column in columns}
+    result = {}
+    for number, field in enumerate(table.specs()[file.spec_id].fields):
+        column = by_id.get(field.source_id)
+        if column is not None and isinstance(field.transform, IdentityTransform):
+            result[column.name] = pa.scalar(file.partition[number], column.type).as_py()
+    return result
+
+
+class _Deletes:
+    """Reads files of positions of deleted rows, each once."""
+
+    def __init__(self, io: Any) -> None:
+        self._io = io
+        self._read: dict[str, Mapping[str, npt.NDArray[np.int64]]] = {}
+
+    def of(self, path: str, files: Iterable[Any]) -> npt.NDArray[np.int64] | None:
+        """The deleted rows of a data file, sorted; None for none."""
+        found = []
+        for file in files:
+            if file.file_path not in self._read:
+                self._read[file.file_path] = self._positions(file)
+            found.append(self._read[file.file_path].get(path))
+        there = [one for one in found if one is not None and len(one)]
+        return np.unique(np.concatenate(there)) if there else None
+
+    def _positions(self, file: Any) -> Mapping[str, npt.NDArray[np.int64]]:
+        from pyiceberg.manifest import FileFormat
+        from pyiceberg.table.deletion_vector import deletion_vectors_from_puffin_file
+        from pyiceberg.table.puffin import PuffinFile
+
+        with self._io.new_input(file.file_path).open() as stream:
+            content = stream.read()
+        if file.file_format == FileFormat.PUFFIN:
+            vectors = deletion_vectors_from_puffin_file(PuffinFile(content))
+            return {one.referenced_data_file: one.to_vector().to_numpy() for one in vectors}
+        if file.file_format != FileFormat.PARQUET:
+            raise ValueError(f"it deletes rows by {file.file_path}, which is no Parquet file")
+        table = pq.read_table(pa.BufferReader(content), columns=["file_path", "pos"])
+        paths = table.column("file_path").to_numpy()
+        order = np.argsort(paths, kind="stable")
+        positions = table.column("pos").to_numpy()[order].astype(np.int64)
+        names, starts = np.unique(paths[order].astype(str), return_index=True)
+        return dict(zip(names.tolist(), np.split(positions, starts[1:]), strict=True))
+
+
+def _bare(url: str) -> str:
+    """A path without scheme, by which the same file is known as ``s3:`` and as ``s3a:``."""
+    return re.sub(r"^[a-z0-9]+:/*", "", url).strip("/")
+
+
+def _options(options: StorageOptions | None) -> dict[str, str]:
+    import os
+
+    found = {_FILE_IO.get(name, name): str(value) for name, value in (options or {}).items()}
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    if endpoint:
+        found.setdefault("s3.endpoint", endpoint)
+    endpoint = found.get("s3.endpoint")
+    if endpoint and "://" not in endpoint:
+        found["s3.endpoint"] = f"{(options or {}).get('scheme', 'https')}://{endpoint}"
+    return found

@@ -12,7 +12,12 @@ from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.foreign_folder import DELTA, ICEBERG, kind_of
 from sparkdl_runner.data.lake.delta import read_delta
 from sparkdl_runner.data.lake.describe import describe_snapshot
-from sparkdl_runner.data.lake.iceberg import read_iceberg
+from sparkdl_runner.data.lake.iceberg import (
+    METADATA,
+    METADATA_ENDING,
+    newest_metadata,
+    read_iceberg,
+)
 from sparkdl_runner.data.lake.snapshot import Snapshot, TableColumn, TableFile
 from sparkdl_runner.data.view.filters import Filters
 from sparkdl_runner.filesystem import StorageOptions, redact
@@ -58,14 +63,28 @@ def open_table(
     directory: str,
     choice: Choice,
     storage_options: StorageOptions | None,
-) -> Dataset | None:
+) -> tuple[str, Dataset] | None:
     """One snapshot of a table of Delta or Iceberg; None for a folder of another kind.
+
+    Args:
+        url: The table's folder; or a metadata file of an Iceberg table, which says its state.
+        filesystem: Where it is.
+        directory: Its path there.
+        choice: Which snapshot, and what of it.
+        storage_options: Credentials and such for this process.
+
+    Returns:
+        The URL of the table's folder, and the data set.
 
     Raises:
         DatasetError: The table cannot be read in place.
         ValueError: ``choice`` does not fit the table.
     """
-    kind = kind_of(filesystem, directory)
+    metadata = None
+    if METADATA in url and url.endswith(METADATA_ENDING):
+        url, _, metadata = url.rpartition(METADATA)
+        directory = directory.rpartition(METADATA)[0]
+    kind = ICEBERG if metadata else kind_of(filesystem, directory)
     if kind is DELTA:
         if choice.snapshot_id is not None:
             raise TypeError(f"{redact(url)} is a Delta table: give version=, not snapshot_id=.")
@@ -73,10 +92,11 @@ def open_table(
     elif kind is ICEBERG:
         if choice.version is not None:
             raise TypeError(f"{redact(url)} is an Iceberg table: give snapshot_id=, not version=.")
-        snapshot = read_iceberg(url, filesystem, directory, choice.snapshot_id, storage_options)
+        metadata = metadata or newest_metadata(filesystem, directory, redact(url))
+        snapshot = read_iceberg(url, metadata, choice.snapshot_id, storage_options)
     else:
         return None
-    return _described(filesystem, directory, snapshot, choice)
+    return url, _described(filesystem, directory, snapshot, choice)
 
 
 def choose_part(dataset: Dataset, url: str, choice: Choice) -> Dataset:
@@ -87,7 +107,7 @@ def choose_part(dataset: Dataset, url: str, choice: Choice) -> Dataset:
         title=shown,
         advice="Convert the DataFrame again, or restore the file.",
         columns=tuple(
-            TableColumn(name=column.name, type=column.type, file_name=column.name)
+            TableColumn(name=column.name, type=column.type, file_names=(column.name,))
             for column in manifest.schema
         ),
         files=tuple(TableFile(path=file.path) for file in manifest.files),

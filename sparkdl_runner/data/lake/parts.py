@@ -139,9 +139,16 @@ def _project(arrow: pa.Schema, file: TableFile, columns: Sequence[TableColumn]) 
     names: dict[str, str] = {}
     constants: dict[str, Any] = {}
     for column in columns:
-        by_number = column.field_id is not None and bool(numbers)
-        there = numbers.get(column.field_id or 0) if by_number else column.file_name
-        if there is not None and arrow.get_field_index(there) >= 0:
+        if column.field_id is not None and numbers:
+            there = numbers.get(column.field_id)
+        elif column.file_names:
+            there = next((name for name in column.file_names if name in arrow.names), None)
+        else:
+            raise DatasetError(
+                f"{file.path} does not say which columns of the table it holds (it has no field "
+                "ids, and the table no schema.name-mapping.default): convert a DataFrame of it."
+            )
+        if there is not None:
             names[column.name] = there
         else:
             constants[column.name] = file.partition.get(column.name, column.default)

@@ -21,8 +21,8 @@ class TableColumn:
 
     name: str
     type: pa.DataType
-    file_name: str
-    """What files call it that carry no numbers of columns."""
+    file_names: tuple[str, ...]
+    """What files may call it that carry no numbers of columns."""
     field_id: int | None = None
     """Its number, by which files know it, if the format goes by numbers."""
     default: Any = None

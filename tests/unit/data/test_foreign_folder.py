@@ -55,7 +55,7 @@ def another(table: Path, name: str) -> None:
     [
         (".", lambda t: add(t, "_delta_log/0.json"), r"the Delta table .*format\('delta'\)"),
         (".", lambda t: add(t, ".hoodie/hoodie.properties"), r"table is a Hudi table.*'hudi'"),
-        (".", lambda t: add(t, "metadata/v1.metadata.json"), "table is an Iceberg .*'iceberg'"),
+        (".", lambda t: add(t, "metadata/v1.metadata.json"), r"The Iceberg table .*'iceberg'"),
         (".", lambda t: add(t, "_spark_metadata/0"), "table is the output of a streaming query"),
         ("..", lambda t: add(t, "_delta_log/0.json"), "holds a Delta table in table"),
         ("..", lambda t: add(t, "metadata/1.gz.metadata.json"), "an Iceberg table in table"),

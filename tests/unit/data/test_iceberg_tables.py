@@ -1,0 +1,171 @@
+"""Iceberg tables are read in place: one snapshot, without its deleted rows, as pyiceberg reads it.
+
+Arrow 14 reads such tables; pyiceberg writes them with later ones alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from test_delta_tables import rows_of
+
+from sparkdl_runner.data import DatasetError, make_spark_converter
+
+pytestmark = pytest.mark.skipif(
+    int(pa.__version__.partition(".")[0]) < 17, reason="pyiceberg writes by Arrow 17 or later"
+)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[Any]:
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    place = {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/lake"}
+    found = SqlCatalog("here", **place)
+    found.create_namespace("db")
+    yield found
+    found.close()
+
+
+def numbers(first: int, last: int) -> pa.Table:
+    ids = range(first, last)
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.int32()),
+            "place": ["a b/c" if i % 2 else "x" for i in ids],
+            "day": [date(2024, 1, 1 + i % 3) for i in ids],
+        }
+    )
+
+
+def test_a_snapshot_of_a_table_that_grew_and_changed(catalog: Any) -> None:
+    from pyiceberg.types import LongType, StringType
+
+    table = catalog.create_table("db.grown", schema=numbers(0, 1).schema)
+    with table.update_spec() as spec:
+        spec.add_identity("place")
+    table.append(numbers(0, 40))
+    first = table.current_snapshot().snapshot_id
+    with table.update_schema() as change:
+        change.update_column("id", LongType())
+        change.rename_column("id", "number")
+        change.add_column("note", StringType())
+    more = numbers(40, 44).rename_columns(["number", "place", "day"])
+    more = more.set_column(0, "number", pa.array(range(40, 44)))
+    table.append(more.append_column("note", pa.array(list("abcd"))))
+    place = table.location()
+    fill = {"loading": {"nulls": "fill", "fill_value": -1}}
+    expected = [(i, "a b/c" if i % 2 else "x", "") for i in range(40)]
+    expected += [(i, "a b/c" if i % 2 else "x", "abcd"[i - 40]) for i in range(40, 44)]
+    assert rows_of(place, ["number", "place", "note"], **fill) == expected
+    assert rows_of(table.metadata_location, ["number"], **fill) == [(i,) for i in range(44)]
+    assert rows_of(place, ["id"], snapshot_id=first) == [(i,) for i in range(40)]
+    filters = [("place", "=", "x"), ("number", "<", 10)]
+    assert len(make_spark_converter(place, filters=filters, columns=["number"])) == 5
+    with pytest.raises(DatasetError, match=f"has no snapshot 5; it has {first}, "):
+        make_spark_converter(place, snapshot_id=5)
+    with pytest.raises(TypeError, match="Iceberg table: give snapshot_id="):
+        make_spark_converter(place, version=5)
+    inside = f"{place}/data"
+    with pytest.raises(
+        DatasetError, match=r"part of .*/grown, which is an Iceberg table.*path /.*/grown,"
+    ):
+        make_spark_converter(inside)
+
+
+def with_deletes(table: Any, content: str, schema: pa.Schema, rows: list[Any], **more: Any) -> Any:
+    """Commits a file of deletes, which pyiceberg reads and does not write."""
+    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+    from pyiceberg.table.snapshots import Operation
+    from pyiceberg.table.update.snapshot import _FastAppendFiles
+    from pyiceberg.typedef import Record
+
+    path = f"{table.location()}/data/deletes-{content}.parquet"
+    pq.write_table(pa.Table.from_pylist(rows, schema), path.removeprefix("file://"))
+    file = DataFile.from_args(
+        content=DataFileContent[content],
+        file_path=path,
+        file_format=FileFormat.PARQUET,
+        partition=Record(),
+        record_count=len(rows),
+        file_size_in_bytes=Path(path.removeprefix("file://")).stat().st_size,
+        **more,
+    )
+    file.spec_id = table.spec().spec_id
+    with table.transaction() as change:
+        update = _FastAppendFiles(Operation.DELETE, change, table.io)
+        update.append_data_file(file)
+        _as_deletes(update)
+        update.commit()
+    return table
+
+
+def _as_deletes(update: Any) -> None:
+    """Writes the manifest of that commit as one of deletes."""
+    from pyiceberg.manifest import ManifestContent, ManifestWriterV2
+
+    class Writer(ManifestWriterV2):
+        def content(self) -> ManifestContent:
+            return ManifestContent.DELETES
+
+        @property
+        def _meta(self) -> dict[str, str]:
+            return {**super()._meta, "content": "deletes"}
+
+    update.new_manifest_writer = lambda spec: Writer(
+        spec,
+        update._transaction.table_metadata.schema(),
+        update.new_manifest_output(),
+        update.snapshot_id,
+        "null",
+    )
+
+
+def test_rows_under_position_deletes_are_not_there(catalog: Any) -> None:
+    table = catalog.create_table("db.deleted", schema=numbers(0, 1).schema)
+    table.append(numbers(0, 50))
+    [data] = table.scan().plan_files()
+    schema = pa.schema([("file_path", pa.string()), ("pos", pa.int64())])
+    gone = [0, 7, 49]
+    rows = [{"file_path": data.file.file_path, "pos": position} for position in gone]
+    with_deletes(table, "POSITION_DELETES", schema, rows)
+    assert table.scan().to_arrow().num_rows == 47  # pyiceberg's own reader agrees.
+    assert rows_of(table.location(), ["id"]) == [(i,) for i in range(50) if i not in gone]
+
+
+def test_equality_deletes_are_refused_in_a_sentence(catalog: Any) -> None:
+    table = catalog.create_table("db.equal", schema=numbers(0, 1).schema)
+    table.append(numbers(0, 50))
+    schema = pa.schema([pa.field("id", pa.int32(), metadata={b"PARQUET:field_id": b"1"})])
+    with_deletes(table, "EQUALITY_DELETES", schema, [{"id": 3}], equality_ids=[1])
+    sentence = r"equality deletes.*spark\.read\.format\('iceberg'\).*rewrite_data_files"
+    with pytest.raises(DatasetError, match=sentence):
+        make_spark_converter(table.location())
+
+
+def test_an_expired_snapshot_is_told(catalog: Any) -> None:
+    table = catalog.create_table("db.expired", schema=numbers(0, 1).schema)
+    table.append(numbers(0, 50))
+    converter = make_spark_converter(table.location())
+    [task] = table.scan().plan_files()
+    Path(task.file.file_path.removeprefix("file://")).unlink()
+    with pytest.raises(DatasetError, match=r"snapshot \d+ of the Iceberg .*expire_snapshots"):
+        converter.make_torch_dataloader(5).__enter__()
+
+
+def test_two_newest_states_are_for_the_catalog_to_tell(catalog: Any) -> None:
+    table = catalog.create_table("db.forked", schema=numbers(0, 1).schema)
+    table.append(numbers(0, 5))
+    metadata = Path(table.metadata_location.removeprefix("file://"))
+    other = metadata.with_name(metadata.name.partition("-")[0] + "-lost.metadata.json")
+    other.write_text(json.dumps({}))
+    with pytest.raises(DatasetError, match="that its catalog names"):
+        make_spark_converter(table.location())
+    assert len(make_spark_converter(table.metadata_location)) == 5
