@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 from pyarrow import fs
@@ -21,7 +20,8 @@ from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.decode.columns import ColumnOptions, Nulls
-from sparkdl_runner.data.order.plan import NO_LENGTH, TAILS, Order, Tail, choose_lanes
+from sparkdl_runner.data.order.lanes import choose_lanes
+from sparkdl_runner.data.order.plan import NO_LENGTH, TAILS, Order, Tail
 from sparkdl_runner.data.order.shard import global_batch, whole_number
 from sparkdl_runner.data.order.state import LoaderState, Position
 from sparkdl_runner.data.read.budget import Budget
@@ -168,12 +168,14 @@ class ArrowLoader:
         files = VerifiedFiles(Dataset(manifest, filesystem, directory), converted)
         files.check_all()
         budget = Budget.of(memory_budget_bytes, manifest, layout)
+        budget.check_batch(rows // self.world_size)
         most = budget.most_lanes if shuffle else 1
         self._order = order = Order(
             group_rows=manifest.row_groups.rows,
             global_batch_size=rows,
             lanes=choose_lanes(lanes, rows, self.world_size, most),
             block_rows=budget.block_rows,
+            window_groups=budget.window_groups if shuffle else 1,
             seed=seed,
             shuffle=bool(shuffle),
             wrap=tail == "wrap",
@@ -274,8 +276,7 @@ class ArrowLoader:
         self._passes.refuse_while_iterating("load_state_dict")
         loaded = LoaderState.from_dict(state)
         loaded.check(self._order, self._tail, self.manifest.fingerprint, self.world_size)
-        if (loaded.lanes, loaded.block_rows) != (self._order.lanes, self._order.block_rows):
-            self._order = replace(self._order, lanes=loaded.lanes, block_rows=loaded.block_rows)
+        self._order = loaded.order(self._order)
         self._passes.resume(loaded)
 
     def __iter__(self) -> Iterator[Batch]:

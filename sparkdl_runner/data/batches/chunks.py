@@ -20,7 +20,8 @@ from sparkdl_runner.data.decode.columns import (
     VariableColumn,
 )
 from sparkdl_runner.data.decode.rows import Ragged, ragged, words
-from sparkdl_runner.data.order.plan import IntArray, Order, Tail
+from sparkdl_runner.data.order.permutation import IntArray
+from sparkdl_runner.data.order.plan import Order, Tail
 from sparkdl_runner.data.read.arena import Arena, Empty
 from sparkdl_runner.data.read.blocks import BlockLoader, LoadedBlock
 

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import warnings
 
+from sparkdl_runner.data.batches.mixing import Mixing
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.decode.columns import Layout
 from sparkdl_runner.data.order.plan import Order, Tail
-from sparkdl_runner.data.read.budget import DEFAULT_BYTES, Budget
-
-# If a table is sorted by 10 labels, a batch from so many row groups has 9.8 of them on average.
-ENOUGH_ROW_GROUPS = 32
-# What each row in memory takes besides its values, for its place in the order.
-PLACE_BYTES = 16
-# What docs/data.md promises.
-MOST_OF_BUDGET = 1.3
+from sparkdl_runner.data.read.budget import Budget
 
 
 def warn(
@@ -33,9 +27,7 @@ def warn(
     sentences = [
         _no_step(order, tail),
         _many_lanes(budget, lanes),
-        _large_row_groups(budget),
-        _narrow_rows(order, budget, lanes, world_size),
-        _sorted(manifest, layout, order, lanes),
+        _sorted(manifest, layout, order, world_size),
     ]
     for sentence in sentences:
         if sentence is not None:
@@ -62,43 +54,11 @@ def _many_lanes(budget: Budget, lanes: int) -> str | None:
     )
 
 
-def _large_row_groups(budget: Budget) -> str | None:
-    # Row groups of the default size need about the default budget, and some a little more.
-    if budget.is_given or budget.memory_budget_bytes <= 2 * DEFAULT_BYTES:
-        return None
-    return (
-        f"The largest row group takes {budget.group_bytes:,} bytes in memory, so a rank may use "
-        f"{budget.memory_budget_bytes:,} for its data, and not {DEFAULT_BYTES:,} as usual. Convert "
-        "with a smaller parquet_row_group_size_bytes, or give memory_budget_bytes, which mixes "
-        f"fewer rows: from {budget.least_bytes:,} on."
-    )
-
-
-def _narrow_rows(order: Order, budget: Budget, lanes: int, world_size: int) -> str | None:
-    # Rows of the blocks in use and of the next ones.
-    held = min(order.rows // world_size, 2 * lanes * order.block_rows)
-    expected = budget.bytes_for(lanes)
-    taken = expected + PLACE_BYTES * held
-    if taken <= MOST_OF_BUDGET * expected:
-        return None
-    return (
-        f"A row takes {budget.row_bytes} bytes, and {PLACE_BYTES} more for its place in the order: "
-        f"about {taken:,} bytes will be used, and not {expected:,}. Where that is too much, give a "
-        "smaller memory_budget_bytes."
-    )
-
-
-def _sorted(manifest: Manifest, layout: Layout, order: Order, lanes: int) -> str | None:
+def _sorted(manifest: Manifest, layout: Layout, order: Order, world_size: int) -> str | None:
     names = [name for name in layout.names if manifest.column(name).is_clustered]
     if not names or not order.shuffle:
         return None
-    groups = len(manifest.row_groups)
-    together = round(lanes * max(1.0, order.block_rows * groups / order.rows))
-    if together >= min(ENOUGH_ROW_GROUPS, groups):
+    mixing = Mixing.of(manifest, order, world_size)
+    if mixing.is_good:
         return None
-    return (
-        f"The data set is sorted by {names[0]!r}: most row groups hold one value of it. A rank "
-        f"mixes about {together} of its {groups} row groups at a time, so a batch holds few of the "
-        "values. Shuffle before converting (df.orderBy(F.rand())), or convert with a smaller "
-        "parquet_row_group_size_bytes, or give a larger memory_budget_bytes."
-    )
+    return f"The data set is sorted by {names[0]!r}: most row groups hold one value of it. {mixing}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sparkdl_runner.data.order.plan import Block, IntArray, Order
+from sparkdl_runner.data.order.permutation import IntArray
+from sparkdl_runner.data.order.plan import Block, Order
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -39,10 +40,10 @@ class Origins:
         for block, order in self.blocks[lane]:
             if block.position <= position < block.position + block.rows:
                 number = int(order[position - block.position])
-                for group, start, rows in block.segments:
-                    if number < rows:
-                        return group, start + number
-                    number -= rows
+                for piece in block.pieces:
+                    if number < piece.rows:
+                        return piece.group, piece.start + number
+                    number -= piece.rows
         raise IndexError(f"row {row} fills up a batch: it comes from no row group")
 
     def _split(self, row: int) -> tuple[int, int, int]:

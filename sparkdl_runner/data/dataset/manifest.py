@@ -89,6 +89,8 @@ class Manifest:
     """Spark's checksum of all values and their order, if it reported one."""
     view: View | None = None
     """What the data set is of its files, if not all that they hold; never written to a file."""
+    shuffle_seed: int | None = None
+    """By which Spark shuffled the rows while it wrote them; None if it did not."""
     created_by: str = field(default_factory=lambda: f"sparkdl_runner {__version__}")
     format_version: int = FORMAT_VERSION
 
@@ -137,10 +139,10 @@ class Manifest:
         """64 hex digits over all that readers take from the manifest."""
         columns = [vars(column) for column in self.columns]
         times = [file.modified_ns for file in self.files]
-        known = [self.files_fingerprint, self.content_digest, columns, times]
+        known = [self.files_fingerprint, self.content_digest, self.shuffle_seed, columns, times]
         digest = hashlib.sha256(json.dumps(known).encode())
-        digest.update(self.row_groups.file.astype("<i8").tobytes())
-        digest.update(self.row_groups.size_bytes.astype("<i8").tobytes())
+        for numbers in (self.row_groups.file, self.row_groups.size_bytes):
+            digest.update(numbers.astype("<i8").tobytes())
         return digest.hexdigest()
 
     def column(self, name: str) -> ColumnInfo:
@@ -158,6 +160,7 @@ class Manifest:
             "created_by": self.created_by,
             "fingerprint": self.files_fingerprint,
             "content_digest": self.content_digest,
+            "shuffle_seed": self.shuffle_seed,
             "rows": self.rows,
             "columns": [
                 {**vars(column), "list_lengths": list(column.list_lengths)}
@@ -193,10 +196,9 @@ class Manifest:
             files=files,
             row_groups=RowGroups.from_json(found.row_groups, len(files)),
             schema_base64=found.schema_base64,
-            columns=tuple(
-                replace(column, list_lengths=tuple(column.list_lengths)) for column in columns
-            ),
+            columns=tuple(replace(one, list_lengths=tuple(one.list_lengths)) for one in columns),
             content_digest=found.content_digest,
+            shuffle_seed=found.shuffle_seed,
             created_by=found.created_by,
         )
         _check(manifest)
@@ -275,8 +277,8 @@ class _Fields:
     schema_base64: str
     columns: list[Any]
     created_by: str
-    content_digest: str | None
-    """Manifests of earlier versions have none."""
+    content_digest: str | None  # Earlier versions have neither this nor the next.
+    shuffle_seed: int | None
 
 
 _FIELDS = tuple(field.name for field in fields(_Fields))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sparkdl_runner.data.errors import StateError
@@ -36,7 +36,8 @@ class LoaderState:
     global_batch_size: int
     lanes: int
     block_rows: int
-    version: int = 1
+    window_groups: int
+    version: int = 2
 
     @classmethod
     def of(cls, position: Position, order: Order, tail: str, fingerprint: str) -> LoaderState:
@@ -50,6 +51,7 @@ class LoaderState:
             global_batch_size=order.global_batch_size,
             lanes=order.lanes,
             block_rows=order.block_rows,
+            window_groups=order.window_groups,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -63,19 +65,35 @@ class LoaderState:
         Raises:
             StateError: It is not the state of a loader.
         """
-        if fields.get("version") != 1:
+        if fields.get("version") == 1:
+            raise StateError(
+                f"the loader state is after step {fields.get('step')} of epoch "
+                f"{fields.get('epoch')}, and was saved by an earlier sparkdl_runner, which had the "
+                "rows in another order. Begin that epoch again, by loader.set_epoch("
+                f"{fields.get('epoch')}), or end the training with the version that began it."
+            )
+        if fields.get("version") != 2:
             raise StateError(
                 "this is not the state of a loader, or of another version of sparkdl_runner: "
-                f"expected version 1 among its entries, found {sorted(fields)}."
+                f"expected version 2 among its entries, found {sorted(fields)}."
             )
         try:
             state = build(cls, dict(fields))
         except ForeignFileError as error:
             raise StateError(f"this is not the state of a loader: {error}.") from None
-        numbers = (state.epoch, state.step, state.first_epoch, state.lanes, state.block_rows)
-        if min(numbers[:3]) < 0 or min(numbers[3:]) < 1:
+        counts = (state.epoch, state.step, state.first_epoch)
+        sizes = (state.lanes, state.block_rows, state.window_groups)
+        if min(counts) < 0 or min(sizes) < 1:
             raise StateError("the loader state counts below zero, or has no lanes: it was altered.")
         return state
+
+    def order(self, current: Order) -> Order:
+        """The order that goes on with this state: the loader's current one if it is the same."""
+        names = ("lanes", "block_rows", "window_groups")
+        mine = {name: getattr(self, name) for name in names}
+        if mine == {name: getattr(current, name) for name in names}:
+            return current
+        return replace(current, **mine)
 
     def check(self, order: Order, tail: Tail, fingerprint: str, world_size: int) -> None:
         """Checks that a loader which takes this state goes on with the same batches.

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
 from sparkdl_runner.data.decode.columns import Column, DenseColumn
-from sparkdl_runner.data.order.plan import Block, IntArray, Order
+from sparkdl_runner.data.order.permutation import IntArray
+from sparkdl_runner.data.order.plan import Block, Order, Piece
 from sparkdl_runner.data.read.arena import Arena
 from sparkdl_runner.data.read.reader import RowGroupReader
 
@@ -26,7 +29,7 @@ class LoadedBlock:
     place: IntArray
     """int64 ``[rows]``, where in the arena the row is that is used i-th."""
     variable: dict[str, list[list[pa.Array]]]
-    """By column of variable length: the rows of each segment, in parts."""
+    """By column of variable length: the rows of each piece, in parts."""
     reads: list[Future[None]] = field(default_factory=list)
 
     @property
@@ -48,9 +51,28 @@ class LoadedBlock:
             read.result()
 
 
-_Piece = tuple[LoadedBlock, int, int, int, int]
-"""Rows that a block takes from a row group: the block, the number of the segment in it, the
-segment's first row in the block and in the row group, and its number of rows."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Target:
+    """Where the rows of a piece go."""
+
+    loaded: LoadedBlock
+    number: int
+    """Of the piece in its block."""
+    at: int
+    """The piece's first row in the block."""
+    piece: Piece
+
+
+@dataclass(kw_only=True, eq=False)
+class _Reading:
+    """A row group that is being read, in order, a few rows at a time."""
+
+    parts: Iterator[tuple[int, int, list[Any]]]
+    """What ``RowGroupReader.stream`` yields."""
+    part: tuple[int, int, list[Any]] | None = None
+    """The last one, of which a later piece may need rows."""
+    last: Future[None] | None = None
+    """Reads the piece before the next one."""
 
 
 @dataclass(kw_only=True)
@@ -74,6 +96,7 @@ class BlockLoader:
         self._next: tuple[int, Block] | None = None
         self._loaded: dict[tuple[int, int], deque[LoadedBlock]] = {}
         self._reads: set[Future[None]] = set()
+        self._readings: dict[tuple[int, int], _Reading] = {}  # by epoch and segment
 
     def start(self, *, epoch: int, position: int, end_epoch: int | None, lane_end: int) -> None:
         """Begins at a position in the lanes of an epoch; every epoch ends at ``lane_end``."""
@@ -85,16 +108,15 @@ class BlockLoader:
     ) -> Iterator[tuple[int, Block]]:
         while end_epoch is None or epoch < end_epoch:
             plan = self.order.epoch(epoch)
-            blocks = [block for lane in self.lanes for block in plan.blocks(lane)]
-            blocks.sort(key=lambda block: (block.position, block.lane))
-            for block in blocks:
+            lanes = [plan.blocks(lane) for lane in self.lanes]
+            for block in heapq.merge(*lanes, key=lambda block: (block.position, block.lane)):
                 if block.position + block.rows > position and block.position < lane_end:
                     yield epoch, block
             epoch, position = epoch + 1, 0
 
     def load(self, epoch: int, until: int) -> None:
         """Starts reading all blocks up to lane position ``until``, and later ones that fit."""
-        by_group: dict[tuple[int, int], list[_Piece]] = {}
+        whole: dict[tuple[int, int], list[_Target]] = {}
         while self._next is not None:
             block_epoch, block = self._next
             needed = block_epoch == epoch and block.position < until
@@ -104,18 +126,41 @@ class BlockLoader:
             loaded = self._place(block_epoch, block)
             self._loaded.setdefault((block_epoch, block.lane), deque()).append(loaded)
             at = 0
-            for number, (group, start, rows) in enumerate(block.segments):
-                pieces = by_group.setdefault((block_epoch, group), [])
-                pieces.append((loaded, number, at, start, rows))
-                at += rows
+            for number, piece in enumerate(block.pieces):
+                target = _Target(loaded=loaded, number=number, at=at, piece=piece)
+                if piece.is_whole:
+                    whole.setdefault((block_epoch, piece.group), []).append(target)
+                else:
+                    self._read_on(block_epoch, target)
+                at += piece.rows
             self._next = next(self._coming, None)
         self._reads = {read for read in self._reads if not read.done()}
         # A row group that several blocks share is read once.
-        for (_, group), pieces in by_group.items():
-            read = self.pool.submit(self._read, group, pieces)
-            self._reads.add(read)
-            for piece in pieces:
-                piece[0].reads.append(read)
+        for (_, group), targets in whole.items():
+            self._submit(self._open(group, targets), targets)
+
+    def _read_on(self, epoch: int, target: _Target) -> None:
+        """Goes on reading a segment, of which each block takes a piece."""
+        piece = target.piece
+        key = (epoch, piece.segment)
+        reading = self._readings.pop(key, None)
+        if reading is None:
+            reading = self._open(piece.group, [target])
+        self._submit(reading, [target])
+        if piece.start + piece.rows < piece.until:
+            self._readings[key] = reading
+
+    def _open(self, group: int, targets: list[_Target]) -> _Reading:
+        pieces = [target.piece for target in targets]
+        rows = min(self.arena.read_rows, max(piece.rows for piece in pieces))
+        until = max(piece.until for piece in pieces)
+        return _Reading(parts=self.reader.stream(group, self.columns, rows=rows, until=until))
+
+    def _submit(self, reading: _Reading, targets: list[_Target]) -> None:
+        read = reading.last = self.pool.submit(self._read, reading, reading.last, targets)
+        self._reads.add(read)
+        for target in targets:
+            target.loaded.reads.append(read)
 
     def _place(self, epoch: int, block: Block) -> LoadedBlock:
         pages = self.arena.take_pages(block.rows)
@@ -126,30 +171,46 @@ class BlockLoader:
             order=order,
             place=self.arena.row_index(pages, order),
             variable={
-                column.name: [[] for _ in block.segments]
+                column.name: [[] for _ in block.pieces]
                 for column in self.columns
                 if not isinstance(column, DenseColumn)
             },
         )
 
-    def _read(self, group: int, pieces: list[_Piece]) -> None:
-        """Runs in the pool."""
-        until = max(start + rows for _, _, _, start, rows in pieces)
-        for first, length, decoded in self.reader.stream(
-            group, self.columns, rows=self.arena.read_rows, until=until
-        ):
-            for loaded, number, at, start, rows in pieces:
-                # The rows of the piece that this part holds, counted within the row group.
-                begin, end = max(first, start), min(first + length, start + rows)
-                if begin >= end:
-                    continue
-                part = slice(begin - first, end - first)
-                for column, values in zip(self.columns, decoded, strict=True):
-                    if isinstance(column, DenseColumn):
-                        self.arena.write(loaded.pages, at + begin - start, column, values, part)
-                    else:
-                        rows_of_part = values.slice(part.start, end - begin)
-                        loaded.variable[column.name][number].append(rows_of_part)
+    def _read(self, reading: _Reading, before: Future[None] | None, targets: list[_Target]) -> None:
+        """Runs in the pool, which began the piece before this one earlier."""
+        if before is not None:
+            before.result()
+        end = max(target.piece.start + target.piece.rows for target in targets)
+        part = reading.part
+        while True:
+            if part is not None:
+                self._copy(part, targets)
+                if part[0] + part[1] >= end:
+                    break
+            part = next(reading.parts)
+        is_used_up = end >= max(target.piece.until for target in targets)
+        reading.part = None if is_used_up or part[0] + part[1] == end else part
+        if is_used_up:
+            next(reading.parts, None)  # Lets the reader put its file back.
+
+    def _copy(self, part: tuple[int, int, list[Any]], targets: list[_Target]) -> None:
+        first, length, decoded = part
+        for target in targets:
+            loaded, piece = target.loaded, target.piece
+            # The rows of the piece that this part holds, counted within the row group.
+            begin = max(first, piece.start)
+            end = min(first + length, piece.start + piece.rows)
+            if begin >= end:
+                continue
+            rows = slice(begin - first, end - first)
+            at = target.at + begin - piece.start
+            for column, values in zip(self.columns, decoded, strict=True):
+                if isinstance(column, DenseColumn):
+                    self.arena.write(loaded.pages, at, column, values, rows)
+                else:
+                    rows_of_part = values.slice(rows.start, end - begin)
+                    loaded.variable[column.name][target.number].append(rows_of_part)
 
     def blocks_of(self, epoch: int, lane: int, begin: int, end: int) -> list[LoadedBlock]:
         """The blocks that hold positions ``begin`` to ``end`` of a lane, ready to be read."""
@@ -170,6 +231,8 @@ class BlockLoader:
                 self.arena.give_back(blocks.popleft().pages)
             if not blocks:
                 del self._loaded[key]
+        for reading in [key for key in self._readings if key[0] < epoch]:
+            del self._readings[reading]  # The epoch's tail was dropped.
 
     def stop(self) -> None:
         """Drops what was loaded ahead and waits for the reads under way."""
@@ -182,4 +245,5 @@ class BlockLoader:
             for loaded in blocks:
                 self.arena.give_back(loaded.pages)
         self._loaded.clear()
+        self._readings.clear()
         self._coming, self._next = iter(()), None

@@ -14,14 +14,26 @@ from sparkdl_runner.data.read.arena import page_rows_for
 
 MOST_LANES = 8
 """Lanes that one rank reads side by side, where the budget allows."""
+MOST_WINDOW_GROUPS = 32
+"""Row groups that one lane reads side by side. A batch from so many has 9.7 of 10 values of a
+column that the table is sorted by."""
+MOST_BLOCK_ROWS = 1 << 17
+"""Larger blocks mix no more row groups, and the order of their rows outgrows the cache."""
 DEFAULT_BYTES = 512 << 20
+_PLACE_BYTES = 16
+"""What each row in memory takes besides its values, for its place in the order."""
+_PIECE_BYTES = 64 << 10
+"""Decoding fewer bytes at a time costs more for the call than for the values."""
+_OPEN_COLUMN_BYTES = (1 << 20) + (128 << 10)
+"""A row group that is partly read keeps a page of each column, which writers make up to 1 MiB, and
+a buffer."""
 _DECODING_BYTES = 16 << 20
 """Memory of each decoding thread. Arrow uses a third at a time; its allocators keep the rest."""
 _CHUNK_BYTES = 2 << 20
 _PAGE_BYTES = 1 << 20
 
 
-def row_bytes_of(manifest: Manifest, layout: Layout) -> int:
+def row_bytes_of(manifest: Manifest, layout: Layout | None) -> int:
     """Bytes that a row takes in memory.
 
     All columns count, whether they are read or not, so that the order of rows does not depend on
@@ -29,7 +41,7 @@ def row_bytes_of(manifest: Manifest, layout: Layout) -> int:
     """
     rows = max(1, manifest.rows)
     total = sum(_column_bytes(manifest, column, rows) for column in manifest.columns)
-    return max(1, int(total), layout.row_bytes)
+    return max(1, int(total), 0 if layout is None else layout.row_bytes)
 
 
 def _column_bytes(manifest: Manifest, column: ColumnInfo, rows: int) -> float:
@@ -43,57 +55,56 @@ def _column_bytes(manifest: Manifest, column: ColumnInfo, rows: int) -> float:
     return leaf.dtype.itemsize * float(np.prod(lengths, dtype=np.float64))
 
 
+def open_group_bytes(manifest: Manifest) -> int:
+    """Bytes that a row group takes while it is partly read, at most."""
+    sizes = manifest.row_groups.size_bytes
+    whole = int(sizes.sum())
+    if not whole:
+        return 1
+    share = int(sizes.max()) / whole
+    columns = (column.size_bytes * share for column in manifest.columns)
+    return max(1, int(sum(min(size, _OPEN_COLUMN_BYTES) for size in columns)))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Budget:
     """What ``memory_budget_bytes`` allows, on any number of ranks.
 
-    A quarter of the budget is for the blocks in use and a quarter for the next ones. The rest is
-    for rows being decoded, for batches made ahead, and for rounding.
+    Half of the budget is for row groups that are partly read, and a quarter for the blocks in use
+    and the next ones. The rest is for rows being decoded, for batches made ahead, and for rounding.
     """
 
     memory_budget_bytes: int
     row_bytes: int
-    largest_group_rows: int
+    open_group_bytes: int
+    mean_group_rows: int
     is_given: bool = True
     """Whether the caller gave ``memory_budget_bytes``; else it is the default for this data set."""
 
     @classmethod
-    def of(cls, memory_budget_bytes: int | None, manifest: Manifest, layout: Layout) -> Budget:
-        """The budget for a data set.
-
-        Raises:
-            ValueError: Not even one lane can be read within it.
-        """
+    def of(
+        cls, memory_budget_bytes: int | None, manifest: Manifest, layout: Layout | None = None
+    ) -> Budget:
+        """The budget for a data set, of whose columns the layout may make larger ones."""
         groups = manifest.row_groups
-        row_bytes = row_bytes_of(manifest, layout)
-        largest = int(groups.rows.max()) if len(groups) else 1
-        is_given = memory_budget_bytes is not None
-        if memory_budget_bytes is None:
-            memory_budget_bytes = max(DEFAULT_BYTES, 16 * largest * row_bytes)
-        budget = cls(
-            memory_budget_bytes=memory_budget_bytes,
-            row_bytes=row_bytes,
-            largest_group_rows=largest,
-            is_given=is_given,
+        return cls(
+            memory_budget_bytes=memory_budget_bytes or DEFAULT_BYTES,
+            row_bytes=row_bytes_of(manifest, layout),
+            open_group_bytes=open_group_bytes(manifest),
+            mean_group_rows=max(1, manifest.rows // max(1, np.count_nonzero(groups.rows))),
+            is_given=memory_budget_bytes is not None,
         )
-        if memory_budget_bytes < budget.least_bytes:
+
+    def check_batch(self, rows: int) -> None:
+        """Raises a ValueError unless a rank's batch of so many rows has a place in it."""
+        batch_bytes = rows * self.row_bytes
+        if self.memory_budget_bytes < 2 * batch_bytes:
             raise ValueError(
-                f"memory_budget_bytes={memory_budget_bytes:,} is too little: the largest row group "
-                f"has {budget.largest_group_rows:,} rows and takes {budget.group_bytes:,} bytes "
-                f"in memory, so {budget.least_bytes:,} are needed. Give that much, or convert with "
-                "a smaller parquet_row_group_size_bytes."
+                f"memory_budget_bytes={self.memory_budget_bytes:,} is too little: a rank's batch "
+                f"has {rows:,} rows and takes {batch_bytes:,} bytes in memory, and as much again "
+                f"while it is put together, so {2 * batch_bytes:,} are needed. Give that much, or "
+                "take smaller batches."
             )
-        return budget
-
-    @property
-    def group_bytes(self) -> int:
-        """Bytes of the largest row group, decoded."""
-        return self.largest_group_rows * self.row_bytes
-
-    @property
-    def least_bytes(self) -> int:
-        """The smallest budget that reads one lane."""
-        return 4 * self.group_bytes
 
     def threads(self, most: int) -> int:
         """Threads that may decode: up to ``most``, and as a quarter of the budget allows."""
@@ -102,8 +113,7 @@ class Budget:
     @property
     def most_lanes(self) -> int:
         """Lanes that one rank can read side by side: each takes at least a row group."""
-        quarter = self.memory_budget_bytes // 4
-        return max(1, min(MOST_LANES, quarter // max(1, self.group_bytes)))
+        return max(1, min(MOST_LANES, self.memory_budget_bytes // 2 // self.open_group_bytes))
 
     def bytes_for(self, lanes: int) -> int:
         """Bytes that reading so many lanes side by side takes."""
@@ -111,8 +121,17 @@ class Budget:
 
     @property
     def block_rows(self) -> int:
-        """Rows of a block, so that ``most_lanes`` of them take a quarter of the budget."""
-        return max(1, self.memory_budget_bytes // 4 // self.most_lanes // self.row_bytes)
+        """Rows of a block, so that two of each of ``most_lanes`` take a quarter of the budget."""
+        block_bytes = self.memory_budget_bytes // 8 // self.most_lanes
+        return max(1, min(MOST_BLOCK_ROWS, block_bytes // (self.row_bytes + _PLACE_BYTES)))
+
+    @property
+    def window_groups(self) -> int:
+        """Row groups of a lane that are mixed: read side by side, or whole if they are small."""
+        most_open = self.memory_budget_bytes // 2 // self.most_lanes // self.open_group_bytes
+        pieces = self.block_rows * self.row_bytes // _PIECE_BYTES
+        side_by_side = min(MOST_WINDOW_GROUPS, most_open, pieces)
+        return max(1, side_by_side, -(-self.block_rows // self.mean_group_rows))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,12 +176,12 @@ class Sizes:
         # Small pages waste little where a lane ends in the middle of one.
         page_rows = page_rows_for(row_bytes, min(_PAGE_BYTES, budget.memory_budget_bytes // 256))
         chunk_rows = chunk_steps * order.lane_batch
-        block_rows = order.block_rows + budget.largest_group_rows
+        block_rows = 3 * order.block_rows // 2 + order.window_groups
         lane_rows = int(order.lane_rows[0])
         # The most that the blocks of one chunk can take: its rows, the rest of its first and last
         # block, and for each block a page that is partly used.
         needed_rows = min(lane_rows, chunk_rows + 2 * block_rows)
-        broken = chunk_rows // order.block_rows + 3
+        broken = 2 * chunk_rows // order.block_rows + 3
         needed = lanes * (needed_rows // page_rows + broken)
         decoding = threads * _DECODING_BYTES
         ahead = 4 * chunk_steps * batch_bytes
@@ -170,7 +189,7 @@ class Sizes:
         page_limit = max(1, (budget.memory_budget_bytes - decoding - ahead) // page_bytes)
         # The blocks in use, and for each the next one, so that every thread has one to read. More
         # would only cost memory, and the time in which the kernel provides it.
-        usual = max(order.block_rows, budget.largest_group_rows) // page_rows + 2
+        usual = order.block_rows // page_rows + 2
         page_limit = min(page_limit, (lanes + max(lanes, threads)) * usual)
         return cls(
             page_rows=page_rows,

@@ -43,7 +43,7 @@ def manifest(tmp_path: Path) -> Manifest:
         (
             {"batch_size": 4, "memory_budget_bytes": 100},
             ValueError,
-            r"=100 is too little: .* group has 30 rows and takes 720 bytes .* so 2,880 are needed",
+            r"=100 is too little: a rank's batch has 4 rows .* 96 bytes .* so 192 are needed",
         ),
         ({"batch_size": 4, "seed": -1}, ValueError, r"seed is -1; expected 0 or more"),
         ({"batch_size": 4, "seed": "x"}, TypeError, "seed is 'x'; expected a whole number"),
@@ -368,5 +368,5 @@ def test_numpys_whole_numbers_are_whole_numbers(tmp_path: Path, manifest: Manife
 
 
 def test_lanes_beyond_the_budget_are_told_of(tmp_path: Path, manifest: Manifest) -> None:
-    with pytest.warns(UserWarning, match=r"reads 4 lanes .* budget is for 1: about 16,000 bytes"):
+    with pytest.warns(UserWarning, match=r"reads 4 lanes .* budget is for 2: about 8,000 bytes"):
         load(tmp_path, manifest, batch_size=4, lanes=4, memory_budget_bytes=4_000).close()

@@ -31,13 +31,15 @@ class Reading:
         budget = Budget(
             memory_budget_bytes=self.budget_bytes,
             row_bytes=ROW_BYTES,
-            largest_group_rows=int(rows.max()),
+            open_group_bytes=int(rows.max()) * ROW_BYTES // 4,
+            mean_group_rows=max(1, int(rows.mean())),
         )
         order = Order(
             group_rows=rows,
             global_batch_size=self.lanes * self.lane_batch,
             lanes=self.lanes,
             block_rows=budget.block_rows,
+            window_groups=budget.window_groups if self.shuffle else 1,
             seed=self.seed,
             shuffle=self.shuffle,
         )
@@ -125,13 +127,17 @@ def test_no_chunk_needs_more_pages_than_there_are() -> None:
 def test_pages_and_what_decodes_and_batches_ahead_stay_within_the_budget() -> None:
     row_bytes, memory_bytes = 1000, 512 << 20
     budget = Budget(
-        memory_budget_bytes=memory_bytes, row_bytes=row_bytes, largest_group_rows=100_000
+        memory_budget_bytes=memory_bytes,
+        row_bytes=row_bytes,
+        open_group_bytes=1 << 20,
+        mean_group_rows=100_000,
     )
     order = Order(
         group_rows=np.full(20, 100_000),
         global_batch_size=64,
         lanes=1,
         block_rows=budget.block_rows,
+        window_groups=budget.window_groups,
     )
     # More threads than lanes would read further ahead than there is memory for.
     threads = budget.threads(16)
@@ -146,5 +152,9 @@ def test_pages_and_what_decodes_and_batches_ahead_stay_within_the_budget() -> No
     )
     pages = sizes.page_limit * sizes.page_rows * row_bytes
     ahead = 4 * sizes.chunk_steps * order.global_batch_size * row_bytes
+    side_by_side = budget.most_lanes * budget.window_groups * budget.open_group_bytes
     assert threads == 8
-    assert 0.95 * memory_bytes < pages + ahead + threads * (16 << 20) <= memory_bytes
+    assert pages + ahead + threads * (16 << 20) + side_by_side <= memory_bytes
+    # Blocks in use and the next ones, and half of the budget for row groups that are partly read.
+    assert pages > 2 * order.block_rows * row_bytes
+    assert side_by_side == memory_bytes // 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,7 @@ import pyarrow as pa
 import pytest
 from parquet_sets import load, one
 
-from sparkdl_runner.data.batches import expectations
 from sparkdl_runner.data.dataset.manifest import Manifest
-from sparkdl_runner.data.read import budget
 
 ROWS, GROUP = 3_000, 50
 BLOCK_OF_ONE = 4 * 8 * GROUP * 32  # bytes: eight lanes, each with a block of one row group
@@ -61,40 +60,20 @@ def test_a_column_of_words_is_known_too_and_one_row_says_nothing(tmp_path: Path)
 
 def test_a_sorted_table_that_mixes_badly_is_told_of(sorted_table: tuple[Path, Manifest]) -> None:
     directory, manifest = sorted_table
-    small = {"memory_budget_bytes": BLOCK_OF_ONE, "columns": ["id", "label"]}
+    small = {
+        "memory_budget_bytes": BLOCK_OF_ONE,
+        "columns": ["id", "label"],
+        "cur_shard": 0,
+        "shard_count": 8,
+    }
     (sentence,) = said(directory, manifest, **small)
     assert "sorted by 'label': most row groups hold one value of it." in sentence
-    assert "mixes about 8 of its 60 row groups at a time" in sentence
-    assert said(directory, manifest, **small, cur_shard=1, shard_count=2) == [], (
-        "rank 0 has said it"
-    )
+    assert "A rank's batch of 8 rows comes from about 1 of 60 row groups." in sentence
+    assert "the batch holds 1.0 of them on average, and 5.7 after a full shuffle" in sentence
+    assert sentence.endswith("If the table is sorted, convert it with shuffle_seed=0.")
+    assert said(directory, manifest, **{**small, "cur_shard": 1}) == [], "rank 0 has said it"
     assert said(directory, manifest, **small, shuffle=False) == []
     assert said(directory, manifest, **{**small, "columns": ["id", "mixed", "same"]}) == []
     assert said(directory, manifest) == [], "all of it is mixed together"
-    (sentence,) = said(directory, manifest, **small, cur_shard=0, shard_count=8)
-    assert "mixes about 1 of its 60" in sentence
-
-
-def test_rows_of_few_bytes_that_take_more_than_the_budget_are_told_of(tmp_path: Path) -> None:
-    manifest = one(tmp_path, pa.table({"id": np.arange(ROWS)}), GROUP)
-    least = 4 * 8 * GROUP * 8  # bytes: eight lanes, each with a block of one row group
-    (sentence,) = said(tmp_path, manifest, memory_budget_bytes=least)
-    # 800 rows in use and about to be used, of 8 bytes each, and 16 for the place of each.
-    assert sentence.startswith("A row takes 8 bytes, and 16 more for its place in the order: about")
-    assert f"about {least + 16 * 800:,} bytes will be used, and not {least:,}." in sentence
-    assert said(tmp_path, manifest) == [], "all rows together are few"
-
-
-def test_a_default_budget_that_grew_with_the_row_groups_is_told_of(
-    sorted_table: tuple[Path, Manifest], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    directory, manifest = sorted_table
-    for module in (budget, expectations):
-        monkeypatch.setattr(module, "DEFAULT_BYTES", 1_000)
-    (sentence,) = said(directory, manifest, columns=["id"])
-    assert "so a rank may use" in sentence
-    assert "and not 1,000 as usual" in sentence
-    least = int(sentence.rpartition("from ")[2].removesuffix(" on.").replace(",", ""))
-    load(directory, manifest, batch_size=8, memory_budget_bytes=least).close()
-    with pytest.raises(ValueError, match="is too little: the largest row group"):
-        load(directory, manifest, batch_size=8, memory_budget_bytes=least - 1)
+    shuffled = dataclasses.replace(manifest, shuffle_seed=0)
+    assert said(directory, shuffled, **small) == [], "Spark has shuffled the rows"

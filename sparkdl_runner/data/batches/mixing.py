@@ -1,0 +1,97 @@
+"""``converter.mixing``: how well batches will mix, in words, before a row is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparkdl_runner.data.dataset.manifest import Manifest
+from sparkdl_runner.data.order.lanes import choose_lanes
+from sparkdl_runner.data.order.mixing import LABELS, MixingFigures, measure
+from sparkdl_runner.data.order.plan import Order
+from sparkdl_runner.data.order.shard import global_batch
+from sparkdl_runner.data.read.budget import Budget
+
+GOOD_LABELS = 0.9
+"""Of the labels that a batch would hold after a full shuffle."""
+GOOD_DEVIATION = 1.2
+"""Times the deviation of a global batch after a full shuffle."""
+_ENOUGH_GROUPS = 32
+_SMALLEST_GROUP_BYTES = 64 << 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixing:
+    """How well the batches of a loader mix the rows; ``str()`` says it in words."""
+
+    figures: MixingFigures
+    """For a table that is sorted by a column of 10 values. Other orders of rows mix better."""
+    batch_size: int
+    """Rows of one rank in a step."""
+    row_groups: int
+    mean_group_bytes: int
+    shuffle_seed: int | None
+    """By which Spark shuffled the rows when it wrote them; None if it did not."""
+
+    @classmethod
+    def of(cls, manifest: Manifest, order: Order, world_size: int) -> Mixing:
+        """The mixing of an order on so many ranks."""
+        groups = manifest.row_groups
+        with_rows = int((groups.rows > 0).sum())
+        return cls(
+            figures=measure(order, world_size),
+            batch_size=order.global_batch_size // world_size,
+            row_groups=with_rows,
+            mean_group_bytes=int(groups.size_bytes.sum()) // max(1, with_rows),
+            shuffle_seed=manifest.shuffle_seed,
+        )
+
+    @property
+    def is_good(self) -> bool:
+        """Whether batches are about as mixed as after a full shuffle, even of a sorted table."""
+        found = self.figures
+        return self.shuffle_seed is not None or (
+            found.batch_labels >= GOOD_LABELS * found.shuffled_batch_labels
+            and found.global_deviation <= GOOD_DEVIATION * found.shuffled_global_deviation
+        )
+
+    def __str__(self) -> str:
+        if self.shuffle_seed is not None:
+            return (
+                f"Spark shuffled the rows when it converted them (shuffle_seed="
+                f"{self.shuffle_seed}): every batch is a fair sample of the table."
+            )
+        found = self.figures
+        told = (
+            f"A rank's batch of {self.batch_size:,} rows comes from about {found.batch_groups:.0f} "
+            f"of {self.row_groups:,} row groups. If the table is sorted by a column of {LABELS} "
+            f"values, the batch holds {found.batch_labels:.1f} of them on average, and "
+            f"{found.shuffled_batch_labels:.1f} after a full shuffle; their shares in a global "
+            f"batch differ from the table's by {100 * found.global_deviation:.1f}%, and by "
+            f"{100 * found.shuffled_global_deviation:.1f}% after a full shuffle."
+        )
+        if self.is_good:
+            return f"{told} That is about as good as a full shuffle."
+        return f"{told} {self._advice()}"
+
+    def _advice(self) -> str:
+        advice = "If the table is sorted, convert it with shuffle_seed=0"
+        smaller = int(self.mean_group_bytes * self.figures.batch_groups / _ENOUGH_GROUPS)
+        if _SMALLEST_GROUP_BYTES <= smaller < self.mean_group_bytes:
+            advice += f", or with parquet_row_group_size_bytes={smaller:,} or less"
+        return f"{advice}."
+
+
+def mixing_of(
+    manifest: Manifest, batch_size: int, num_ranks: int, memory_budget_bytes: int | None
+) -> Mixing:
+    """The mixing of a loader with such arguments, and otherwise the default ones."""
+    rows = global_batch(batch_size, None, num_ranks)
+    budget = Budget.of(memory_budget_bytes, manifest)
+    order = Order(
+        group_rows=manifest.row_groups.rows,
+        global_batch_size=rows,
+        lanes=choose_lanes(None, rows, num_ranks, budget.most_lanes),
+        block_rows=budget.block_rows,
+        window_groups=budget.window_groups,
+    )
+    return Mixing.of(manifest, order, num_ranks)
