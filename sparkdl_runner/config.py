@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from sparkdl_runner.tracking.settings import Tracking
 
+MOST_NAME_CHARACTERS = 100
+_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MOST_NAME_CHARACTERS - 1}}}")
+_SWITCHES = ("rerun_finished", "restart_user_errors", "allow_unencrypted", "refuse_shared_hosts")
 VERBOSITIES = ("all", "log_callback_only")
 _LEAST_SECONDS = {
     "slot_wait_seconds": 0,
@@ -28,6 +32,15 @@ class RunConfig:
         ValueError: A value is out of range or unknown.
         TypeError: A value has the wrong type.
     """
+
+    name: str | None = None
+    """What this training is called. The same call by another process, after a failure or on another
+    day, goes on in the same MLflow run; one that has finished is not run again, and its value is
+    returned. Letters, digits, ``.``, ``_`` and ``-``. Each training in an experiment needs its own.
+    It needs MLflow, which keeps the name."""
+
+    rerun_finished: bool = False
+    """Whether a training of this ``name`` that has finished is trained anew, in a new run."""
 
     driver_log_verbosity: str = "all"
     """``"all"``: every line that any rank prints is shown on the driver, prefixed by its rank.
@@ -130,7 +143,13 @@ class RunConfig:
         _check_count("max_restarts", self.max_restarts, least=0)
         if self.min_num_proc is not None:
             _check_count("min_num_proc", self.min_num_proc, least=1)
-        for name in ("restart_user_errors", "allow_unencrypted", "refuse_shared_hosts"):
+        _check_name(self.name, self.tracking)
+        for name in (
+            "rerun_finished",
+            "restart_user_errors",
+            "allow_unencrypted",
+            "refuse_shared_hosts",
+        ):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name} is {getattr(self, name)!r}; it must be True or False.")
         if self.tracking is not None and not isinstance(self.tracking, (bool, Tracking)):
@@ -160,6 +179,31 @@ def check_min_num_proc(config: RunConfig, num_proc: int) -> None:
             f"min_num_proc is {least}, and num_proc={num_proc} starts only {abs(num_proc)} ranks; "
             "min_num_proc says with how few of them a restart may go on: set it to "
             f"{abs(num_proc)} or less, or raise num_proc."
+        )
+
+
+def _check_name(name: Any, tracking: Any) -> None:
+    if name is None:
+        return
+    if not isinstance(name, str):
+        raise TypeError(f"name is {name!r}; it must be a text.")
+    if not _NAME.fullmatch(name):
+        fitting = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:MOST_NAME_CHARACTERS]
+        near = f", such as {fitting!r}" if fitting else ""
+        raise ValueError(
+            f"name is {name!r:.300}; it becomes a tag and a folder, so it must be 1 to "
+            f"{MOST_NAME_CHARACTERS} letters (a to z), digits, '.', '_' and '-', and begin with a "
+            f"letter or digit{near}."
+        )
+    if tracking is False:
+        raise ValueError(
+            f"name is {name!r} and tracking is False; a named training is found again by its "
+            "MLflow run: leave one of them out."
+        )
+    if isinstance(tracking, Tracking) and tracking.run_id is not None:
+        raise ValueError(
+            f"name is {name!r} and tracking.run_id is {tracking.run_id!r}; either says which run "
+            "to go on with: leave one of them out."
         )
 
 

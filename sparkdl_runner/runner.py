@@ -24,12 +24,13 @@ from sparkdl_runner.script.tags import script_tags
 from sparkdl_runner.tracking.report.progress_bar import ProgressBar, is_watched
 from sparkdl_runner.tracking.report.progress_lines import ProgressLines
 from sparkdl_runner.tracking.run.datasets import converters_in
-from sparkdl_runner.tracking.run.opening import is_set_up
+from sparkdl_runner.tracking.run.opening.store import is_set_up
 from sparkdl_runner.tracking.settings import Tracking
 from sparkdl_runner.wire import function
 from sparkdl_runner.wire.attempt import Attempt
 
 if TYPE_CHECKING:
+    from sparkdl_runner.tracking.run.opening.named import NamedRun
     from sparkdl_runner.tracking.run.tracked_run import TrackedRun
 
 P = ParamSpec("P")
@@ -90,7 +91,8 @@ class DistributedRunner:
             **kwargs: Its arguments by name.
 
         Returns:
-            What ``main`` returned in rank 0.
+            What ``main`` returned in rank 0. Of a training that has a name and has finished
+            before: what its run keeps of that, as JSON; None where JSON could not hold it.
 
         Raises:
             TypeError: ``main`` cannot be called, or not with these arguments.
@@ -152,7 +154,12 @@ class DistributedRunner:
         tracked: TrackedRun | None = None
         ended_by: BaseException | None = None
         try:
-            tracked = self._open_run(script)
+            settings = self._tracking(script)
+            named = self._named_run(settings, main, script)
+            if named is not None and named.is_finished:
+                self.mlflow_run_id = named.run_id
+                return named.returned()
+            tracked = self._open_run(settings, script, named)
             self.mlflow_run_id = None if tracked is None else tracked.run_id
             launcher = self._launcher()
             if tracked is not None:
@@ -172,7 +179,10 @@ class DistributedRunner:
                 search_path=tuple(driver_search_path()),
                 variables=driver_variables(self.config.environment),
             )
-            return run_with_restarts(launcher, attempt, tracked, [bar, *self.reports])
+            value = run_with_restarts(launcher, attempt, tracked, [bar, *self.reports])
+            if tracked is not None and named is not None:
+                tracked.keep_value(value)
+            return value
         except BaseException as error:
             ended_by = error
             raise
@@ -200,19 +210,46 @@ class DistributedRunner:
         # What a run returns whose ranks each give their value is the list of them.
         return cast(list[T], self.run(function.on_each_rank(main), *args, **kwargs))
 
-    def _open_run(self, script: Script | None) -> TrackedRun | None:
-        """Opens the MLflow run, where one is wanted; a script's has its name."""
+    def _tracking(self, script: Script | None) -> Tracking | None:
+        """Which MLflow run is wanted, if one is; a script's has tags that say what it is."""
         wanted = self.config.tracking
         if wanted is False or (wanted is None and not is_set_up()):
+            return None
+        settings = wanted if isinstance(wanted, Tracking) else Tracking()
+        if script is None:
+            return settings
+        return replace(settings, tags={**script_tags(script), **settings.tags})
+
+    def _named_run(
+        self, settings: Tracking | None, main: Any, script: Script | None
+    ) -> NamedRun | None:
+        """The run of a training that has a name."""
+        name = self.config.name
+        if name is None:
+            return None
+        if settings is None:
+            raise LaunchError(
+                f"The training has the name {name!r}, which an MLflow run keeps, and MLflow is not "
+                "set up here: set MLFLOW_TRACKING_URI to a server or a database that every process "
+                "of this training sees, or tracking=Tracking(tracking_uri=...); or leave the name "
+                "out."
+            )
+        # Only now, as below.
+        from sparkdl_runner.tracking.run.opening.named import NamedRun, Work
+
+        work = Work.of(main) if script is None else Work(function=script.name, code=None)
+        return NamedRun(settings, name, work, rerun_finished=self.config.rerun_finished)
+
+    def _open_run(
+        self, settings: Tracking | None, script: Script | None, named: NamedRun | None
+    ) -> TrackedRun | None:
+        """Opens the MLflow run, where one is wanted; a script's has its name."""
+        if settings is None:
             return None
         # Only now: it is of use to those who track.
         from sparkdl_runner.tracking.run.tracked_run import TrackedRun
 
-        settings = wanted if isinstance(wanted, Tracking) else Tracking()
-        if script is None:
-            return TrackedRun.open(settings)
-        settings = replace(settings, tags={**script_tags(script), **settings.tags})
-        return TrackedRun.open(settings, name=script.name)
+        return TrackedRun.open(settings, None if script is None else script.name, named)
 
     def _launcher(self) -> Launcher:
         """Checks all that can be checked before ranks start."""

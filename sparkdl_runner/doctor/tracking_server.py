@@ -29,7 +29,7 @@ from sparkdl_runner.doctor.findings.finding import (
 from sparkdl_runner.doctor.findings.versions import is_older, numbers
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.redaction import Redactor
-from sparkdl_runner.tracking.run.opening import check_store
+from sparkdl_runner.tracking.run.opening.store import check_store
 from sparkdl_runner.tracking.run.server_calls import WITHOUT, ServerCalls
 from sparkdl_runner.tracking.settings import Tracking
 

@@ -13,7 +13,7 @@ from typing import Any
 from sparkdl_runner.errors import ConfigError, LaunchError, RunnerError
 from sparkdl_runner.importing import without_collecting
 from sparkdl_runner.redaction import Redactor, secrets_of
-from sparkdl_runner.tracking.run.opening import check_store
+from sparkdl_runner.tracking.run.opening.store import check_store
 from sparkdl_runner.tracking.run.server_calls import (
     TookTooLongError,
     no_answer,

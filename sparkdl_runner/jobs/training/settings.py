@@ -11,7 +11,7 @@ from sparkdl_runner.jobs.settings import Settings, settings_like
 from sparkdl_runner.jobs.spark.source import Source
 from sparkdl_runner.jobs.training.plan_settings import REQUIRED, PlanSettings
 from sparkdl_runner.jobs.training.script_settings import ScriptSettings
-from sparkdl_runner.tracking.run.opening import is_set_up
+from sparkdl_runner.tracking.run.opening.store import is_set_up
 from sparkdl_runner.tracking.settings import Tracking
 
 

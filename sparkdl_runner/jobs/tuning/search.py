@@ -20,7 +20,7 @@ from sparkdl_runner.jobs.tuning.plots import log_plots
 from sparkdl_runner.jobs.tuning.pruning import Pruning
 from sparkdl_runner.jobs.tuning.settings import TuneSettings
 from sparkdl_runner.jobs.tuning.study import open_study, storage_must_answer
-from sparkdl_runner.tracking.run.opening import make_default_store
+from sparkdl_runner.tracking.run.opening.store import make_default_store
 from sparkdl_runner.tracking.settings import Tracking
 
 PARENT_ATTRIBUTE = "mlflow_run_id"

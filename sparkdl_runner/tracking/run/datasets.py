@@ -36,6 +36,32 @@ def log(client: Any, run_id: str, name: str, converter: Any) -> None:
     client.log_inputs(run_id, datasets=[describe(name, converter)])
 
 
+def difference(run: Any, name: str, converter: Any) -> str | None:
+    """Says that a run read other data before under the same name; None if it did not.
+
+    Args:
+        run: The ``mlflow.entities.Run``, as it was when it was opened.
+        name: What the function calls the conversion.
+        converter: The conversion.
+    """
+    known = [
+        one.dataset
+        for one in getattr(run.inputs, "dataset_inputs", ())
+        if any(tag.key == CONTEXT_TAG and tag.value == name for tag in one.tags)
+    ]
+    if not known:
+        return None
+    now = describe(name, converter).dataset
+    if any(one.digest == now.digest for one in known):
+        return None
+    rows = json.loads(known[-1].profile or "{}").get("num_rows", "?")
+    return (
+        f"{name!r} holds other rows than when run {run.info.run_id} began: {rows} of digest "
+        f"{known[-1].digest} then, {converter.dataset_size} of digest {now.digest} now. A loader "
+        "that is restored refuses them; a function that restores none goes on with them"
+    )
+
+
 def describe(name: str, converter: Any) -> Any:
     """A conversion as an input of a run.
 

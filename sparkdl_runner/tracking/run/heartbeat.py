@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from sparkdl_runner.tracking.entries import Entry
 from sparkdl_runner.tracking.run.delivery import Delivery
-from sparkdl_runner.tracking.run.lease import RENEW_SECONDS, Lease
+from sparkdl_runner.tracking.run.opening.lease import RENEW_SECONDS, Lease
 from sparkdl_runner.tracking.run.rank_reports import RankReports
 
 # The pause between two entries of a rate grows with the length of the training.

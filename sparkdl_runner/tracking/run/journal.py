@@ -12,7 +12,7 @@ from sparkdl_runner.tracking.entries import Entry
 from sparkdl_runner.tracking.run.server_calls import ServerCalls
 
 if TYPE_CHECKING:
-    from sparkdl_runner.tracking.run.opening import Opened
+    from sparkdl_runner.tracking.run.opening.opened import Opened
 
 ATTEMPT_TAG = "sparkdl_runner.attempt"
 MAX_PARAM_CHARACTERS = 6000

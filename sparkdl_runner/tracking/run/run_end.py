@@ -11,7 +11,7 @@ from sparkdl_runner.tracking.report.page import write_page
 from sparkdl_runner.tracking.report.run_folder import RunFolder
 from sparkdl_runner.tracking.report.run_summary import RunSummary
 from sparkdl_runner.tracking.run.model_pages import complete_models
-from sparkdl_runner.tracking.run.opening import Opened
+from sparkdl_runner.tracking.run.opening.opened import Opened
 from sparkdl_runner.tracking.run.server import REQUEST_SECONDS
 from sparkdl_runner.tracking.run.server_calls import problem_within
 

@@ -22,8 +22,9 @@ from sparkdl_runner.tracking.run import parameters_and_tags as description
 from sparkdl_runner.tracking.run.delivery import Delivery
 from sparkdl_runner.tracking.run.heartbeat import Heartbeat
 from sparkdl_runner.tracking.run.journal import ATTEMPT_TAG, Journal, earlier_values
-from sparkdl_runner.tracking.run.lease import Lease
-from sparkdl_runner.tracking.run.opening import Opened, open_run
+from sparkdl_runner.tracking.run.opening.lease import Lease, held_here, require_not_held
+from sparkdl_runner.tracking.run.opening.named import NamedRun, returned_entry
+from sparkdl_runner.tracking.run.opening.opened import Opened, open_run
 from sparkdl_runner.tracking.run.rank_reports import RankReports
 from sparkdl_runner.tracking.run.run_end import RunEnd
 from sparkdl_runner.tracking.run.server import (
@@ -40,9 +41,6 @@ from sparkdl_runner.world import World
 
 # Our own parameters wait so long for those of the function, which MLflow's page then shows first.
 OWN_SECONDS = 30.0
-
-_held: set[str] = set()
-"""The runs that threads of this driver hold."""
 
 
 class TrackedRun(Reports):
@@ -86,19 +84,17 @@ class TrackedRun(Reports):
         )
 
     @classmethod
-    def open(cls, settings: Tracking, name: str | None = None) -> TrackedRun:
-        """Opens or resumes the run and shows where it is: see ``opening.open_run``.
+    def open(
+        cls, settings: Tracking, name: str | None = None, named: NamedRun | None = None
+    ) -> TrackedRun:
+        """Opens or resumes the run, or that of ``named``, and shows where it is.
 
         Raises:
-            LaunchError: As of that.
+            LaunchError: As of ``opening.open_run`` and ``NamedRun.open``.
         """
-        if settings.run_id in _held:
-            raise LaunchError(
-                f"The MLflow run {settings.run_id} is active in another thread of this "
-                "driver. Wait until that training is over."
-            )
-        lease = Lease()
-        opened = open_run(settings, lease, name)
+        require_not_held(settings.run_id if named is None else named.run_id)
+        lease = Lease() if named is None else named.lease
+        opened = open_run(settings, lease, name) if named is None else named.open(name)
         try:
             run = cls(settings, opened, lease)
         except BaseException as error:
@@ -111,8 +107,8 @@ class TrackedRun(Reports):
                     "or set TMPDIR."
                 ) from error
             raise
-        _held.add(run.run_id)
-        run._log(lease.entries())
+        held_here.add(run.run_id)
+        run._log([*lease.entries(), *(named.entries() if named is not None else ())])
         run._heartbeat.start()
         run._show_address()
         return run
@@ -131,6 +127,8 @@ class TrackedRun(Reports):
         self._own += description.parameters(num_proc=num_proc, backend=backend, settings=settings)
         self._log(description.tags(self._settings.tags, application_id))
         for name, converter in converters.items():
+            if told := datasets.difference(self._opened.run, name, converter):
+                self._problems.append(told)
             # A page without it is better than no training.
             self._end.try_step(
                 partial(datasets.log, self._opened.client, self.run_id, name, converter),
@@ -203,6 +201,10 @@ class TrackedRun(Reports):
         except OSError as error:
             self._problems.append(f"{name} of rank {world.rank} could not be kept: {error}")
 
+    def keep_value(self, value: Any) -> None:
+        """Keeps what a training with a name returned, for whoever calls it again."""
+        self._log([returned_entry(value)])
+
     def close(self, error: BaseException | None) -> None:
         """Ends the run: delivers what waits, makes the report, sets the status.
 
@@ -220,7 +222,7 @@ class TrackedRun(Reports):
             raise
         finally:
             self._heartbeat.stop()
-            _held.discard(self.run_id)
+            held_here.discard(self.run_id)
             self._delivery.close(0)
             for told in [*self._problems, *self._journal.problems, *self._delivery.refused]:
                 _show(f"MLflow: {self._redact(told)}.")

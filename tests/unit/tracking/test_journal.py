@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sparkdl_runner.redaction import HIDDEN, Redactor
 from sparkdl_runner.tracking.run.journal import MAX_PARAM_CHARACTERS, Journal, earlier_values
-from sparkdl_runner.tracking.run.opening import Opened
+from sparkdl_runner.tracking.run.opening.opened import Opened
 
 
 def metric(step: int, name: str = "loss") -> list[Any]:

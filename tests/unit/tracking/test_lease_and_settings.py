@@ -15,8 +15,8 @@ import pytest
 from sparkdl_runner import LaunchError, RunConfig
 from sparkdl_runner.tracking import Tracking
 from sparkdl_runner.tracking.rank_run import RunTicket
-from sparkdl_runner.tracking.run.lease import ALIVE_TAG, EXPIRE_SECONDS, HOLDER_TAG, Lease
-from sparkdl_runner.tracking.run.opening import check_store, is_set_up
+from sparkdl_runner.tracking.run.opening.lease import ALIVE_TAG, EXPIRE_SECONDS, HOLDER_TAG, Lease
+from sparkdl_runner.tracking.run.opening.store import check_store, is_set_up
 from sparkdl_runner.tracking.run.parameters_and_tags import parameters
 from sparkdl_runner.tracking.run.server import is_remote
 
@@ -189,3 +189,33 @@ def test_a_hosts_own_way_into_its_cloud_comes_first_and_the_drivers_into_mlflow(
     assert environment["AWS_REGION"] == "driver"
     assert "AWS_PROFILE" not in environment
     assert run.tracking_uri == environment["MLFLOW_TRACKING_URI"] == "http://u:pw-pw-pw@h"
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "sentence"),
+    [
+        ({"name": "shop 2026/11"}, ValueError, "tag and a folder.* such as 'shop-2026-11'"),
+        ({"name": "ü"}, ValueError, "it must be 1 to 100 letters"),
+        ({"name": ""}, ValueError, "it must be 1 to 100"),
+        ({"name": "../x"}, ValueError, "begin with a letter or digit"),
+        ({"name": "a" * 101}, ValueError, "1 to 100"),
+        ({"name": 7}, TypeError, "name is 7"),
+        ({"name": "shop", "tracking": False}, ValueError, "leave one of them out"),
+        ({"name": "shop", "tracking": Tracking(run_id="1")}, ValueError, "leave one of them out"),
+        ({"rerun_finished": 1}, TypeError, "rerun_finished is 1"),
+    ],
+)
+def test_a_name_that_is_none_is_refused(
+    settings: dict[str, Any], error: type[Exception], sentence: str
+) -> None:
+    with pytest.raises(error, match=sentence):
+        RunConfig(**settings)
+
+
+def test_since_when_a_run_is_held_is_told() -> None:
+    tags = {HOLDER_TAG: "far-away 12 34 abc 1000000000", ALIVE_TAG: "1000"}
+    told = Lease().held_by_another(tags, now=1010)
+    assert told == (
+        "the driver with process id 12 on host far-away runs it since 2001-09-09 01:46:40 UTC, "
+        "heard of 10 s ago"
+    )

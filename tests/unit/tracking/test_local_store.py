@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparkdl_runner.tracking.local_store import make_private
-from sparkdl_runner.tracking.run import opening
+from sparkdl_runner.tracking.run.opening import store
 from sparkdl_runner.tracking.settings import Tracking
 
 
@@ -47,11 +47,11 @@ def test_a_store_that_somebody_named_is_left_to_mlflow(
     import mlflow
 
     made: list[str] = []
-    monkeypatch.setattr(opening, "make_private", made.append)
+    monkeypatch.setattr(store, "make_private", made.append)
     monkeypatch.setattr(mlflow, "get_tracking_uri", lambda: "sqlite:///mlflow.db")
     for named, tracking in ((True, Tracking()), (False, Tracking(tracking_uri="sqlite:///x.db"))):
         monkeypatch.setattr(mlflow, "is_tracking_uri_set", lambda named=named: named)
-        opening.make_default_store(tracking)
+        store.make_default_store(tracking)
     assert not made
-    opening.make_default_store(Tracking())
+    store.make_default_store(Tracking())
     assert made == ["sqlite:///mlflow.db"]

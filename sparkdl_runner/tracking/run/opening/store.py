@@ -1,4 +1,7 @@
-"""Opens an MLflow run, or resumes one; errors are one sentence."""
+"""MLflow's store before a run is opened: whether there is one, whether it answers, its experiment.
+
+Whatever is wrong is said before ranks start, and in one sentence.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,6 @@ from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.importing import without_collecting
 from sparkdl_runner.redaction import Redactor
 from sparkdl_runner.tracking.local_store import make_private
-from sparkdl_runner.tracking.run.journal import ATTEMPT_TAG
-from sparkdl_runner.tracking.run.lease import Lease
 from sparkdl_runner.tracking.run.server import is_databricks, why_unreachable
 from sparkdl_runner.tracking.run.server_calls import WITHOUT, ServerCalls
 from sparkdl_runner.tracking.settings import Tracking
@@ -23,7 +24,6 @@ from sparkdl_runner.tracking.settings import Tracking
 LEAST_VERSION = (2, 13)
 # Without it, MLflow's pages take an experiment for one with language models.
 KIND_TAG = {"mlflow.experimentKind": "custom_model_development"}
-_SOURCE_TAGS = ("mlflow.source.", "mlflow.databricks.")
 _SET_UP_BY = (
     "MLFLOW_TRACKING_URI",
     "MLFLOW_RUN_ID",
@@ -34,39 +34,15 @@ _SET_UP_BY = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Opened:
-    """An open run."""
+class Store:
+    """MLflow's store, and the experiment that new runs are made in."""
 
     client: Any
-    """An ``MlflowClient`` of the run's store."""
-    uri: str
-    run: Any
-    """The ``mlflow.entities.Run``, as it was when it was opened."""
-    is_ours: bool
-    """Whether to end it: not where the caller has it open already."""
-    first_attempt: int
-    """The number of the next attempt; not 0 where the run was resumed."""
-    timeout_seconds: float = Tracking.opening_timeout_seconds
-    """How long an answer may take while the driver waits for it."""
-
-    @property
-    def source_tags(self) -> dict[str, str]:
-        """MLflow's tags of the program and its user, which in a rank would be the worker's."""
-        return {
-            name: text
-            for name, text in self.run.data.tags.items()
-            if name == "mlflow.user" or name.startswith(_SOURCE_TAGS)
-        }
-
-    def address(self, redact: Redactor, databricks_host: str | None) -> str:
-        """Where to look at the run: a page, or a store and the command that shows it."""
-        info, uri = self.run.info, redact(self.uri)
-        page = f"experiments/{info.experiment_id}/runs/{info.run_id}"
-        if uri.startswith(("http://", "https://")):
-            return f"{uri.rstrip('/')}/#/{page}"
-        if databricks_host:
-            return f"{databricks_host.rstrip('/')}/ml/{page}"
-        return f"{info.run_id} in {uri} (mlflow ui --backend-store-uri {uri})"
+    """An ``MlflowClient``."""
+    call: ServerCalls
+    experiment_id: str
+    active: Any
+    """The run that the caller has open there, if there is one."""
 
 
 def is_set_up() -> bool:
@@ -90,47 +66,34 @@ def is_set_up() -> bool:
     return wrong is None
 
 
-def open_run(settings: Tracking, lease: Lease, name: str | None = None) -> Opened:
-    """Opens the run that ``settings`` ask for.
-
-    Args:
-        settings: Which run it is to be.
-        lease: Of the driver on the run.
-        name: What a new run is called that ``settings`` give no name; None for MLflow's choice.
+def connect(settings: Tracking) -> tuple[Any, ServerCalls]:
+    """A client of the store that ``settings`` ask for, and what calls it with a deadline.
 
     Raises:
-        LaunchError: MLflow is missing or old, its server does not answer, hangs or refuses, or the
-            run is not there, deleted, or active elsewhere.
+        LaunchError: MLflow is missing or old, or the store does not answer.
     """
     uri = check_store(settings)
     import mlflow
 
     make_default_store(settings)
     call = ServerCalls(uri=uri, timeout_seconds=settings.opening_timeout_seconds)
-    client = call(lambda: mlflow.MlflowClient(tracking_uri=uri), "make a client")
-    if settings.run_id is not None:
-        return _resume(mlflow, client, call, settings.run_id, lease)
+    return call(lambda: mlflow.MlflowClient(tracking_uri=uri), "make a client"), call
+
+
+def open_store(settings: Tracking) -> Store:
+    """Opens the store, and makes the experiment if it is not there.
+
+    Raises:
+        LaunchError: As of ``connect``; or the server refuses, or the experiment is deleted.
+    """
+    client, call = connect(settings)
+    import mlflow
+
     # A run or experiment that is active in another store is not in this one.
-    is_global = uri == mlflow.get_tracking_uri()
+    is_global = call.uri == mlflow.get_tracking_uri()
     active = mlflow.active_run() if is_global else None
     experiment_id = _experiment(client, settings.experiment, active, call, is_global=is_global)
-    # Not in another thread: a notebook's tags are those of the thread that runs it.
-    tags = _context_tags(active)
-    name = settings.run_name or name
-    run = call(
-        lambda: client.create_run(experiment_id, tags=tags, run_name=name),
-        f"make a run in experiment {experiment_id}",
-        # Nobody else would end it.
-        when_late=lambda late: client.set_terminated(late.info.run_id, "FAILED"),
-    )
-    return Opened(
-        client=client,
-        uri=uri,
-        run=run,
-        is_ours=True,
-        first_attempt=0,
-        timeout_seconds=call.timeout_seconds,
-    )
+    return Store(client=client, call=call, experiment_id=experiment_id, active=active)
 
 
 def check_store(settings: Tracking) -> str:
@@ -195,39 +158,6 @@ def _check_scheme(uri: str, shown: str) -> None:
         )
 
 
-def _resume(mlflow: Any, client: Any, call: ServerCalls, run_id: str, lease: Lease) -> Opened:
-    what = f"resume run {run_id}"
-    run = call(lambda: client.get_run(run_id), what)
-    if run.info.lifecycle_stage == "deleted":
-        raise LaunchError(
-            f"The MLflow run {run_id} at {Redactor()(call.uri)} was deleted. Restore it "
-            "(mlflow runs restore), or leave run_id out for a new one."
-        )
-    active = mlflow.active_run()
-    is_joined = active is not None and active.info.run_id == run_id
-    other = lease.held_by_another(run.data.tags)
-    if run.info.status == "RUNNING" and other is not None:
-        raise LaunchError(
-            f"The MLflow run {run_id} is active elsewhere: {other}. End that training, or wait "
-            "until it is over; one that died is known as such after 90 s."
-        )
-    if not is_joined:
-        call(
-            lambda: client.update_run(run_id, status="RUNNING"),
-            what,
-            when_late=lambda _: client.update_run(run_id, status=run.info.status),
-        )
-    last = run.data.tags.get(ATTEMPT_TAG, "")
-    return Opened(
-        client=client,
-        uri=call.uri,
-        run=run,
-        is_ours=not is_joined,
-        first_attempt=int(last) + 1 if last.isdecimal() else 0,
-        timeout_seconds=call.timeout_seconds,
-    )
-
-
 def _experiment(
     client: Any, name: str | None, active: Any, call: ServerCalls, *, is_global: bool
 ) -> str:
@@ -259,12 +189,3 @@ def _experiment(
             "take another."
         )
     return str(found.experiment_id)
-
-
-def _context_tags(active: Any) -> dict[str, str]:
-    """The tags that MLflow gives to every run, and the parent's."""
-    from mlflow.tracking.context import registry
-    from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
-
-    own = {MLFLOW_PARENT_RUN_ID: active.info.run_id} if active is not None else {}
-    return dict(registry.resolve_tags(own))
