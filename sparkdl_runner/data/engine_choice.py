@@ -85,7 +85,8 @@ def choose_engine(engine: str | None, arguments: Iterable[str], *, unischema: bo
     Args:
         engine: What the caller asked for; ``None`` to choose.
         arguments: The names of what was given, beyond petastorm's five.
-        unischema: Whether the data set was written by petastorm's codecs.
+        unischema: Whether petastorm's codecs wrote the data set, by a schema that cannot be read
+            without running it.
 
     Raises:
         TypeError: An argument is unknown, or does not belong to this engine.
@@ -111,8 +112,8 @@ def choose_engine(engine: str | None, arguments: Iterable[str], *, unischema: bo
             )
         if unischema:
             raise ValueError(
-                "This data set was encoded by petastorm's codecs, which only engine='petastorm' "
-                "can decode."
+                "This data set was encoded by petastorm's codecs, by a schema that only "
+                "engine='petastorm' can read."
             )
     chosen = engine or ("petastorm" if needs_petastorm or unischema else "arrow")
     if chosen == "petastorm" and given & arrow_only:

@@ -17,6 +17,7 @@ from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.engine_choice import choose_engine
 from sparkdl_runner.data.errors import DatasetError, NoManifestError
 from sparkdl_runner.data.loader_context import TorchLoaderContext
+from sparkdl_runner.data.petastorm.unischema import Unischema
 from sparkdl_runner.data.tf_dataset import TFDatasetContext, check_arguments
 from sparkdl_runner.filesystem import StorageOptions, join_url, open_filesystem, redact
 
@@ -49,7 +50,7 @@ class SparkDatasetConverter:
         *,
         manifest: Manifest | None = None,
         converted: Converted | None = None,
-        unischema: bool = False,
+        unischema: Unischema | None = None,
         delete: Callable[[], None] | None = None,
     ) -> None:
         """Usually called by :func:`~sparkdl_runner.data.make_spark_converter`.
@@ -60,7 +61,7 @@ class SparkDatasetConverter:
             dataset_size: Rows in all of them.
             manifest: What the directory holds, if it has no manifest of its own.
             converted: What the converter remembers of the files.
-            unischema: Whether petastorm's codecs encoded the files.
+            unischema: The schema of petastorm's codecs, if they encoded the files.
             delete: Deletes the files, if this process may.
         """
         self.cache_dir_url = cache_dir_url
@@ -195,7 +196,7 @@ class SparkDatasetConverter:
         given = {name: value for name, value in reader_kwargs.items() if value is not None}
         if data_loader_fn is not None:
             given["data_loader_fn"] = data_loader_fn
-        chosen = choose_engine(engine, given, unischema=self._unischema)
+        chosen = choose_engine(engine, given, unischema=self._is_opaque)
         if chosen == "petastorm":
             from sparkdl_runner.data.petastorm.engine import require_petastorm
 
@@ -209,7 +210,7 @@ class SparkDatasetConverter:
             open_dataset=lambda: self.open(storage_options),
             url=self.cache_dir_url,
             converted=self._converted,
-            unischema=self._unischema,
+            unischema=self._unischema is not None,
         )
 
     def make_tf_dataset(
@@ -241,7 +242,7 @@ class SparkDatasetConverter:
             DatasetError: petastorm's codecs encoded the data set.
         """
         given = {name: value for name, value in reader_kwargs.items() if value is not None}
-        check_arguments(given, unischema=self._unischema)
+        check_arguments(given, unischema=self._is_opaque)
         given.update(batch_size=batch_size, num_epochs=num_epochs, workers_count=workers_count)
         make_loader = functools.partial(
             TorchLoaderContext,
@@ -286,10 +287,19 @@ class SparkDatasetConverter:
         arguments.update(batch_size=batch_size, num_epochs=num_epochs)
         return BatchDataset(make_loader, len(self), arguments, num_workers)
 
+    @property
+    def _is_opaque(self) -> bool:
+        """Whether the columns are encoded by a schema that cannot be read without running it."""
+        return self._unischema is not None and self._unischema.problem is not None
+
     def _check_trust(self, trusted: bool) -> None:
-        if self._unischema and not trusted:
+        if self._unischema is not None and not trusted:
+            problem = self._unischema.problem
+            otherwise = "use engine='arrow', which does not run it"
+            if problem is not None:
+                otherwise = f"write the data again from a DataFrame: without running it, {problem}"
             raise DatasetError(
-                f"{redact(self.cache_dir_url)} holds a pickled petastorm schema, and reading it "
-                "runs whatever its writer put there: pass trust_unischema=True if you trust them, "
-                "or write the data again from a DataFrame."
+                f"{redact(self.cache_dir_url)} holds a pickled petastorm schema, and petastorm's "
+                "engine runs whatever its writer put there: pass trust_unischema=True if you trust "
+                f"them, or {otherwise}."
             )

@@ -36,8 +36,8 @@ def check_arguments(given: Mapping[str, Any], *, unischema: bool) -> None:
             )
     if unischema:
         raise DatasetError(
-            "This data set was encoded by petastorm's codecs, and make_tf_dataset() reads without "
-            "petastorm: write the data again from a DataFrame."
+            "This data set was encoded by petastorm's codecs, by a schema that only petastorm can "
+            "read, and make_tf_dataset() reads without it: write the data again from a DataFrame."
         )
     choose_engine("arrow", given, unischema=False)
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.decode import arrays as decode
-from sparkdl_runner.data.decode import images
+from sparkdl_runner.data.decode import codecs, images
 from sparkdl_runner.data.decode import rows as kept_rows
 from sparkdl_runner.data.decode.arrays import Array, Leaf
 from sparkdl_runner.data.decode.columns import (
@@ -68,11 +68,14 @@ class ColumnPlanner:
         """The column's plan, by its type."""
         types = pa.types
         if self.options.images and self.name in self.options.images:
-            return self._encoded_image()
+            size = self.options.images[self.name]
+            return self._encoded_image(images.ImageSize.of(self.name, size))
         if self.info.hint == "image":
             return self._schema_image()
         if self.info.hint == "vector":
             return self._vector()
+        if self.info.hint is not None:
+            return self._of_codec(self.info.hint)
         depth, inner = 0, self.type
         while decode.is_list(inner):
             depth, inner = depth + 1, inner.value_type
@@ -214,7 +217,7 @@ class ColumnPlanner:
             (size,), np.float64, lambda array: decode.vectors(array, size, self.fill)
         )
 
-    def _encoded_image(self) -> ImageColumn:
+    def _encoded_image(self, size: images.ImageSize) -> ImageColumn:
         if not (pa.types.is_binary(self.type) or pa.types.is_large_binary(self.type)):
             raise ValueError(
                 f"images names {self.name!r}, which is {self.info.type}: encoded images are in "
@@ -224,7 +227,6 @@ class ColumnPlanner:
             raise ModuleNotFoundError(
                 "images=… decodes with Pillow, which is not installed: pip install pillow."
             )
-        size = images.ImageSize.of(self.name, (self.options.images or {})[self.name])
         return ImageColumn(
             name=self.name,
             kind="binary",
@@ -247,6 +249,22 @@ class ColumnPlanner:
         height, width, channels = (length or 0 for length in lengths)
         shape = (height, width, channels)
         return self._whole_rows(shape, np.uint8, lambda array: images.decode_schema(array, shape))
+
+    def _of_codec(self, hint: str) -> Column:
+        """What a codec of petastorm's wrote; see ``ColumnInfo.hint``."""
+        codec, _, stored = hint.partition(" ")
+        decoder = codecs.decoder_of(codec, stored, self.info.list_lengths)
+        if isinstance(decoder, images.ImageSize):
+            return self._encoded_image(decoder)
+        if isinstance(decoder, str):
+            raise DatasetError(
+                f"column {self.name!r} was written by petastorm's {codec}, and {decoder}. Leave it "
+                "out with columns=[…], or use engine='petastorm'."
+            )
+        self._check_fits("fill_value", self.fill, Leaf(dtype=decoder.dtype))
+        return self._whole_rows(
+            decoder.shape, decoder.dtype.type, lambda array: decoder.decode(array, self.fill or 0)
+        )
 
     def _whole_rows(
         self, shape: tuple[int, ...], dtype: type, decode_rows: Callable[[pa.Array], Array]

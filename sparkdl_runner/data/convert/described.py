@@ -8,6 +8,7 @@ from collections.abc import Callable
 from sparkdl_runner.data.dataset.converted import Converted
 from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.leftovers import delete_directory
+from sparkdl_runner.data.petastorm.unischema import Unischema
 from sparkdl_runner.data.spark_dataset_converter import SparkDatasetConverter
 from sparkdl_runner.filesystem import StorageOptions, join_url
 
@@ -18,7 +19,7 @@ def converter_of(
     *,
     checked: Dataset | None = None,
     embedded: bool = False,
-    unischema: bool = False,
+    unischema: Unischema | None = None,
     delete: Callable[[], None] | None = None,
 ) -> SparkDatasetConverter:
     """The converter of a data set. It carries the manifest if that is ``embedded``.

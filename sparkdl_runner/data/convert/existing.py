@@ -20,7 +20,7 @@ from sparkdl_runner.data.dataset.place import directory_url, running_session
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.errors import DatasetError, NoManifestError
 from sparkdl_runner.data.lake.open import Choice, choose_part, open_table
-from sparkdl_runner.data.petastorm.engine import has_unischema
+from sparkdl_runner.data.petastorm.unischema import find_unischema, with_codecs
 from sparkdl_runner.data.spark_dataset_converter import SparkDatasetConverter
 from sparkdl_runner.filesystem import StorageOptions, open_filesystem, redact
 
@@ -97,12 +97,15 @@ def _describe_directory(
         manifest, is_new = _describe_once(filesystem, directory, url)
         embedded = True
         dataset = checked = Dataset(manifest, filesystem, directory)
-    unischema = has_unischema(filesystem, directory)
+    unischema = find_unischema(filesystem, directory)
     if choice.is_part:
-        if unischema:
+        if unischema is not None:
             choice.refuse("a data set that petastorm's codecs encoded")
         return _converter_of_table(url, choose_part(checked, url, choice), allow_nulls)
-    if not unischema:  # Only petastorm knows what its codecs make of a null.
+    if unischema is not None:  # A Unischema says itself which columns may hold nulls.
+        embedded, manifest = True, with_codecs(dataset.manifest, unischema)
+        dataset = dataset._replace(manifest=manifest)
+    else:
         check_nulls(dataset, allow_nulls)
         if is_new:
             warn_of_ragged(dataset)

@@ -71,7 +71,11 @@ class ColumnInfo:
     size_bytes: int = 0
     """Encoded but not compressed, of the whole column."""
     hint: str | None = None
-    """``"vector"`` for ML vectors, ``"image"`` for rows of Spark's ImageSchema."""
+    """``"vector"`` for ML vectors, ``"image"`` for rows of Spark's ImageSchema.
+
+    Where a codec of petastorm's wrote the column, the codec and NumPy's type, such as
+    ``"NdarrayCodec float32"``; ``list_lengths`` is then the shape of one row.
+    """
     is_clustered: bool = False
     """Whether most row groups hold one value each, and not all the same, by their statistics."""
 

@@ -9,17 +9,10 @@ from contextlib import contextmanager
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-import pyarrow.parquet as pq
-from pyarrow import fs
-
 from sparkdl_runner.filesystem import local_path
-from sparkdl_runner.foreign_file import open_input
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-UNISCHEMA_KEY = b"dataset-toolkit.unischema.v1"
-"""Where petastorm keeps a pickled schema in the metadata of ``_common_metadata``."""
 
 _LIMITS = {"pyarrow": 15, "numpy": 2}
 """The first major versions that petastorm 0.12 cannot run with."""
@@ -91,13 +84,3 @@ def materialize(df: DataFrame, parent_url: str, row_group_size_bytes: int, codec
     # petastorm also deletes the files at exit, by calls that raise a FutureWarning.
     atexit.register(warnings.filterwarnings, "ignore", category=FutureWarning, module="petastorm")
     return url
-
-
-def has_unischema(filesystem: fs.FileSystem, directory: str) -> bool:
-    """Whether the directory was written by petastorm's own codecs, with a pickled schema."""
-    path = f"{directory.rstrip('/')}/_common_metadata"
-    if filesystem.get_file_info(path).type != fs.FileType.File:
-        return False
-    with open_input(filesystem, path) as stream:
-        found = pq.read_schema(stream).metadata or {}
-    return UNISCHEMA_KEY in found

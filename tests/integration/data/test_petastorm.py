@@ -18,7 +18,8 @@ from pyspark.ml.linalg import Vectors
 from pyspark.sql import functions as F
 
 from sparkdl_runner.data import DatasetError, SparkDatasetConverter, make_spark_converter
-from sparkdl_runner.data.petastorm.engine import UNISCHEMA_KEY, obstacle
+from sparkdl_runner.data.petastorm.engine import obstacle
+from sparkdl_runner.data.petastorm.unischema import UNISCHEMA_KEY
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("cache_dir")]
 
@@ -263,7 +264,7 @@ def test_a_pickled_schema_is_refused(spark, tmp_path):
     spark.range(10).write.parquet(f"file://{tmp_path}/foreign")
     with_pickled_schema(tmp_path / "foreign", tmp_path / "trace")
     converter = make_spark_converter(f"file://{tmp_path}/foreign")
-    with pytest.raises(ValueError, match="only engine='petastorm' can decode"):
+    with pytest.raises(ValueError, match="only engine='petastorm' can read"):
         converter.make_torch_dataloader(engine="arrow")
     if not refuses(converter):
         with pytest.raises(DatasetError, match="pass trust_unischema=True"):
@@ -284,7 +285,7 @@ def test_a_pickled_schema_that_was_slipped_in_is_never_read(spark, tmp_path):
     assert not (tmp_path / "trace").exists()
 
 
-def test_a_trusted_unischema_is_decoded(spark, tmp_path, petastorm):
+def test_both_engines_decode_what_petastorms_codecs_wrote(spark, tmp_path, petastorm):
     url = f"file://{tmp_path}/codecs"
     if petastorm is None:
         table = pa.table({"id": [1]})
@@ -294,7 +295,7 @@ def test_a_trusted_unischema_is_decoded(spark, tmp_path, petastorm):
         assert refuses(make_spark_converter(url), trust_unischema=True)
         assert not (tmp_path / "trace").exists()
         return
-    from petastorm.codecs import NdarrayCodec, ScalarCodec
+    from petastorm.codecs import CompressedNdarrayCodec, NdarrayCodec, ScalarCodec
     from petastorm.etl.dataset_metadata import materialize_dataset
     from petastorm.unischema import Unischema, UnischemaField, dict_to_spark_row
     from pyspark.sql import types as t
@@ -304,19 +305,30 @@ def test_a_trusted_unischema_is_decoded(spark, tmp_path, petastorm):
         [
             UnischemaField("id", np.int32, (), ScalarCodec(t.IntegerType()), False),
             UnischemaField("grid", np.float32, (2, 3), NdarrayCodec(), False),
+            UnischemaField("packed", np.uint16, (4,), CompressedNdarrayCodec(), False),
         ],
     )
-    rows = [{"id": i, "grid": np.full((2, 3), i, np.float32)} for i in range(10)]
+    rows = [
+        {
+            "id": i,
+            "grid": np.full((2, 3), i, np.float32),
+            "packed": np.arange(i, i + 4, dtype=np.uint16),
+        }
+        for i in range(10)
+    ]
     with materialize_dataset(spark, url, schema):
         encoded = [dict_to_spark_row(schema, row) for row in rows]
         spark.createDataFrame(encoded, schema.as_spark_schema()).coalesce(2).write.parquet(url)
     converter = make_spark_converter(url)
-    with converter.make_torch_dataloader(
-        batch_size=5, num_epochs=1, trust_unischema=True
-    ) as loader:
-        batches = list(loader)
-    assert sorted(rows_of(batches)) == list(range(10))
-    assert batches[0]["grid"].shape == (5, 2, 3)
+    with pytest.raises(DatasetError, match="pass trust_unischema=True"):
+        converter.make_torch_dataloader(engine="petastorm")
+    for arguments in ({}, {"trust_unischema": True}):
+        with converter.make_torch_dataloader(10, num_epochs=1, **arguments) as loader:
+            (batch,) = loader
+        order = batch["id"].argsort()
+        for name in ("id", "grid", "packed"):
+            expected = np.stack([row[name] for row in rows])
+            assert np.array_equal(batch[name][order].numpy(), expected), name
 
 
 class LikePetastorms:

@@ -21,6 +21,7 @@ from sparkdl_runner.data.engine_choice import (
     wants_shuffle,
 )
 from sparkdl_runner.data.order.shard import resolve_shard
+from sparkdl_runner.data.petastorm.unischema import Unischema
 
 
 def test_the_sets_of_arguments_do_not_overlap():
@@ -47,7 +48,7 @@ def test_arrow_unless_only_petastorm_can():
         (None, ["manifest"], False, TypeError, "unexpected keyword argument 'manifest'"),
         ("spark", [], False, ValueError, "engine must be 'arrow' or 'petastorm', not 'spark'"),
         ("arrow", ["predicate"], False, TypeError, "predicate is petastorm's own"),
-        ("arrow", [], True, ValueError, "only engine='petastorm' can decode"),
+        ("arrow", [], True, ValueError, "only engine='petastorm' can read"),
         ("petastorm", ["lanes"], False, TypeError, "lanes is known to engine='arrow' only"),
         (None, ["lanes", "filters"], False, TypeError, "(filters chose it)"),
     ],
@@ -158,7 +159,9 @@ def test_what_the_arrow_loader_is_given(monkeypatch):
 
 def test_a_pickled_schema_needs_trust(monkeypatch):
     monkeypatch.setattr("sparkdl_runner.data.petastorm.engine.require_petastorm", lambda: None)
-    converter = SparkDatasetConverter("file:///x", [], 0, unischema=True)
+    converter = SparkDatasetConverter(
+        "file:///x", [], 0, unischema=Unischema(fields={}, problem="it is no schema")
+    )
     with pytest.raises(DatasetError, match="pass trust_unischema=True"):
         converter.make_torch_dataloader()
     with pytest.raises(DatasetError, match="pickled petastorm schema"):

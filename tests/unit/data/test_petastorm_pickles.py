@@ -14,7 +14,8 @@ from parquet_sets import numbered, write_groups
 
 from sparkdl_runner.data import DatasetError, make_spark_converter
 from sparkdl_runner.data.petastorm.arguments import without_foreign_pickles
-from sparkdl_runner.data.petastorm.engine import UNISCHEMA_KEY, obstacle
+from sparkdl_runner.data.petastorm.engine import obstacle
+from sparkdl_runner.data.petastorm.unischema import UNISCHEMA_KEY
 
 with_petastorm = pytest.mark.skipif(obstacle() is not None, reason="petastorm cannot run here")
 

@@ -18,11 +18,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from hostile_bytes import changed_bytes, changed_json, plain
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from recorded_unischema import SCHEMA
 from sparkdl_runner.backends.departures import Departures
 from sparkdl_runner.backends.rendezvous import MAX_STORE_BYTES, RendezvousStore, parse_request
 from sparkdl_runner.checkpoint import mismatch
@@ -34,7 +37,9 @@ from sparkdl_runner.checkpoint.directory.sealed import seal, unseal
 from sparkdl_runner.checkpoint.errors import DamageError
 from sparkdl_runner.data.dataset.leftovers import Owner
 from sparkdl_runner.data.dataset.manifest import Manifest
-from sparkdl_runner.data.errors import DatasetError
+from sparkdl_runner.data.decode.codecs import ndarrays
+from sparkdl_runner.data.errors import BadRowError, DatasetError
+from sparkdl_runner.data.petastorm.unischema import Field, read_unischema
 from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.foreign_file import ForeignFileError, build, parse_json
 from sparkdl_runner.jobs.settings import load
@@ -379,3 +384,36 @@ def test_lines_that_ranks_print(line, is_raw):
     with bounded():
         hidden = redact.raw(line) if is_raw else redact(line.decode(errors="replace")).encode()
     assert SECRET.encode() not in hidden
+
+
+OPCODES = [b"\x8c\x08builtins\x94\x8c\x04exec\x94\x93", b"R", b"b", b"(", b"t", b"u", b"s", b"h\0"]
+
+
+@fuzz
+@given(changed_bytes([SCHEMA], [*OPCODES, b"j\xff\xff\xff\x7f", b"r\xff\xff\xff\x7f", b"\x94"]))
+def test_pickled_schemas(pickled):
+    with bounded(ForeignFileError):
+        assert all(isinstance(one, Field) for one in read_unischema(pickled).values())
+
+
+def array_file(**packed: Any) -> bytes:
+    stream = io.BytesIO()
+    if packed:
+        np.savez_compressed(stream, **packed)
+    else:
+        np.save(stream, np.arange(6, dtype=np.int32).reshape(2, 3))
+    return stream.getvalue()
+
+
+@fuzz
+@given(
+    changed_bytes(
+        [array_file(), array_file(arr=np.arange(6, dtype=np.int32).reshape(2, 3))],
+        [b"(2, 3)", b"(999999999, 3)", b"'|O'", b"'<i4'", b"True", b"\xff" * 4, b"PK\x05\x06"],
+    ),
+    st.booleans(),
+)
+def test_arrays_in_rows(file, packed):
+    with bounded(BadRowError):
+        rows = pa.array([file], pa.binary())
+        assert ndarrays(np.dtype("int32"), (2, 3), packed, rows, 0).shape == (1, 2, 3)
