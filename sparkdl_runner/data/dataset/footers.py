@@ -37,14 +37,20 @@ class Footer:
     """By column, the value of each row group that holds one value only."""
 
 
-def footer_bytes(stream: Any, path: str) -> tuple[bytes, int]:
+def footer_bytes(stream: Any, path: str, *, is_local: bool = False) -> tuple[bytes, int]:
     """The end of a Parquet file, from its footer on, and the footer's CRC-32.
 
     A Parquet file ends in the footer, the footer's length (4 bytes, little endian) and ``PAR1``:
     https://parquet.apache.org/docs/file-format/
+
+    Args:
+        stream: The open file.
+        path: For messages.
+        is_local: Whether to ask for the length first, and then for no more than the footer. Remote
+            storage is asked once, for more than most footers have.
     """
     size = stream.size()
-    start = max(0, size - _TAIL_BYTES)
+    start = max(0, size - (12 if is_local else _TAIL_BYTES))
     stream.seek(start)
     tail = stream.read()
     footer_size = int.from_bytes(tail[-8:-4], "little") + 8

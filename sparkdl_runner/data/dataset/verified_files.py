@@ -146,12 +146,14 @@ class VerifiedFiles:
     ) -> bytes | None:
         """Refuses an open file that is not the one that the manifest lists under this number."""
         file = self._files[index]
+        if found is not None and self._compared.get(index) == owner_and_time(found):
+            return None
         touched = found if found is not None and self._is_touched(index, found) else None
         if self._local is not None:
             if touched is None:
                 return None
             _refuse_other_owner(touched, path)
-        tail, footer_crc32 = footer_bytes(stream, path)
+        tail, footer_crc32 = footer_bytes(stream, path, is_local=found is not None)
         what, same = "Parquet footer", footer_crc32 == file.footer_crc32
         if same and touched is not None:
             if file.crc32 is not None:
@@ -165,8 +167,8 @@ class VerifiedFiles:
                 f"{path} was changed after the conversion: its {what} is not the one that the "
                 f"manifest knows. {_AGAIN}"
             )
-        if touched is not None:
-            self._compared[index] = owner_and_time(touched)
+        if found is not None:
+            self._compared[index] = owner_and_time(found)
         return tail
 
 

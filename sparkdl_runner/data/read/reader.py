@@ -11,12 +11,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sparkdl_runner.data.dataset.footers import footer_bytes
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.decode.arrays import UNKNOWN_NULLS
 from sparkdl_runner.data.decode.columns import Column
 from sparkdl_runner.data.errors import BadRowError, ChangedFileError, DatasetError
 
 _BUFFER_BYTES = 128 << 10
+_FOOTERS_BYTES = 4 << 20
+"""Of the footers that are kept, as they are in files; parsed they take a few times as much."""
 _CAN_VERIFY_PAGES = "page_checksum_verification" in inspect.signature(pq.ParquetFile).parameters
 
 
@@ -24,7 +27,8 @@ class RowGroupReader:
     """Reads any row group of a data set, from any thread.
 
     At most ``open_files`` files stay open between reads; one that is being read is not among
-    them, so two threads never share a handle.
+    them, so two threads never share a handle. Footers are kept longer, so that a file with many row
+    groups is not parsed again for each of them.
     """
 
     def __init__(self, files: VerifiedFiles, *, open_files: int = 8) -> None:
@@ -33,9 +37,11 @@ class RowGroupReader:
         self._groups, self._view, self._schema = manifest.row_groups, manifest.view, manifest.schema
         self._open_files = open_files
         self._idle: OrderedDict[int, pq.ParquetFile] = OrderedDict()
+        self._footers: OrderedDict[int, pq.FileMetaData] = OrderedDict()
+        self._footers_bytes = 0
         self._lock = threading.Lock()
         # A remote file is read in few large requests; a local one through a small buffer.
-        local = files.dataset.is_local
+        self._is_local = local = files.dataset.is_local
         self._access = {"buffer_size": _BUFFER_BYTES} if local else {"pre_buffer": True}
         # Without a checksum of the whole file, each page is checked as it is read.
         known = local and all(file.crc32 is not None for file in files.dataset.manifest.files)
@@ -127,8 +133,10 @@ class RowGroupReader:
         return batches
 
     def close(self) -> None:
-        """Closes every idle file."""
+        """Closes every idle file and forgets the footers."""
         with self._lock:
+            self._footers.clear()
+            self._footers_bytes = 0
             while self._idle:
                 self._idle.popitem()[1].close()
 
@@ -141,10 +149,29 @@ class RowGroupReader:
         stream, tail = self._files.open(file)
         return pq.ParquetFile(
             stream,
-            metadata=None if tail is None else pq.read_metadata(pa.BufferReader(tail)),
+            metadata=self._footer(file, stream, tail),
             coerce_int96_timestamp_unit="us",
             **self._access,
         )
+
+    def _footer(self, file: int, stream: pa.NativeFile, tail: bytes | None) -> pq.FileMetaData:
+        """A file's footer, parsed: the one that is kept, unless ``tail`` was just read."""
+        with self._lock:
+            kept = self._footers.get(file)
+            if kept is not None and tail is None:
+                self._footers.move_to_end(file)
+                return kept
+        if tail is None:
+            tail, _ = footer_bytes(stream, self._files.path(file), is_local=self._is_local)
+        footer = pq.read_metadata(pa.BufferReader(tail))
+        with self._lock:
+            before = self._footers.pop(file, None)
+            self._footers_bytes -= 0 if before is None else before.serialized_size
+            self._footers[file] = footer
+            self._footers_bytes += footer.serialized_size
+            while self._footers_bytes > _FOOTERS_BYTES and len(self._footers) > 1:
+                self._footers_bytes -= self._footers.popitem(last=False)[1].serialized_size
+        return footer
 
     def _put_back(self, file: int, parquet: pq.ParquetFile) -> None:
         with self._lock:

@@ -92,3 +92,18 @@ def test_the_pool_outlives_an_epoch_and_not_the_loader(tmp_path: Path, workers_c
     loader.close()
     loader.close()
     assert loader._pipeline.pool is None
+
+
+@pytest.mark.parametrize("groups", [[[100] * 40] * 12, [[300]] * 100], ids=["row groups", "files"])
+def test_no_more_is_read_than_the_files_hold(tmp_path: Path, groups: list[list[int]]) -> None:
+    rows = sum(map(sum, groups))
+    manifest = write_groups(tmp_path, numbered(rows, 6), groups)
+    size = sum(file.size_bytes for file in manifest.files)
+
+    def read_so_far() -> int:
+        return int(Path("/proc/self/io").read_text().split()[1])  # rchar, by read() and the like
+
+    with load(tmp_path, manifest, batch_size=50) as loader:
+        before = read_so_far()
+        assert sum(len(batch["id"]) for batch in loader) == rows
+        assert read_so_far() - before < 1.1 * size
