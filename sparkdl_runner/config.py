@@ -74,6 +74,10 @@ class RunConfig:
     raised, or it is asked to stop (SIGTERM). The value of one that lingers counts, and a note says
     what kept it."""
 
+    time_limit_seconds: float | None = None
+    """How long the training may take, restarts included, before ``should_stop`` tells it to end by
+    itself; None for any time. Set it below the limit of the cluster's job."""
+
     max_restarts: int = 0
     """How often to start all ranks again after one died, hung or was lost."""
 
@@ -140,6 +144,8 @@ class RunConfig:
             _check_seconds(name, getattr(self, name), least=least)
         if self.hang_timeout_seconds is not None:
             _check_seconds("hang_timeout_seconds", self.hang_timeout_seconds, least=2)
+        if self.time_limit_seconds is not None:
+            _check_seconds("time_limit_seconds", self.time_limit_seconds, least=1)
         _check_count("max_restarts", self.max_restarts, least=0)
         if self.min_num_proc is not None:
             _check_count("min_num_proc", self.min_num_proc, least=1)

@@ -7,6 +7,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
@@ -17,7 +18,8 @@ from sparkdl_runner.config import RunConfig, check_min_num_proc
 from sparkdl_runner.driver.launcher import Launcher
 from sparkdl_runner.driver.local_launcher import LocalLauncher
 from sparkdl_runner.driver.restarts import run_with_restarts
-from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.driver.stop_request import StopRequest
+from sparkdl_runner.errors import LaunchError, RunnerError
 from sparkdl_runner.hooks.reports import Reports
 from sparkdl_runner.script.script import Script
 from sparkdl_runner.script.tags import script_tags
@@ -78,6 +80,7 @@ class DistributedRunner:
         check_min_num_proc(self.config, num_proc)
         self.mlflow_run_id: str | None = None
         """The MLflow run of the last call of ``run``; None if it had none."""
+        self._stops: list[StopRequest] = []
         self.reports: list[Reports] = []
         """Who takes what ranks report, besides the MLflow run and the screen."""
 
@@ -152,6 +155,7 @@ class DistributedRunner:
         bar = ProgressBar() if is_watched() else ProgressLines()
         self.mlflow_run_id = None
         tracked: TrackedRun | None = None
+        stop = StopRequest()
         ended_by: BaseException | None = None
         try:
             settings = self._tracking(script)
@@ -179,17 +183,41 @@ class DistributedRunner:
                 search_path=tuple(driver_search_path()),
                 variables=driver_variables(self.config.environment),
             )
-            value = run_with_restarts(launcher, attempt, tracked, [bar, *self.reports])
-            if tracked is not None and named is not None:
+            self._stops.append(stop)
+            shown = [bar, *self.reports]
+            with stop.after(self.config.time_limit_seconds), _watched(tracked, stop):
+                value = run_with_restarts(launcher, attempt, tracked, shown, stop)
+            # What was asked to end early goes on when it is called again.
+            if tracked is not None and named is not None and not stop.reason:
                 tracked.keep_value(value)
             return value
         except BaseException as error:
             ended_by = error
             raise
         finally:
+            if stop in self._stops:
+                self._stops.remove(stop)
             bar.close()
             if tracked is not None:
                 tracked.close(ended_by)
+
+    def request_stop(self, reason: str = "asked for on the driver") -> None:
+        """Asks what ``run`` runs just now to end by itself, from another thread.
+
+        ``should_stop`` then tells the function, on all ranks at the same step; one that never asks
+        goes on.
+
+        Args:
+            reason: Up to 200 bytes, which the function gets.
+
+        Raises:
+            RunnerError: Nothing is running.
+            ValueError: The reason is empty or too long.
+        """
+        if not self._stops:
+            raise RunnerError("request_stop() was called while this runner runs nothing.")
+        for stop in list(self._stops):
+            stop.make(reason)
 
     def gather(self, main: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> list[T]:
         """Calls ``main`` as ``run`` does, and returns what it returned in every rank.
@@ -259,6 +287,15 @@ class DistributedRunner:
         from sparkdl_runner.driver.spark.launcher import SparkLauncher
 
         return SparkLauncher(self.num_proc, self.backend, self.config)
+
+
+def _watched(tracked: TrackedRun | None, stop: StopRequest) -> AbstractContextManager[Any]:
+    """Looks for the tag by which a person ends a tracked training."""
+    if tracked is None:
+        return nullcontext()
+    from sparkdl_runner.tracking.stop_tag import StopTag
+
+    return StopTag(tracked.client, tracked.run_id, stop.make)
 
 
 def check_count(name: str, value: object) -> None:

@@ -40,6 +40,7 @@ class LogClient:
         fence_seconds: An agent that has lost the driver for so long ends its worker. Else the
             worker would go on beside the attempt that replaces it.
         on_stop: Called when the driver asks for the worker's end, or the agent is cut off.
+        on_request: Called when the driver asks the function to end by itself; gets the reason.
         on_stacks: Called when the driver asks for the worker's stacks; returns them.
     """
 
@@ -52,6 +53,7 @@ class LogClient:
         echo_output: bool = False,
         fence_seconds: float,
         on_stop: Callable[[], None],
+        on_request: Callable[[str], None],
         on_stacks: Callable[[], str],
     ) -> None:
         self._channel = channel
@@ -61,6 +63,7 @@ class LogClient:
         self._echo_output = echo_output
         self._fence_seconds = fence_seconds
         self._on_stop = on_stop
+        self._on_request = on_request
         self._on_stacks = on_stacks
         self._outbox = Outbox()
         self._connected = threading.Event()
@@ -238,6 +241,8 @@ class LogClient:
                     case messages.Stop():
                         self._stop_heard.set()
                         self._on_stop()
+                    case messages.RequestStop(reason):
+                        self._on_request(reason)
                     case messages.AskStacks():
                         self._outbox.put(messages.Stacks(self._on_stacks()))
                     case messages.Confirmed(number):

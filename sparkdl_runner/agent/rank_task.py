@@ -107,6 +107,7 @@ class RankTask:
                 echo_output=not self.single_host,
                 fence_seconds=2 * config.heartbeat_timeout_seconds,
                 on_stop=worker.stop,
+                on_request=worker.request_stop,
                 on_stacks=worker.stacks,
             )
             stack.callback(client.close)

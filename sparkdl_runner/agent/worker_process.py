@@ -17,6 +17,7 @@ from contextlib import suppress
 
 from sparkdl_runner.agent.memory_evidence import MemoryEvidence
 from sparkdl_runner.agent.vital_signs import process_state
+from sparkdl_runner.hooks import stop_request
 from sparkdl_runner.redaction import secrets_of
 from sparkdl_runner.wire.control import Line
 from sparkdl_runner.wire.messages import Release, Stop
@@ -48,15 +49,18 @@ class WorkerProcess:
         self.events: queue.SimpleQueue[object] = queue.SimpleQueue()
         """What others ask: ``Stop`` or ``Release``. Who supervises the worker adds its own."""
         self._asking = threading.Lock()
+        self._is_requested = False
         self._family = uuid.uuid4().hex
         self._folder = os.path.join(tempfile.gettempdir(), f"sparkdl_runner-{self._family}")
         ours, theirs = socket.socketpair()
         lifeline_end, self._lifeline = os.pipe()
         self._output, output_end = os.pipe()
         self._stacks, stacks_end = os.pipe()
+        requests_end, self._requests = os.pipe()
         command = [sys.executable, "-P", "-m", "sparkdl_runner.worker", "--backend", backend]
         command += ["--control-fd", str(theirs.fileno()), "--lifeline-fd", str(lifeline_end)]
         command += ["--agent-pid", str(os.getpid()), "--stacks-fd", str(stacks_end)]
+        command += ["--requests-fd", str(requests_end)]
         try:
             self._process = subprocess.Popen(
                 command,
@@ -68,7 +72,7 @@ class WorkerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=output_end,
                 stderr=output_end,
-                pass_fds=[theirs.fileno(), lifeline_end, stacks_end],
+                pass_fds=[theirs.fileno(), lifeline_end, stacks_end, requests_end],
                 start_new_session=True,
             )
         except BaseException:
@@ -76,12 +80,14 @@ class WorkerProcess:
             os.close(self._lifeline)
             os.close(self._output)
             os.close(self._stacks)
+            os.close(self._requests)
             raise
         finally:
             theirs.close()
             os.close(lifeline_end)
             os.close(output_end)
             os.close(stacks_end)
+            os.close(requests_end)
         self.line = Line(ours)
         """The private line to the worker."""
 
@@ -103,6 +109,13 @@ class WorkerProcess:
     def stop(self) -> None:
         """Asks for the worker's end; safe from any thread, and after the end."""
         self.events.put(Stop())
+
+    def request_stop(self, reason: str) -> None:
+        """Asks the function to end by itself; safe from any thread, and after the end."""
+        with self._asking, suppress(OSError):
+            if self._requests >= 0 and not self._is_requested:
+                self._is_requested = True
+                os.write(self._requests, reason.encode()[: stop_request.MOST_BYTES])
 
     def release(self) -> None:
         """Says that all other ranks have ended; safe from any thread, and after the end."""
@@ -146,7 +159,8 @@ class WorkerProcess:
         with self._asking:
             if self._stacks >= 0:
                 os.close(self._stacks)
-                self._stacks = -1
+                os.close(self._requests)
+                self._stacks = self._requests = -1
         if self._output >= 0:
             os.close(self._output)
             self._output = -1

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from sparkdl_runner.checkpoint.loading import Checkpoint as Checkpoint
     from sparkdl_runner.checkpoint.manager import CheckpointManager as CheckpointManager
     from sparkdl_runner.checkpoint.restoring import Restored as Restored
+    from sparkdl_runner.checkpoint.stopping import Stop as Stop
+    from sparkdl_runner.checkpoint.stopping import should_stop as should_stop
 
 _HOMES = {
     "Checkpoint": "loading",
@@ -28,6 +30,8 @@ _HOMES = {
     "CheckpointStorageError": "errors",
     "Preempted": "errors",
     "Restored": "restoring",
+    "Stop": "stopping",
+    "should_stop": "stopping",
 }
 
 __all__ = sorted(_HOMES)

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparkdl_runner.checkpoint import peers
+from sparkdl_runner.checkpoint import peers, stopping
 from sparkdl_runner.checkpoint.arguments import require_whole
 from sparkdl_runner.checkpoint.directory.listing import committed
 from sparkdl_runner.checkpoint.directory.manifest import Name, problems_of
@@ -253,6 +253,7 @@ class CheckpointManager:
             self._snapshots.let_go()
             if self._listens:
                 preemption.stop_listening()
+                stopping.forget_unless_listening()
             self._schedule.close()
 
     def __enter__(self) -> CheckpointManager:
@@ -285,6 +286,7 @@ def _finish(saver: Saver, listens: bool) -> None:
     """At the end of a manager that was not closed: finishes what is being written."""
     if listens:
         preemption.stop_listening()
+        stopping.forget_unless_listening()
     saver.hurry()
     try:
         saver.join()

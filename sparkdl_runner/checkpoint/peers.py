@@ -47,6 +47,10 @@ class Peers:
         named = f"{socket.gethostname()} {os.getuid()} {place}"
         return int.from_bytes(hashlib.sha256(named.encode()).digest()[:7], "big")
 
+    def is_there(self) -> bool:
+        """Whether these are still the ranks that ``connect`` would find."""
+        return type(self) is Peers and _backend() is None
+
     def broadcast(self, data: bytes) -> bytes:
         """What rank 0 gave as ``data``, on all ranks."""
         if self.size == 1:
@@ -109,14 +113,9 @@ def connect() -> Peers:
     Raises:
         CheckpointError: This is one of several ranks, and they cannot speak with each other yet.
     """
-    if "torch.distributed" in sys.modules:
-        import torch.distributed as dist
-
-        if dist.is_available() and dist.is_initialized():
-            return TorchPeers()
-    horovod = sys.modules.get("horovod.torch")
-    if horovod is not None and horovod.is_initialized():
-        return HorovodPeers()
+    backend = _backend()
+    if backend is not None:
+        return backend()
     if world.in_worker() and (here := world.current_world()).size > 1:
         raise CheckpointError(
             f"Rank {here.rank} on host {here.host} is one of {here.size} ranks, which have to "
@@ -126,6 +125,19 @@ def connect() -> Peers:
     return Peers()
 
 
+def _backend() -> type[TorchPeers] | type[HorovodPeers] | None:
+    """The kind of peers that speak by what is initialized."""
+    if "torch.distributed" in sys.modules:
+        import torch.distributed as dist
+
+        if dist.is_available() and dist.is_initialized():
+            return TorchPeers
+    horovod = sys.modules.get("horovod.torch")
+    if horovod is not None and horovod.is_initialized():
+        return HorovodPeers
+    return None
+
+
 class TorchPeers(Peers):
     """Ranks of ``torch.distributed``, in a group of their own beside that of the gradients."""
 
@@ -133,8 +145,15 @@ class TorchPeers(Peers):
         import torch.distributed as dist
 
         self._group = dist.new_group(backend="gloo")
+        self._world = dist.group.WORLD
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
+
+    def is_there(self) -> bool:
+        """See ``Peers.is_there``."""
+        import torch.distributed as dist
+
+        return dist.is_initialized() and dist.group.WORLD is self._world
 
     def begin_sum(self, values: list[int]) -> Any:
         import torch
@@ -166,6 +185,10 @@ class HorovodPeers(Peers):
         self._name = f"sparkdl_runner.checkpoint.{next(_numbers)}"
         self.rank = int(hvd.rank())
         self.size = int(hvd.size())
+
+    def is_there(self) -> bool:
+        """See ``Peers.is_there``."""
+        return bool(self._hvd.is_initialized())
 
     def begin_sum(self, values: list[int]) -> Any:
         import torch

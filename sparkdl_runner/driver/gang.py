@@ -65,6 +65,10 @@ class Gang(Console, ABC):
         """Ends every rank that still runs; called once at most, from any thread."""
 
     @abstractmethod
+    def request_stop(self, reason: str) -> None:
+        """Asks the functions to end by themselves; called from any thread, also before ``run``."""
+
+    @abstractmethod
     def ask_stacks(self) -> dict[int, str]:
         """The Python stacks of all ranks that answer, by rank."""
 

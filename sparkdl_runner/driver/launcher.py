@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from sparkdl_runner.driver.stop_request import StopRequest
 from sparkdl_runner.hooks.reports import Reports
 from sparkdl_runner.wire.attempt import Attempt
 from sparkdl_runner.wire.outcome import Outcome
@@ -24,12 +25,13 @@ class Launcher(Protocol):
     def application_id(self) -> str | None:
         """Spark's name for the application, if ranks run in one."""
 
-    def run(self, attempt: Attempt, reports: Sequence[Reports]) -> list[Outcome]:
+    def run(self, attempt: Attempt, reports: Sequence[Reports], stop: StopRequest) -> list[Outcome]:
         """Runs all ranks once, and waits until they have ended.
 
         Args:
             attempt: What to run.
             reports: Who takes what ranks tell of their training.
+            stop: Asks the functions to end by themselves.
 
         Returns:
             How each rank ended, for as many as could tell.

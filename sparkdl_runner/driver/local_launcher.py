@@ -17,6 +17,7 @@ from sparkdl_runner.agent.worker_environment import worker_environment
 from sparkdl_runner.agent.worker_process import WorkerProcess
 from sparkdl_runner.backends import Backend, Rendezvous
 from sparkdl_runner.driver.gang import Gang
+from sparkdl_runner.driver.stop_request import StopRequest
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.hooks.reports import Reports
 from sparkdl_runner.wire import network
@@ -53,9 +54,11 @@ class LocalLauncher:
         backend.check_installed()
         self._num_proc = num_proc
 
-    def run(self, attempt: Attempt, reports: Sequence[Reports]) -> list[Outcome]:
+    def run(self, attempt: Attempt, reports: Sequence[Reports], stop: StopRequest) -> list[Outcome]:
         """See ``Launcher.run``."""
-        return LocalGang(attempt, self._num_proc, reports).run()
+        gang = LocalGang(attempt, self._num_proc, reports)
+        with stop.told_to(gang.request_stop):
+            return gang.run()
 
 
 class LocalGang(Gang):
@@ -68,6 +71,7 @@ class LocalGang(Gang):
     def __init__(self, attempt: Attempt, num_proc: int, reports: Sequence[Reports]) -> None:
         super().__init__(attempt, num_proc, reports, show_output=True)
         self._workers: list[WorkerProcess] = []
+        self._requested = ""
 
     def run(self) -> list[Outcome]:
         """See ``Launcher.run``."""
@@ -106,6 +110,7 @@ class LocalGang(Gang):
                 )
                 stack.callback(worker.end)
                 self._workers.append(worker)
+            self.request_stop(self._requested)
             pool = stack.enter_context(ThreadPoolExecutor(self.num_proc, "sparkdl-rank"))
             stack.callback(self.close)
             try:
@@ -134,6 +139,12 @@ class LocalGang(Gang):
         """See ``Gang.end_ranks``."""
         for worker in self._workers:
             worker.stop()
+
+    def request_stop(self, reason: str) -> None:
+        """See ``Gang.request_stop``."""
+        self._requested = reason
+        for worker in self._workers if reason else ():
+            worker.request_stop(reason)
 
     def ask_stacks(self) -> dict[int, str]:
         """See ``Gang.ask_stacks``."""

@@ -56,6 +56,7 @@ class LogServer(ServerThread):
         self._key = secrets.token_bytes(32)
         self._host = host
         self._stop_requested = False
+        self._requested = ""
         self._agents: dict[int, _Agent] = {}
         self._delivering: set[int] = set()
         self._stacks: dict[int, str] = {}
@@ -70,6 +71,11 @@ class LogServer(ServerThread):
     def stop_ranks(self) -> None:
         """Tells every agent to end its worker, also one that connects later."""
         self.call(self._send_stop(), FLUSH_SECONDS)
+
+    def request_stop(self, reason: str) -> None:
+        """Asks the functions to end by themselves, also that of an agent that connects later."""
+        self._requested = reason
+        self.call(self._send_request(reason), FLUSH_SECONDS)
 
     def ask_stacks(self) -> dict[int, str]:
         """The Python stacks of all ranks that answer in time, by rank."""
@@ -100,6 +106,8 @@ class LogServer(ServerThread):
         try:
             if self._stop_requested:
                 agent.send(messages.Stop())
+            elif self._requested:
+                agent.send(messages.RequestStop(self._requested))
             await self._listen(partition, agent, reader, incoming)
         finally:
             ping.cancel()
@@ -156,6 +164,10 @@ class LogServer(ServerThread):
         self._stop_requested = True
         for agent in self._agents.values():
             agent.send(messages.Stop())
+
+    async def _send_request(self, reason: str) -> None:
+        for agent in self._agents.values():
+            agent.send(messages.RequestStop(reason))
 
     async def _gather_stacks(self) -> None:
         asked = len(self._agents)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sparkdl_runner.config import RunConfig
 from sparkdl_runner.driver.diagnosis import result_of
 from sparkdl_runner.driver.launcher import Launcher
+from sparkdl_runner.driver.stop_request import StopRequest
 from sparkdl_runner.errors import (
     LaunchError,
     NotPicklableError,
@@ -30,7 +31,11 @@ _FINAL = (LaunchError, NotPicklableError, ResultTooLargeError, RunCancelledError
 
 
 def run_with_restarts(
-    launcher: Launcher, attempt: Attempt, tracked: TrackedRun | None, shown: Sequence[Reports]
+    launcher: Launcher,
+    attempt: Attempt,
+    tracked: TrackedRun | None,
+    shown: Sequence[Reports],
+    stop: StopRequest,
 ) -> Any:
     """Runs attempts until one returns a value, or no other is worth while.
 
@@ -39,6 +44,7 @@ def run_with_restarts(
         attempt: The first.
         tracked: The MLflow run, if there is one: it is told of each attempt, and keeps the reports.
         shown: Who else takes the reports of the ranks.
+        stop: Asks the function to end by itself.
 
     Returns:
         What the last attempt returned.
@@ -55,7 +61,7 @@ def run_with_restarts(
             ticket = tracked.ticket(single_host=launcher.is_single_host)
             attempt = replace(attempt, ticket=ticket)
         try:
-            value = result_of(launcher.run(attempt, reports))
+            value = result_of(launcher.run(attempt, reports, stop))
         except BaseException as error:
             if tracked is not None:
                 tracked.end_attempt(error)

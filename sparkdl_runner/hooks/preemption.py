@@ -56,6 +56,11 @@ def stop_listening() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL if _previous is None else _previous)
 
 
+def is_listening() -> bool:
+    """Whether someone listens."""
+    return _listeners > 0
+
+
 def requested() -> bool:
     """Whether SIGTERM came since someone began to listen; False once nobody does."""
     return _requested

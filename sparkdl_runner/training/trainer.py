@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sparkdl_runner.checkpoint import CheckpointManager
+from sparkdl_runner.checkpoint.stopping import Stop, should_stop
 from sparkdl_runner.network.inputs import FeatureCols, Inputs
 from sparkdl_runner.tracking import log_metrics
 from sparkdl_runner.training import batches
@@ -122,6 +123,8 @@ class Trainer:
         self.checkpoints = checkpoints
         self.on_step, self.on_epoch = on_step, on_epoch
         self.should_stop = False
+        self.stop: Stop | None = None
+        """Why the training ended before its time, in the middle of an epoch perhaps."""
         self.step = self.epoch = 0
         """Steps that are done, and the epoch that goes on, both counted from 0."""
         self.loss = math.nan
@@ -167,6 +170,11 @@ class Trainer:
                     # After an epoch's last step its evaluation comes first, but for SIGTERM.
                     if is_due and (self.step % steps or self.checkpoints.preempted):
                         save(self, train_data)
+                if stop := should_stop():
+                    self.stop = stop
+                    break
+            if self.stop is not None:
+                break
             self._end_epoch(validation_data)
             is_read = self._checks_labels = False
             if is_due and len(self.history) < epochs and not self.should_stop:

@@ -156,6 +156,13 @@ class Stop(Message):
     """The worker is to end."""
 
 
+@dataclass
+class RequestStop(Message):
+    """The function is asked to end by itself: see ``checkpoint.stopping``."""
+
+    reason: str
+
+
 class AskStacks(Message):
     """The driver wants the Python stacks of the worker's threads."""
 
@@ -228,4 +235,4 @@ AGENT_TO_DRIVER = _table(
     *(Hello, Placed, Alive, Ended, Sure, Stacks),
     *(Output, Failed, VitalSigns, HostMetrics, FilePart, *_FROM_RANK),
 )
-DRIVER_TO_AGENT = _table(Stop, AskStacks, Confirmed, Ping)
+DRIVER_TO_AGENT = _table(Stop, RequestStop, AskStacks, Confirmed, Ping)

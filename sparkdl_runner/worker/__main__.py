@@ -22,7 +22,7 @@ from contextlib import suppress
 from sparkdl_runner import world
 from sparkdl_runner.backends import Backend, get_backend
 from sparkdl_runner.backends.environment import beside_own
-from sparkdl_runner.hooks import loader_plans, preemption
+from sparkdl_runner.hooks import loader_plans, preemption, stop_request
 from sparkdl_runner.importing import without_collecting
 from sparkdl_runner.tracking.rank import rank_tracking as tracking
 from sparkdl_runner.wire import function
@@ -42,6 +42,7 @@ def main() -> None:
     parser.add_argument("--lifeline-fd", type=int, required=True)
     parser.add_argument("--agent-pid", type=int, required=True)
     parser.add_argument("--stacks-fd", type=int, required=True)
+    parser.add_argument("--requests-fd", type=int, required=True)
     arguments = parser.parse_args()
 
     complete_search_path()
@@ -49,6 +50,7 @@ def main() -> None:
     # What the function starts must not hold this, or its closing would go unseen.
     os.set_inheritable(arguments.control_fd, False)
     stacks.offer(arguments.stacks_fd)
+    stop_request.connect(arguments.requests_fd)
     # Lines must reach the agent when they are printed, not when a buffer is full.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 

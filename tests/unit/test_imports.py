@@ -46,6 +46,7 @@ FLOORS = [
     },
     {"tracking.run", "checkpoint.directory"},
     {"data.errors", "checkpoint.peers"},
+    {"checkpoint.stopping"},
     {
         "tracking.rank",
         "checkpoint.sharded",

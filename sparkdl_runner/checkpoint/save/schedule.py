@@ -11,8 +11,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from sparkdl_runner.checkpoint import stopping
 from sparkdl_runner.checkpoint.arguments import require_whole
 from sparkdl_runner.checkpoint.peers import Peers
+from sparkdl_runner.checkpoint.stopping import StopAgreement
+
+_REASON = "SIGTERM, as its host is needed elsewhere"
 
 
 class Schedule:
@@ -23,6 +27,7 @@ class Schedule:
         every_seconds: Save each time that so much time has passed on rank 0's clock.
         stop_requested: Whether this rank was asked to stop.
         clock: Seconds.
+        agreement: What the ranks have agreed on; that of this process by default.
     """
 
     def __init__(
@@ -31,6 +36,7 @@ class Schedule:
         every_seconds: float | None,
         stop_requested: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
+        agreement: StopAgreement | None = None,
     ) -> None:
         if every_steps is not None:
             require_whole("every_steps", every_steps, least=1)
@@ -42,9 +48,14 @@ class Schedule:
         self._clock = clock
         self._since = clock()
         self._last_step: int | None = None
+        self._agreement = agreement or stopping.agreement
         self._pending: tuple[Peers, Any] | None = None
-        self.stopping_rank: int | None = None
-        """A rank that was asked to stop, once all ranks know."""
+
+    @property
+    def stopping_rank(self) -> int | None:
+        """A rank that got SIGTERM, once all ranks know."""
+        stop = self._agreement.stop
+        return stop.rank if stop is not None and stop.is_preemption else None
 
     def note(self, step: int) -> None:
         """There is a checkpoint of this step: counting begins anew."""
@@ -54,11 +65,11 @@ class Schedule:
     def due(self, step: int, peers: Peers) -> bool:
         """Whether to save after ``step``. To be asked by all ranks after every step."""
         known = self._mine(peers) if peers.size == 1 else self._end_sum()
-        by_clock = bool(known and known[-1])
-        asked = next((rank for rank, count in enumerate(known[:-1]) if count), None)
-        if asked is not None and self.stopping_rank is None:
-            self.stopping_rank = asked
-        due = self._by_steps(step) or by_clock or self.stopping_rank is not None
+        asked, by_clock = known or (0, 0)
+        if asked and self.stopping_rank is None:
+            own = _REASON if self._stop_requested() else ""
+            self._agreement.learn(peers, own, is_preemption=True)
+        due = self._by_steps(step) or bool(by_clock) or self.stopping_rank is not None
         if due:
             self.note(step)
         if peers.size > 1:
@@ -88,9 +99,8 @@ class Schedule:
         return every is not None and step // every > self._last_step // every
 
     def _mine(self, peers: Peers) -> list[int]:
-        """One number for each rank that may be asked to stop, and one for rank 0's clock."""
-        values = [0] * (peers.size + 1)
-        values[peers.rank] = int(self._stop_requested())
+        """Whether this rank was asked to stop, and whether rank 0's clock says that it is time."""
+        by_clock = False
         if self._every_seconds is not None and peers.rank == 0:
-            values[-1] = int(self._clock() - self._since >= self._every_seconds)
-        return values
+            by_clock = self._clock() - self._since >= self._every_seconds
+        return [int(self._stop_requested()), int(by_clock)]

@@ -25,6 +25,7 @@ from sparkdl_runner.driver.spark.context import (
 from sparkdl_runner.driver.spark.gpu_scheduling import rank_profile
 from sparkdl_runner.driver.spark.job import Job, let_the_jvm_exit, tagged
 from sparkdl_runner.driver.spark.slots import count_slots, wait_for_slots
+from sparkdl_runner.driver.stop_request import StopRequest
 from sparkdl_runner.driver.watch import Verdict
 from sparkdl_runner.errors import LaunchError, RunnerError
 from sparkdl_runner.hooks.reports import Reports
@@ -64,7 +65,7 @@ class SparkLauncher:
         self.is_single_host = is_single_host(self._context)
         self.application_id = self._context.applicationId
 
-    def run(self, attempt: Attempt, reports: Sequence[Reports]) -> list[Outcome]:
+    def run(self, attempt: Attempt, reports: Sequence[Reports], stop: StopRequest) -> list[Outcome]:
         """See ``Launcher.run``."""
         num_proc = wait_for_slots(
             self._context,
@@ -74,7 +75,9 @@ class SparkLauncher:
             least=attempt.config.min_num_proc if attempt.is_restart else None,
         )
         self._num_proc = self._num_proc or num_proc
-        return SparkGang(self._context, self._profile, attempt, num_proc, reports).run()
+        gang = SparkGang(self._context, self._profile, attempt, num_proc, reports)
+        with stop.told_to(gang.request_stop):
+            return gang.run()
 
 
 class SparkGang(Gang):
@@ -140,6 +143,10 @@ class SparkGang(Gang):
     def end_ranks(self) -> None:
         """See ``Gang.end_ranks``."""
         self._server.stop_ranks()
+
+    def request_stop(self, reason: str) -> None:
+        """See ``Gang.request_stop``."""
+        self._server.request_stop(reason)
 
     def ask_stacks(self) -> dict[int, str]:
         """See ``Gang.ask_stacks``."""

@@ -54,6 +54,7 @@ class TrackedRun(Reports):
         self._settings = settings
         self._opened = opened
         self.run_id: str = opened.run.info.run_id
+        self.client = opened.client
         self._run_name: str = opened.run.info.run_name or self.run_id
         self._credentials = credentials(opened.uri)
         self._redact = Redactor(secrets_of() + secrets_of(self._credentials))

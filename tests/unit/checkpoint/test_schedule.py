@@ -9,8 +9,17 @@ import threading
 
 import pytest
 
-from sparkdl_runner.checkpoint import CheckpointError, CheckpointManager, Preempted, peers
+from checkpoint_ranks import run_ranks
+from sparkdl_runner.checkpoint import (
+    CheckpointError,
+    CheckpointManager,
+    Preempted,
+    peers,
+    should_stop,
+    stopping,
+)
 from sparkdl_runner.checkpoint.save.schedule import Schedule
+from sparkdl_runner.checkpoint.stopping import StopAgreement
 from sparkdl_runner.hooks import preemption
 
 
@@ -92,19 +101,46 @@ def test_rank_0s_clock_counts_and_a_save_sets_it_back():
     assert dues == [6, 12, 18, 24, 30, 36]
 
 
-@pytest.mark.parametrize("asked_rank", [0, 1, 2])
+@pytest.mark.parametrize("asked_rank", [0, 2])
 def test_a_stop_reaches_all_ranks_at_one_step(asked_rank):
-    together = Together(3)
-    stop = [False] * 3
-    schedules = [Schedule(None, None, lambda rank=rank: stop[rank]) for rank in range(3)]
-    assert ask(schedules, together, range(1, 5)) == [[], [], []]
-    # In the middle of a step: some ranks have asked already.
-    for rank in range(3):
-        if rank == asked_rank:
-            stop[rank] = True
-        assert not schedules[rank].due(5, together.rank(rank))
-    assert ask(schedules, together, range(6, 8)) == [[6, 7]] * 3
-    assert {schedule.stopping_rank for schedule in schedules} == {asked_rank}
+    def work(peers):
+        agreement = StopAgreement()
+        asked = False
+        schedule = Schedule(None, None, lambda: asked, agreement=agreement)
+        dues = []
+        for step in range(1, 8):
+            asked = step >= 5 and peers.rank == asked_rank  # In the middle of a step.
+            if schedule.due(step, peers):
+                dues.append(step)
+        assert agreement.stop.is_preemption
+        return dues, schedule.stopping_rank
+
+    assert run_ranks(1, 3, work) == [([6, 7], asked_rank)] * 3
+
+
+def test_all_ranks_stop_at_one_call_for_the_reason_of_the_lowest():
+    def work(peers):
+        agreement = StopAgreement(clock=lambda: 0.01 * asked)
+        asked = 0
+        for asked in range(1, 2000):
+            own = f"rank {peers.rank} is done" if peers.rank and asked > 500 else ""
+            stop = agreement.ask(peers, own)
+            if stop:
+                return asked, str(stop), stop.rank, agreement._calls_between
+        return None
+
+    (found,) = set(run_ranks(1, 4, work))
+    called, reason, rank, between = found
+    assert 500 < called <= 700
+    assert (reason, rank) == ("rank 1 is done", 1)
+    assert between == 100, "about one question a second, at 10 ms for a step"
+
+
+def test_what_is_asked_of_a_rank_that_is_alone(monkeypatch):
+    monkeypatch.setattr(stopping, "agreement", StopAgreement())
+    assert should_stop() is None
+    assert should_stop("nothing gets better").reason == "nothing gets better"
+    assert should_stop().reason == "nothing gets better"
 
 
 def test_a_manager_that_is_forgotten_listens_no_more(tmp_path):

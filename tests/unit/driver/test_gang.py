@@ -33,6 +33,9 @@ class Gang(gang.Gang):
         self.times_ended += 1
         self.has_ended.set()
 
+    def request_stop(self, reason):
+        pass
+
     def ask_stacks(self):
         return {}
 

@@ -6,6 +6,7 @@ import pytest
 
 from sparkdl_runner import RunConfig
 from sparkdl_runner.driver import restarts
+from sparkdl_runner.driver.stop_request import StopRequest
 from sparkdl_runner.errors import (
     LaunchError,
     NotPicklableError,
@@ -116,7 +117,7 @@ def test_the_first_attempt_of_a_resumed_run_is_no_restart():
     class Launcher:
         is_single_host = True
 
-        def run(self, attempt, reports):
+        def run(self, attempt, reports, stop):
             started.append((attempt.number, attempt.is_restart))
             if len(started) == 1:
                 raise DIED
@@ -134,5 +135,7 @@ def test_the_first_attempt_of_a_resumed_run_is_no_restart():
 
     config = RunConfig(max_restarts=1, restart_backoff_seconds=0)
     attempt = Attempt(backend="torch", function=b"", config=config, run="r", number=3)
-    assert restarts.run_with_restarts(Launcher(), attempt, Resumed(), [Reports()]) == 3
+    assert (
+        restarts.run_with_restarts(Launcher(), attempt, Resumed(), [Reports()], StopRequest()) == 3
+    )
     assert started == [(3, False), (4, True)]

@@ -99,6 +99,7 @@ def client_of(server, rank=0, *, channel=None, **arguments):
             "relay_output": True,
             "fence_seconds": 60.0,
             "on_stop": lambda: None,
+            "on_request": lambda reason: None,
             "on_stacks": lambda: f"stacks of {rank}",
             **arguments,
         },
@@ -178,6 +179,18 @@ def test_the_driver_stops_ranks_that_are_there_and_ranks_that_come_later(server)
     second = client_of(server, rank=1, on_stop=stopped[1].set)
     assert stopped[0].wait(PATIENCE_SECONDS)
     assert stopped[1].wait(PATIENCE_SECONDS)
+    first.close()
+    second.close()
+
+
+def test_a_request_to_stop_reaches_ranks_that_are_there_and_ranks_that_come_later(server):
+    heard: list[list[str]] = [[], []]
+    first = client_of(server, rank=0, on_request=heard[0].append)
+    assert first.is_connected
+    wait_for(lambda: 0 in server._agents)
+    server.request_stop("enough")
+    second = client_of(server, rank=1, on_request=heard[1].append)
+    wait_for(lambda: heard == [["enough"], ["enough"]])
     first.close()
     second.close()
 
