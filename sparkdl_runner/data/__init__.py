@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sparkdl_runner.data.errors import StateError as StateError
     from sparkdl_runner.data.iterable_dataset import BatchDataset as BatchDataset
     from sparkdl_runner.data.loader import ArrowLoader as ArrowLoader
+    from sparkdl_runner.data.mixture import MixedLoader as MixedLoader
     from sparkdl_runner.data.permanent import write_conversion as write_conversion
     from sparkdl_runner.data.spark_dataset_converter import (
         SparkDatasetConverter as SparkDatasetConverter,
@@ -30,6 +31,7 @@ _HOMES = {
     "BatchDataset": "iterable_dataset",
     "ConversionError": "errors",
     "DatasetError": "errors",
+    "MixedLoader": "mixture",
     "NoManifestError": "errors",
     "SparkDatasetConverter": "spark_dataset_converter",
     "StateError": "errors",

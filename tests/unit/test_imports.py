@@ -68,7 +68,7 @@ FLOORS = [
     {"config", "checkpoint.manager", "checkpoint.command", "data.batches"},
     {"checkpoint", "data.loader", "wire"},
     {"backends", "data.engine_choice"},
-    {"data.loader_context"},
+    {"data.loader_context", "data.mixture"},
     {"data.tf_dataset", "data.iterable_dataset"},
     {"worker", "data.spark_dataset_converter"},
     {"agent", "data.convert", "script"},
