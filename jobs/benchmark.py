@@ -3,6 +3,7 @@
 python jobs/benchmark.py launch      # from a call to its result
 python jobs/benchmark.py convert     # from a DataFrame to files
 python jobs/benchmark.py loader      # from files to batches
+python jobs/benchmark.py remote      # from an S3 server to batches
 python jobs/benchmark.py fit         # Trainer beside a loop that is written by hand
 python jobs/benchmark.py faults      # from a fault to its error, and what is left
 python jobs/benchmark.py endurance   # many runs in one session, and much output
@@ -29,6 +30,7 @@ from benchmarks import (
     frameworks,
     launch,
     loader,
+    remote,
     tracking,
     transform,
 )
@@ -38,6 +40,7 @@ BENCHMARKS = {
     "launch": launch,
     "convert": convert,
     "loader": loader,
+    "remote": remote,
     "fit": fit,
     "frameworks": frameworks,
     "faults": faults,

@@ -14,8 +14,8 @@ _instead: dict[tuple[Path, int], Path] = {}
 """By folder and process: what is used in place of one that cannot be trusted."""
 
 
-def private_folder(name: str) -> Path:
-    """Makes ``name`` and this user's name below the temporary folder, for this user's eyes alone.
+def private_folder(name: str, above: Path | None = None) -> Path:
+    """Makes ``name`` and this user's name below a folder, for this user's eyes alone.
 
     Whoever comes first may make a folder of that name. One of another user's, a link, or one that
     others may write to is left alone. Then this process uses a new folder, with a name that nobody
@@ -23,19 +23,20 @@ def private_folder(name: str) -> Path:
 
     Args:
         name: Says what the folder is for, such as ``"sparkdl_runner-logs"``.
+        above: Where to make it; in the temporary folder by default.
 
     Returns:
         A folder of mode 0700 that belongs to this user.
 
     Raises:
-        OSError: The temporary folder cannot be written to.
+        OSError: The folder above cannot be written to.
     """
-    folder = Path(tempfile.gettempdir()) / f"{name}-{user_name()}"
+    folder = (above or Path(tempfile.gettempdir())) / f"{name}-{user_name()}"
     if _is_made_private(folder):
         return folder
     key = (folder, os.getpid())
     if key not in _instead or not _is_made_private(_instead[key]):
-        _instead[key] = Path(tempfile.mkdtemp(prefix=f"{name}-"))
+        _instead[key] = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=folder.parent))
         atexit.register(_remove_if_empty, _instead[key])
     return _instead[key]
 

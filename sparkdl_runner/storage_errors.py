@@ -15,6 +15,7 @@ class StorageFailure(Enum):
     """What kind of failure an error of a storage is; the value is a sentence's end."""
 
     NO_SPACE = "no space is left there"
+    EXPIRED = "the credentials for it have expired, or are not valid"
     NO_PERMISSION = "its credentials or permissions do not allow it"
     GONE = "it is not there"
     THROTTLED = "it was asked too often and slows down"
@@ -60,29 +61,42 @@ _TABLE: tuple[tuple[StorageFailure, tuple[int, ...], tuple[int, ...], tuple[str,
         ("timeout", "timedout", "deadlineexceeded"),
     ),
     (
+        StorageFailure.EXPIRED,
+        (),
+        # S3 answers a HEAD by an expired token with 400 and no body.
+        (400, 401),
+        (
+            "expired",
+            "unauthenticated",
+            "unauthorized",
+            "authenticationfailed",
+            "invalidaccesskeyid",
+            "invalidclienttokenid",
+            "invalidtoken",
+            "unrecognizedclient",
+            "signaturedoesnotmatch",
+            "timetooskewed",
+            "unabletolocatecredentials",
+        ),
+    ),
+    (
         StorageFailure.NO_PERMISSION,
         (errno.EACCES, errno.EPERM, errno.EROFS),
-        (401, 403),
+        (403,),
         (
             "accessdenied",
             "permissiondenied",
             "permissionmismatch",
             "accesscontrolexception",
-            "unauthenticated",
-            "unauthorized",
             "forbidden",
             "authorizationfailure",
-            "authenticationfailed",
-            "expiredtoken",
-            "invalidaccesskeyid",
-            "signaturedoesnotmatch",
         ),
     ),
     (
         StorageFailure.GONE,
         (errno.ENOENT, errno.ENOTDIR),
         (404, 410),
-        ("nosuchbucket", "nosuchkey", "nosuchfile", "containernotfound", "doesnotexist"),
+        ("nosuchbucket", "nosuchkey", "nosuchfile", "notfound", "doesnotexist"),
     ),
     (
         StorageFailure.UNAVAILABLE,
@@ -111,6 +125,7 @@ _TABLE: tuple[tuple[StorageFailure, tuple[int, ...], tuple[int, ...], tuple[str,
             "incompleteread",
             "couldnotresolve",
             "curlcode",
+            "failedtoflush",
         ),
     ),
 )

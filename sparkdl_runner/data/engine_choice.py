@@ -35,10 +35,7 @@ PETASTORM_ONLY = frozenset(
 TUNING = frozenset(
     {
         "cache_extra_settings",
-        "cache_location",
         "cache_row_size_estimate",
-        "cache_size_limit",
-        "cache_type",
         "hdfs_driver",
         "pyarrow_serialize",
         "reader_pool_type",
@@ -53,6 +50,9 @@ TUNING = frozenset(
 
 SHARED = frozenset(
     {
+        "cache_location",
+        "cache_size_limit",
+        "cache_type",
         "columns",
         "cur_shard",
         "schema_fields",

@@ -33,6 +33,10 @@ class BadRowError(DatasetError):
         self.remedy = remedy
 
 
+class StorageError(DatasetError):
+    """A storage does not give a file, for a reason of its own: the file may well be whole."""
+
+
 class NoManifestError(DatasetError, FileNotFoundError):
     """A directory has no manifest: no conversion, or one that never finished."""
 

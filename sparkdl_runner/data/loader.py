@@ -25,6 +25,7 @@ from sparkdl_runner.data.order.plan import NO_LENGTH, TAILS, Order, Tail
 from sparkdl_runner.data.order.shard import global_batch, whole_number
 from sparkdl_runner.data.order.state import LoaderState, Position
 from sparkdl_runner.data.read.budget import Budget
+from sparkdl_runner.data.read.disk_cache import open_cache
 from sparkdl_runner.data.read.reader import RowGroupReader
 from sparkdl_runner.data.shard_group import shard_of
 from sparkdl_runner.hooks import facts, loader_plans
@@ -92,6 +93,11 @@ class ArrowLoader:
             warns how many there were when an epoch ends.
         decimals: ``"float64"`` to accept decimals.
         workers_count: Threads that decode; by default one a core, up to 4, as the budget allows.
+        cache_type: ``"local-disk"`` to keep row groups of remote storage on the local disk for
+            later epochs and trainings, for all ranks of the host; ``"null"`` for no cache.
+        cache_location: A folder there; by default Spark's for local files, or the temporary one.
+        cache_size_limit: Bytes that all caches of this user there may take; by default half of
+            what is free.
         converted: What the converter remembers of the files; a file that has changed is refused.
 
     Raises:
@@ -133,6 +139,9 @@ class ArrowLoader:
         on_bad_image: OnBadImage = "error",
         decimals: Literal["error", "float64"] = "error",
         workers_count: int | None = None,
+        cache_type: Literal["null", "local-disk"] | None = None,
+        cache_location: str | None = None,
+        cache_size_limit: int | None = None,
         converted: Converted | None = None,
     ) -> None:
         batch_size = whole_number("batch_size", batch_size)
@@ -142,6 +151,7 @@ class ArrowLoader:
         memory_budget_bytes = whole_number("memory_budget_bytes", memory_budget_bytes)
         prefetch_batches = whole_number("prefetch_batches", prefetch_batches)
         workers_count = whole_number("workers_count", workers_count)
+        cache_size_limit = whole_number("cache_size_limit", cache_size_limit)
         if tail not in TAILS:
             raise ValueError(f"tail is {tail!r}; expected one of {', '.join(TAILS)}.")
         seed = whole_number("seed", seed, least=0, most=(1 << 64) - 1) or 0
@@ -166,7 +176,10 @@ class ArrowLoader:
             ),
         )
         files = VerifiedFiles(Dataset(manifest, filesystem, directory), converted)
-        files.check_all()
+        files.check_share(self.rank, self.world_size)
+        cache = None
+        if not files.dataset.is_local:
+            cache = open_cache(cache_type, cache_location, cache_size_limit, files.identity)
         budget = Budget.of(memory_budget_bytes, manifest, layout)
         budget.check_batch(rows // self.world_size)
         most = budget.most_lanes if shuffle else 1
@@ -200,7 +213,7 @@ class ArrowLoader:
         self._pipeline = Pipeline(
             layout=layout,
             budget=budget,
-            reader=RowGroupReader(files),
+            reader=RowGroupReader(files, cache=cache),
             memory=memory_of(device),
             transform=transform,
             sample_transform=sample_transform,

@@ -39,6 +39,10 @@ class HttpError(Exception):
         (OSError(AWS.format("INTERNAL_FAILURE during PutObject")), Failure.UNAVAILABLE),
         (OSError(AWS.format("ACCESS_DENIED during PutObject")), Failure.NO_PERMISSION),
         (OSError(AWS.format("UNKNOWN (HTTP status 403) during x")), Failure.NO_PERMISSION),
+        (OSError(AWS.format("UNKNOWN (HTTP status 400) during HeadObject")), Failure.EXPIRED),
+        (OSError(AWS.format("INVALID_ACCESS_KEY_ID during GetObject")), Failure.EXPIRED),
+        (PermissionError("The provided token has expired."), Failure.EXPIRED),
+        (OSError(AWS.format("RESOURCE_NOT_FOUND during GetObject")), Failure.GONE),
         (OSError(AWS.format("NO_SUCH_BUCKET during PutObject")), Failure.GONE),
         (
             OSError("AWS Error NETWORK_CONNECTION: curlCode: 28, Timeout was reached"),

@@ -38,32 +38,45 @@ class Footer:
 
 
 def footer_bytes(stream: Any, path: str, *, is_local: bool = False) -> tuple[bytes, int]:
-    """The end of a Parquet file, from its footer on, and the footer's CRC-32.
+    """The end of a Parquet file, from its footer on, and the footer's CRC-32."""
+    footer = footer_of(read_tail(stream, path, is_local=is_local), path)
+    return footer, zlib.crc32(footer)
 
-    A Parquet file ends in the footer, the footer's length (4 bytes, little endian) and ``PAR1``:
-    https://parquet.apache.org/docs/file-format/
+
+def read_tail(stream: Any, path: str, least_bytes: int = 0, *, is_local: bool = False) -> bytes:
+    """The end of a Parquet file: its footer, and what comes with it in one request.
 
     Args:
         stream: The open file.
         path: For messages.
+        least_bytes: Read at least so many, if the file has them.
         is_local: Whether to ask for the length first, and then for no more than the footer. Remote
             storage is asked once, for more than most footers have.
     """
     size = stream.size()
-    start = max(0, size - (12 if is_local else _TAIL_BYTES))
-    stream.seek(start)
-    tail = stream.read()
+    least_bytes = max(least_bytes, 12 if is_local else _TAIL_BYTES)
+    tail: bytes = stream.read_at(size, max(0, size - least_bytes))
+    needed = _footer_size(tail, size, path)
+    return tail if needed <= len(tail) else stream.read_at(needed, size - needed)
+
+
+def footer_of(tail: bytes, path: str) -> bytes:
+    """The footer, cut out of what ``read_tail`` returned."""
+    return tail[-_footer_size(tail, len(tail), path) :]
+
+
+def _footer_size(tail: bytes, size: int, path: str) -> int:
+    """Bytes from the footer on: the footer, its length (4 bytes, little endian) and ``PAR1``.
+
+    https://parquet.apache.org/docs/file-format/
+    """
     footer_size = int.from_bytes(tail[-8:-4], "little") + 8
     if size < 12 or tail[-4:] != b"PAR1" or footer_size > size:
         raise DatasetError(
             f"{path} ({size:,} bytes) does not end as a Parquet file does: it was cut short, or "
             "is something else."
         )
-    if footer_size > len(tail):
-        stream.seek(size - footer_size)
-        tail = stream.read()
-    tail = tail[-footer_size:]
-    return tail, zlib.crc32(tail)
+    return footer_size
 
 
 def open_footer(

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import stat
+import zlib
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -12,14 +16,20 @@ import pyarrow.fs
 from sparkdl_runner.data.dataset.checksum import crc32_of
 from sparkdl_runner.data.dataset.converted import Converted, owner_and_time
 from sparkdl_runner.data.dataset.dataset import Dataset
-from sparkdl_runner.data.dataset.footers import footer_bytes, in_threads, settled_time
+from sparkdl_runner.data.dataset.footers import footer_of, in_threads, read_tail, settled_time
+from sparkdl_runner.data.dataset.manifest import FileInfo
 from sparkdl_runner.data.errors import ChangedFileError, DatasetError
-from sparkdl_runner.foreign_file import open_regular
+from sparkdl_runner.data.retrying import patiently
+from sparkdl_runner.foreign_file import open_input, open_regular
 
 _AGAIN = (
     "Convert the DataFrame again, or restore the file. If the change is fine, make the converter "
     "again, by make_spark_converter on the driver."
 )
+
+
+# How many files a rank looks at when a loader opens.
+_LOCAL_SHARE, _REMOTE_SHARE = 4096, 64
 
 
 class VerifiedFiles:
@@ -54,12 +64,22 @@ class VerifiedFiles:
         """The path of the file of this number."""
         return self.dataset.path(self._files[index])
 
-    def open(self, index: int) -> tuple[pa.NativeFile, bytes | None]:
+    @property
+    def identity(self) -> str:
+        """32 hex digits that name these very files, as they are expected to be."""
+        known = f"{self.dataset.manifest.digest} {self._remote_ns}"
+        return hashlib.sha256(known.encode()).hexdigest()[:32]
+
+    def open(self, index: int, tail_bytes: int = 0) -> tuple[pa.NativeFile, bytes | None]:
         """Opens the file of this number.
 
+        Args:
+            index: The file.
+            tail_bytes: How much of its end to read at least, where it is read to be compared.
+
         Returns:
-            The stream, and the end of the file from its Parquet footer on; None in its place if
-            there was no need to read it.
+            The stream, and the end of the file with its Parquet footer; None in its place if there
+            was no need to read it. A remote file's is always read.
 
         Raises:
             OSError: It cannot be opened, or is a folder, a pipe or some such.
@@ -67,7 +87,7 @@ class VerifiedFiles:
         """
         path = self.path(index)
         if not self.dataset.is_local:
-            stream, found = self.dataset.filesystem.open_input_file(path), None
+            stream, found = open_input(self.dataset.filesystem, path), None
         else:
             # The path may name another file a moment later, so ask about the one that was opened.
             descriptor = open_regular(path)
@@ -77,7 +97,9 @@ class VerifiedFiles:
             finally:
                 os.close(descriptor)
         try:
-            return stream, self._compare(stream, found, path, index)
+            if found is None:
+                self._compare_remote(stream, path, index)
+            return stream, self._compare(stream, found, path, index, tail_bytes)
         except BaseException:
             stream.close()
             raise
@@ -104,18 +126,9 @@ class VerifiedFiles:
         touched: list[int] = []
         times: list[int | None] = []
         for index, file in enumerate(manifest.files):
-            path, info = self.path(index), found.get(file.path)
-            if info is None or info.type != pa.fs.FileType.File:
-                raise DatasetError(
-                    f"{path} is gone: the manifest lists {len(manifest.files)} files "
-                    f"and expects all of them. {self.advice}"
-                )
-            if info.size != file.size_bytes:
-                raise DatasetError(
-                    f"{path} has {info.size:,} bytes and the manifest says "
-                    f"{file.size_bytes:,}: it was cut short or replaced after the conversion. "
-                    f"{self.advice}"
-                )
+            path = self.path(index)
+            info: Any = found.get(file.path)
+            self._refuse_other(path, file, info)
             times.append(settled_time(info))
             if self.dataset.is_local:
                 is_touched = self._is_touched(index, os.stat(path))
@@ -133,6 +146,59 @@ class VerifiedFiles:
         now = tuple(replace(file, modified_ns=time) for file, time in files)
         return self.dataset._replace(manifest=replace(manifest, files=now))
 
+    def check_share(self, rank: int, world_size: int) -> None:
+        """Checks that some of the files are there, in each rank others, and lists no folder.
+
+        All that ``check_all`` finds is found when the file is first opened. This finds most of it
+        before a training begins, in a time that does not depend on the number of files.
+
+        Args:
+            rank: This rank.
+            world_size: Ranks that share the files.
+
+        Raises:
+            DatasetError: A file is gone, has another size or, where it is local, other content.
+        """
+        share = range(rank, len(self._files), world_size)
+        if self.dataset.is_local:
+            for index in share[:_LOCAL_SHARE]:
+                self._check_local(index)
+            return
+        paths = [self.path(index) for index in share[:_REMOTE_SHARE]]
+        found = patiently(lambda: self.dataset.filesystem.get_file_info(paths))
+        for index, info in zip(share, found, strict=False):
+            self._refuse_other(info.path, self._files[index], info)
+            if self._remote_ns is not None:
+                _refuse_written_again(info.path, self._remote_ns[index], info.mtime_ns)
+
+    def _check_local(self, index: int) -> None:
+        path, file = self.path(index), self._files[index]
+        try:
+            found = os.stat(path)
+        except FileNotFoundError:
+            raise self._gone(path) from None
+        self._refuse_other_size(path, file, found.st_size)
+        if not stat.S_ISREG(found.st_mode) or self._is_touched(index, found):
+            self.open(index)[0].close()
+
+    def _refuse_other(self, path: str, file: FileInfo, found: Any) -> None:
+        if found is None or found.type != pa.fs.FileType.File:
+            raise self._gone(path)
+        self._refuse_other_size(path, file, found.size)
+
+    def _refuse_other_size(self, path: str, file: FileInfo, size: int) -> None:
+        if size != file.size_bytes:
+            raise DatasetError(
+                f"{path} has {size:,} bytes and the manifest says {file.size_bytes:,}: it was cut "
+                f"short or replaced after the conversion. {self.advice}"
+            )
+
+    def _gone(self, path: str) -> DatasetError:
+        return DatasetError(
+            f"{path} is gone: the manifest lists {len(self._files)} files and expects all of "
+            f"them. {self.advice}"
+        )
+
     def _is_touched(self, index: int, found: os.stat_result) -> bool:
         """Whether a local file, or its permissions, may have changed."""
         if self._compared.get(index) == owner_and_time(found):
@@ -141,8 +207,23 @@ class VerifiedFiles:
             return not self._local.is_same(index, found)
         return self._files[index].modified_ns != found.st_mtime_ns
 
+    def _compare_remote(self, stream: Any, path: str, index: int) -> None:
+        """Refuses an open remote file of another size or time."""
+        self._refuse_other_size(path, self._files[index], stream.size())
+        then = None if self._remote_ns is None else self._remote_ns[index]
+        if then is not None:
+            now = _written_ns(stream)
+            if now is None:
+                now = self.dataset.filesystem.get_file_info(path).mtime_ns
+            _refuse_written_again(path, then, now)
+
     def _compare(
-        self, stream: Any, found: os.stat_result | None, path: str, index: int
+        self,
+        stream: Any,
+        found: os.stat_result | None,
+        path: str,
+        index: int,
+        tail_bytes: int,
     ) -> bytes | None:
         """Refuses an open file that is not the one that the manifest lists under this number."""
         file = self._files[index]
@@ -153,8 +234,8 @@ class VerifiedFiles:
             if touched is None:
                 return None
             _refuse_other_owner(touched, path)
-        tail, footer_crc32 = footer_bytes(stream, path, is_local=found is not None)
-        what, same = "Parquet footer", footer_crc32 == file.footer_crc32
+        tail = read_tail(stream, path, tail_bytes, is_local=found is not None)
+        what, same = "Parquet footer", zlib.crc32(footer_of(tail, path)) == file.footer_crc32
         if same and touched is not None:
             if file.crc32 is not None:
                 stream.seek(0)
@@ -170,6 +251,15 @@ class VerifiedFiles:
         if found is not None:
             self._compared[index] = owner_and_time(found)
         return tail
+
+
+def _written_ns(stream: Any) -> int | None:
+    """When an open object was written, if the storage said so when it was opened."""
+    written = (stream.metadata() or {}).get("Last-Modified")
+    if written is None:
+        return None
+    time = datetime.strptime(written.decode(), "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    return int(time.timestamp()) * 1_000_000_000
 
 
 def _refuse_written_again(path: str, then: int | None, now: int | None) -> None:

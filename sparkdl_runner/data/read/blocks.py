@@ -154,6 +154,7 @@ class BlockLoader:
         pieces = [target.piece for target in targets]
         rows = min(self.arena.read_rows, max(piece.rows for piece in pieces))
         until = max(piece.until for piece in pieces)
+        self.reader.read_ahead([group], self.columns)
         return _Reading(parts=self.reader.stream(group, self.columns, rows=rows, until=until))
 
     def _submit(self, reading: _Reading, targets: list[_Target]) -> None:
@@ -236,6 +237,7 @@ class BlockLoader:
 
     def stop(self) -> None:
         """Drops what was loaded ahead and waits for the reads under way."""
+        self.reader.forget_ahead()
         for read in self._reads:
             read.cancel()
         for read in self._reads:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +15,15 @@ from sparkdl_runner.data.dataset.footers import footer_bytes
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.decode.arrays import UNKNOWN_NULLS
 from sparkdl_runner.data.decode.columns import Column
-from sparkdl_runner.data.errors import BadRowError, ChangedFileError, DatasetError
+from sparkdl_runner.data.errors import (
+    BadRowError,
+    ChangedFileError,
+    DatasetError,
+    StorageError,
+)
+from sparkdl_runner.data.read.disk_cache import DiskCache
+from sparkdl_runner.data.read.ranges import AHEAD_BYTES, RemoteRowGroups
+from sparkdl_runner.data.retrying import reason_of
 
 _BUFFER_BYTES = 128 << 10
 _FOOTERS_BYTES = 4 << 20
@@ -31,7 +39,14 @@ class RowGroupReader:
     groups is not parsed again for each of them.
     """
 
-    def __init__(self, files: VerifiedFiles, *, open_files: int = 8) -> None:
+    def __init__(
+        self,
+        files: VerifiedFiles,
+        *,
+        open_files: int = 8,
+        cache: DiskCache | None = None,
+        ahead_bytes: int = AHEAD_BYTES,
+    ) -> None:
         self._files = files
         manifest = files.dataset.manifest
         self._groups, self._view, self._schema = manifest.row_groups, manifest.view, manifest.schema
@@ -40,13 +55,28 @@ class RowGroupReader:
         self._footers: OrderedDict[int, pq.FileMetaData] = OrderedDict()
         self._footers_bytes = 0
         self._lock = threading.Lock()
-        # A remote file is read in few large requests; a local one through a small buffer.
         self._is_local = local = files.dataset.is_local
-        self._access = {"buffer_size": _BUFFER_BYTES} if local else {"pre_buffer": True}
+        # A remote file is read in few large requests; a local one through a small buffer.
+        self._remote = None
+        if not local:
+            self._remote = RemoteRowGroups(files, cache=cache, ahead_bytes=ahead_bytes)
+        self._access: dict[str, Any] = {"coerce_int96_timestamp_unit": "us"}
+        if local:
+            self._access["buffer_size"] = _BUFFER_BYTES
         # Without a checksum of the whole file, each page is checked as it is read.
         known = local and all(file.crc32 is not None for file in files.dataset.manifest.files)
         if _CAN_VERIFY_PAGES and not known:
             self._access["page_checksum_verification"] = True
+
+    def read_ahead(self, groups: Iterable[int], columns: Sequence[Column]) -> None:
+        """Begins to fetch row groups that will be read, in this order; nothing for local files."""
+        if self._remote is not None:
+            self._remote.read_ahead(groups, [column.name for column in columns])
+
+    def forget_ahead(self) -> None:
+        """Those row groups will not be read."""
+        if self._remote is not None:
+            self._remote.forget_ahead()
 
     def stream(
         self, group: int, columns: Sequence[Column], *, rows: int, until: int
@@ -68,6 +98,7 @@ class RowGroupReader:
 
         Raises:
             ChangedFileError: It is not the file that was converted.
+            StorageError: The storage does not give it, for a reason of its own.
             DatasetError: The file is gone, broken, or not what the manifest says; it names the
                 file, the row group and, where it is known, the column.
         """
@@ -76,7 +107,7 @@ class RowGroupReader:
         index = int(groups.index_in_file[group])
         name, done = None, 0
         try:
-            parquet = self._take(file)
+            parquet = self._take(file, group, columns)
             found, expected = parquet.metadata.row_group(index).num_rows, int(groups.rows[group])
             if self._view is not None:
                 expected = self._view.rows_in_file(group, expected)
@@ -104,6 +135,9 @@ class RowGroupReader:
             raise  # Its message is complete.
         except (DatasetError, pa.ArrowException, OSError, KeyError) as error:
             where = f", column {name!r}" if name else ""
+            reason = reason_of(error, self._files.advice)
+            if reason is not None:  # The file may well be whole.
+                raise StorageError(f"{self.describe(group)}, cannot be read: {reason}") from error
             remedy = self._files.advice
             if isinstance(error, BadRowError):
                 where += f", row {done + error.row:,}"
@@ -133,14 +167,18 @@ class RowGroupReader:
         return batches
 
     def close(self) -> None:
-        """Closes every idle file and forgets the footers."""
+        """Closes every idle file, forgets the footers, and ends what is fetched ahead."""
+        if self._remote is not None:
+            self._remote.close()
         with self._lock:
             self._footers.clear()
             self._footers_bytes = 0
             while self._idle:
                 self._idle.popitem()[1].close()
 
-    def _take(self, file: int) -> pq.ParquetFile:
+    def _take(self, file: int, group: int, columns: Sequence[Column]) -> pq.ParquetFile:
+        if self._remote is not None:
+            return self._remote.open(group, [column.name for column in columns], **self._access)
         with self._lock:
             parquet = self._idle.pop(file, None)
         return self._open(file) if parquet is None else parquet
@@ -150,7 +188,6 @@ class RowGroupReader:
         return pq.ParquetFile(
             stream,
             metadata=self._footer(file, stream, tail),
-            coerce_int96_timestamp_unit="us",
             **self._access,
         )
 
@@ -174,6 +211,9 @@ class RowGroupReader:
         return footer
 
     def _put_back(self, file: int, parquet: pq.ParquetFile) -> None:
+        if self._remote is not None:
+            parquet.close()  # It holds one row group, and its footer is kept elsewhere.
+            return
         with self._lock:
             if file not in self._idle:
                 self._idle[file] = parquet

@@ -109,6 +109,11 @@ class View:
         """Rows that a row group has in its file, where so many of them count."""
         return self.live.rows.get(group, live_rows)
 
+    def names_in_file(self, file: int, names: Sequence[str]) -> tuple[str, ...]:
+        """What the file of this number calls these columns, as far as it has them."""
+        called = self.projections[int(self.projection_of[file])].names
+        return tuple(called[name] for name in names if name in called)
+
     def batches(
         self,
         parquet: pq.ParquetFile,

@@ -123,7 +123,7 @@ with converter.make_torch_dataloader(batch_size=10, num_epochs=1) as loader:
 
 
 @pytest.mark.usefixtures("cache_dir")
-def test_damage_on_s3_is_found_at_opening(spark, bucket, options):
+def test_damage_on_s3_is_found_when_the_file_is_read(spark, bucket, options):
     url, target = convert_and_upload(spark, bucket)
     filesystem, _ = bucket
     converter = make_spark_converter(url, storage_options=options)
@@ -134,9 +134,9 @@ def test_damage_on_s3_is_found_at_opening(spark, bucket, options):
         stream.write(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
     with (
         pytest.raises(DatasetError, match=name),
-        converter.make_torch_dataloader(storage_options=options),
+        converter.make_torch_dataloader(num_epochs=1, storage_options=options) as loader,
     ):
-        pass
+        list(loader)
     filesystem.delete_file(f"{target}/{MANIFEST_NAME}")
     with (
         pytest.raises(NoManifestError),

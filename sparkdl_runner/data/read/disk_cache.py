@@ -1,0 +1,215 @@
+"""A cache on the local disk for what comes from far away, shared by the processes of one user.
+
+Each entry is a file that is written under another name and renamed, so that a process sees all of
+it or none, and two that write the same do no harm. It ends in its CRC-32: one that does not fit is
+removed and fetched again. Entries are never exchanged for others: an epoch reads everything once,
+in another order each time, so what is kept first serves as well as what comes last.
+
+The folder and its limit are shared by all data sets. One that no process has open makes room for
+another.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import shutil
+import tempfile
+import threading
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from sparkdl_runner.private_folder import private_folder
+
+_log = logging.getLogger(__name__)
+
+CACHE_TYPES = ("null", "local-disk")
+"""petastorm's names."""
+
+_NAME = "sparkdl_runner-cache"
+_USED, _USERS, _PART = "used", "users", ".part"
+_CRC_BYTES = 4
+
+
+class DiskCache:
+    """Values by key, of one data set.
+
+    Args:
+        location: A folder on a local disk; this user's own folder is made in there.
+        limit_bytes: What all entries of this user may take there together; by default half of
+            what is free now.
+        dataset: Names the data set and its version, in characters of a file name.
+
+    Raises:
+        OSError: The folder cannot be made or written to.
+    """
+
+    def __init__(self, location: Path, limit_bytes: int | None, dataset: str) -> None:
+        location.mkdir(parents=True, exist_ok=True)
+        self._root = private_folder(_NAME, location)
+        self._folder = self._root / dataset
+        self._is_full = False
+        self._mutex = threading.Lock()
+        with self._accounts() as used:
+            if all(map(_is_unused, self._data_sets())):
+                used = self._recount()  # A process that was killed may have counted too much.
+            self._folder.mkdir(exist_ok=True)
+            os.utime(self._folder)
+            self._user = os.open(self._folder / _USERS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+            fcntl.flock(self._user, fcntl.LOCK_SH)
+            self._write_used(used)
+        free = shutil.disk_usage(self._root).free
+        self._limit_bytes = (used + free) // 2 if limit_bytes is None else limit_bytes
+
+    def get(self, key: str) -> memoryview | None:
+        """The value of a key; None if it is not there, or damaged."""
+        path = self._folder / key
+        try:
+            content = memoryview(path.read_bytes())
+        except OSError:
+            return None
+        value, crc32 = content[:-_CRC_BYTES], content[-_CRC_BYTES:]
+        if len(crc32) == _CRC_BYTES and zlib.crc32(value) == int.from_bytes(crc32, "little"):
+            return value
+        _log.warning("%s was damaged and is fetched again: look at that disk.", path)
+        with suppress(OSError):
+            path.unlink()
+            self._reserve(-len(content))
+        return None
+
+    def put(self, key: str, value: bytes | memoryview) -> None:
+        """Keeps a value, if there is room; a disk that fails ends the caching and nothing else."""
+        if self._is_full:
+            return
+        path = self._folder / key
+        part = path.with_name(f"{key}-{os.getpid()}-{threading.get_ident()}{_PART}")
+        size = len(value) + _CRC_BYTES
+        try:
+            if path.exists():
+                return
+            if not self._reserve(size):
+                self._is_full = True
+                _log.info("The cache in %s is full: the rest is fetched each time.", self._root)
+                return
+            try:
+                with part.open("wb") as file:
+                    file.write(value)
+                    file.write(zlib.crc32(value).to_bytes(_CRC_BYTES, "little"))
+                part.rename(path)
+            except BaseException:
+                with suppress(OSError):
+                    part.unlink()
+                self._reserve(-size)
+                raise
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        with self._mutex:
+            if self._is_full:
+                return  # Another thread has told it.
+            self._is_full = True
+        what = "is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else f"failed ({error})"
+        _log.warning(
+            "The disk of the cache in %s %s: nothing more is kept there, and the rest is fetched "
+            "each time. Give a smaller cache_size_limit or another cache_location.",
+            self._root,
+            what,
+        )
+
+    def close(self) -> None:
+        """Lets the entries go: they stay for later loaders, until others need the room."""
+        with self._mutex:
+            user, self._user = self._user, -1
+        if user >= 0:
+            os.close(user)
+
+    def _reserve(self, size: int) -> bool:
+        """Counts bytes that are to be written, or are gone; False if there is no room for them."""
+        with self._accounts() as used:
+            if size > 0 and used + size > self._limit_bytes:
+                used = self._recount(make_room=True)
+            fits = size <= 0 or used + size <= self._limit_bytes
+            self._write_used(used + size if fits else used)
+        return fits
+
+    @contextmanager
+    def _accounts(self) -> Iterator[int]:
+        """Bytes in use, while no other process or thread asks."""
+        with self._mutex, (self._root / _USED).open("a+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            text = file.read()
+            yield int(text) if text.isdecimal() else self._recount()
+
+    def _write_used(self, used: int) -> None:
+        (self._root / _USED).write_text(str(max(0, used)))
+
+    def _data_sets(self) -> list[Path]:
+        """The oldest first."""
+        folders = [entry for entry in self._root.iterdir() if entry.is_dir()]
+        return sorted(folders, key=lambda folder: folder.stat().st_mtime)
+
+    def _recount(self, make_room: bool = False) -> int:
+        """Bytes of all entries, after those of unused data sets were removed if asked for."""
+        total = 0
+        for folder in self._data_sets():
+            is_unused = _is_unused(folder)
+            if make_room and is_unused:
+                shutil.rmtree(folder, ignore_errors=True)
+                continue
+            for entry in os.scandir(folder):
+                if is_unused and entry.name.endswith(_PART):
+                    os.unlink(entry)  # Its writer was killed.
+                else:
+                    with suppress(OSError):
+                        total += entry.stat().st_size
+        return total
+
+
+def _is_unused(folder: Path) -> bool:
+    """Whether no process has a data set open."""
+    try:
+        descriptor = os.open(folder / _USERS, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def open_cache(
+    cache_type: str | None, location: str | None, limit_bytes: int | None, dataset: str
+) -> DiskCache | None:
+    """The cache that the arguments of a loader ask for, if any.
+
+    Without a location it is in the folder that Spark, or YARN, gives a host for local files, or in
+    the temporary one.
+
+    Raises:
+        ValueError: There is no such type.
+    """
+    if cache_type not in (None, *CACHE_TYPES):
+        raise ValueError(f"cache_type is {cache_type!r}; expected one of {', '.join(CACHE_TYPES)}.")
+    if cache_type != "local-disk":
+        return None
+    listed = os.environ.get("LOCAL_DIRS") or os.environ.get("SPARK_LOCAL_DIRS") or ""
+    folder = Path(location or listed.split(",")[0] or tempfile.gettempdir())
+    try:
+        return DiskCache(folder, limit_bytes, dataset)
+    except OSError as error:
+        _log.warning(
+            "There is no cache in %s (%s): everything is fetched each time. Give another "
+            "cache_location.",
+            folder,
+            error,
+        )
+        return None

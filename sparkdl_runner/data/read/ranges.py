@@ -1,0 +1,246 @@
+"""Reads row groups of remote files: in few large requests, ahead of the threads that decode them.
+
+A row group's columns lie beside one another in their file, so one request gets them all, and a
+second one the file's footer, once. What is read can be kept in a cache on the local disk. Requests
+that fail for a while are repeated.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sparkdl_runner.data.dataset.footers import footer_of
+from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
+from sparkdl_runner.data.errors import DatasetError
+from sparkdl_runner.data.read.ahead import THREADS, ReadAhead
+from sparkdl_runner.data.read.disk_cache import DiskCache
+from sparkdl_runner.data.retrying import patiently
+
+AHEAD_BYTES = 64 << 20
+"""What may be in memory before a thread has asked for it."""
+_HOLE_BYTES = 1 << 20
+"""Columns that are not wanted are read, too, if they take less: a request costs as much time."""
+_WHOLE_BYTES = 64 << 20
+_MOST_CHUNKS = 1 << 14
+"""Column chunks of the footers that are kept in memory, at some 1 KiB each."""
+
+_Answer = TypeVar("_Answer")
+_Key = tuple[int, tuple[str, ...]]
+"""A row group's number in the manifest, and names of columns."""
+_OpenParquet = Callable[..., pq.ParquetFile]
+_Piece = tuple[int, memoryview]
+"""Where bytes begin in their file, and the bytes."""
+
+
+@dataclass(kw_only=True)
+class _RemoteFile:
+    metadata: pq.FileMetaData
+    stream: pa.NativeFile | None
+    """None where the footer came from the cache, until something else is read."""
+
+    @property
+    def chunks(self) -> int:
+        return int(self.metadata.num_columns * self.metadata.num_row_groups)
+
+
+class RemoteRowGroups:
+    """The row groups of a data set's remote files.
+
+    Args:
+        files: The files, each of which is verified when it is first opened.
+        cache: Where to keep what was read, if anywhere.
+        ahead_bytes: About how much may be in memory that nobody has asked for yet.
+    """
+
+    def __init__(
+        self,
+        files: VerifiedFiles,
+        *,
+        cache: DiskCache | None = None,
+        ahead_bytes: int = AHEAD_BYTES,
+    ) -> None:
+        self._files = files
+        self._groups, self._view = files.dataset.manifest.row_groups, files.dataset.manifest.view
+        self._cache = cache
+        self._opened: OrderedDict[int, _RemoteFile] = OrderedDict()
+        self._chunks = 0
+        self._lock = threading.Lock()
+        self._opening = [threading.Lock() for _ in range(2 * THREADS)]
+        self._closed = threading.Event()
+        self._ahead = ReadAhead(self._fetch, self._size_of, ahead_bytes)
+
+    def read_ahead(self, groups: Iterable[int], names: Sequence[str]) -> None:
+        """Begins to read row groups that will be asked for, in this order."""
+        self._ahead.add([(group, tuple(names)) for group in groups])
+
+    def open(self, group: int, names: Sequence[str], **options: Any) -> pq.ParquetFile:
+        """The file of a row group, of which these columns of this row group are in memory.
+
+        Args:
+            group: Its number in the manifest.
+            names: Columns.
+            **options: Of ``pyarrow.parquet.ParquetFile``.
+
+        Raises:
+            OSError: The storage does not give it.
+            DatasetError: The file is not the one that was converted.
+        """
+        return self._ahead.take((group, tuple(names)))(**options)
+
+    def forget_ahead(self) -> None:
+        """Row groups that were to be read ahead will not be asked for."""
+        self._ahead.clear()
+
+    def close(self) -> None:
+        """Ends the requests under way, and forgets the files."""
+        self._closed.set()
+        self._ahead.close()
+        with self._lock:
+            self._opened.clear()
+        if self._cache is not None:
+            self._cache.close()
+
+    def _size_of(self, key: _Key) -> int:
+        return int(self._groups.size_bytes[key[0]])
+
+    def _fetch(self, key: _Key) -> _OpenParquet:
+        group, names = key
+        if self._view is not None:
+            names = self._view.names_in_file(int(self._groups.file[group]), names)
+        number, index = int(self._groups.file[group]), int(self._groups.index_in_file[group])
+        file, tail = self._file(number, names)
+        ranges = _ranges(file.metadata, index, names)
+        pieces = [(start, self._range(number, file, start, size, tail)) for start, size in ranges]
+        source = _Pieces(self._files.dataset.manifest.files[number].size_bytes, pieces)
+
+        def open_parquet(**options: Any) -> pq.ParquetFile:
+            return pq.ParquetFile(
+                pa.PythonFile(source, mode="r"), metadata=file.metadata, **options
+            )
+
+        return open_parquet
+
+    def _file(self, number: int, names: Sequence[str]) -> tuple[_RemoteFile, bytes]:
+        """A file with its footer, and the end of the file as far as it was read for that."""
+        with self._opening[number % len(self._opening)]:
+            with self._lock:
+                file = self._opened.get(number)
+                if file is not None:
+                    self._opened.move_to_end(number)
+                    return file, b""
+            size = self._files.dataset.manifest.files[number].size_bytes
+            stream, tail = None, b""
+            content = None if self._cache is None else self._cache.get(f"{number}-footer")
+            if content is None:
+                least = size if self._is_wanted_whole(number, size, names) else 0
+                stream, tail = self._open(number, least)
+                content = memoryview(footer_of(tail, self._files.path(number)))
+                if self._cache is not None:
+                    self._cache.put(f"{number}-footer", content)
+            metadata = pq.read_metadata(pa.BufferReader(content))
+            file = _RemoteFile(metadata=metadata, stream=stream)
+            with self._lock:
+                self._opened[number] = file
+                self._chunks += file.chunks
+                while self._chunks > _MOST_CHUNKS and len(self._opened) > 1:
+                    self._chunks -= self._opened.popitem(last=False)[1].chunks
+            return file, tail
+
+    def _open(self, number: int, least_bytes: int = 0) -> tuple[pa.NativeFile, bytes]:
+        stream, tail = self._patiently(lambda: self._files.open(number, least_bytes))
+        return stream, cast("bytes", tail)
+
+    def _is_wanted_whole(self, file: int, size: int, names: Sequence[str]) -> bool:
+        """Whether a file has one row group, of which most is wanted: then one request will do."""
+        if size > _WHOLE_BYTES or self._view is not None:
+            return False
+        first, end = np.searchsorted(self._groups.file, [file, file + 1])
+        columns = self._files.dataset.manifest.columns
+        wanted = sum(column.size_bytes for column in columns if column.name in names)
+        return end - first == 1 and 2 * wanted >= sum(column.size_bytes for column in columns)
+
+    def _range(
+        self, number: int, file: _RemoteFile, start: int, size: int, tail: bytes
+    ) -> memoryview:
+        """Bytes of a file: from the cache, from its end that is here, or from the storage."""
+        key = f"{number}-{start}-{size}"
+        content = None if self._cache is None else self._cache.get(key)
+        if content is not None:
+            return content
+        begin = start - (self._files.dataset.manifest.files[number].size_bytes - len(tail))
+        if begin >= 0:
+            content = memoryview(tail)[begin : begin + size]
+        else:
+            with self._opening[number % len(self._opening)]:
+                if file.stream is None:
+                    file.stream, _ = self._open(number)
+            stream = file.stream
+            content = memoryview(self._patiently(lambda: stream.read_at(size, start)))
+        if len(content) < size:
+            raise DatasetError(f"it ends after {start + len(content):,} bytes")
+        if self._cache is not None:
+            self._cache.put(key, content)
+        return content
+
+    def _patiently(self, request: Callable[[], _Answer]) -> _Answer:
+        return patiently(request, self._closed.wait)
+
+
+def _ranges(metadata: pq.FileMetaData, index: int, names: Sequence[str]) -> list[tuple[int, int]]:
+    """Where the wanted columns of a row group are in their file: starts and sizes."""
+    group = metadata.row_group(index)
+    wanted = set(names)
+    chunks = []
+    for leaf in range(group.num_columns):
+        chunk = group.column(leaf)
+        path = chunk.path_in_schema
+        if path in wanted or any(path.startswith(f"{name}.") for name in wanted):
+            start = chunk.data_page_offset
+            if chunk.has_dictionary_page and chunk.dictionary_page_offset:
+                start = min(start, chunk.dictionary_page_offset)
+            chunks.append((start, start + chunk.total_compressed_size))
+    ranges: list[tuple[int, int]] = []
+    for start, end in sorted(chunks):
+        if ranges and start - ranges[-1][1] <= _HOLE_BYTES:
+            ranges[-1] = (ranges[-1][0], max(end, ranges[-1][1]))
+        else:
+            ranges.append((start, end))
+    return [(start, end - start) for start, end in ranges]
+
+
+class _Pieces:
+    """A file of which some pieces are in memory, to be read as Python's files are."""
+
+    closed = False
+
+    def __init__(self, size_bytes: int, pieces: list[_Piece]) -> None:
+        self._size_bytes, self._pieces, self._at = size_bytes, pieces, 0
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = offset + (0, self._at, self._size_bytes)[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int = -1) -> memoryview:
+        for start, content in self._pieces:
+            if start <= self._at < start + len(content):
+                part = content[self._at - start :][: size if size >= 0 else None]
+                self._at += len(part)
+                return part
+        return memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._pieces, self.closed = [], True
