@@ -168,9 +168,12 @@ class DistributedRunner:
             launcher = self._launcher()
             if tracked is not None:
                 tracked.describe(
-                    num_proc=self.num_proc,
-                    backend=self.backend.name,
-                    settings=self.config.chosen(),
+                    arguments=function.arguments(main, *args, **kwargs),
+                    settings={
+                        "num_proc": self.num_proc,
+                        "backend": self.backend.name,
+                        **self.config.chosen(),
+                    },
                     converters=converters_in(function.ingredients(main, *args, **kwargs)),
                     application_id=launcher.application_id,
                 )

@@ -206,6 +206,20 @@ def _find_unpicklable(
     return None
 
 
+def arguments(main: Callable[..., Any], /, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """The arguments of a call by name, those among them that are as by default."""
+    try:
+        bound = inspect.signature(main).bind(*args, **kwargs)
+    except (TypeError, ValueError):
+        return dict(kwargs)  # Some callables have no signature.
+    bound.apply_defaults()
+    named = dict(bound.arguments)
+    for parameter in bound.signature.parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            named |= named.pop(parameter.name)
+    return named
+
+
 def ingredients(main: object, /, *args: Any, **kwargs: Any) -> Iterator[tuple[str, Any]]:
     """Yields what a call is made of, with words for each that hold its name in quotes."""
     return _ingredients(main, args, kwargs, seen=set())

@@ -69,7 +69,7 @@ def check_run(summary: dict[str, Any]) -> None:
     client = mlflow.MlflowClient(tracking_uri=summary["tracking_uri"])
     run = client.get_run(summary["run_id"])
     assert run.info.status == "FINISHED"
-    assert run.data.params["backend"] == "horovod"
+    assert run.data.tags["sparkdl_runner.backend"] == "horovod"
     assert run.data.params["world_size"] == "2"
     assert run.data.params["epochs"] == str(EPOCHS)
     rows = int(run.data.params["train_rows"]) + int(run.data.params["test_rows"])
@@ -79,7 +79,7 @@ def check_run(summary: dict[str, Any]) -> None:
     assert run.data.metrics["accuracy"] == accuracy
     assert run.data.metrics["samples_per_second"] > 0
     shown = {name for name in run.data.tags if not name.startswith("mlflow.")}
-    assert not {name for name in shown if "driver" in name or "checkpoint" in name}
+    assert not {name for name in shown if "driver_alive" in name or "checkpoint" in name}
     assert {one.dataset.name for one in run.inputs.dataset_inputs} == {"train_data", "test_data"}
 
     (output,) = run.outputs.model_outputs

@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.one_lane, pytest.mark.timeout
 EPOCHS = 20
 # So many steps that a rank can be killed between the first checkpoint and the end.
 HYPERPARAMETERS = {"epochs": EPOCHS, "batch_size": 32, "learning_rate": 0.003}
-PARAMETERS = {"epochs": str(EPOCHS), "num_proc": "2", "world_size": "2", "max_restarts": "1"}
+PARAMETERS = {"epochs": str(EPOCHS), "world_size": "2"}
 # A model and its version are two links beside each other.
 REGISTERED = "digits\nv1"
 METRICS = ("loss", "accuracy", "samples_per_second")
@@ -185,6 +185,7 @@ def check_one_run_of_two_attempts(server: TrackingServer, run_id: str, killed: s
     assert run.info.status == "FINISHED"
     assert PARAMETERS.items() <= run.data.params.items()
     tags = run.data.tags
+    assert (tags["sparkdl_runner.num_proc"], tags["sparkdl_runner.max_restarts"]) == ("2", "1")
     assert tags["sparkdl_runner.attempt"] == "1"
     assert killed in tags["sparkdl_runner.attempt.0.ended_by"]
     assert tags["sparkdl_runner.attempt.1.ended_by"] == "all ranks returned"

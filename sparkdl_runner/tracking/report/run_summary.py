@@ -12,6 +12,8 @@ from sparkdl_runner.tracking.report.performance import OF_THE_RUN, Counts, sampl
 from sparkdl_runner.tracking.time_use import COMMUNICATION, LABELS, PARTS
 
 MAX_FIGURES = 6
+PREFIX = "sparkdl_runner."
+NUM_PROC_TAG, NUM_HOSTS_TAG = f"{PREFIX}num_proc", f"{PREFIX}num_hosts"
 
 
 @dataclass(kw_only=True)
@@ -57,7 +59,8 @@ class RunSummary:
     """By rank, over all attempts of this driver."""
     hosts: Mapping[int, str]
     """By rank, in the last attempt."""
-    params: Mapping[str, str]
+    num_ranks: str
+    num_hosts: str
     metrics: Mapping[str, float]
     """The last value of each."""
     error: str = ""
@@ -71,7 +74,8 @@ class RunSummary:
             run_id=run.info.run_id,
             began_at=run.info.start_time / 1000,
             ended_at=time.time(),
-            params=run.data.params,
+            num_ranks=run.data.params.get("world_size", run.data.tags.get(NUM_PROC_TAG, "?")),
+            num_hosts=run.data.tags.get(NUM_HOSTS_TAG, "?"),
             metrics=run.data.metrics,
             **known,
         )
@@ -79,10 +83,9 @@ class RunSummary:
     def sentence(self) -> str:
         """Ranks, hosts and attempts, and where the time of all ranks went."""
         count = len(self.attempts)
-        ranks = self.params.get("world_size", self.params.get("num_proc", "?"))
-        hosts = self.params.get("num_hosts", "?")
         tried = "" if count == 1 else f", in {count} attempts"
-        told = f"{ranks} ranks on {hosts} host{'s' * (hosts != '1')}{tried}."
+        hosts = f"{self.num_hosts} host{'s' * (self.num_hosts != '1')}"
+        told = f"{self.num_ranks} ranks on {hosts}{tried}."
         seconds = {part: sum(one.seconds[part] for one in self.totals.values()) for part in PARTS}
         if whole := sum(seconds.values()):
             shares = [f"{LABELS[part]} {seconds[part] / whole:.0%}" for part in PARTS]

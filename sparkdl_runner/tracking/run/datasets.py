@@ -85,8 +85,7 @@ def describe(name: str, converter: Any) -> Any:
         Dataset(
             name=name[:MAX_NAME_CHARACTERS],
             digest=digest or f"rows-{converter.dataset_size}",
-            source_type="spark",
-            source=json.dumps({"path": _source(dataframe, converter.cache_dir_url)}),
+            **_source(dataframe, converter.cache_dir_url),
             schema=_schema(dataframe),
             profile=json.dumps(profile),
         ),
@@ -94,18 +93,48 @@ def describe(name: str, converter: Any) -> Any:
     )
 
 
-def _source(dataframe: Any, conversion_url: str) -> str:
-    """The files that the DataFrame was read from; else the conversion, which is its only file."""
+def _source(dataframe: Any, conversion_url: str) -> dict[str, str]:
+    """The table and the files that the DataFrame was read from; else the conversion's own.
+
+    Returns:
+        ``source_type`` and ``source`` of MLflow's data sets.
+    """
     from sparkdl_runner.filesystem import redact  # It needs pyarrow, which a run may not.
 
     files: list[str] = []
+    table: dict[str, Any] = {}
     if dataframe is not None:
         try:
             files = dataframe.inputFiles()
+            table = _table(dataframe)
         except Exception:  # Spark Connect, a stopped session: the conversion will do.
-            files = []
+            files, table = [], {}
     folders = sorted({redact(file.rpartition("/")[0]) for file in files})
-    return folders[0] if len(folders) == 1 else redact(conversion_url)
+    path = folders[0] if len(folders) == 1 else redact(conversion_url)
+    kind = "delta_table" if "delta_table_version" in table else "spark"
+    return {"source_type": kind, "source": json.dumps({"path": path, **table})}
+
+
+def _table(dataframe: Any) -> dict[str, Any]:
+    """The only table that a DataFrame reads, by MLflow's names for it, and its version in Delta."""
+    leaves = dataframe._jdf.queryExecution().analyzed().collectLeaves()
+    if leaves.size() != 1:
+        return {}
+    leaf = leaves.apply(0)
+    kind = leaf.getClass().getSimpleName()
+    if kind == "DataSourceV2Relation":
+        return {"table_name": str(leaf.name())}
+    if kind != "LogicalRelation":
+        return {}
+    known = leaf.catalogTable()
+    name = str(known.get().identifier().unquotedString()) if known.isDefined() else None
+    location = getattr(leaf.relation(), "location", None)
+    index = None if location is None else location()
+    if index is not None and index.getClass().getSimpleName().startswith("Tahoe"):
+        version = int(index.snapshotAtAnalysis().version())
+        named = {} if name is None else {"delta_table_name": name}
+        return {**named, "delta_table_version": version}
+    return {} if name is None else {"table_name": name}
 
 
 def _schema(dataframe: Any) -> str | None:

@@ -94,6 +94,10 @@ class Journal:
             self._attempt = attempt
             self._earlier_steps = dict(self._last_steps)
 
+    def is_set(self, entry: Entry) -> bool:
+        """Whether it is a parameter that this run's first attempt has set already."""
+        return entry[0] == "param" and entry[1] in self._params and not self._attempt
+
     def admit(self, entries: list[Entry]) -> list[Entry]:
         """Returns the entries to be logged, redacted and cut."""
         with self._lock:

@@ -1,11 +1,12 @@
-"""The parameters and tags that every run gets."""
+"""The parameters and tags that every run gets, and those of the run above it."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,43 +14,66 @@ from typing import Any
 
 from sparkdl_runner import __version__
 from sparkdl_runner.tracking.entries import Entry
+from sparkdl_runner.tracking.report.run_summary import NUM_HOSTS_TAG, PREFIX
 
 PACKAGES = ("pyspark", "torch", "horovod", "petastorm", "pyarrow", "mlflow", "numpy")
 GIT_COMMIT_TAG = "mlflow.source.git.commit"
 GIT_SECONDS = 5.0
-PREFIX = "sparkdl_runner."
+CHILDREN_TAG, NOTE_TAG = f"{PREFIX}runs", "mlflow.note.content"
+_HEADING = "Trainings of this run:"
+_MOST_CHARACTERS = 5000
+# What MLflow takes as a parameter's name.
+_NAME = re.compile(r"[\w. :/-]{1,250}")
+MAX_ARGUMENTS, MAX_ARGUMENT_CHARACTERS, MAX_DEPTH = 200, 500, 3
 
 
-def parameters(*, num_proc: int, backend: str, settings: Mapping[str, Any]) -> list[Entry]:
-    """What was asked for.
+def parameters(arguments: Mapping[str, Any]) -> list[Entry]:
+    """The arguments of the function, as parameters: numbers and short texts, also in mappings.
 
     Args:
-        num_proc: As the runner was given it.
-        backend: Its name.
-        settings: Those of the runner's settings that are not what they are by default.
+        arguments: By name.
     """
-    asked = {"num_proc": num_proc, "backend": backend, **settings}
-    return [["param", name, str(value)] for name, value in asked.items()]
+    return [["param", name, text] for name, text in _plain(arguments, "", 0)][:MAX_ARGUMENTS]
+
+
+def _plain(values: Mapping[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, str]]:
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if type(value) is dict and depth < MAX_DEPTH:
+            yield from _plain(value, f"{name}.", depth + 1)
+        elif isinstance(value, (bool, int, float, str, type(None))):
+            text = str(value)
+            if len(text) <= MAX_ARGUMENT_CHARACTERS and _NAME.fullmatch(name):
+                yield name, text
 
 
 def placement(hosts: Collection[tuple[str, int]], gpus: int) -> list[Entry]:
-    """Where ranks ran.
+    """Where ranks ran, and how many: the number is a parameter, as results depend on it.
 
     Args:
         hosts: Each host's name and number of ranks.
         gpus: How many GPUs all hosts gave to the run.
     """
     return [
-        ["param", "hosts", ", ".join(f"{host} ({ranks})" for host, ranks in hosts)],
-        ["param", "num_hosts", str(len(hosts))],
         ["param", "world_size", str(sum(ranks for _, ranks in hosts))],
-        ["param", "gpus", str(gpus)],
+        ["tag", f"{PREFIX}hosts", ", ".join(f"{host} ({ranks})" for host, ranks in hosts)],
+        ["tag", NUM_HOSTS_TAG, str(len(hosts))],
+        ["tag", f"{PREFIX}gpus", str(gpus)],
     ]
 
 
-def tags(given: Mapping[str, str], application_id: str | None) -> list[Entry]:
-    """Versions, the code's commit, and Spark's name for the application."""
+def tags(
+    given: Mapping[str, str], settings: Mapping[str, Any], application_id: str | None
+) -> list[Entry]:
+    """The runner's settings, versions, the code's commit, and Spark's name for the application.
+
+    Args:
+        given: The user's own.
+        settings: The runner's: what it was asked for, and what is not as by default.
+        application_id: Of Spark.
+    """
     found = {f"{PREFIX}version": __version__, "versions.python": sys.version.partition(" ")[0]}
+    found |= {f"{PREFIX}{name}": str(value) for name, value in settings.items()}
     for package in PACKAGES:
         with suppress(PackageNotFoundError):
             found[f"versions.{package}"] = version(package)
@@ -103,3 +127,24 @@ def known_facts(facts: Mapping[str, Any]) -> list[Entry]:
         told.append(["tag", f"{PREFIX}checkpoint", str(facts["checkpoint"])])
         told.append(["tag", f"{PREFIX}checkpoint_step", str(facts.get("checkpoint_step", ""))])
     return told
+
+
+def tell_parent(client: Any, parent_id: str, run: Any) -> None:
+    """Adds a training to its parent: its id to a tag, and a link to the description.
+
+    A description that a person has written stays as it is.
+
+    Args:
+        client: An ``MlflowClient`` of the store of both.
+        parent_id: The parent.
+        run: The training's.
+    """
+    parent = client.get_run(parent_id)
+    children = [*filter(None, parent.data.tags.get(CHILDREN_TAG, "").split(",")), run.info.run_id]
+    while len(",".join(children)) > _MOST_CHARACTERS:
+        children.pop(0)
+    client.set_tag(parent_id, CHILDREN_TAG, ",".join(children))
+    note = parent.data.tags.get(NOTE_TAG, _HEADING)
+    if note.startswith(_HEADING) and len(note) < _MOST_CHARACTERS:
+        link = f"#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}"
+        client.set_tag(parent_id, NOTE_TAG, f"{note}\n- [{run.info.run_name}]({link})")

@@ -24,7 +24,7 @@ from sparkdl_runner.tracking.run.heartbeat import Heartbeat
 from sparkdl_runner.tracking.run.journal import ATTEMPT_TAG, Journal, earlier_values
 from sparkdl_runner.tracking.run.opening.lease import Lease, held_here, require_not_held
 from sparkdl_runner.tracking.run.opening.named import NamedRun, returned_entry
-from sparkdl_runner.tracking.run.opening.opened import Opened, open_run
+from sparkdl_runner.tracking.run.opening.opened import PARENT_TAG, Opened, open_run
 from sparkdl_runner.tracking.run.rank_reports import RankReports
 from sparkdl_runner.tracking.run.run_end import RunEnd
 from sparkdl_runner.tracking.run.server import (
@@ -117,16 +117,23 @@ class TrackedRun(Reports):
     def describe(
         self,
         *,
-        num_proc: int,
-        backend: str,
+        arguments: Mapping[str, Any],
         settings: Mapping[str, Any],
         converters: Mapping[str, Any],
         application_id: str | None,
     ) -> None:
-        """Logs what is known before ranks start: parameters, tags, data sets."""
+        """Logs what is known before ranks start: parameters, tags, data sets.
+
+        Args:
+            arguments: Of the function, by name.
+            settings: Of the runner: what it was asked for, and what is not as by default.
+            converters: The conversions that the function uses, by what it calls them.
+            application_id: Spark's.
+        """
         self._journal.begin_attempt(self.first_attempt)
-        self._own += description.parameters(num_proc=num_proc, backend=backend, settings=settings)
-        self._log(description.tags(self._settings.tags, application_id))
+        self._own += description.parameters(arguments)
+        self._log(description.tags(self._settings.tags, settings, application_id))
+        self._tell_parent()
         for name, converter in converters.items():
             if told := datasets.difference(self._opened.run, name, converter):
                 self._problems.append(told)
@@ -135,6 +142,16 @@ class TrackedRun(Reports):
                 partial(datasets.log, self._opened.client, self.run_id, name, converter),
                 REQUEST_SECONDS,
                 f"the data set {name!r} is not in MLflow",
+            )
+
+    def _tell_parent(self) -> None:
+        run = self._opened.run
+        parent_id = run.data.tags.get(PARENT_TAG)
+        if parent_id is not None and not self.first_attempt:
+            self._end.try_step(
+                partial(description.tell_parent, self._opened.client, parent_id, run),
+                REQUEST_SECONDS,
+                f"the run {parent_id} does not name this one",
             )
 
     def ticket(self, *, single_host: bool) -> RunTicket:
@@ -275,6 +292,8 @@ class TrackedRun(Reports):
 
     def _log_own(self) -> None:
         own, self._own = self._own, []
+        # What the function has logged itself under the name of an argument is what it means.
+        own = [entry for entry in own if not self._journal.is_set(entry)]
         if own:
             self._log(own)
 

@@ -98,7 +98,7 @@ def test_an_exported_network_scores_vectors_and_arrays(spark: Any, store: str) -
     assert model.tags["sparkdl_runner.serialization"] == "pt2"
     assert model.tags["sparkdl_runner.step"] == "7"
     assert model.tags["sparkdl_runner.checkpoint"] == "file:///checkpoints/step-7/attempt-0"
-    assert model.params["num_proc"] == "-2"
+    assert model.params["world_size"] == "2"
     assert [(one.key, one.value, one.step) for one in model.metrics] == [("loss", 0.5, 7)]
     assert model.tags["mlflow.source.name"] == sys.argv[0], "the driver's program, not the worker"
     outputs = client.get_run(model.source_run_id).outputs.model_outputs

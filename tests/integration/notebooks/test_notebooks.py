@@ -111,7 +111,7 @@ def test_01_learns_keeps_the_model_and_shows_a_failure(ran: Callable[[str], Page
 
     runs = list(runs_of(page.folder).values())
     assert [run.info.status for run in runs] == ["FINISHED"] * 3 + ["FAILED"]
-    assert [run.data.params["num_proc"] for run in runs] == ["-1", "-2", "2", "2"]
+    assert [run.data.tags["sparkdl_runner.num_proc"] for run in runs] == ["-1", "-2", "2", "2"]
     assert runs[2].data.metrics["accuracy"] > 0.93
     assert history(page.folder, runs[2], "loss") == list(range(1, 461))
     assert [one.source_run_id for one in models_of(page.folder, runs[2])] == [runs[2].info.run_id]
@@ -154,7 +154,10 @@ def test_03_both_backends_reach_the_same(ran: Callable[[str], Page]) -> None:
     assert page.images() == 1
 
     runs = runs_of(page.folder)
-    assert [run.data.params["backend"] for run in runs.values()] == ["horovod", "torch"]
+    assert [run.data.tags["sparkdl_runner.backend"] for run in runs.values()] == [
+        "horovod",
+        "torch",
+    ]
     for run in runs.values():
         assert run.info.status == "FINISHED"
         assert history(page.folder, run, "loss") == list(range(1, 346))

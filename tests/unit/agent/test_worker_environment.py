@@ -124,10 +124,10 @@ def test_a_python_path_that_was_set_at_run_time_counts(monkeypatch):
     assert driver_search_path()[-2:] == ["/added", "/also"]
 
 
-def test_values_are_in_no_parameter_and_no_repr():
+def test_values_are_in_no_tag_and_no_repr():
     config = RunConfig(environment={"MY_FLAG": "v4lue", "MY_TOKEN": "s3cret"})
-    told = parameters_and_tags.parameters(num_proc=2, backend="torch", settings=config.chosen())
-    assert ["param", "environment", "MY_FLAG, MY_TOKEN"] in told
+    told = parameters_and_tags.tags({}, config.chosen(), None)
+    assert ["tag", "sparkdl_runner.environment", "MY_FLAG, MY_TOKEN"] in told
     assert "s3cret" not in repr(config)
     assert "v4lue" not in repr(told)
 

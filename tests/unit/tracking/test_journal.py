@@ -125,3 +125,13 @@ def test_secrets_are_hidden() -> None:
 def test_a_secret_in_a_name_is_hidden() -> None:
     (admitted,) = journal().admit([["param", "hunter2-hunter2", "1"]])
     assert admitted == ["param", HIDDEN, "1"]
+
+
+def test_a_parameter_that_the_function_has_set_is_known_as_set() -> None:
+    journal = Journal({}, {}, Redactor())
+    journal.admit([["param", "lr", "0.4"]])
+    assert journal.is_set(["param", "lr", "0.1"])
+    assert not journal.is_set(["param", "epochs", "2"])
+    assert not journal.is_set(["tag", "lr", "0.1"])
+    journal.begin_attempt(1)
+    assert not journal.is_set(["param", "lr", "0.1"]), "kept as the later attempt's"

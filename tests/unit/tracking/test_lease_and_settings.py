@@ -18,7 +18,9 @@ from sparkdl_runner.tracking.rank_run import RunTicket
 from sparkdl_runner.tracking.run.opening.lease import ALIVE_TAG, EXPIRE_SECONDS, HOLDER_TAG, Lease
 from sparkdl_runner.tracking.run.opening.store import check_store, is_set_up
 from sparkdl_runner.tracking.run.parameters_and_tags import parameters
+from sparkdl_runner.tracking.run.parameters_and_tags import tags as tags_of_run
 from sparkdl_runner.tracking.run.server import is_remote
+from sparkdl_runner.wire import function
 
 
 def tags_of(lease: Lease, at: float) -> dict[str, str]:
@@ -81,14 +83,36 @@ def test_a_limit_itself_may_be_asked_for() -> None:
     assert Tracking(delivery_timeout_seconds=0).delivery_timeout_seconds == 0
 
 
-def test_settings_that_nobody_chose_are_no_parameters() -> None:
-    plain = parameters(num_proc=4, backend="torch", settings=RunConfig().chosen())
-    assert plain == [["param", "num_proc", "4"], ["param", "backend", "torch"]]
+def test_settings_that_nobody_chose_are_no_tags() -> None:
+    def settings(config: RunConfig) -> set[str]:
+        found = [
+            {f"{name}={value}" for _, name, value in tags_of_run({}, one, None)}
+            for one in (config.chosen(), {})
+        ]
+        return found[0] - found[1]
+
+    assert settings(RunConfig()) == set()
     chosen = RunConfig(max_restarts=2, hang_timeout_seconds=None, tracking=Tracking(run_name="x"))
-    assert parameters(num_proc=4, backend="torch", settings=chosen.chosen())[2:] == [
-        ["param", "hang_timeout_seconds", "None"],
-        ["param", "max_restarts", "2"],
-    ]
+    assert settings(chosen) == {
+        "sparkdl_runner.hang_timeout_seconds=None",
+        "sparkdl_runner.max_restarts=2",
+    }
+
+
+def test_numbers_and_short_texts_among_the_arguments_are_parameters() -> None:
+    def train(data, lr, *more, epochs=2, optimizer=None, **options):
+        pass
+
+    nested = {"name": "adam", "betas": (1, 2), "deeper": {"eps": 1e-3, "x?": 1, 5: True}}
+    called = function.arguments(train, object(), 0.1, 7, optimizer=nested, text="a" * 501, on=True)
+    assert {name: value for _, name, value in parameters(called)} == {
+        "lr": "0.1",
+        "epochs": "2",
+        "optimizer.name": "adam",
+        "optimizer.deeper.eps": "0.001",
+        "optimizer.deeper.5": "True",
+        "on": "True",
+    }
 
 
 def test_the_run_config_takes_tracking_or_a_wish() -> None:

@@ -40,10 +40,10 @@ def test_where_ranks_are_is_logged_once_the_last_has_reported_and_again_after_a_
     assert reports.add(one, report(gpus=1)) == []
     # Two hosts of one name are two, and the GPUs of a host count once.
     assert reports.add(two, report(gpus=2)) == [
-        ["param", "hosts", "node (1), node (2)"],
-        ["param", "num_hosts", "2"],
         ["param", "world_size", "3"],
-        ["param", "gpus", "3"],
+        ["tag", "sparkdl_runner.hosts", "node (1), node (2)"],
+        ["tag", "sparkdl_runner.num_hosts", "2"],
+        ["tag", "sparkdl_runner.gpus", "3"],
     ]
     assert reports.add(two, report(gpus=2)) == []
     reports.begin_attempt()

@@ -36,7 +36,8 @@ def summary(**changes: Any) -> RunSummary:
         ],
         "totals": {0: counts(), 1: counts()},
         "hosts": {0: "a", 1: "<b>"},
-        "params": {"world_size": "2", "num_hosts": "1"},
+        "num_ranks": "2",
+        "num_hosts": "1",
         "metrics": {"loss": 0.25, "system/step_seconds/total": 0.1, "samples_per_second": 640.0},
     }
     return RunSummary(**{**fields, **changes})

@@ -6,7 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from sparkdl_runner.redaction import Redactor
 from sparkdl_runner.tracking.run.heartbeat import Heartbeat
+from sparkdl_runner.tracking.run.journal import Journal
 from sparkdl_runner.tracking.run.tracked_run import TrackedRun
 
 
@@ -16,6 +18,7 @@ def listening(said: list[object], own: list[object]) -> SimpleNamespace:
         _log=said.append,
         _own=own,
         _ranks=SimpleNamespace(add=lambda world, report: []),
+        _journal=Journal({}, {}, Redactor()),
     )
     run._log_own = lambda: TrackedRun._log_own(run)
     return run
@@ -24,7 +27,7 @@ def listening(said: list[object], own: list[object]) -> SimpleNamespace:
 def test_parameters_of_the_function_come_before_our_own() -> None:
     for first in (["param", "lr", "0.1"], ["metric", "loss", 1.0, 0, 1, {}]):
         said: list[object] = []
-        own: list[object] = [["param", "num_proc", "2"]]
+        own: list[object] = [["param", "width", "2"]]
         run = listening(said, own)
         for entries in ([], [["tag", "a", "1"]], [first], [["param", "epochs", "3"]]):
             TrackedRun.progress(run, None, {"entries": entries})

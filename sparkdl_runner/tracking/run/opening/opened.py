@@ -14,6 +14,7 @@ from sparkdl_runner.tracking.run.opening.store import Store, connect, open_store
 from sparkdl_runner.tracking.run.server_calls import ServerCalls
 from sparkdl_runner.tracking.settings import Tracking
 
+PARENT_TAG = "mlflow.parentRunId"
 _SOURCE_TAGS = ("mlflow.source.", "mlflow.databricks.")
 
 
@@ -68,7 +69,8 @@ def open_run(settings: Tracking, lease: Lease, name: str | None = None) -> Opene
     if settings.run_id is not None:
         client, call = connect(settings)
         return resume(client, call, settings.run_id, lease)
-    return create_run(open_store(settings), settings.run_name or name)
+    parent = {key: value for key, value in settings.tags.items() if key == PARENT_TAG}
+    return create_run(open_store(settings), settings.run_name or name, parent)
 
 
 def create_run(store: Store, name: str | None, tags: Mapping[str, str] | None = None) -> Opened:
@@ -144,7 +146,6 @@ def resume(client: Any, call: ServerCalls, run_id: str, lease: Lease) -> Opened:
 def _context_tags(active: Any) -> dict[str, str]:
     """The tags that MLflow gives to every run, and the parent's."""
     from mlflow.tracking.context import registry
-    from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
-    own = {MLFLOW_PARENT_RUN_ID: active.info.run_id} if active is not None else {}
+    own = {PARENT_TAG: active.info.run_id} if active is not None else {}
     return dict(registry.resolve_tags(own))
