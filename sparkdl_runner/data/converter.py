@@ -56,6 +56,7 @@ def make_spark_converter(
     filters: Filters | None = None,
     version: int | None = None,
     snapshot_id: int | None = None,
+    shuffle_seed: int | None = None,
 ) -> SparkDatasetConverter:
     """Converts a DataFrame into files from which every rank reads its shard.
 
@@ -87,6 +88,9 @@ def make_spark_converter(
             where those cannot tell, this call reads the columns that are named.
         version: Of a Delta table, the version to read; the newest by default.
         snapshot_id: Of an Iceberg table, the snapshot to read; the current one by default.
+        shuffle_seed: Of a DataFrame, makes Spark write its rows in random order, by one shuffle.
+            Batches are then mixed as after a full shuffle, even if the DataFrame is sorted. Equal
+            seeds give equal orders, if the rows come in the same partitions and in the same order.
 
     Returns:
         What makes the loaders. It can be pickled into a training function.
@@ -99,12 +103,19 @@ def make_spark_converter(
     """
     choice = Choice(columns=columns, filters=filters, version=version, snapshot_id=snapshot_id)
     if isinstance(df, (str, os.PathLike)) or is_petastorm_converter(df):
+        if shuffle_seed is not None:
+            raise ValueError(
+                "shuffle_seed is for a DataFrame, and these files are read as they are: read them "
+                "by Spark first, as spark.read.parquet(…)."
+            )
         return open_existing(df, allow_nulls, storage_options, choice)
     choice.refuse("a DataFrame: select, filter or read it so before")
     from sparkdl_runner.data.convert.plan import plan_conversion
     from sparkdl_runner.data.convert.write import write_parquet
 
-    plan = plan_conversion(df, parquet_row_group_size_bytes, compression_codec, dtype, allow_nulls)
+    plan = plan_conversion(
+        df, parquet_row_group_size_bytes, compression_codec, dtype, allow_nulls, shuffle_seed
+    )
     parent_url = parent_cache_dir_url(df.sparkSession)
     application = application_id(df.sparkSession)
     private = is_one_host(df.sparkSession)

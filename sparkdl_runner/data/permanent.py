@@ -36,6 +36,7 @@ def write_conversion(
     allow_nulls: bool = False,
     overwrite: bool = False,
     storage_options: StorageOptions | None = None,
+    shuffle_seed: int | None = None,
 ) -> SparkDatasetConverter:
     """Converts a DataFrame into a folder that stays, for trainings of other processes.
 
@@ -72,6 +73,7 @@ def write_conversion(
         overwrite: Whether an earlier conversion there is replaced, once the new one is whole and
             checked. A folder that holds anything else is left alone.
         storage_options: Credentials and such for this process.
+        shuffle_seed: Makes Spark write the rows in random order.
 
     Raises:
         TypeError: A column has no place in a tensor.
@@ -83,7 +85,9 @@ def write_conversion(
     from sparkdl_runner.data.convert.plan import plan_conversion
     from sparkdl_runner.data.convert.write import write_parquet
 
-    plan = plan_conversion(df, parquet_row_group_size_bytes, compression_codec, dtype, allow_nulls)
+    plan = plan_conversion(
+        df, parquet_row_group_size_bytes, compression_codec, dtype, allow_nulls, shuffle_seed
+    )
     url = directory_url(url, df.sparkSession)
     filesystem, folder = open_filesystem(url, storage_options)
     check_apart(df, url)

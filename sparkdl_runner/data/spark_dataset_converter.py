@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyarrow import fs
 
+from sparkdl_runner.data.batches.mixing import Mixing, mixing_of
 from sparkdl_runner.data.dataset.converted import Converted
 from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.manifest import Manifest
@@ -32,7 +33,7 @@ _log = logging.getLogger(__name__)
 class SparkDatasetConverter:
     """A converted DataFrame: where it is, and how to read it.
 
-    It holds names only, no data and no credentials, so a training function can close over it.
+    It holds no data and no credentials, so a training function can close over it.
 
     Attributes:
         cache_dir_url: The directory of the Parquet files.
@@ -143,6 +144,18 @@ class SparkDatasetConverter:
                 "the training again."
             )
 
+    def mixing(
+        self, batch_size: int, num_ranks: int, *, memory_budget_bytes: int | None = None
+    ) -> Mixing:
+        """How well batches will mix the rows: ``print()`` it before one is read.
+
+        Args:
+            batch_size: Rows of one rank in a step.
+            num_ranks: Ranks that share the rows.
+            memory_budget_bytes: As the loader will get it.
+        """
+        return mixing_of(self.open().manifest, batch_size, num_ranks, memory_budget_bytes)
+
     def check_files(self, opened: tuple[Manifest, fs.FileSystem, str]) -> None:
         """Checks that the files are those that were converted.
 
@@ -150,7 +163,7 @@ class SparkDatasetConverter:
             opened: What ``open`` returned.
 
         Raises:
-            DatasetError: One is gone, or is another one.
+            DatasetError: One is not.
         """
         VerifiedFiles(Dataset(*opened), self._converted).check_all()
 
@@ -193,15 +206,15 @@ class SparkDatasetConverter:
             DatasetError: The data set holds a pickled schema, and nobody said that it is trusted.
             ImportError: petastorm's engine is needed, and petastorm cannot run here.
         """
+        reader_kwargs["data_loader_fn"] = data_loader_fn
         given = {name: value for name, value in reader_kwargs.items() if value is not None}
-        if data_loader_fn is not None:
-            given["data_loader_fn"] = data_loader_fn
         chosen = choose_engine(engine, given, unischema=self._is_opaque)
         if chosen == "petastorm":
-            from sparkdl_runner.data.petastorm.engine import require_petastorm
+            from sparkdl_runner.data.petastorm.engine import refuse_untrusted, require_petastorm
 
             require_petastorm()
-            self._check_trust(given.pop("trust_unischema", False))
+            if not given.pop("trust_unischema", False) and self._unischema is not None:
+                refuse_untrusted(self.cache_dir_url, self._unischema.problem)
         given.update(batch_size=batch_size, num_epochs=num_epochs, workers_count=workers_count)
         return TorchLoaderContext(
             engine=chosen,
@@ -291,15 +304,3 @@ class SparkDatasetConverter:
     def _is_opaque(self) -> bool:
         """Whether the columns are encoded by a schema that cannot be read without running it."""
         return self._unischema is not None and self._unischema.problem is not None
-
-    def _check_trust(self, trusted: bool) -> None:
-        if self._unischema is not None and not trusted:
-            problem = self._unischema.problem
-            otherwise = "use engine='arrow', which does not run it"
-            if problem is not None:
-                otherwise = f"write the data again from a DataFrame: without running it, {problem}"
-            raise DatasetError(
-                f"{redact(self.cache_dir_url)} holds a pickled petastorm schema, and petastorm's "
-                "engine runs whatever its writer put there: pass trust_unischema=True if you trust "
-                f"them, or {otherwise}."
-            )

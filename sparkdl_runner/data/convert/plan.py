@@ -9,6 +9,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
+from sparkdl_runner.data.order.shard import whole_number
+
+_PLACE = "__sparkdl_runner_place"
+"""The column that holds each row's random number while rows are shuffled."""
+
 IMAGE_FIELDS = ("origin", "height", "width", "nChannels", "mode", "data")
 """The fields of Spark's ImageSchema, in its order."""
 
@@ -39,6 +44,8 @@ class WriteSettings:
     compression_codec: str
     dtype: str | None
     allow_nulls: bool
+    shuffle_seed: int | None = None
+    """By which Spark shuffles the rows; None leaves them in their order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +63,7 @@ def plan_conversion(
     codec: str | None,
     dtype: str | None,
     allow_nulls: bool,
+    shuffle_seed: int | None = None,
 ) -> ConversionPlan:
     """Checks the arguments of a conversion.
 
@@ -83,14 +91,19 @@ def plan_conversion(
         raise CodecError(f"compression_codec must be None or one of {CODECS}, not {codec!r}.")
     if dtype not in _DTYPES:
         raise ValueError(f"dtype {dtype!r} is not supported. Use None, 'float32' or 'float64'.")
+    shuffle_seed = whole_number("shuffle_seed", shuffle_seed, least=-(2**63), most=2**63 - 1)
     check_columns(df.schema)
     settings = WriteSettings(
         row_group_size_bytes=row_group_size_bytes,
         compression_codec=codec,
         dtype=dtype,
         allow_nulls=allow_nulls,
+        shuffle_seed=shuffle_seed,
     )
-    return ConversionPlan(df=_with_target_types(df, dtype), settings=settings)
+    typed = _with_target_types(df, dtype)
+    if shuffle_seed is not None:
+        typed = _shuffled(typed, shuffle_seed)
+    return ConversionPlan(df=typed, settings=settings)
 
 
 def is_vector(data_type: t.DataType) -> bool:
@@ -143,6 +156,17 @@ def _is_supported(data_type: t.DataType, *, top: bool) -> bool:
     if is_vector(data_type) or is_image(data_type):
         return top
     return isinstance(data_type, _SCALARS)
+
+
+def _shuffled(df: DataFrame, seed: int) -> DataFrame:
+    """The rows in random order, by one shuffle: the same for the same rows in the same partitions.
+
+    A row's place follows from a random number, and not from its values: equal rows would stay
+    together.
+    """
+    place = F.xxhash64(F.lit(seed).cast("long"), F.monotonically_increasing_id())
+    numbered = df.withColumn(_PLACE, place)
+    return numbered.repartition(F.col(_PLACE)).sortWithinPartitions(_PLACE).drop(_PLACE)
 
 
 def _with_target_types(df: DataFrame, dtype: str | None) -> DataFrame:

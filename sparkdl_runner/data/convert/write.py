@@ -6,6 +6,7 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, Observation
@@ -62,7 +63,8 @@ def write_parquet(
             writer.option("parquet.block.size", size_bytes).parquet(url)
     except Exception as error:
         raise ConversionError(_why_not_written(error, parent_url)) from error
-    return _read_measures(url, plan.df.columns, _wait_for(observation))
+    written = _read_measures(url, plan.df.columns, _wait_for(observation))
+    return replace(written, shuffle_seed=plan.settings.shuffle_seed)
 
 
 def write_split_parquet(

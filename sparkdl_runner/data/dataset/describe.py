@@ -37,6 +37,7 @@ class Written:
         content_digest: 16 hex digits that follow from all values and their order, likewise.
         null_counts: By column; columns that are not there are to be looked up in the footers.
         list_lengths: By column, from the outside in; ``None`` where lengths differ.
+        shuffle_seed: By which the job shuffled the rows, if it did.
     """
 
     url: str
@@ -44,6 +45,7 @@ class Written:
     content_digest: str | None
     null_counts: dict[str, int]
     list_lengths: dict[str, tuple[int | None, ...]]
+    shuffle_seed: int | None = None
 
 
 def describe_written(
@@ -81,7 +83,9 @@ def describe_written(
             f"{manifest.rows:,}: a failed attempt of a task left a file, or one was lost. Convert "
             "again; if it returns, look at the committer of this storage."
         )
-    manifest = replace(manifest, content_digest=written.content_digest)
+    manifest = replace(
+        manifest, content_digest=written.content_digest, shuffle_seed=written.shuffle_seed
+    )
     dataset = Dataset(manifest, filesystem, directory)
     check_nulls(dataset, allow_nulls)
     warn_of_ragged(dataset)

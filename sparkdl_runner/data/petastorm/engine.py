@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from sparkdl_runner.filesystem import local_path
+from sparkdl_runner.data.errors import DatasetError
+from sparkdl_runner.filesystem import local_path, redact
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -44,6 +45,20 @@ def obstacle() -> str | None:
             "pip install 'sparkdl-runner[petastorm]'."
         )
     return None
+
+
+def refuse_untrusted(url: str, problem: str | None) -> None:
+    """Raises a DatasetError: nobody said that they trust the pickled schema of a data set.
+
+    ``problem`` is why the data set cannot be read without running it, if it cannot.
+    """
+    otherwise = "use engine='arrow', which does not run it"
+    if problem is not None:
+        otherwise = f"write the data again from a DataFrame: without running it, {problem}"
+    raise DatasetError(
+        f"{redact(url)} holds a pickled petastorm schema, and petastorm's engine runs whatever its "
+        f"writer put there: pass trust_unischema=True if you trust them, or {otherwise}."
+    )
 
 
 def require_petastorm() -> None:

@@ -13,6 +13,7 @@ import pytest
 from parquet_sets import load, one
 
 from sparkdl_runner.data.dataset.manifest import Manifest
+from sparkdl_runner.data.spark_dataset_converter import SparkDatasetConverter
 
 ROWS, GROUP = 3_000, 50
 BLOCK_OF_ONE = 4 * 8 * GROUP * 32  # bytes: eight lanes, each with a block of one row group
@@ -77,3 +78,22 @@ def test_a_sorted_table_that_mixes_badly_is_told_of(sorted_table: tuple[Path, Ma
     assert said(directory, manifest) == [], "all of it is mixed together"
     shuffled = dataclasses.replace(manifest, shuffle_seed=0)
     assert said(directory, shuffled, **small) == [], "Spark has shuffled the rows"
+
+
+def test_a_converter_says_beforehand_how_well_it_mixes(
+    sorted_table: tuple[Path, Manifest], tmp_path: Path
+) -> None:
+    directory, manifest = sorted_table
+    converter = SparkDatasetConverter(f"file://{directory}", [], ROWS, manifest=manifest)
+    on_one, on_eight = (converter.mixing(64, ranks) for ranks in (1, 8))
+    assert on_one.is_good
+    assert str(on_one).endswith("That is about as good as a full shuffle.")
+    assert not on_eight.is_good
+    assert "comes from about 8 of 60 row groups" in str(on_eight)
+    small = converter.mixing(64, 8, memory_budget_bytes=BLOCK_OF_ONE)
+    assert small.figures.batch_labels < on_eight.figures.batch_labels
+    # One row group of many rows: smaller ones are a way out.
+    ids = np.arange(40 * 20_000)
+    large = one(tmp_path, pa.table({"a": ids, "b": ids, "c": ids}), 20_000)
+    converter = SparkDatasetConverter(f"file://{tmp_path}", [], len(ids), manifest=large)
+    assert "or with parquet_row_group_size_bytes=" in str(converter.mixing(64, 8))

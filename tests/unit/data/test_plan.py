@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_runner.data.order.lanes import choose_lanes
+from sparkdl_runner.data.order.mixing import measure
 from sparkdl_runner.data.order.permutation import permute_groups
 from sparkdl_runner.data.order.plan import Order
 
@@ -191,3 +192,24 @@ def test_a_plan_of_100_000_row_groups_for_1_024_ranks_is_quick_and_small() -> No
     # What shares a core with others has less of its cache.
     assert any(seconds() < 1 for _ in range(5))
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 * 1024
+
+
+@pytest.mark.parametrize("window_groups", [1, 4, 60])
+@pytest.mark.parametrize("world_size", [1, 8])
+def test_what_a_plan_says_of_its_mixing_is_what_batches_have(
+    window_groups: int, world_size: int
+) -> None:
+    """60 row groups a rank of a table that is sorted by ten labels."""
+    an_order = order(
+        [100] * 480, lanes=8, per_lane=16, block_rows=200, window_groups=window_groups, seed=1
+    )
+    figures = measure(an_order, world_size)
+    labels = stream(an_order, 0).reshape(-1, world_size, 128 // world_size) * 10 // 48_000
+    found = np.mean([[len(set(batch)) for batch in step] for step in labels.tolist()])
+    assert figures.batch_labels == pytest.approx(found, rel=0.15)
+    shares = np.stack([np.bincount(step.ravel(), minlength=10) / 128 for step in labels])
+    deviation = np.abs(shares - 0.1).sum(axis=1).mean() / 2
+    assert figures.global_deviation == pytest.approx(deviation, rel=0.15)
+    if window_groups == 60:
+        assert found > 0.9 * figures.shuffled_batch_labels
+        assert deviation < 1.2 * figures.shuffled_global_deviation

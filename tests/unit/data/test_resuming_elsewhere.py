@@ -67,3 +67,13 @@ def test_padding_does_not_drop_a_mask(tmp_path: Path) -> None:
     manifest = one(tmp_path, pa.table({"v": lists}))
     with pytest.raises(DatasetError, match="nulls='mask' cannot go with pad="):
         load(tmp_path, manifest, batch_size=1, pad={"v": 3}, nulls="mask")
+
+
+def test_a_state_of_the_earlier_order_is_refused_with_the_way_on(
+    tmp_path: Path, manifest: Manifest
+) -> None:
+    with load(tmp_path, manifest, batch_size=4) as loader:
+        state = {**loader.state_dict(), "version": 1, "epoch": 3, "step": 2}
+        del state["window_groups"]
+        with pytest.raises(StateError, match=r"after step 2 of epoch 3.*set_epoch\(3\)"):
+            loader.load_state_dict(state)
