@@ -91,7 +91,7 @@ class Budget:
             memory_budget_bytes=memory_budget_bytes or DEFAULT_BYTES,
             row_bytes=row_bytes_of(manifest, layout),
             open_group_bytes=open_group_bytes(manifest),
-            mean_group_rows=max(1, manifest.rows // max(1, np.count_nonzero(groups.rows))),
+            mean_group_rows=max(1, manifest.rows // max(1, int(np.count_nonzero(groups.rows)))),
             is_given=memory_budget_bytes is not None,
         )
 
