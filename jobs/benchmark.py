@@ -4,6 +4,7 @@ python jobs/benchmark.py launch      # from a call to its result
 python jobs/benchmark.py convert     # from a DataFrame to files
 python jobs/benchmark.py loader      # from files to batches
 python jobs/benchmark.py remote      # from an S3 server to batches
+python jobs/benchmark.py images      # JPEGs, beside torch's DataLoader and others
 python jobs/benchmark.py fit         # Trainer beside a loop that is written by hand
 python jobs/benchmark.py faults      # from a fault to its error, and what is left
 python jobs/benchmark.py endurance   # many runs in one session, and much output
@@ -28,6 +29,7 @@ from benchmarks import (
     faults,
     fit,
     frameworks,
+    images,
     launch,
     loader,
     remote,
@@ -39,6 +41,7 @@ from benchmarks.figures import versions
 BENCHMARKS = {
     "launch": launch,
     "convert": convert,
+    "images": images,
     "loader": loader,
     "remote": remote,
     "fit": fit,
