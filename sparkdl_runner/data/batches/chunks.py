@@ -38,7 +38,7 @@ class Chunk:
         dense: ``[rows, *shape]`` by name.
         variable: By name, for each row a text, bytes or a list; or numbers ``[total]`` of rows that
             differ in length.
-        encoded: Images ``[rows]`` by name, which are still to be decoded.
+        encoded: By name, the bytes of each row's image, which is still to be decoded.
         row_mask: Bool ``[rows]``, which rows are real; None where all are.
         origins: Where the rows come from.
         skipped: What is wrong with each image that was skipped.
@@ -49,7 +49,7 @@ class Chunk:
     bounds: IntArray
     dense: Mapping[str, Array]
     variable: Mapping[str, list[Any] | Ragged]
-    encoded: Mapping[str, pa.Array]
+    encoded: Mapping[str, Sequence[pa.Buffer | None]]
     row_mask: npt.NDArray[np.bool_] | None
     origins: Origins
     skipped: Sequence[str] = ()
@@ -137,14 +137,15 @@ class Chunker:
             flat = flat[kept]
         dense = dict(self.arena.gather(np.maximum(flat, 0), empty))
         variable: dict[str, list[Any] | Ragged] = {}
-        encoded: dict[str, pa.Array] = {}
+        encoded: dict[str, list[pa.Buffer | None]] = {}
         for column in self.layout.columns:
             if isinstance(column, DenseColumn):
                 continue
-            rows = self._interleave(column, used, count)
             if isinstance(column, ImageColumn):
-                encoded[column.name] = rows
-            elif isinstance(column, PaddedColumn):
+                encoded[column.name] = self._encoded(column.name, used, count)
+                continue
+            rows = self._interleave(column, used, count)
+            if isinstance(column, PaddedColumn):
                 names = [output.name for output in column.outputs]
                 dense.update(zip(names, column.finish(rows), strict=True))
             else:
@@ -203,6 +204,23 @@ class Chunker:
         if len(lanes) == 1 and len(flat) == len(rows):
             return rows
         return rows.take(pa.array(flat, mask=flat < 0))
+
+    def _encoded(
+        self, name: str, used: list[list[tuple[LoadedBlock, slice]]], count: int
+    ) -> list[pa.Buffer | None]:
+        """Images by step, without copying them; None for a null, or where a lane has ended."""
+        found: list[pa.Buffer | None] = []
+        lanes: list[list[IntArray]] = []
+        for blocks in used:
+            first = len(found)
+            for loaded, part in blocks:
+                found += loaded.values(name, loaded.order[part])
+            lanes.append([np.arange(first, len(found))])
+        flat = self._by_step(lanes, count)
+        if self.tail != "pad":
+            flat = flat[flat >= 0]
+        found.append(None)  # It is the last one, and so has place -1.
+        return [found[place] for place in flat.tolist()]
 
 
 def _entries(column: VariableColumn, rows: pa.Array) -> list[Any] | Ragged:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from sparkdl_runner.data.batches.chunks import Chunk
 from sparkdl_runner.data.batches.sample_threads import SampleThreads
-from sparkdl_runner.data.decode.arrays import Array, validity
+from sparkdl_runner.data.decode.arrays import Array
 from sparkdl_runner.data.decode.columns import ImageColumn
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.read.arena import Empty
@@ -59,7 +59,7 @@ class ImageDecoder:
             names = [output.name for output in column.outputs]
             dense |= zip(names, (images, *masks), strict=True)
             for mask in masks:
-                mask[:] = validity(encoded)
+                mask[:] = [value is not None for value in encoded]
             problems = self.threads.map(partial(self._decode, chunk, column, encoded, images), rows)
             bad |= {row: problem for row, problem in enumerate(problems) if problem is not None}
         row_mask = chunk.row_mask
@@ -69,14 +69,19 @@ class ImageDecoder:
         return replace(chunk, dense=dense, row_mask=row_mask, skipped=tuple(bad.values()))
 
     def _decode(
-        self, chunk: Chunk, column: ImageColumn, encoded: pa.Array, images: Array, row: int
+        self,
+        chunk: Chunk,
+        column: ImageColumn,
+        encoded: Sequence[pa.Buffer | None],
+        images: Array,
+        row: int,
     ) -> str | None:
         """Decodes one image. Returns what is wrong with one that is to be skipped."""
         value = encoded[row]
         problem = None
-        if value.is_valid:
+        if value is not None:
             try:
-                decode_image(value.as_buffer(), column.size.mode, images[row])
+                decode_image(value, column.size.mode, images[row])
                 return None
             except BadImageError as error:
                 group, number = chunk.origins.source(row)

@@ -9,6 +9,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from sparkdl_runner.data.decode.columns import Column, DenseColumn
@@ -44,6 +45,21 @@ class LoadedBlock:
             parts = [pa.concat_arrays(parts)]  # It would copy even a single one.
             self.variable[name] = [parts]
         return parts[0]
+
+    def values(self, name: str, rows: IntArray) -> list[pa.Buffer | None]:
+        """Some rows of a column of bytes, where they lie; None for a null.
+
+        Args:
+            name: The column's.
+            rows: int64 ``[n]``, in the order in which they were read.
+        """
+        parts = [part for segment in self.variable[name] for part in segment]
+        ends = np.cumsum([len(part) for part in parts])
+        places = np.searchsorted(ends, rows, side="right").tolist()
+        return [
+            parts[place][row - int(ends[place])].as_buffer()  # counted from the part's end
+            for place, row in zip(places, rows.tolist(), strict=True)
+        ]
 
     def wait(self) -> None:
         """Waits for the rows; raises what reading them raised."""
