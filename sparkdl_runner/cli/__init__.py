@@ -31,6 +31,7 @@ _COMMANDS = {
     "score": ("jobs.score", "apply a model of MLflow's to a table"),
     "tune": ("jobs.tune", "search for good hyperparameters, each trial a training"),
     "where": ("cli.where", "print the path of a job's file, for spark-submit: where jobs/train.py"),
+    "deliver": ("tracking.command", "bring to MLflow what trainings could not"),
     "checkpoints": ("checkpoint.command", "list or verify checkpoints"),
     "build-horovod": ("cli.build_horovod", "build Horovod for the torch that is installed"),
 }

@@ -7,3 +7,21 @@ from typing import Any
 Entry = list[Any]
 """``["metric", key, value, timestamp_ms, step, more]``, ``["param", key, value]`` or
 ``["tag", key, value]``."""
+
+
+def is_metric_entry(entry: Any) -> bool:
+    """Whether something that was read from a checkpoint is a metric's entry."""
+    if not isinstance(entry, list) or len(entry) != 6 or entry[0] != "metric":
+        return False
+    _, name, value, at, step, extra = entry
+    is_whole = type(at) is int and type(step) is int
+    return is_whole and isinstance(name, str) and type(value) is float and isinstance(extra, dict)
+
+
+def is_entry(entry: Any) -> bool:
+    """Whether something that was read from a file is an entry."""
+    if is_metric_entry(entry):
+        return True
+    if not isinstance(entry, list) or len(entry) != 3 or entry[0] not in ("param", "tag"):
+        return False
+    return isinstance(entry[1], str) and isinstance(entry[2], str)

@@ -68,12 +68,3 @@ def as_whole_number(name: str, value: Any) -> int:
     except TypeError:
         pass
     raise TypeError(f"log_metrics: {name} is {value!r:.100}; expected a whole number.")
-
-
-def is_metric_entry(entry: Any) -> bool:
-    """Whether something that was read from a checkpoint is a metric's entry."""
-    if not isinstance(entry, list) or len(entry) != 6 or entry[0] != "metric":
-        return False
-    _, name, value, at, step, extra = entry
-    is_whole = type(at) is int and type(step) is int
-    return is_whole and isinstance(name, str) and type(value) is float and isinstance(extra, dict)

@@ -17,12 +17,11 @@ from contextlib import suppress
 from typing import Any
 
 from sparkdl_runner.hooks import facts, resumable
-from sparkdl_runner.tracking.entries import Entry
+from sparkdl_runner.tracking.entries import Entry, is_metric_entry
 from sparkdl_runner.tracking.rank.metric_values import (
     as_number,
     as_whole_number,
     check_name,
-    is_metric_entry,
 )
 from sparkdl_runner.tracking.rank.step_trace import StepTrace
 from sparkdl_runner.tracking.report.performance import OF_THE_RUN

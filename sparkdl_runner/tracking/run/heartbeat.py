@@ -10,6 +10,7 @@ from sparkdl_runner.tracking.entries import Entry
 from sparkdl_runner.tracking.run.delivery import Delivery
 from sparkdl_runner.tracking.run.opening.lease import RENEW_SECONDS, Lease
 from sparkdl_runner.tracking.run.rank_reports import RankReports
+from sparkdl_runner.tracking.run.undelivered import AFTER_SECONDS, AGAIN_SECONDS
 
 # The pause between two entries of a rate grows with the length of the training.
 FIRST_RATE_SECONDS, MOST_RATE_SECONDS = 2.0, 60.0
@@ -25,6 +26,7 @@ class Heartbeat:
         delivery: Its trouble is reported, once each time.
         log: Takes entries.
         report_trouble: Called with why MLflow takes nothing.
+        keep: Called again and again while that lasts.
     """
 
     def __init__(
@@ -35,12 +37,14 @@ class Heartbeat:
         *,
         log: Callable[[list[Entry]], None],
         report_trouble: Callable[[str], None],
+        keep: Callable[[], None],
     ) -> None:
         self._ranks = ranks
         self._lease = lease
         self._delivery = delivery
         self._log = log
         self._report_trouble = report_trouble
+        self._keep = keep
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sparkdl-run", daemon=True)
 
@@ -58,6 +62,7 @@ class Heartbeat:
         began = time.monotonic()
         rate_at, renew_at = began + FIRST_RATE_SECONDS, began + RENEW_SECONDS
         reported: float | None = None
+        kept_at = began
         while not self._stopped.wait(1.0):
             now = time.monotonic()
             if now >= rate_at:
@@ -71,3 +76,7 @@ class Heartbeat:
             if since not in (None, reported):
                 reported = since
                 self._report_trouble(self._delivery.trouble or "")
+            is_long = since is not None and now - since > AFTER_SECONDS
+            if is_long and now - kept_at > AGAIN_SECONDS:
+                kept_at = now
+                self._keep()

@@ -31,6 +31,8 @@ class RankReports:
         """The last step that rank 0 has reported, in any attempt."""
         self.checkpoint_step: int | None = None
         """The step of the newest checkpoint that rank 0 has reported, in any attempt."""
+        self.checkpoint: str | None = None
+        """Its URL."""
 
     def begin_attempt(self) -> None:
         """Drops the last attempt's ranks: new ones are about to start."""
@@ -50,6 +52,7 @@ class RankReports:
                 self.step = max(self.step, int(report["step"] or 0))
                 self._facts = {"world_size": world.size, **report["facts"]}
                 self.checkpoint_step = report["facts"].get("checkpoint_step", self.checkpoint_step)
+                self.checkpoint = report["facts"].get("checkpoint", self.checkpoint)
             if not is_new or len(self._worlds) < world.size:
                 return []
             ranks = sorted(self._worlds.values(), key=lambda one: one.rank)

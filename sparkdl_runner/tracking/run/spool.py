@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import json
 import os
@@ -12,6 +13,9 @@ from pathlib import Path
 
 from sparkdl_runner.tracking.entries import Entry
 
+SPOOLS = "sparkdl_runner-mlflow"
+"""The user's own folder of spools, one file for each run."""
+
 
 class Spool:
     """A queue of entries in one file, readable by its owner alone: one entry a line.
@@ -20,6 +24,10 @@ class Spool:
 
     Args:
         path: The file. What an earlier driver left in it comes first.
+
+    Raises:
+        BlockingIOError: Another process has it open.
+        OSError: It cannot be made.
     """
 
     def __init__(self, path: Path) -> None:
@@ -28,6 +36,11 @@ class Spool:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         self._fd = os.open(path, flags, 0o600)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._fd)
+            raise
         self.problem: str | None = None
         self._unwritten: list[Entry] = []
         self._read_from = 0

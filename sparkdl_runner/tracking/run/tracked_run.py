@@ -17,7 +17,7 @@ from sparkdl_runner.tracking.rank_run import NAME_TAG, RunTicket
 from sparkdl_runner.tracking.report.performance import host_entries
 from sparkdl_runner.tracking.report.run_folder import RunFolder
 from sparkdl_runner.tracking.report.run_summary import Attempt, RunSummary
-from sparkdl_runner.tracking.run import datasets
+from sparkdl_runner.tracking.run import datasets, undelivered
 from sparkdl_runner.tracking.run import parameters_and_tags as description
 from sparkdl_runner.tracking.run.delivery import Delivery
 from sparkdl_runner.tracking.run.heartbeat import Heartbeat
@@ -35,7 +35,8 @@ from sparkdl_runner.tracking.run.server import (
     wait_for_server,
 )
 from sparkdl_runner.tracking.run.server_calls import first_line, problem_within
-from sparkdl_runner.tracking.run.spool import Spool
+from sparkdl_runner.tracking.run.spool import SPOOLS, Spool
+from sparkdl_runner.tracking.run.undelivered import Undelivered
 from sparkdl_runner.tracking.settings import Tracking
 from sparkdl_runner.world import World
 
@@ -58,9 +59,10 @@ class TrackedRun(Reports):
         self._run_name: str = opened.run.info.run_name or self.run_id
         self._credentials = credentials(opened.uri)
         self._redact = Redactor(secrets_of() + secrets_of(self._credentials))
-        self._spool = Spool(private_folder("sparkdl_runner-mlflow") / f"{self.run_id}.jsonl")
+        self._spool = Spool(private_folder(SPOOLS) / f"{self.run_id}.jsonl")
         # What an earlier driver could not deliver counts as if MLflow had it.
         try:
+            left_at = self._take_what_was_left(opened)
             params, last_steps, attempts = earlier_values(opened, self._spool.waiting())
         except BaseException:
             self._spool.close()
@@ -70,6 +72,7 @@ class TrackedRun(Reports):
         self._folder = RunFolder()
         self._delivery = Delivery(self._spool, TrackingServer(opened.uri, self.run_id))
         self._ranks = RankReports()
+        self._undelivered = Undelivered(self.run_id, left_at)
         self._attempts: list[Attempt] = []
         self._own: list[Entry] = []
         """Parameters of the package, not of the function, that wait to be logged."""
@@ -82,6 +85,7 @@ class TrackedRun(Reports):
             self._delivery,
             log=self._log_in_background,
             report_trouble=self._report_trouble,
+            keep=self._keep_beside_checkpoints,
         )
 
     @classmethod
@@ -113,6 +117,21 @@ class TrackedRun(Reports):
         run._heartbeat.start()
         run._show_address()
         return run
+
+    def _take_what_was_left(self, opened: Opened) -> str:
+        """Spools what an earlier driver, on another host, could not deliver. Returns where it is.
+
+        MLflow may have taken some of it after all, and drops that: a point that it knows is none.
+        """
+        if len(self._spool) or not opened.first_attempt:
+            return ""
+        url, entries = undelivered.of_run(opened)
+        if entries:
+            self._spool.put(undelivered.not_known(opened, entries, self._redact))
+        return url if entries else ""
+
+    def _keep_beside_checkpoints(self) -> None:
+        self._undelivered.keep(self._spool.waiting(), self._ranks.checkpoint)
 
     def describe(
         self,
@@ -254,15 +273,21 @@ class TrackedRun(Reports):
         self._log_own()
         self._log([*self._ranks.entries(), *self._ranks.last_entries()])
         wrong = wait_for_server(self._opened.uri, seconds)
+        if wrong is not None or self._undelivered.url:
+            self._keep_beside_checkpoints()
         left = self._delivery.close(max(1.0, deadline - time.monotonic()) if wrong is None else 0)
         if self._spool.problem:
             self._problems.append(self._spool.problem)
         if left:
+            where = self._undelivered.url
             self._problems.append(
                 f"{left} metrics, parameters and tags of run {self.run_id} were not delivered in "
                 f"{seconds:g} s ({wrong or self._delivery.trouble}); they are in "
-                f"{self._spool.path}, from where resuming the run on this host delivers them"
+                f"{self._spool.path}{f' and {where}' if where else ''}, from where resuming the "
+                "run, or sparkdl-runner deliver, delivers them"
             )
+        else:
+            self._undelivered.forget()
         if wrong is not None:
             self._problems.append(
                 f"run {self.run_id} could not be ended and its files are left in "

@@ -75,6 +75,7 @@ def test_a_trouble_with_mlflow_is_shown_once_each_time(capsys: pytest.CaptureFix
         Stumbling(),
         log=lambda _: None,
         report_trouble=lambda trouble: TrackedRun._report_trouble(run, trouble),
+        keep=lambda: None,
     )
     stops = iter([False] * 5 + [True])
     heartbeat._stopped = SimpleNamespace(wait=lambda _: next(stops))

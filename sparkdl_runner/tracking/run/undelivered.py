@@ -1,0 +1,141 @@
+"""What MLflow has not taken, kept beside the checkpoints: the loss of the driver does not lose it.
+
+On the driver's own disk the spool has it as well, and delivers it if the driver lives.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from sparkdl_runner.redaction import Redactor
+from sparkdl_runner.tracking.entries import Entry, is_entry
+from sparkdl_runner.tracking.run.journal import Journal, earlier_values
+from sparkdl_runner.tracking.run.opening.opened import Opened
+
+FOLDER = "undelivered"
+CHECKPOINT_TAG = "sparkdl_runner.checkpoint"
+# A server that is away for less is not worth a file.
+AFTER_SECONDS = AGAIN_SECONDS = 60.0
+
+
+class Undelivered:
+    """One run's entries, in a file beside its checkpoints.
+
+    Args:
+        run_id: The run.
+        url: Where an earlier driver has left its file, if it has.
+    """
+
+    def __init__(self, run_id: str, url: str = "") -> None:
+        self._run_id = run_id
+        self.url = url
+        """Where the file is; empty if there is none."""
+
+    def keep(self, entries: Sequence[Entry], checkpoint: str | None) -> None:
+        """Writes the file anew, if there is a place for it.
+
+        Args:
+            entries: All that wait.
+            checkpoint: The newest checkpoint's URL; None if there is none yet.
+        """
+        if not entries or not checkpoint:
+            return
+        url = f"{folder_of(checkpoint)}/{FOLDER}/{self._run_id}.jsonl"
+        content = "".join(f"{json.dumps(entry)}\n" for entry in entries).encode()
+        # Where the driver may not write, the ranks' metrics of before each checkpoint are in that.
+        with suppress(Exception):
+            filesystem, path = _open(url)
+            filesystem.create_dir(path.rpartition("/")[0])
+            with filesystem.open_output_stream(path) as stream:
+                stream.write(content)
+            self.url = url
+
+    def forget(self) -> None:
+        """Deletes the file: MLflow has it all."""
+        if self.url:
+            delete(self.url)
+            self.url = ""
+
+
+def folder_of(checkpoint: str) -> str:
+    """The folder of a training's checkpoints, of the URL of one of them."""
+    return checkpoint.rpartition("/step-")[0]
+
+
+def of_run(opened: Opened) -> tuple[str, list[Entry]]:
+    """What an earlier driver of a run has left beside its checkpoints: where, and the entries."""
+    checkpoint = opened.run.data.tags.get(CHECKPOINT_TAG)
+    if not checkpoint:
+        return "", []
+    url = f"{folder_of(checkpoint)}/{FOLDER}/{opened.run.info.run_id}.jsonl"
+    try:
+        return url, read(url)
+    except Exception:  # Mostly there is none. Storages raise errors of many kinds.
+        return "", []
+
+
+def not_known(opened: Opened, entries: list[Entry], redact: Redactor) -> list[Entry]:
+    """Leaves out the metrics of steps that MLflow has, and parameters that are set.
+
+    Raises:
+        LaunchError: MLflow does not answer.
+    """
+    # Entries that wait make it look at what the run's metrics are.
+    params, last_steps, _ = earlier_values(opened, [["tag", "", ""]])
+    journal = Journal(params, last_steps, redact)
+    journal.begin_attempt(0)
+    return [one for one in journal.admit(entries) if one[0] != "param" or one[1] not in params]
+
+
+def files_in(folder: str) -> dict[str, str]:
+    """The files that trainings have left in a folder of checkpoints: URLs by run id.
+
+    Raises:
+        OSError: The storage does not answer.
+    """
+    from pyarrow import fs
+
+    filesystem, path = _open(f"{folder.rstrip('/')}/{FOLDER}")
+    found = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
+    names = [one.base_name for one in found if one.base_name.endswith(".jsonl")]
+    return {
+        name.removesuffix(".jsonl"): f"{folder.rstrip('/')}/{FOLDER}/{name}"
+        for name in sorted(names)
+    }
+
+
+def read(url: str) -> list[Entry]:
+    """The entries of a file; a line that is none ends them.
+
+    Raises:
+        OSError: It is not there, or cannot be read.
+    """
+    filesystem, path = _open(url)
+    with filesystem.open_input_stream(path) as stream:
+        lines = stream.read().splitlines()
+    entries: list[Entry] = []
+    for line in lines:
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError):
+            break
+        if not is_entry(entry):
+            break
+        entries.append(entry)
+    return entries
+
+
+def delete(url: str) -> None:
+    """Deletes a file, if that is possible."""
+    with suppress(Exception):
+        filesystem, path = _open(url)
+        filesystem.delete_file(path)
+
+
+def _open(url: str) -> tuple[Any, str]:
+    from sparkdl_runner.filesystem import open_filesystem  # It needs pyarrow, which a run may not.
+
+    return open_filesystem(url)

@@ -1,0 +1,156 @@
+"""What MLflow could not take: kept beside the checkpoints, and delivered later by somebody else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from sparkdl_runner import cli
+from sparkdl_runner.private_folder import private_folder
+from sparkdl_runner.tracking import Tracking
+from sparkdl_runner.tracking.run import undelivered
+from sparkdl_runner.tracking.run.opening.lease import Lease
+from sparkdl_runner.tracking.run.spool import SPOOLS, Spool
+from sparkdl_runner.tracking.run.tracked_run import TrackedRun
+from sparkdl_runner.tracking.run.undelivered import Undelivered
+
+mlflow = pytest.importorskip("mlflow")
+
+pytestmark = pytest.mark.one_lane
+
+
+def point(step: int, value: float = 1.0) -> list[Any]:
+    return ["metric", "loss", value, 1_700_000_000_000 + step, step, {}]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db"
+
+
+@pytest.fixture
+def client(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    # Spools are below the temporary folder.
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return mlflow.MlflowClient(tracking_uri=store)
+
+
+def run_of(client: Any, checkpoints: Path) -> str:
+    run = client.create_run("0")
+    client.log_metric(run.info.run_id, "loss", 1.0, timestamp=1, step=1)
+    client.log_param(run.info.run_id, "lr", "0.1")
+    tag = f"{checkpoints.as_uri()}/step-3/attempt-0"
+    client.set_tag(run.info.run_id, undelivered.CHECKPOINT_TAG, tag)
+    client.set_tag(run.info.run_id, "sparkdl_runner.attempt", "0")
+    return str(run.info.run_id)
+
+
+def left_beside(checkpoints: Path, run_id: str) -> Path:
+    """What a driver leaves that is lost while the server is down: some of it had arrived."""
+    entries = [point(1), point(2), point(3), ["param", "lr", "0.1"], ["tag", "team", "a"]]
+    kept = Undelivered(run_id)
+    kept.keep(entries, f"{checkpoints.as_uri()}/step-3/attempt-0")
+    assert kept.url == f"{checkpoints.as_uri()}/undelivered/{run_id}.jsonl"
+    return checkpoints / "undelivered" / f"{run_id}.jsonl"
+
+
+def steps(client: Any, run_id: str) -> list[int]:
+    return sorted(one.step for one in client.get_metric_history(run_id, "loss"))
+
+
+def test_what_is_kept_beside_checkpoints_is_delivered_once(
+    store: str, client: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    run_id = run_of(client, checkpoints)
+    file = left_beside(checkpoints, run_id)
+    arguments = ["deliver", "--tracking-uri", store, str(checkpoints)]
+    assert cli.main(arguments) == 0
+    assert f"run {run_id}: 3 entries delivered" in capsys.readouterr().out
+    assert steps(client, run_id) == [1, 2, 3]
+    assert client.get_run(run_id).data.tags["team"] == "a"
+    assert not file.exists()
+    assert not list((tmp_path).glob(f"{SPOOLS}*/*.jsonl"))
+    assert cli.main(arguments) == 0
+    assert "There is nothing to deliver." in capsys.readouterr().out
+
+
+def test_the_next_driver_of_the_run_delivers_it(store: str, client: Any, tmp_path: Path) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    run_id = run_of(client, checkpoints)
+    file = left_beside(checkpoints, run_id)
+    run = TrackedRun.open(Tracking(tracking_uri=store, run_id=run_id, report=False))
+    run.begin_attempt(run.first_attempt)
+    run._log([point(3), point(4)])  # It goes on from an earlier step.
+    run.close(None)
+    assert steps(client, run_id) == [1, 2, 3, 4]
+    assert not file.exists()
+
+
+def test_what_this_host_keeps_is_delivered(
+    store: str, client: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_id = run_of(client, tmp_path)
+    path = private_folder(SPOOLS) / f"{run_id}.jsonl"
+    spool = Spool(path)
+    spool.put([point(2), point(3)])
+    assert cli.main(["deliver", "--tracking-uri", store]) == 0
+    assert "another process of this host delivers it" in capsys.readouterr().out
+    spool.close()
+    client.set_tag(run_id, "mlflow.sparkdl_runner.driver_alive_at", f"{time.time():.0f}")
+    assert cli.main(["deliver", "--tracking-uri", store]) == 0
+    assert steps(client, run_id) == [1, 2, 3]
+    assert not path.exists()
+
+
+def test_a_run_that_is_being_trained_is_left_to_its_driver(
+    store: str, client: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_id = run_of(client, tmp_path)
+    file = left_beside(tmp_path, run_id)
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        lease = Lease()
+        words = lease.holder.split()
+        words[1], words[2] = str(other.pid), f"{psutil.Process(other.pid).create_time():.0f}"
+        lease.holder = " ".join(words)
+        for _, name, text in lease.entries():
+            client.set_tag(run_id, name, text)
+        assert cli.main(["deliver", "--tracking-uri", store, str(tmp_path)]) == 0
+    finally:
+        other.kill()
+        other.wait()
+    assert f"being trained by the driver with process id {other.pid}" in capsys.readouterr().out
+    assert file.exists()
+
+
+def test_a_file_of_others_is_read_as_far_as_it_holds_entries(tmp_path: Path) -> None:
+    file = tmp_path / "undelivered" / "abc.jsonl"
+    file.parent.mkdir()
+    good = '["tag", "a", "b"]\n["metric", "x", 1.0, 1, 2, {}]\n'
+    for bad in ('{"a": 1}', '["tag", "a"]', '["metric", "x", "1", 1, 2, {}]', "[", "[" * 9999):
+        file.write_text(good + bad + "\n" + good)
+        assert undelivered.read(file.as_uri()) == [
+            ["tag", "a", "b"],
+            ["metric", "x", 1.0, 1, 2, {}],
+        ]
+    assert undelivered.files_in(tmp_path.as_uri()) == {"abc": file.as_uri()}
+    assert undelivered.files_in((tmp_path / "none").as_uri()) == {}
+
+
+def test_nothing_is_kept_where_there_is_no_checkpoint_or_no_place(tmp_path: Path) -> None:
+    for checkpoint in (None, ""):
+        kept = Undelivered("abc")
+        kept.keep([point(1)], checkpoint)
+        assert not kept.url
+    (tmp_path / "file").write_text("")
+    kept = Undelivered("abc")
+    kept.keep([point(1)], f"{(tmp_path / 'file').as_uri()}/step-1/attempt-0")
+    assert not kept.url
+    kept.forget()
