@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from sparkdl_runner.driver.consequences import consequences, cut, end_of, indented
 from sparkdl_runner.errors import (
     RunCancelledError,
     RunnerError,
@@ -16,7 +16,10 @@ from sparkdl_runner.errors import (
     WorkerHungError,
 )
 from sparkdl_runner.wire import function
-from sparkdl_runner.wire.outcome import Outcome, Status, describe_exit
+from sparkdl_runner.wire.outcome import Outcome, Status
+
+# Of the cause. The error's own attributes have all of it.
+MOST_MESSAGE_CHARACTERS, MOST_TRACEBACK_CHARACTERS = 10_000, 100_000
 
 
 def result_of(outcomes: Sequence[Outcome]) -> Any:
@@ -96,16 +99,18 @@ def to_error(cause: Outcome, outcomes: Sequence[Outcome]) -> RunnerError:
     if cause.status == Status.CANCELLED:
         return RunCancelledError(cause.message)
     if cause.status == Status.FAILED:
-        summary = f"{place} raised {cause.exception}: {cause.message}".rstrip(": ")
+        told = cut(cause.message, MOST_MESSAGE_CHARACTERS)
+        summary = f"{place} raised {cause.exception}: {told}".rstrip(": ")
     else:
-        summary = f"{place} {_end_of(cause)}"
+        summary = f"{place} {end_of(cause)}"
     parts = [summary]
     if cause.traceback:
         what = "Stacks" if cause.status == Status.HUNG else "Traceback"
-        parts.append(f"{what} of rank {world.rank}:\n{_indent(cause.traceback)}")
+        told = indented(cut(cause.traceback, MOST_TRACEBACK_CHARACTERS))
+        parts.append(f"{what} of rank {world.rank}:\n{told}")
     if cause.output_tail:
         tail = "\n".join(cause.output_tail)
-        parts.append(f"Last output of rank {world.rank}:\n{_indent(tail)}")
+        parts.append(f"Last output of rank {world.rank}:\n{indented(tail)}")
     if cause.log_path:
         parts.append(f"All that it printed is in {cause.log_path} on host {world.host}.")
     parts += consequences([other for other in outcomes if other is not cause])
@@ -131,35 +136,3 @@ def to_error(cause: Outcome, outcomes: Sequence[Outcome]) -> RunnerError:
     )
     error.__cause__ = function.unpack_exception(cause.payload) if cause.payload else None
     return error
-
-
-def consequences(outcomes: Sequence[Outcome]) -> list[str]:
-    """A paragraph on the ranks that failed because something else had; none if none did."""
-    failures = [_consequence(outcome) for outcome in outcomes if outcome.is_failure]
-    return ["As a consequence:\n" + _indent("\n".join(failures))] if failures else []
-
-
-def _end_of(outcome: Outcome) -> str:
-    if outcome.status.is_drivers_finding:
-        return outcome.message
-    if outcome.exit_code == -signal.SIGKILL and outcome.message:
-        return f"was ended by SIGKILL. {outcome.message}"
-    return describe_exit(outcome.exit_code)
-
-
-def _consequence(outcome: Outcome) -> str:
-    world = outcome.world
-    what = (
-        outcome.message
-        if outcome.status.is_drivers_finding
-        else "lost its peers (" + outcome.exception + ")"
-        if outcome.is_communication_error
-        else f"raised {outcome.exception}: {outcome.message}"
-        if outcome.status == Status.FAILED
-        else _end_of(outcome)
-    )
-    return f"rank {world.rank} on host {world.host} {what}"
-
-
-def _indent(text: str) -> str:
-    return "\n".join("  " + line for line in text.rstrip().splitlines())

@@ -51,6 +51,9 @@ class Watch:
     lost_slots: Callable[[], str | None] = lambda: None
     now: Callable[[], float] = time.monotonic
     _ranks: dict[int, SeenRank] = field(default_factory=dict)
+    """By partition."""
+    _placed: dict[int, SeenRank] = field(default_factory=dict)
+    """The same by rank, once its place is known."""
     _first_at: float | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _closed: threading.Event = field(default_factory=threading.Event)
@@ -81,6 +84,7 @@ class Watch:
             now = self.now()
             rank = self._ranks.setdefault(partition, SeenRank(host=world.host, heard_at=now))
             rank.world, rank.placed_at = world, now
+            self._placed[world.rank] = rank
 
     def heard(self, partition: int) -> None:
         """An agent has said something."""
@@ -98,19 +102,19 @@ class Watch:
     def vital_signs(self, world: World, signs: VitalSigns) -> None:
         """An agent has looked at its worker."""
         with self._lock:
-            for rank in self._ranks.values():
-                if rank.world == world:
-                    rank.signs = signs
-                    rank.heard_at = rank.signs_at = self.now()
-                    if not signs.has_begun:
-                        rank.importing_at = rank.signs_at
+            rank = self._placed.get(world.rank)
+            if rank is not None:
+                rank.signs = signs
+                rank.heard_at = rank.signs_at = self.now()
+                if not signs.has_begun:
+                    rank.importing_at = rank.signs_at
 
     def ended(self, world: World) -> None:
         """A rank has ended, in whatever way; nothing is expected of it any more."""
         with self._lock:
-            for rank in self._ranks.values():
-                if rank.world == world:
-                    rank.ended_at = self.now()
+            rank = self._placed.get(world.rank)
+            if rank is not None:
+                rank.ended_at = self.now()
 
     def gone(self, partition: int) -> None:
         """An agent's connection has ended."""

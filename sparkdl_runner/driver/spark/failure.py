@@ -7,7 +7,8 @@ import re
 from collections.abc import Sequence
 
 from sparkdl_runner import errors, java
-from sparkdl_runner.driver.diagnosis import consequences, to_error
+from sparkdl_runner.driver.consequences import consequences
+from sparkdl_runner.driver.diagnosis import to_error
 from sparkdl_runner.wire.failure_report import UnheardFailureError
 from sparkdl_runner.wire.outcome import Outcome
 

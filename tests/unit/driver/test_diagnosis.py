@@ -60,6 +60,48 @@ def test_with_communication_errors_only_the_first_is_raised():
     assert root_cause([failed(0, 2.0, lost_peers=True), first]) is first
 
 
+def gang(size):
+    """So many ranks, eight a host."""
+    peers = [
+        Peer(
+            partition=rank,
+            host=f"h{rank // 8}",
+            host_key=f"k{rank // 8}",
+            address="127.0.0.1",
+            interface="lo",
+        )
+        for rank in range(size)
+    ]
+    return assign_ranks(peers, backend="torch", attempt=0)
+
+
+def test_ranks_that_ended_alike_are_one_line_of_the_error():
+    worlds = gang(1024)
+    ends = [
+        replace(failed(0, float(rank), lost_peers=rank != 512), world=worlds[rank])
+        for rank in range(1024)
+    ]
+    told = str(to_error(root_cause(ends), ends))
+    assert told.startswith("Rank 512 of 1024 on host h64 raised ValueError: bad")
+    line = "1,023 ranks (0 to 511, 513 to 1023) on 128 hosts each lost its peers (ValueError)"
+    assert told.endswith(f"As a consequence:\n  {line}")
+    assert len(told) < 500
+
+
+def test_an_error_does_not_grow_with_ranks_that_each_say_much():
+    worlds = gang(64)
+    ends = [
+        replace(failed(0, float(rank)), world=worlds[rank], message=f"rank {rank} " + "x" * 16_000)
+        for rank in range(64)
+    ]
+    error = to_error(root_cause(ends), ends)
+    told = str(error).splitlines()
+    assert told[0].endswith(" … (6,007 characters more)")
+    assert told[-1] == "  and 53 more in other words, which are in the logs of these ranks"
+    assert sum("raised ValueError: rank" in line for line in told) == 11
+    assert len(str(error)) < 25_000
+
+
 def test_a_run_that_returned_has_no_cause():
     assert root_cause([ended(0, Status.RETURNED), ended(1, Status.RETURNED)]) is None
 
