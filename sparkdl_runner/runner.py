@@ -7,7 +7,6 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
@@ -17,22 +16,19 @@ from sparkdl_runner.backends import get_backend
 from sparkdl_runner.config import RunConfig, check_min_num_proc
 from sparkdl_runner.driver.launcher import Launcher
 from sparkdl_runner.driver.local_launcher import LocalLauncher
+from sparkdl_runner.driver.mlflow_run import named_run, open_run, wanted_tracking, watched
 from sparkdl_runner.driver.restarts import run_with_restarts
 from sparkdl_runner.driver.stop_request import StopRequest
 from sparkdl_runner.errors import LaunchError, RunnerError
 from sparkdl_runner.hooks.reports import Reports
 from sparkdl_runner.script.script import Script
-from sparkdl_runner.script.tags import script_tags
 from sparkdl_runner.tracking.report.progress_bar import ProgressBar, is_watched
 from sparkdl_runner.tracking.report.progress_lines import ProgressLines
 from sparkdl_runner.tracking.run.datasets import converters_in
-from sparkdl_runner.tracking.run.opening.store import is_set_up
-from sparkdl_runner.tracking.settings import Tracking
 from sparkdl_runner.wire import function
 from sparkdl_runner.wire.attempt import Attempt
 
 if TYPE_CHECKING:
-    from sparkdl_runner.tracking.run.opening.named import NamedRun
     from sparkdl_runner.tracking.run.tracked_run import TrackedRun
 
 P = ParamSpec("P")
@@ -151,19 +147,18 @@ class DistributedRunner:
     def _run(self, main: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         _check_on_driver()
         packed = function.pack(main, *args, **kwargs)
-        script = main if isinstance(main, Script) else None
         bar = ProgressBar() if is_watched() else ProgressLines()
         self.mlflow_run_id = None
         tracked: TrackedRun | None = None
         stop = StopRequest()
         ended_by: BaseException | None = None
         try:
-            settings = self._tracking(script)
-            named = self._named_run(settings, main, script)
+            settings = wanted_tracking(self.config, main)
+            named = named_run(self.config, settings, main)
             if named is not None and named.is_finished:
                 self.mlflow_run_id = named.run_id
                 return named.returned()
-            tracked = self._open_run(settings, script, named)
+            tracked = open_run(settings, main, named)
             self.mlflow_run_id = None if tracked is None else tracked.run_id
             launcher = self._launcher()
             if tracked is not None:
@@ -188,7 +183,7 @@ class DistributedRunner:
             )
             self._stops.append(stop)
             shown = [bar, *self.reports]
-            with stop.after(self.config.time_limit_seconds), _watched(tracked, stop):
+            with stop.after(self.config.time_limit_seconds), watched(tracked, stop):
                 value = run_with_restarts(launcher, attempt, tracked, shown, stop)
             # What was asked to end early goes on when it is called again.
             if tracked is not None and named is not None and not stop.reason:
@@ -241,47 +236,6 @@ class DistributedRunner:
         # What a run returns whose ranks each give their value is the list of them.
         return cast(list[T], self.run(function.on_each_rank(main), *args, **kwargs))
 
-    def _tracking(self, script: Script | None) -> Tracking | None:
-        """Which MLflow run is wanted, if one is; a script's has tags that say what it is."""
-        wanted = self.config.tracking
-        if wanted is False or (wanted is None and not is_set_up()):
-            return None
-        settings = wanted if isinstance(wanted, Tracking) else Tracking()
-        if script is None:
-            return settings
-        return replace(settings, tags={**script_tags(script), **settings.tags})
-
-    def _named_run(
-        self, settings: Tracking | None, main: Any, script: Script | None
-    ) -> NamedRun | None:
-        """The run of a training that has a name."""
-        name = self.config.name
-        if name is None:
-            return None
-        if settings is None:
-            raise LaunchError(
-                f"The training has the name {name!r}, which an MLflow run keeps, and MLflow is not "
-                "set up here: set MLFLOW_TRACKING_URI to a server or a database that every process "
-                "of this training sees, or tracking=Tracking(tracking_uri=...); or leave the name "
-                "out."
-            )
-        # Only now, as below.
-        from sparkdl_runner.tracking.run.opening.named import NamedRun, Work
-
-        work = Work.of(main) if script is None else Work(function=script.name, code=None)
-        return NamedRun(settings, name, work, rerun_finished=self.config.rerun_finished)
-
-    def _open_run(
-        self, settings: Tracking | None, script: Script | None, named: NamedRun | None
-    ) -> TrackedRun | None:
-        """Opens the MLflow run, where one is wanted; a script's has its name."""
-        if settings is None:
-            return None
-        # Only now: it is of use to those who track.
-        from sparkdl_runner.tracking.run.tracked_run import TrackedRun
-
-        return TrackedRun.open(settings, None if script is None else script.name, named)
-
     def _launcher(self) -> Launcher:
         """Checks all that can be checked before ranks start."""
         if self.num_proc < 0:
@@ -290,15 +244,6 @@ class DistributedRunner:
         from sparkdl_runner.driver.spark.launcher import SparkLauncher
 
         return SparkLauncher(self.num_proc, self.backend, self.config)
-
-
-def _watched(tracked: TrackedRun | None, stop: StopRequest) -> AbstractContextManager[Any]:
-    """Looks for the tag by which a person ends a tracked training."""
-    if tracked is None:
-        return nullcontext()
-    from sparkdl_runner.tracking.stop_tag import StopTag
-
-    return StopTag(tracked.client, tracked.run_id, stop.make)
 
 
 def check_count(name: str, value: object) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from sparkdl_runner.jobs.settings.command import Job
 from sparkdl_runner.jobs.training import mlflow_run, prepared
+from sparkdl_runner.jobs.training.job_name import job_name
 from sparkdl_runner.jobs.training.phases import Phases
 from sparkdl_runner.jobs.training.settings import TrainSettings
 
@@ -15,7 +16,7 @@ _MOST_CHARACTERS = 2000
 
 def run(settings: TrainSettings) -> None:
     """Trains, and says how long it took and where its run is. The last line is JSON."""
-    value, run_id, phases = train(settings)
+    value, run_id, phases = train(named_after_its_job(settings))
     print(f"\n{phases}\n")
     summary = {
         "run_id": run_id,
@@ -24,6 +25,19 @@ def run(settings: TrainSettings) -> None:
         "returned": _short(value),
     }
     print(json.dumps(summary), flush=True)
+
+
+def named_after_its_job(settings: TrainSettings) -> TrainSettings:
+    """The settings with a name, where a scheduler's job gives one and nobody else has."""
+    chosen = settings.name is not None or (settings.mlflow and settings.mlflow.run_id is not None)
+    if chosen or not settings.tracking:
+        return settings
+    found = job_name(settings.model_dump(mode="json", exclude_unset=True))
+    if found is None:
+        return settings
+    print(f"This training is called {found.name}, after its job.", flush=True)
+    rerun = settings.rerun_finished or found.comes_again
+    return settings.model_copy(update={"name": found.name, "rerun_finished": rerun})
 
 
 def train(settings: TrainSettings) -> tuple[Any, str | None, Phases]:
@@ -37,7 +51,8 @@ def train(settings: TrainSettings) -> tuple[Any, str | None, Phases]:
         training.phases.end("train")
         if settings.script_place is None:
             print(f"rank 0 returned {value!r}"[:_MOST_CHARACTERS], flush=True)
-        if run_id is not None and settings.mlflow and settings.mlflow.registered_model_name:
+        is_new = training.finished is None
+        if is_new and run_id and settings.mlflow and settings.mlflow.registered_model_name:
             name, alias = settings.mlflow.registered_model_name, settings.mlflow.alias
             mlflow_run.register(run_id, name, alias)
     training.phases.end("stop Spark")

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from sparkdl_runner.backends import get_backend
+from sparkdl_runner.driver.mlflow_run import work_of
 from sparkdl_runner.driver.spark import checks, slots
 from sparkdl_runner.driver.spark.context import require_spark_context
 from sparkdl_runner.driver.spark.gpu_scheduling import rank_profile
@@ -33,6 +34,8 @@ from sparkdl_runner.wire import function
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from sparkdl_runner.tracking.run.opening.named import NamedRun
+
 CHECKPOINT_URL_TAG = "sparkdl_runner.checkpoint_url"
 # An example's JVM lives for seconds: it gains nothing from its optimizing compiler, which takes a
 # third of the processor time, nor from several threads that collect garbage.
@@ -53,6 +56,8 @@ class Training:
     """The checkpoints of the MLflow run that is resumed."""
     phases: Phases
     """How long the preparation took."""
+    finished: NamedRun | None = None
+    """The run of a training of this name that has finished, so that there is nothing to do."""
 
     def run(
         self,
@@ -70,6 +75,8 @@ class Training:
         Returns:
             What rank 0 returned, and the id of the MLflow run, or None.
         """
+        if self.finished is not None:
+            return self.finished.returned(), self.finished.run_id
         arguments = {**self.data, **self.work.arguments(hyperparameters)}
         checkpoint_url = self.resumed_url or self._new_checkpoint_url()
         if checkpoint_url is not None:
@@ -84,7 +91,12 @@ class Training:
         runner = DistributedRunner(
             num_proc=self.settings.num_proc,
             backend=self.settings.backend,
-            config=dataclasses.replace(self.settings.runner.build(), tracking=tracking),
+            config=dataclasses.replace(
+                self.settings.runner.build(),
+                tracking=tracking,
+                name=self.settings.name,
+                rerun_finished=self.settings.rerun_finished,
+            ),
         )
         runner.reports += reports
         written = self.settings.model_dump(mode="json", exclude_unset=True)
@@ -106,7 +118,8 @@ class Training:
         parent = self.settings.checkpoint_url
         if parent is None:
             return None
-        name = time.strftime("training-%Y%m%d-%H%M%S-") + uuid.uuid4().hex[:8]
+        begin = self.settings.name or time.strftime("training-%Y%m%d-%H%M%S")
+        name = f"{begin}-{uuid.uuid4().hex[:8]}"
         return join_url(storage.qualified(parent, self.spark), name)
 
 
@@ -143,6 +156,22 @@ def prepared(
         if settings.mlflow and settings.mlflow.run_id is not None:
             mlflow_ready.result()
             resumed_url = _resumed_url(settings, settings.mlflow.build(), work.main)
+        elif settings.name is not None:
+            mlflow_ready.result()
+            named = _named_run(settings, work.main)
+            if named.is_finished:
+                phases.end("check settings")
+                yield Training(
+                    settings=settings,
+                    work=work,
+                    data={},
+                    spark=None,
+                    resumed_url=None,
+                    phases=phases,
+                    finished=named,
+                )
+                return
+            resumed_url = named.tag(CHECKPOINT_URL_TAG)
         checkpoint_url = resumed_url or settings.checkpoint_url
         names = [*settings.data, *([] if checkpoint_url is None else ["checkpoint_url"])]
         work.check_names(names, searched)
@@ -185,6 +214,18 @@ def prepared(
 def _prepare_mlflow(settings: TrainSettings) -> None:
     if tracking := settings.tracking:
         mlflow_run.use(tracking)
+
+
+def _named_run(settings: TrainSettings, main: Callable[..., Any]) -> NamedRun:
+    """The run of this name, as the runner will find it.
+
+    Raises:
+        LaunchError: Another driver runs it, or it trains something else.
+    """
+    from sparkdl_runner.tracking.run.opening.named import NamedRun
+
+    tracking, name = settings.tracking or Tracking(), settings.name or ""
+    return NamedRun(tracking, name, work_of(main), rerun_finished=settings.rerun_finished)
 
 
 def _resumed_url(

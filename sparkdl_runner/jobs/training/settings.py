@@ -14,9 +14,11 @@ from sparkdl_runner.jobs.training.script_settings import ScriptSettings
 from sparkdl_runner.tracking.run.opening.store import is_set_up
 from sparkdl_runner.tracking.settings import Tracking
 
+_ELSEWHERE = ("tracking", "name", "rerun_finished")
 
-class RunnerSettings(settings_like(RunConfig, without=["tracking"])):  # type: ignore[misc]
-    """The fields of ``RunConfig`` but for ``tracking``, which ``mlflow`` stands for."""
+
+class RunnerSettings(settings_like(RunConfig, without=_ELSEWHERE)):  # type: ignore[misc]
+    """The fields of ``RunConfig`` but for those that are keys of the training itself."""
 
 
 class MlflowSettings(settings_like(Tracking)):  # type: ignore[misc]
@@ -64,6 +66,14 @@ class _FunctionSettings(Settings):
     )
     checkpoint_url: str | None = pydantic.Field(
         None, description="the function's argument checkpoint_url, a folder that all hosts see"
+    )
+    name: str | None = pydantic.Field(
+        None,
+        description="what this training is called: the same job, tried again or run on another "
+        "day, goes on in the same MLflow run; one that has finished is not trained again",
+    )
+    rerun_finished: bool = pydantic.Field(
+        False, description="whether a training of this name that has finished is trained anew"
     )
     runner: RunnerSettings = pydantic.Field(
         default_factory=dict,
@@ -120,6 +130,19 @@ class TrainSettings(PlanSettings, ScriptSettings, _FunctionSettings):
     @pydantic.model_validator(mode="after")
     def _enough_ranks(self) -> TrainSettings:
         check_min_num_proc(self.runner.build(), self.num_proc)
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _name_can_be_kept(self) -> TrainSettings:
+        if self.name is not None:
+            RunConfig(name=self.name)
+            if self.mlflow and self.mlflow.run_id is not None:
+                raise ValueError("give either name or mlflow.run_id: both say where to go on")
+            if not self.tracking:
+                raise ValueError(
+                    f"name is {self.name}, which an MLflow run keeps, and MLflow is not set up: "
+                    "give mlflow.tracking_uri, or leave name out"
+                )
         return self
 
     @property

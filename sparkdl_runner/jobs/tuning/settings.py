@@ -116,4 +116,6 @@ class TuneSettings(TrainSettings):
             )
         if self.mlflow and self.mlflow.run_id is not None:
             raise ValueError("mlflow.run_id resumes one training, and no search")
+        if self.name is not None:
+            raise ValueError("name is that of one training, and no search: give tune.study_name")
         return self

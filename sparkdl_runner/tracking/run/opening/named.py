@@ -96,8 +96,17 @@ class NamedRun:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the training is over, and went well."""
-        return self.run is not None and self.run.info.status == "FINISHED"
+        """Whether the training is over: not if it was asked to end early, which keeps no value."""
+        return (
+            self.run is not None
+            and self.run.info.status == "FINISHED"
+            and RETURNED_TAG in self.run.data.tags
+        )
+
+    def tag(self, name: str) -> str | None:
+        """The value of a tag of the run; None without it, or without a run."""
+        value = None if self.run is None else self.run.data.tags.get(name)
+        return None if value is None else str(value)
 
     def returned(self) -> Any:
         """Says that the training has finished, and returns what it returned.
@@ -105,7 +114,7 @@ class NamedRun:
         Returns:
             The value, as JSON keeps it; None where it could not be kept.
         """
-        record = json.loads(self.run.data.tags.get(RETURNED_TAG, '{"lost": "nothing"}'))
+        record = json.loads(self.run.data.tags[RETURNED_TAG])
         info = self.run.info
         ended = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime((info.end_time or 0) / 1000))
         what = "its value is returned again"
