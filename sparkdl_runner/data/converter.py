@@ -139,7 +139,7 @@ def make_spark_converter(
     request = Request.of(df, plan.settings, parent_url, application)
     hold = conversions.get_or_convert(request, convert, lambda it: _is_there(it, storage_options))
     converter = copy.copy(hold.result)
-    converter.file_urls = list(converter.file_urls)
+    converter._file_urls = list(converter.file_urls)
     converter.dataframe, converter._delete = df, partial(delete_if_last, hold)
     return converter
 

@@ -37,7 +37,7 @@ class SparkDatasetConverter:
 
     Attributes:
         cache_dir_url: The directory of the Parquet files.
-        file_urls: The files.
+        file_urls: The files; in another process they are looked up when asked for.
         dataset_size: Rows in all of them, which is also ``len()`` of the converter.
     """
 
@@ -66,7 +66,7 @@ class SparkDatasetConverter:
             delete: Deletes the files, if this process may.
         """
         self.cache_dir_url = cache_dir_url
-        self.file_urls = file_urls
+        self._file_urls: list[str] | None = file_urls
         self.dataset_size = dataset_size
         self._manifest = manifest
         self._converted = converted
@@ -74,6 +74,13 @@ class SparkDatasetConverter:
         self._delete = delete
         self.dataframe: DataFrame | None = None
         """What was converted, on the driver that converted it."""
+
+    @property
+    def file_urls(self) -> list[str]:
+        if self._file_urls is None:
+            files = self.open().manifest.files
+            self._file_urls = [join_url(self.cache_dir_url, file.path) for file in files]
+        return self._file_urls
 
     def __len__(self) -> int:
         return self.dataset_size
@@ -83,8 +90,15 @@ class SparkDatasetConverter:
         return f"{type(self).__name__}({url!r}, {self.dataset_size:,} rows)"
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy in another process reads the files and must not delete them.
-        return {**self.__dict__, "_delete": None, "dataframe": None}
+        # A copy in another process reads the files and must not delete them. Names of a hundred
+        # thousand files would be ten megabytes for every rank, which reads them in the manifest.
+        known = self._converted is not None
+        return {
+            **self.__dict__,
+            "_delete": None,
+            "dataframe": None,
+            "_file_urls": None if known else self._file_urls,
+        }
 
     def __enter__(self) -> SparkDatasetConverter:
         return self
@@ -135,7 +149,7 @@ class SparkDatasetConverter:
             same = manifest.digest == self._converted.manifest_digest
         else:
             there = [join_url(self.cache_dir_url, file.path) for file in manifest.files]
-            same = not self.file_urls or there == self.file_urls
+            same = not self._file_urls or there == self._file_urls
         if not same:
             url = redact(self.cache_dir_url)
             raise DatasetError(

@@ -15,11 +15,13 @@ import os
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sparkdl_runner.data.dataset.dataset import Dataset
+from sparkdl_runner.data.dataset.files import Files, pack, unpack
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,6 +51,10 @@ class LocalFiles:
             changed_ns=np.array([one.st_ctime_ns for one in found], dtype=np.int64),
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        numbers = len(self.owners), pack(self.owners), pack(self.changed_ns)
+        return _local_files, (self.host, *numbers)
+
     def is_here(self) -> bool:
         """Whether this process can compare owners and times with these."""
         return self.host == _this_host()
@@ -66,8 +72,14 @@ class Converted:
     """``Manifest.digest``."""
     local: LocalFiles | None
     """None for what is not on a local file system."""
-    remote_ns: tuple[int | None, ...] | None
-    """When each object on remote storage was written, as far as that is known; else None."""
+    remote_ns: npt.NDArray[np.int64] | None
+    """``[files]``, when each object on remote storage was written, -1 where that is not known; None
+    for what is local."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        times = self.remote_ns
+        packed = (0, "") if times is None else (len(times), pack(times))
+        return _converted, (self.manifest_digest, self.local, *packed)
 
     @classmethod
     def of(cls, dataset: Dataset, checked: Dataset | None = None) -> Converted:
@@ -77,12 +89,25 @@ class Converted:
             dataset: What the ranks will open.
             checked: What ``VerifiedFiles.check_all`` returned for it, where that was called.
         """
-        times = tuple(file.modified_ns for file in (checked or dataset).manifest.files)
+        times = Files.of((checked or dataset).manifest.files).numbers("modified_ns")
         return cls(
             manifest_digest=dataset.manifest.digest,
             local=LocalFiles.of(dataset) if dataset.is_local else None,
             remote_ns=None if dataset.is_local else times,
         )
+
+
+def _local_files(host: str, count: int, owners: str, changed_ns: str) -> LocalFiles:
+    return LocalFiles(
+        host=host,
+        owners=unpack(owners, np.int64, count),
+        changed_ns=unpack(changed_ns, np.int64, count),
+    )
+
+
+def _converted(digest: str, local: LocalFiles | None, count: int, remote_ns: str) -> Converted:
+    times = unpack(remote_ns, np.int64, count) if remote_ns else None
+    return Converted(manifest_digest=digest, local=local, remote_ns=times)
 
 
 def owner_and_time(found: os.stat_result) -> tuple[int, int]:

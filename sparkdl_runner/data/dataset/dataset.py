@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from pyarrow import fs
 
-from sparkdl_runner.data.dataset.manifest import FileInfo, Manifest
+from sparkdl_runner.data.dataset.files import FileInfo
+from sparkdl_runner.data.dataset.manifest import Manifest
 
 
 class Dataset(NamedTuple):

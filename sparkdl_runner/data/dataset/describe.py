@@ -13,9 +13,15 @@ import pyarrow.fs
 from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.footers import Footer, in_threads, read_footer
 from sparkdl_runner.data.dataset.foreign_folder import PARQUET_ENDINGS, is_hidden
-from sparkdl_runner.data.dataset.locate import first_file_with_nulls, first_file_with_other_lengths
 from sparkdl_runner.data.dataset.manifest import ColumnInfo, Manifest
-from sparkdl_runner.data.dataset.observe import Observation, depth_of, hint_of, observe
+from sparkdl_runner.data.dataset.observe import (
+    Observation,
+    depth_of,
+    first_file_with_nulls,
+    first_file_with_other_lengths,
+    hint_of,
+    observe,
+)
 from sparkdl_runner.data.dataset.row_groups import RowGroups
 from sparkdl_runner.data.dataset.scan import scan
 from sparkdl_runner.data.errors import ConversionError, DatasetError

@@ -14,7 +14,7 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 
 from sparkdl_runner.data.dataset.checksum import crc32_from_sidecar
-from sparkdl_runner.data.dataset.manifest import FileInfo
+from sparkdl_runner.data.dataset.files import FileInfo
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.foreign_file import open_input
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
@@ -17,13 +18,13 @@ import pyarrow as pa
 import pyarrow.fs
 
 from sparkdl_runner import __version__
+from sparkdl_runner.data.dataset.files import FileInfo, Files
 from sparkdl_runner.data.dataset.row_groups import RowGroups
 from sparkdl_runner.data.errors import DatasetError, NoManifestError
 from sparkdl_runner.data.view.view import View
 from sparkdl_runner.foreign_file import (
     ForeignFileError,
     build,
-    is_inside,
     parse_json,
     read_small,
 )
@@ -31,26 +32,12 @@ from sparkdl_runner.foreign_file import (
 MANIFEST_NAME = "_manifest.json"
 """The underscore makes Spark, Arrow and petastorm pass over it when they list a directory."""
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+
+_FINGERPRINTED = ("size_bytes", "rows", "footer_crc32", "crc32")
 
 MOST_BYTES = 64 << 20
-"""The largest manifest that is read: some 200,000 files."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FileInfo:
-    """One Parquet file."""
-
-    path: str
-    """Relative to the data set's directory, with ``/`` between its parts."""
-    size_bytes: int
-    rows: int
-    footer_crc32: int
-    """CRC-32 of the file's Parquet footer: where every column chunk lies, and its statistics."""
-    modified_ns: int | None = None
-    """When the file was last changed, where the filesystem says; a copy may differ."""
-    crc32: int | None = None
-    """CRC-32 of the whole file, where Spark left checksums beside it: on ``file:`` URLs."""
+"""The largest manifest that is read: some 2,000,000 files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +71,8 @@ class ColumnInfo:
 class Manifest:
     """Files, row groups, schema and columns of one data set."""
 
-    files: tuple[FileInfo, ...]
+    files: Sequence[FileInfo]
+    """``Files``, once it is made."""
     row_groups: RowGroups
     schema_base64: str
     """The Arrow schema, as an IPC message without metadata."""
@@ -97,6 +85,9 @@ class Manifest:
     """By which Spark shuffled the rows while it wrote them; None if it did not."""
     created_by: str = field(default_factory=lambda: f"sparkdl_runner {__version__}")
     format_version: int = FORMAT_VERSION
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "files", Files.of(self.files))
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -129,9 +120,8 @@ class Manifest:
     def files_fingerprint(self) -> str:
         """32 hex digits that name these very files."""
         digest = hashlib.sha256()
-        for file in self.files:
-            entry = [file.path, file.size_bytes, file.rows, file.footer_crc32, file.crc32]
-            digest.update(json.dumps(entry).encode())
+        for content in Files.of(self.files).contents(_FINGERPRINTED):
+            digest.update(content)
         digest.update(self.row_groups.rows.astype("<i8").tobytes())
         digest.update(self.schema_base64.encode())
         if self.view is not None:
@@ -142,10 +132,10 @@ class Manifest:
     def digest(self) -> str:
         """64 hex digits over all that readers take from the manifest."""
         columns = [vars(column) for column in self.columns]
-        times = [file.modified_ns for file in self.files]
-        known = [self.files_fingerprint, self.content_digest, self.shuffle_seed, columns, times]
+        known = [self.files_fingerprint, self.content_digest, self.shuffle_seed, columns]
         digest = hashlib.sha256(json.dumps(known).encode())
-        for numbers in (self.row_groups.file, self.row_groups.size_bytes):
+        times = Files.of(self.files).numbers("modified_ns")
+        for numbers in (times, self.row_groups.file, self.row_groups.size_bytes):
             digest.update(numbers.astype("<i8").tobytes())
         return digest.hexdigest()
 
@@ -171,7 +161,7 @@ class Manifest:
                 for column in self.columns
             ],
             "schema_base64": self.schema_base64,
-            "files": [dict(vars(file)) for file in self.files],
+            "files": Files.of(self.files).to_json(),
             "row_groups": self.row_groups.to_json(),
         }
 
@@ -194,7 +184,7 @@ class Manifest:
                 "use the version that wrote it."
             )
         found = build(_Fields, {name: fields.get(name) for name in _FIELDS})
-        files = tuple(build(FileInfo, entry) for entry in found.files)
+        files = Files.from_json(found.files)
         columns = [build(ColumnInfo, entry) for entry in found.columns]
         manifest = cls(
             files=files,
@@ -276,12 +266,12 @@ class _Fields:
     """The fields of a manifest's JSON that are read, besides the format version."""
 
     fingerprint: str
-    files: list[Any]
+    files: dict[str, Any]
     row_groups: dict[str, Any]
     schema_base64: str
     columns: list[Any]
     created_by: str
-    content_digest: str | None  # Earlier versions have neither this nor the next.
+    content_digest: str | None
     shuffle_seed: int | None
 
 
@@ -290,11 +280,6 @@ _FIELDS = tuple(field.name for field in fields(_Fields))
 
 def _check(manifest: Manifest) -> None:
     """Raises a ForeignFileError for values that no manifest of ours has."""
-    for file in manifest.files:
-        if not is_inside(file.path):
-            raise ForeignFileError(f"it lists {file.path!r:.200}, which is not in its folder")
-        if file.size_bytes < 0 or file.rows < 0:
-            raise ForeignFileError(f"{file.path!r:.200} has an impossible size")
     try:
         names = manifest.schema.names
     except (ValueError, OSError, pa.ArrowException) as error:

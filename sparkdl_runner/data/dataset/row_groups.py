@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sparkdl_runner.data.dataset.files import pack, unpack
 from sparkdl_runner.foreign_file import ForeignFileError, build
 
 
@@ -48,9 +48,14 @@ class RowGroups:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def to_json(self) -> dict[str, list[int]]:
+    def __reduce__(self) -> tuple[Any, ...]:
+        arrays = {name: getattr(self, name) for name in _TYPES}
+        return _unpacked, (len(self), {name: pack(array) for name, array in arrays.items()})
+
+    def to_json(self) -> dict[str, Any]:
         """Returns plain values for ``json.dumps``."""
-        return {name: getattr(self, name).tolist() for name in ("file", "rows", "size_bytes")}
+        names = ("file", "rows", "size_bytes")
+        return {"count": len(self), **{name: pack(getattr(self, name)) for name in names}}
 
     @classmethod
     def from_json(cls, fields: Any, files: int) -> RowGroups:
@@ -60,26 +65,38 @@ class RowGroups:
             ForeignFileError: They are not the row groups of so many files.
         """
         found = build(_Fields, fields)
-        if not len(found.file) == len(found.rows) == len(found.size_bytes):
-            raise ForeignFileError("some of its row groups lack something")
-        ends = (0, *found.file, files - 1) if found.file else ()
-        if any(file > following for file, following in itertools.pairwise(ends)):
+        file, rows, size_bytes = (
+            unpack(text, _TYPES[name], found.count)
+            for name, text in (
+                ("file", found.file),
+                ("rows", found.rows),
+                ("size_bytes", found.size_bytes),
+            )
+        )
+        if len(file) and (file[0] < 0 or file[-1] >= files or (np.diff(file) < 0).any()):
             raise ForeignFileError("its row groups are not in the order of its files")
-        for numbers in (found.rows, found.size_bytes):
-            if min(numbers, default=0) < 0 or sum(numbers) >= 2**63:
+        for numbers in (rows, size_bytes):
+            if (numbers < 0).any() or sum(numbers.tolist()) >= 2**63:
                 raise ForeignFileError("its row groups have impossible sizes")
-        file = np.array(found.file, dtype=np.int32)
         starts = np.searchsorted(file, file)  # where each row group's own file begins
         return cls(
             file=file,
             index_in_file=(np.arange(len(file)) - starts).astype(np.int32),
-            rows=np.array(found.rows, dtype=np.int64),
-            size_bytes=np.array(found.size_bytes, dtype=np.int64),
+            rows=rows,
+            size_bytes=size_bytes,
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Fields:
-    file: list[int]
-    rows: list[int]
-    size_bytes: list[int]
+    count: int
+    file: str
+    rows: str
+    size_bytes: str
+
+
+_TYPES = {"file": np.int32, "index_in_file": np.int32, "rows": np.int64, "size_bytes": np.int64}
+
+
+def _unpacked(count: int, arrays: dict[str, str]) -> RowGroups:
+    return RowGroups(**{name: unpack(text, _TYPES[name], count) for name, text in arrays.items()})

@@ -16,8 +16,8 @@ import pyarrow.fs
 from sparkdl_runner.data.dataset.checksum import crc32_of
 from sparkdl_runner.data.dataset.converted import Converted, owner_and_time
 from sparkdl_runner.data.dataset.dataset import Dataset
+from sparkdl_runner.data.dataset.files import FileInfo
 from sparkdl_runner.data.dataset.footers import footer_of, in_threads, read_tail, settled_time
-from sparkdl_runner.data.dataset.manifest import FileInfo
 from sparkdl_runner.data.errors import ChangedFileError, DatasetError
 from sparkdl_runner.data.retrying import patiently
 from sparkdl_runner.foreign_file import open_input, open_regular
@@ -67,8 +67,15 @@ class VerifiedFiles:
     @property
     def identity(self) -> str:
         """32 hex digits that name these very files, as they are expected to be."""
-        known = f"{self.dataset.manifest.digest} {self._remote_ns}"
-        return hashlib.sha256(known.encode()).hexdigest()[:32]
+        digest = hashlib.sha256(self.dataset.manifest.digest.encode())
+        if self._remote_ns is not None:
+            digest.update(self._remote_ns.tobytes())
+        return digest.hexdigest()[:32]
+
+    def _then(self, index: int) -> int | None:
+        """When the converter's own object was written, if it remembers that."""
+        found = -1 if self._remote_ns is None else int(self._remote_ns[index])
+        return None if found < 0 else found
 
     def open(self, index: int, tail_bytes: int = 0) -> tuple[pa.NativeFile, bytes | None]:
         """Opens the file of this number.
@@ -133,7 +140,7 @@ class VerifiedFiles:
             if self.dataset.is_local:
                 is_touched = self._is_touched(index, os.stat(path))
             else:
-                then = file.modified_ns if self._remote_ns is None else self._remote_ns[index]
+                then = file.modified_ns if self._remote_ns is None else self._then(index)
                 is_touched = then is None or info.mtime_ns != then
                 if self._remote_ns is not None:
                     _refuse_written_again(path, then, info.mtime_ns)
@@ -168,8 +175,7 @@ class VerifiedFiles:
         found = patiently(lambda: self.dataset.filesystem.get_file_info(paths))
         for index, info in zip(share, found, strict=False):
             self._refuse_other(info.path, self._files[index], info)
-            if self._remote_ns is not None:
-                _refuse_written_again(info.path, self._remote_ns[index], info.mtime_ns)
+            _refuse_written_again(info.path, self._then(index), info.mtime_ns)
 
     def _check_local(self, index: int) -> None:
         path, file = self.path(index), self._files[index]
@@ -210,7 +216,7 @@ class VerifiedFiles:
     def _compare_remote(self, stream: Any, path: str, index: int) -> None:
         """Refuses an open remote file of another size or time."""
         self._refuse_other_size(path, self._files[index], stream.size())
-        then = None if self._remote_ns is None else self._remote_ns[index]
+        then = self._then(index)
         if then is not None:
             now = _written_ns(stream)
             if now is None:

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 
+from sparkdl_runner.data.dataset.files import FileInfo
 from sparkdl_runner.data.dataset.footers import open_footer, owners_of, settled_time
-from sparkdl_runner.data.dataset.manifest import FileInfo
 from sparkdl_runner.data.dataset.observe import Observation, observe
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.lake.snapshot import TableColumn, TableFile

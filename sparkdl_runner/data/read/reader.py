@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sparkdl_runner.data.dataset.files import Files
 from sparkdl_runner.data.dataset.footers import footer_bytes
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.decode.arrays import UNKNOWN_NULLS
@@ -64,7 +65,7 @@ class RowGroupReader:
         if local:
             self._access["buffer_size"] = _BUFFER_BYTES
         # Without a checksum of the whole file, each page is checked as it is read.
-        known = local and all(file.crc32 is not None for file in files.dataset.manifest.files)
+        known = local and bool((Files.of(files.dataset.manifest.files).numbers("crc32") >= 0).all())
         if _CAN_VERIFY_PAGES and not known:
             self._access["page_checksum_verification"] = True
 

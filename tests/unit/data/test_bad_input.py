@@ -17,6 +17,7 @@ from parquet_sets import LOCAL, load, numbered, one, write_groups
 
 from sparkdl_runner import world
 from sparkdl_runner.data.dataset.describe import describe_parquet
+from sparkdl_runner.data.dataset.files import pack, unpack
 from sparkdl_runner.data.dataset.manifest import MANIFEST_NAME, Manifest
 from sparkdl_runner.data.errors import DatasetError, NoManifestError, StateError
 from sparkdl_runner.world import World
@@ -174,13 +175,14 @@ def test_a_torn_manifest(tmp_path: Path, manifest: Manifest, size: int) -> None:
 def test_an_edited_manifest(tmp_path: Path, manifest: Manifest) -> None:
     path = tmp_path / MANIFEST_NAME
     fields = json.loads(path.read_text())
-    fields["row_groups"]["rows"][0] += 1
+    rows = unpack(fields["row_groups"]["rows"], np.int64, fields["row_groups"]["count"])
+    fields["row_groups"]["rows"] = pack(rows + 1)
     path.write_text(json.dumps(fields))
     with pytest.raises(DatasetError, match="was edited: its files and row groups no longer add up"):
         Manifest.read(LOCAL, str(tmp_path))
     fields["format_version"] = 99
     path.write_text(json.dumps(fields))
-    with pytest.raises(DatasetError, match=r"format version 99 .* reads version 1"):
+    with pytest.raises(DatasetError, match=r"format version 99 .* reads version 2"):
         Manifest.read(LOCAL, str(tmp_path))
 
 

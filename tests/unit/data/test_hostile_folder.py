@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from parquet_sets import LOCAL, load, numbered, write_groups
 
@@ -16,6 +17,7 @@ from sparkdl_runner.data.convert.replacing import SUBFOLDER_PREFIX, remove_aband
 from sparkdl_runner.data.convert.replacing import replace as replace_in
 from sparkdl_runner.data.dataset import manifest
 from sparkdl_runner.data.dataset.checksum import crc32_from_sidecar
+from sparkdl_runner.data.dataset.files import pack
 from sparkdl_runner.data.dataset.foreign_folder import find_parquet
 from sparkdl_runner.data.dataset.leftovers import MARKER_NAME, PREFIX, Owner
 from sparkdl_runner.data.dataset.manifest import MANIFEST_NAME, Manifest
@@ -71,20 +73,35 @@ def changed(change: Callable[[dict], None]) -> Callable[[dict], dict]:
     return apply
 
 
+def packed(*values: int, dtype: type = np.int64) -> str:
+    return pack(np.array(values, dtype))
+
+
+def names(joined: bytes) -> dict[str, object]:
+    return {"paths": pack(np.frombuffer(joined, np.uint8)), "paths_bytes": len(joined)}
+
+
 @pytest.mark.parametrize(
     "change",
     [
         lambda fields: [fields],
-        changed(lambda fields: fields["row_groups"].update(file=[0, 1, 2])),
-        changed(lambda fields: fields["row_groups"].update(file=[1, 0, 1])),
-        changed(lambda fields: fields["row_groups"].update(file=[-1, 0, 1])),
-        changed(lambda fields: fields["row_groups"].update(rows=[5, 3])),
-        changed(lambda fields: fields["row_groups"].update(rows=[5, 3, -2])),
-        changed(lambda fields: fields["row_groups"].update(rows=[2**62, 2**62, 2**62])),
-        changed(lambda fields: fields["row_groups"].update(rows=[2**70, 3, 2])),
-        changed(lambda fields: fields["row_groups"].update(rows=["5", 3, 2])),
-        changed(lambda fields: fields["files"][0].update(size_bytes=-1)),
-        changed(lambda fields: fields["files"][0].update(rows=1.5)),
+        changed(lambda fields: fields["row_groups"].update(file=packed(0, 1, 2, dtype=np.int32))),
+        changed(lambda fields: fields["row_groups"].update(file=packed(1, 0, 1, dtype=np.int32))),
+        changed(lambda fields: fields["row_groups"].update(file=packed(-1, 0, 1, dtype=np.int32))),
+        changed(lambda fields: fields["row_groups"].update(rows=packed(5, 3))),
+        changed(lambda fields: fields["row_groups"].update(rows=packed(5, 3, -2))),
+        changed(lambda fields: fields["row_groups"].update(rows=packed(2**62, 2**62, 2**62))),
+        changed(lambda fields: fields["row_groups"].update(rows=[5, 3, 2])),
+        changed(lambda fields: fields["row_groups"].update(count=2**50)),
+        changed(lambda fields: fields["row_groups"].update(count=-1)),
+        changed(lambda fields: fields["files"].update(size_bytes=packed(-1, 5))),
+        changed(lambda fields: fields["files"].update(rows="no Base64")),
+        changed(lambda fields: fields["files"].update(count=2**27)),
+        changed(lambda fields: fields["files"].update(names(b"a.parquet"))),
+        changed(lambda fields: fields["files"].update(names(b"a.parquet\0../b.parquet"))),
+        changed(lambda fields: fields["files"].update(names(b"/a.parquet\0b.parquet"))),
+        changed(lambda fields: fields["files"].update(names(b"a.parquet\0"))),
+        changed(lambda fields: fields["files"].update(names(b"a.parquet\0\xff"))),
         changed(lambda fields: fields["columns"].pop()),
         changed(lambda fields: fields["columns"][0].update(list_lengths=3)),
         changed(lambda fields: fields.update(schema_base64="AAAA")),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import pickle
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +15,9 @@ from parquet_sets import LOCAL, numbered, one, write_groups
 
 from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.describe import describe_parquet
+from sparkdl_runner.data.dataset.files import Files
 from sparkdl_runner.data.dataset.manifest import Manifest
+from sparkdl_runner.data.dataset.row_groups import RowGroups
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 
 
@@ -62,13 +66,37 @@ def test_equal_content_has_one_fingerprint_whatever_its_files_are_called(tmp_pat
     assert Manifest.read(LOCAL, str(tmp_path / "a")).fingerprint == known.fingerprint
 
 
-def test_a_manifest_of_before_reads_as_it_did(tmp_path: Path) -> None:
-    manifest = one(tmp_path, numbered(30))
-    fields = replace(manifest, content_digest="f" * 16).to_json()
-    assert fields["format_version"] == 1
-    del fields["content_digest"]  # As it was written before there was one.
-    read = Manifest.from_json(fields)
-    assert read.fingerprint == manifest.fingerprint == fields["fingerprint"]
+def test_a_hundred_thousand_files_are_small_and_read_at_once(tmp_path: Path) -> None:
+    few = write_groups(tmp_path, numbered(6), [[2, 1], [3]])
+    random = np.random.default_rng(0)
+    count = 100_000
+    names = (f"part-{number:05}-5f1c2a9e-8e0f-4a56-9d5f-c000.parquet" for number in range(count))
+    numbers = {
+        "size_bytes": random.integers(30_000_000, 31_000_000, count),
+        "rows": np.full(count, 1_000),
+        "footer_crc32": random.integers(0, 1 << 32, count),
+        "modified_ns": 1_700_000_000_000_000_000 + random.integers(0, 1 << 40, count),
+        "crc32": random.integers(0, 1 << 32, count),
+    }
+    files = Files("\0".join(names).encode(), numbers)
+    groups = RowGroups(
+        file=np.arange(count, dtype=np.int32),
+        index_in_file=np.zeros(count, dtype=np.int32),
+        rows=numbers["rows"],
+        size_bytes=numbers["size_bytes"],
+    )
+    replace(few, files=files, row_groups=groups).write(LOCAL, str(tmp_path))
+    assert (tmp_path / "_manifest.json").stat().st_size < 4_000_000
+    tracemalloc.start()
+    read = Manifest.read(LOCAL, str(tmp_path))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 50 << 20
+    assert read.files[0] == files[0]
+    assert read.files[-1] == files[-1]
+    again = pickle.loads(pickle.dumps(read))
+    assert again.digest == read.digest
+    assert again.files[77_777] == files[77_777]
 
 
 def test_nulls_and_lengths_are_counted_where_nobody_says(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from parquet_sets import LOCAL, write_groups
 from sparkdl_runner.data import make_spark_converter
 from sparkdl_runner.data.dataset import describe
 from sparkdl_runner.data.dataset.dataset import Dataset
-from sparkdl_runner.data.dataset.locate import (
+from sparkdl_runner.data.dataset.observe import (
     first_file_with_nulls,
     first_file_with_other_lengths,
 )

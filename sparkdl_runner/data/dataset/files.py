@@ -1,0 +1,187 @@
+"""The files of a data set, as arrays: there may be a hundred thousand of them in every rank."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from sparkdl_runner.foreign_file import ForeignFileError, build
+
+_MOST_BYTES = 1 << 28
+"""Of one array that is unpacked: some claim more than they hold."""
+# A part of a path that is empty, or leads elsewhere, in paths that are joined by NUL.
+_NOT_INSIDE = re.compile(rb"(?:^|[/\0])\.{0,2}(?=[/\0]|$)")
+
+
+def pack(values: npt.NDArray[Any]) -> str:
+    """An array as text for JSON: its bytes, little endian, by Zstandard and Base64."""
+    content = np.ascontiguousarray(values, values.dtype.newbyteorder("<")).tobytes()
+    return base64.b64encode(pa.Codec("zstd").compress(content, asbytes=True)).decode()
+
+
+def unpack(text: str, dtype: Any, count: int) -> npt.NDArray[Any]:
+    """What ``pack`` was given, ``[count]``; somebody else may have written the text.
+
+    Raises:
+        ForeignFileError: It is not so many values.
+    """
+    wanted = np.dtype(dtype).newbyteorder("<")
+    size = count * wanted.itemsize
+    if not 0 <= size <= _MOST_BYTES:
+        raise ForeignFileError(f"it cannot hold {count:,} values")
+    try:
+        packed = base64.b64decode(text, validate=True)
+        content = pa.Codec("zstd").decompress(packed, decompressed_size=size, asbytes=True)
+    except (ValueError, OSError, pa.ArrowException) as error:
+        raise ForeignFileError(f"an array of it cannot be read ({error!s:.100})") from None
+    if len(content) != size:
+        raise ForeignFileError(f"an array of it has {len(content):,} and not {size:,} bytes")
+    return np.frombuffer(content, wanted).astype(dtype)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileInfo:
+    """One Parquet file."""
+
+    path: str
+    """Relative to the data set's directory, with ``/`` between its parts."""
+    size_bytes: int
+    rows: int
+    footer_crc32: int
+    """CRC-32 of the file's Parquet footer: where every column chunk lies, and its statistics."""
+    modified_ns: int | None = None
+    """When the file was last changed, where the filesystem says; a copy may differ."""
+    crc32: int | None = None
+    """CRC-32 of the whole file, where Spark left checksums beside it: on ``file:`` URLs."""
+
+
+_NUMBERS = ("size_bytes", "rows", "footer_crc32", "modified_ns", "crc32")
+_UNKNOWN = -1
+"""Stands for None."""
+
+
+class Files(Sequence[FileInfo]):
+    """The files of a data set, in its order.
+
+    Args:
+        paths: Their paths, in UTF-8, joined by NUL.
+        numbers: int64 ``[files]`` for each number of a ``FileInfo``, -1 for None.
+    """
+
+    def __init__(self, paths: bytes, numbers: dict[str, npt.NDArray[np.int64]]) -> None:
+        self._joined, self._numbers = paths, numbers
+
+    @classmethod
+    def of(cls, files: Iterable[FileInfo]) -> Files:
+        """The same files."""
+        if isinstance(files, Files):
+            return files
+        files = list(files)
+        numbers = {
+            name: np.array(
+                [_UNKNOWN if (it := getattr(file, name)) is None else it for file in files],
+                dtype=np.int64,
+            )
+            for name in _NUMBERS
+        }
+        return cls("\0".join(file.path for file in files).encode(), numbers)
+
+    def numbers(self, name: str) -> npt.NDArray[np.int64]:
+        """int64 ``[files]``: a number of each, such as ``size_bytes``; -1 for None."""
+        return self._numbers[name]
+
+    @cached_property
+    def _ends(self) -> npt.NDArray[np.int64]:
+        """Where each path ends in the joined ones."""
+        found = np.frombuffer(self._joined, np.uint8) == 0
+        return np.append(np.flatnonzero(found), len(self._joined))
+
+    def path(self, index: int) -> str:
+        """The path of the file of this number."""
+        start = int(self._ends[index - 1]) + 1 if index else 0
+        return self._joined[start : int(self._ends[index])].decode()
+
+    def __len__(self) -> int:
+        return len(self._numbers["rows"])
+
+    @overload
+    def __getitem__(self, index: int) -> FileInfo: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[FileInfo]: ...
+    def __getitem__(self, index: int | slice) -> FileInfo | Sequence[FileInfo]:
+        if isinstance(index, slice):
+            return [self[one] for one in range(*index.indices(len(self)))]
+        index = range(len(self))[index]
+        numbers: dict[str, Any] = {name: int(self._numbers[name][index]) for name in _NUMBERS}
+        for name in ("modified_ns", "crc32"):
+            numbers[name] = None if numbers[name] == _UNKNOWN else numbers[name]
+        return FileInfo(path=self.path(index), **numbers)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Files.from_json, (self.to_json(),)
+
+    def contents(self, names: Iterable[str] = _NUMBERS) -> Iterable[bytes]:
+        """All that is known, or what these numbers say, as bytes for a digest."""
+        yield len(self._joined).to_bytes(8, "little") + self._joined
+        for name in names:
+            yield self._numbers[name].astype("<i8").tobytes()
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns plain values for ``json.dumps``."""
+        return {
+            "count": len(self),
+            "paths_bytes": len(self._joined),
+            "paths": pack(np.frombuffer(self._joined, np.uint8)),
+            **{name: pack(self._numbers[name]) for name in _NUMBERS},
+        }
+
+    @classmethod
+    def from_json(cls, fields: Any) -> Files:
+        """Rebuilds what ``to_json`` returned, which somebody else may have written.
+
+        Raises:
+            ForeignFileError: They are no files, or some that are not in their folder.
+        """
+        found = build(_Fields, fields)
+        paths = unpack(found.paths, np.uint8, found.paths_bytes).tobytes()
+        numbers = {name: unpack(getattr(found, name), np.int64, found.count) for name in _NUMBERS}
+        files = cls(paths, numbers)
+        if found.count != (len(files._ends) if paths or found.count else 0):
+            raise ForeignFileError("some of its files have no name")
+        if found.count and (outside := _NOT_INSIDE.search(paths)):
+            index = int(np.searchsorted(files._ends, outside.end()))
+            shown = paths.split(b"\0")[min(index, found.count - 1)]
+            raise ForeignFileError(f"it lists {shown!r:.200}, which is not in its folder")
+        try:
+            paths.decode()
+        except UnicodeDecodeError:
+            raise ForeignFileError("the names of its files are no text in UTF-8") from None
+        for name, least in zip(_NUMBERS, (0, 0, 0, _UNKNOWN, _UNKNOWN), strict=True):
+            if (numbers[name] < least).any():
+                raise ForeignFileError(f"some of its files have an impossible {name}")
+        return files
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Fields:
+    count: int
+    paths_bytes: int
+    paths: str
+    size_bytes: str
+    rows: str
+    footer_crc32: str
+    modified_ns: str
+    crc32: str
