@@ -24,6 +24,7 @@ from sparkdl_runner.data.order.lanes import choose_lanes
 from sparkdl_runner.data.order.plan import NO_LENGTH, TAILS, Order, Tail
 from sparkdl_runner.data.order.shard import global_batch, whole_number
 from sparkdl_runner.data.order.state import LoaderState, Position
+from sparkdl_runner.data.read.allowance import MemoryFacts
 from sparkdl_runner.data.read.budget import Budget
 from sparkdl_runner.data.read.disk_cache import open_cache
 from sparkdl_runner.data.read.reader import RowGroupReader
@@ -63,10 +64,11 @@ class ArrowLoader:
         shard_count: Number of ranks; inside a worker its own by default, elsewhere 1.
         shard_by: In their place, a dimension of a ``DeviceMesh``, such as ``mesh["dp"]``, or a
             process group: ranks along it read different rows, and count as the ranks here.
-        memory_budget_bytes: What decoded rows may take, besides the process itself, for a rank
-            that reads up to 8 lanes; by default 512 MiB, or 16 times the largest row group if that
-            is more. Each row takes 16 bytes more for its place in the order. The budget also
-            sets how many rows are shuffled together, so the order depends on it.
+        memory_budget_bytes: What reading may take, besides the process itself, for a rank that
+            reads up to 8 lanes: decoded rows and their places in the order, row groups that are
+            partly read, decoding threads, and batches made ahead. It also sets how many row groups
+            are mixed, so the order depends on it. By default, the order is that of 512 MiB on any
+            machine, and reading keeps to a quarter of what the rank may have, as far as it can.
         columns: What to read; everything by default.
         feature_cols: Columns of one number per row, to be given as one matrix ``[batch, n]``.
         features_name: What the matrix is called.
@@ -180,7 +182,14 @@ class ArrowLoader:
         cache = None
         if not files.dataset.is_local:
             cache = open_cache(cache_type, cache_location, cache_size_limit, files.identity)
-        budget = Budget.of(memory_budget_bytes, manifest, layout)
+        memory = MemoryFacts.here()
+        budget = Budget.of(
+            memory_budget_bytes,
+            manifest,
+            layout,
+            is_local=files.dataset.is_local,
+            most_bytes=memory.data_bytes,
+        )
         budget.check_batch(rows // self.world_size)
         most = budget.most_lanes if shuffle else 1
         self._order = order = Order(
@@ -193,6 +202,7 @@ class ArrowLoader:
             shuffle=bool(shuffle),
             wrap=tail == "wrap",
         )
+        expectations.check_memory(order, budget, self.world_size, memory.rank_bytes)
         expectations.warn(manifest, layout, order, budget, tail, self.rank, self.world_size)
         if shuffle:  # An unshuffled loader is one for evaluation.
             per_rank, steps = rows // self.world_size, order.steps(tail)

@@ -168,7 +168,7 @@ class SparkDatasetConverter:
             num_ranks: Ranks that share the rows.
             memory_budget_bytes: As the loader will get it.
         """
-        return mixing_of(self.open().manifest, batch_size, num_ranks, memory_budget_bytes)
+        return mixing_of(self.open(), batch_size, num_ranks, memory_budget_bytes)
 
     def check_files(self, opened: tuple[Manifest, fs.FileSystem, str]) -> None:
         """Checks that the files are those that were converted.

@@ -27,6 +27,7 @@ def warn(
     sentences = [
         _no_step(order, tail),
         _many_lanes(budget, lanes),
+        _little_memory(order, budget, lanes),
         _sorted(manifest, layout, order, world_size),
     ]
     for sentence in sentences:
@@ -51,6 +52,28 @@ def _many_lanes(budget: Budget, lanes: int) -> str | None:
         f"Each rank reads {lanes} lanes side by side, and the memory budget is for "
         f"{budget.most_lanes}: about {budget.bytes_for(lanes):,} bytes will be used. Give fewer "
         "lanes, or a larger memory_budget_bytes."
+    )
+
+
+def check_memory(order: Order, budget: Budget, world_size: int, rank_bytes: int) -> None:
+    """Raises a ValueError if a rank, which may have so much memory, cannot read its lanes."""
+    needed = budget.needed_bytes(order, order.lanes // world_size)
+    if budget.most_bytes is not None and needed > rank_bytes:
+        raise ValueError(
+            f"a rank may have {rank_bytes:,} bytes of memory here, and reading this data set takes "
+            f"about {needed:,}. Give memory_budget_bytes={budget.most_bytes:,} on every rank, which"
+            " mixes fewer row groups, or convert with a smaller parquet_row_group_size_bytes."
+        )
+
+
+def _little_memory(order: Order, budget: Budget, lanes: int) -> str | None:
+    needed = budget.needed_bytes(order, lanes)
+    if budget.most_bytes is None or needed <= budget.most_bytes:
+        return None
+    return (
+        f"Reading this data set takes about {needed:,} bytes in a rank, and a quarter of the memory"
+        f" that a rank may have here is {budget.most_bytes:,}. If ranks run out of memory, give "
+        f"memory_budget_bytes={budget.most_bytes:,} on every rank, which mixes fewer row groups."
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.order.lanes import choose_lanes
 from sparkdl_runner.data.order.mixing import LABELS, MixingFigures, measure
@@ -82,11 +83,12 @@ class Mixing:
 
 
 def mixing_of(
-    manifest: Manifest, batch_size: int, num_ranks: int, memory_budget_bytes: int | None
+    dataset: Dataset, batch_size: int, num_ranks: int, memory_budget_bytes: int | None
 ) -> Mixing:
     """The mixing of a loader with such arguments, and otherwise the default ones."""
     rows = global_batch(batch_size, None, num_ranks)
-    budget = Budget.of(memory_budget_bytes, manifest)
+    manifest = dataset.manifest
+    budget = Budget.of(memory_budget_bytes, manifest, is_local=dataset.is_local)
     order = Order(
         group_rows=manifest.row_groups.rows,
         global_batch_size=rows,

@@ -55,15 +55,20 @@ def _column_bytes(manifest: Manifest, column: ColumnInfo, rows: int) -> float:
     return leaf.dtype.itemsize * float(np.prod(lengths, dtype=np.float64))
 
 
-def open_group_bytes(manifest: Manifest) -> int:
-    """Bytes that a row group takes while it is partly read, at most."""
+def open_group_bytes(manifest: Manifest, is_local: bool) -> int:
+    """Bytes that a row group takes while it is partly read, at most.
+
+    Of a local file, pages; of a remote one, all that a few large requests brought.
+    """
     sizes = manifest.row_groups.size_bytes
     whole = int(sizes.sum())
     if not whole:
         return 1
     share = int(sizes.max()) / whole
-    columns = (column.size_bytes * share for column in manifest.columns)
-    return max(1, int(sum(min(size, _OPEN_COLUMN_BYTES) for size in columns)))
+    columns = [column.size_bytes * share for column in manifest.columns]
+    if is_local:
+        columns = [min(size, _OPEN_COLUMN_BYTES) for size in columns]
+    return max(1, int(sum(columns)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,21 +83,28 @@ class Budget:
     row_bytes: int
     open_group_bytes: int
     mean_group_rows: int
-    is_given: bool = True
-    """Whether the caller gave ``memory_budget_bytes``; else it is the default for this data set."""
+    most_bytes: int | None = None
+    """What this rank's data may take, if the caller gave no ``memory_budget_bytes``. The order of
+    rows must not depend on it: it is another one on another machine."""
 
     @classmethod
     def of(
-        cls, memory_budget_bytes: int | None, manifest: Manifest, layout: Layout | None = None
+        cls,
+        memory_budget_bytes: int | None,
+        manifest: Manifest,
+        layout: Layout | None = None,
+        *,
+        is_local: bool = True,
+        most_bytes: int | None = None,
     ) -> Budget:
         """The budget for a data set, of whose columns the layout may make larger ones."""
         groups = manifest.row_groups
         return cls(
             memory_budget_bytes=memory_budget_bytes or DEFAULT_BYTES,
             row_bytes=row_bytes_of(manifest, layout),
-            open_group_bytes=open_group_bytes(manifest),
+            open_group_bytes=open_group_bytes(manifest, is_local),
             mean_group_rows=max(1, manifest.rows // max(1, int(np.count_nonzero(groups.rows)))),
-            is_given=memory_budget_bytes is not None,
+            most_bytes=most_bytes if memory_budget_bytes is None else None,
         )
 
     def check_batch(self, rows: int) -> None:
@@ -106,9 +118,26 @@ class Budget:
                 "take smaller batches."
             )
 
+    @property
+    def reading_bytes(self) -> int:
+        """What reading may take on this rank."""
+        return min(self.memory_budget_bytes, self.most_bytes or self.memory_budget_bytes)
+
     def threads(self, most: int) -> int:
-        """Threads that may decode: up to ``most``, and as a quarter of the budget allows."""
-        return max(1, min(most, self.memory_budget_bytes // 4 // _DECODING_BYTES))
+        """Threads that may decode: up to ``most``, and as a quarter of the memory allows."""
+        return max(1, min(most, self.reading_bytes // 4 // _DECODING_BYTES))
+
+    def needed_bytes(self, order: Order, lanes: int) -> int:
+        """About what reading takes with one thread: so many lanes of an order on one rank."""
+        lane_rows = int(order.lane_rows[0])
+        block_rows = min(lane_rows, 3 * order.block_rows // 2)
+        blocks = 2 * block_rows * (self.row_bytes + _PLACE_BYTES)
+        # A window that fits into its blocks is read row group by row group.
+        groups = min(order.window_groups, -(-lane_rows // self.mean_group_rows))
+        if groups * self.mean_group_rows <= block_rows:
+            groups = 1
+        batches = 4 * lanes * order.lane_batch * self.row_bytes
+        return _DECODING_BYTES + batches + lanes * (blocks + groups * self.open_group_bytes)
 
     @property
     def most_lanes(self) -> int:
@@ -169,12 +198,12 @@ class Sizes:
             prefetch_batches: Without it, batches are made ahead by size.
         """
         batch_bytes = lanes * order.lane_batch * batch_row_bytes
-        chunk_bytes = min(_CHUNK_BYTES, budget.memory_budget_bytes // 32)
+        chunk_bytes = min(_CHUNK_BYTES, budget.reading_bytes // 32)
         chunk_steps = max(1, chunk_bytes // batch_bytes)
         if prefetch_batches is not None:
             chunk_steps = max(1, min(chunk_steps, prefetch_batches // 2))
         # Small pages waste little where a lane ends in the middle of one.
-        page_rows = page_rows_for(row_bytes, min(_PAGE_BYTES, budget.memory_budget_bytes // 256))
+        page_rows = page_rows_for(row_bytes, min(_PAGE_BYTES, budget.reading_bytes // 256))
         chunk_rows = chunk_steps * order.lane_batch
         block_rows = 3 * order.block_rows // 2 + order.window_groups
         lane_rows = int(order.lane_rows[0])
@@ -186,7 +215,7 @@ class Sizes:
         decoding = threads * _DECODING_BYTES
         ahead = 4 * chunk_steps * batch_bytes
         page_bytes = page_rows * row_bytes
-        page_limit = max(1, (budget.memory_budget_bytes - decoding - ahead) // page_bytes)
+        page_limit = max(1, (budget.reading_bytes - decoding - ahead) // page_bytes)
         # The blocks in use, and for each the next one, so that every thread has one to read. More
         # would only cost memory, and the time in which the kernel provides it.
         usual = order.block_rows // page_rows + 2

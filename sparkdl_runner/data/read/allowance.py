@@ -1,0 +1,57 @@
+"""What memory a rank may have for its data, by what limits its process."""
+
+from __future__ import annotations
+
+import os
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparkdl_runner import world
+
+_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+"""Of the container, by version 2 and 1 of control groups."""
+_SHARE = 4
+"""The data may take a fourth of a rank's memory. The model, its gradients and torch need more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryFacts:
+    """What limits the memory of a rank's process."""
+
+    host_bytes: int
+    container_bytes: int | None = None
+    """The limit of the control group; None for none."""
+    process_bytes: int | None = None
+    """The limit of the process alone, which ``spark.executor.pyspark.memory`` sets."""
+    ranks: int = 1
+    """Ranks that share the host."""
+
+    @classmethod
+    def here(cls) -> MemoryFacts:
+        """Those of this process."""
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        return cls(
+            host_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            container_bytes=next(filter(None, map(_limit, _LIMITS)), None),
+            process_bytes=None if limit == resource.RLIM_INFINITY else limit,
+            ranks=world.current_world().local_size if world.in_worker() else 1,
+        )
+
+    @property
+    def rank_bytes(self) -> int:
+        """All that a rank may have."""
+        shared = min(self.host_bytes, self.container_bytes or self.host_bytes) // self.ranks
+        return min(shared, self.process_bytes or shared)
+
+    @property
+    def data_bytes(self) -> int:
+        """What its data may take."""
+        return self.rank_bytes // _SHARE
+
+
+def _limit(path: str) -> int | None:
+    try:
+        return int(Path(path).read_text())
+    except (OSError, ValueError):
+        return None
