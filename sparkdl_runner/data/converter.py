@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from sparkdl_runner.data.convert.cache import conversions, delete_if_last
 from sparkdl_runner.data.convert.described import converter_of, deleter
 from sparkdl_runner.data.convert.existing import is_petastorm_converter, open_existing
+from sparkdl_runner.data.convert.keeping import cache_of, check_keep_hours, find_or_make
 from sparkdl_runner.data.convert.sources import Request
+from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.describe import describe_written
 from sparkdl_runner.data.dataset.leftovers import delete_quietly, process_directory, timed_name
 from sparkdl_runner.data.dataset.place import (
@@ -33,7 +35,7 @@ from sparkdl_runner.filesystem import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -57,6 +59,7 @@ def make_spark_converter(
     version: int | None = None,
     snapshot_id: int | None = None,
     shuffle_seed: int | None = None,
+    keep_hours: float | None = None,
 ) -> SparkDatasetConverter:
     """Converts a DataFrame into files from which every rank reads its shard.
 
@@ -91,6 +94,9 @@ def make_spark_converter(
         shuffle_seed: Of a DataFrame, makes Spark write its rows in random order, by one shuffle.
             Batches are then mixed as after a full shuffle, even if the DataFrame is sorted. Equal
             seeds give equal orders, if the rows come in the same partitions and in the same order.
+        keep_hours: Of a DataFrame, how long the conversion stays for other sessions after its last
+            use, 1 or more. An equal DataFrame with equal settings finds it, in any process that
+            has the same cache directory. ``delete()`` then gives up this process's use alone.
 
     Returns:
         What makes the loaders. It can be pickled into a training function.
@@ -108,7 +114,10 @@ def make_spark_converter(
                 "shuffle_seed is for a DataFrame, and these files are read as they are: read them "
                 "by Spark first, as spark.read.parquet(…)."
             )
+        if keep_hours is not None:
+            raise TypeError("keep_hours is for a DataFrame, and these files are read in place.")
         return open_existing(df, allow_nulls, storage_options, choice)
+    check_keep_hours(keep_hours)
     choice.refuse("a DataFrame: select, filter or read it so before")
     from sparkdl_runner.data.convert.plan import plan_conversion
     from sparkdl_runner.data.convert.write import write_parquet
@@ -120,23 +129,32 @@ def make_spark_converter(
     application = application_id(df.sparkSession)
     private = is_one_host(df.sparkSession)
 
+    def convert_into(
+        url: str, name: str, materialize: Callable[..., str] | None = None
+    ) -> tuple[str, Dataset]:
+        written = write_parquet(plan, url, name, materialize)
+        url = normalize_url(written.url)
+        filesystem, directory = open_filesystem(url, storage_options)
+        dataset = describe_written(written, filesystem, directory, "", allow_nulls)
+        dataset.manifest.write(filesystem, directory)  # The commit: now it can be read.
+        return url, dataset
+
     def convert() -> SparkDatasetConverter:
+        if keep_hours is not None:  # Not by petastorm, which would delete the files at exit.
+            cache = cache_of(df.sparkSession, parent_url, storage_options)
+            return find_or_make(cache, request, plan.settings, keep_hours, convert_into)
         through_connect = not hasattr(df, "_jdf")
         by_petastorm = petastorm_engine.can_convert(parent_url, through_connect)
         materialize = petastorm_engine.materialize if by_petastorm else None
         attempt_url = new_attempt_url(parent_url, application, storage_options, private=private)
         try:
-            written = write_parquet(plan, attempt_url, timed_name(application), materialize)
-            url = normalize_url(written.url)
-            filesystem, directory = open_filesystem(url, storage_options)
-            dataset = describe_written(written, filesystem, directory, "", allow_nulls)
-            dataset.manifest.write(filesystem, directory)  # The commit: now it can be read.
+            url, dataset = convert_into(attempt_url, timed_name(application), materialize)
             return converter_of(url, dataset, delete=deleter(attempt_url, storage_options))
         except BaseException:
             delete_quietly(attempt_url, storage_options)
             raise
 
-    request = Request.of(df, plan.settings, parent_url, application)
+    request = Request.of(df, plan.settings, parent_url, application, keep_hours)
     hold = conversions.get_or_convert(request, convert, lambda it: _is_there(it, storage_options))
     converter = copy.copy(hold.result)
     converter._file_urls = list(converter.file_urls)

@@ -124,8 +124,8 @@ def _of_plan(df: DataFrame) -> Sources:
     plan = query.optimizedPlan()
     files: set[SourceFile] = set()
     may_be_stale: set[SourceFile] = set()
-    for part in (plan, *_elements(plan.subqueriesAll())):
-        for leaf in _elements(part.collectLeaves()):
+    for part in (plan, *elements(plan.subqueriesAll())):
+        for leaf in elements(part.collectLeaves()):
             kind = leaf.getClass().getSimpleName()
             if kind in _OWN_ROWS:
                 continue
@@ -192,7 +192,8 @@ def _parse(statuses: str) -> list[SourceFile]:
     ]
 
 
-def _elements(sequence: Any) -> list[Any]:
+def elements(sequence: Any) -> list[Any]:
+    """A Scala sequence as a list."""
     return [sequence.apply(index) for index in range(sequence.size())]
 
 

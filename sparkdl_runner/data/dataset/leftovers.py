@@ -22,6 +22,7 @@ from pathlib import Path
 from pyarrow import fs
 
 from sparkdl_runner.data.dataset.place import directory_url, running_session
+from sparkdl_runner.data.keep.lease import PROCESS_SECONDS, HeldLease, leases_of
 from sparkdl_runner.filesystem import (
     StorageOptions,
     join_url,
@@ -179,6 +180,7 @@ def make_marked_directory(
     else:
         filesystem.create_dir(path, recursive=True)
     try:
+        HeldLease(url, PROCESS_SECONDS, storage_options)
         with filesystem.open_output_stream(f"{path}/{MARKER_NAME}") as stream:
             stream.write(json.dumps(asdict(owner)).encode())
     except BaseException:
@@ -203,14 +205,14 @@ def sweep_leftovers(
     """Removes directories that processes which are gone left in a parent cache directory.
 
     A directory goes only if it carries this package's marker with its own name, and its maker ran
-    on this machine and has ended. Makers on other machines cannot be seen from here: with
-    ``older_than_seconds`` their directories go too once they are older than that, so choose more
-    than the longest run takes.
+    on this machine and has ended, or on another machine and has not renewed its lease for a day.
+    With ``older_than_seconds`` directories of other machines go too once they are older than that,
+    in use or not, so choose more than the longest run takes.
 
     Args:
         parent_url: The parent cache directory; an absolute path will do where all of Spark is on
             this host.
-        older_than_seconds: ``None`` leaves what was made on other machines alone.
+        older_than_seconds: ``None`` goes by leases alone for what was made on other machines.
         storage_options: As in :func:`~sparkdl_runner.filesystem.open_filesystem`.
 
     Returns:
@@ -230,7 +232,9 @@ def sweep_leftovers(
             owner = Owner.of_directory(filesystem, entry.path)
         except (OSError, ValueError):
             continue
-        if owner.directory != entry.base_name or not owner.has_left(older_than_seconds):
+        if owner.directory != entry.base_name:
+            continue
+        if not (owner.has_left(older_than_seconds) or _is_unseen(owner, filesystem, entry.path)):
             continue
         try:
             filesystem.delete_dir(entry.path)
@@ -239,6 +243,14 @@ def sweep_leftovers(
             continue
         removed.append(join_url(parent_url, entry.base_name))
     return removed
+
+
+def _is_unseen(owner: Owner, filesystem: fs.FileSystem, directory: str) -> bool:
+    """Whether its maker ran on another machine, and has not renewed its lease in time."""
+    if owner.is_on_this_machine():
+        return False
+    leases = leases_of(filesystem, directory)
+    return bool(leases) and all(lease.is_over for lease in leases)
 
 
 def delete_quietly(url: str, storage_options: StorageOptions | None) -> None:
