@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pyarrow import fs
 
 from sparkdl_runner.data.batches.mixing import Mixing, mixing_of
+from sparkdl_runner.data.consumers.tf_dataset import TFDatasetContext, check_arguments
 from sparkdl_runner.data.dataset.converted import Converted
 from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.dataset.place import PARENT_CACHE_DIR_URL_CONF
-from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.engine_choice import choose_engine
 from sparkdl_runner.data.errors import DatasetError, NoManifestError
 from sparkdl_runner.data.loader_context import TorchLoaderContext
 from sparkdl_runner.data.petastorm.unischema import Unischema
-from sparkdl_runner.data.tf_dataset import TFDatasetContext, check_arguments
 from sparkdl_runner.filesystem import StorageOptions, join_url, open_filesystem, redact
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from sparkdl_runner.data.iterable_dataset import BatchDataset
+    from sparkdl_runner.data.consumers.iterable_dataset import BatchDataset
+    from sparkdl_runner.data.consumers.map_dataset import RowDataset
 
 _log = logging.getLogger(__name__)
 
@@ -170,17 +170,6 @@ class SparkDatasetConverter:
         """
         return mixing_of(self.open(), batch_size, num_ranks, memory_budget_bytes)
 
-    def check_files(self, opened: tuple[Manifest, fs.FileSystem, str]) -> None:
-        """Checks that the files are those that were converted.
-
-        Args:
-            opened: What ``open`` returned.
-
-        Raises:
-            DatasetError: One is not.
-        """
-        VerifiedFiles(Dataset(*opened), self._converted).check_all()
-
     def make_torch_dataloader(
         self,
         batch_size: int | None = None,
@@ -266,20 +255,17 @@ class SparkDatasetConverter:
 
         Raises:
             TypeError: An argument is unknown, or only ``make_torch_dataloader`` takes it.
-            DatasetError: petastorm's codecs encoded the data set.
+            DatasetError: Only petastorm can read the schema of its codecs.
         """
         given = {name: value for name, value in reader_kwargs.items() if value is not None}
         check_arguments(given, unischema=self._is_opaque)
-        given.update(batch_size=batch_size, num_epochs=num_epochs, workers_count=workers_count)
         make_loader = functools.partial(
-            TorchLoaderContext,
+            self.make_torch_dataloader,
+            *(batch_size, num_epochs, workers_count, shuffling_queue_capacity),
             engine="arrow",
-            arguments={**given, "device": "numpy"},
-            shuffling_queue_capacity=shuffling_queue_capacity,
-            open_dataset=lambda: self.open(storage_options),
-            url=self.cache_dir_url,
-            converted=self._converted,
-            unischema=False,
+            device="numpy",
+            storage_options=storage_options,
+            **given,
         )
         return TFDatasetContext(make_loader, num_epochs, prefetch)
 
@@ -306,13 +292,37 @@ class SparkDatasetConverter:
         Raises:
             TypeError: An argument is unknown, or only petastorm's engine takes it.
         """
-        from sparkdl_runner.data.iterable_dataset import BatchDataset
+        from sparkdl_runner.data.consumers.iterable_dataset import BatchDataset
 
         make_loader = functools.partial(
             self.make_torch_dataloader, engine="arrow", storage_options=storage_options
         )
         arguments.update(batch_size=batch_size, num_epochs=num_epochs)
         return BatchDataset(make_loader, len(self), arguments, num_workers)
+
+    def make_map_dataset(
+        self,
+        *,
+        memory_budget_bytes: int | None = None,
+        storage_options: StorageOptions | None = None,
+        **options: Any,
+    ) -> RowDataset:
+        """Makes a map-style ``torch.utils.data.Dataset`` of rows, for torch's samplers.
+
+        Args:
+            memory_budget_bytes: What decoded row groups may take, in each process; 256 MiB by
+                default. One is kept in any case.
+            storage_options: Credentials and such for this process.
+            **options: How columns are read, as for ``ArrowLoader``: ``columns``, ``nulls``,
+                ``fill_value``, ``pad``, ``pad_value``, ``ragged``, ``images``, ``decimals``.
+
+        Raises:
+            TypeError: An argument is unknown.
+        """
+        from sparkdl_runner.data.consumers.map_dataset import RowDataset
+
+        open_dataset = functools.partial(self.open, storage_options)
+        return RowDataset(open_dataset, self._converted, len(self), memory_budget_bytes, options)
 
     @property
     def _is_opaque(self) -> bool:

@@ -149,7 +149,7 @@ class Chunker:
                 names = [output.name for output in column.outputs]
                 dense.update(zip(names, column.finish(rows), strict=True))
             else:
-                variable[column.name] = _entries(column, rows)
+                variable[column.name] = entries(column, rows)
         if row_mask is not None and not row_mask.all():
             for values in dense.values():
                 values[~row_mask] = 0
@@ -223,7 +223,7 @@ class Chunker:
         return [found[place] for place in flat.tolist()]
 
 
-def _entries(column: VariableColumn, rows: pa.Array) -> list[Any] | Ragged:
+def entries(column: VariableColumn, rows: pa.Array) -> list[Any] | Ragged:
     """What kept rows ``[n]`` of a column become in batches."""
     if column.kind == "ragged" and column.leaf is not None:
         found = ragged(rows, (), column.leaf.dtype)
