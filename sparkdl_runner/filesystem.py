@@ -6,6 +6,7 @@ none of which survive a fork, and none of which belong into a pickle or a manife
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 from collections.abc import Mapping
@@ -98,6 +99,32 @@ def local_path(url: str) -> str | None:
         path = url.removeprefix("dbfs:")
         return path if path.startswith("/Volumes/") else f"/dbfs{path}"
     return None
+
+
+@functools.cache
+def is_far(path: str) -> bool:
+    """Whether a path of this machine leads to remote storage, through a mount in user space.
+
+    There, each small read is a request, and the kernel knows neither owners nor times.
+    """
+    if path.startswith(("/dbfs/", "/Volumes/")):
+        return True
+    found = max(
+        (mount for mount in _mounts() if f"{path}/".startswith(f"{mount[0].rstrip('/')}/")),
+        key=lambda mount: len(mount[0]),
+        default=("/", ""),
+    )
+    return found[1].startswith("fuse.") and found[1] != "fuse.fuse-overlayfs"
+
+
+def _mounts() -> list[tuple[str, str]]:
+    """Where something is mounted, and of which type."""
+    try:
+        with open("/proc/self/mounts", encoding="utf-8", errors="replace") as file:
+            rows = [line.split(" ") for line in file]
+    except OSError:
+        return []
+    return [(row[1].replace("\\040", " "), row[2]) for row in rows if len(row) > 2]
 
 
 def open_filesystem(

@@ -96,7 +96,8 @@ class ArrowLoader:
         decimals: ``"float64"`` to accept decimals.
         workers_count: Threads that decode; by default one a core, up to 4, as the budget allows.
         cache_type: ``"local-disk"`` to keep row groups of remote storage on the local disk for
-            later epochs and trainings, for all ranks of the host; ``"null"`` for no cache.
+            later epochs and trainings, for all ranks of the host, which is the default in ranks
+            on Spark; ``"null"`` for no cache.
         cache_location: A folder there; by default Spark's for local files, or the temporary one.
         cache_size_limit: Bytes that all caches of this user there may take; by default half of
             what is free.

@@ -8,6 +8,7 @@ from pyarrow import fs
 
 from sparkdl_runner.data.dataset.files import FileInfo
 from sparkdl_runner.data.dataset.manifest import Manifest
+from sparkdl_runner.filesystem import is_far
 
 
 class Dataset(NamedTuple):
@@ -21,7 +22,7 @@ class Dataset(NamedTuple):
     @property
     def is_local(self) -> bool:
         """Whether the kernel of this host knows the files."""
-        return isinstance(self.filesystem, fs.LocalFileSystem)
+        return isinstance(self.filesystem, fs.LocalFileSystem) and not is_far(self.directory)
 
     def path(self, file: FileInfo) -> str:
         """The path in ``filesystem`` of one of the manifest's files."""

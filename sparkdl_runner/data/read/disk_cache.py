@@ -191,18 +191,17 @@ def open_cache(
 ) -> DiskCache | None:
     """The cache that the arguments of a loader ask for, if any.
 
-    Without a location it is in the folder that Spark, or YARN, gives a host for local files, or in
-    the temporary one.
+    Without a type there is one where Spark, or YARN, gives the host a folder for local files.
 
     Raises:
         ValueError: There is no such type.
     """
     if cache_type not in (None, *CACHE_TYPES):
         raise ValueError(f"cache_type is {cache_type!r}; expected one of {', '.join(CACHE_TYPES)}.")
-    if cache_type != "local-disk":
+    local = local_folder()
+    if cache_type == "null" or (cache_type is None and local is None):
         return None
-    listed = os.environ.get("LOCAL_DIRS") or os.environ.get("SPARK_LOCAL_DIRS") or ""
-    folder = Path(location or listed.split(",")[0] or tempfile.gettempdir())
+    folder = Path(location or local or tempfile.gettempdir())
     try:
         return DiskCache(folder, limit_bytes, dataset)
     except OSError as error:
@@ -213,3 +212,9 @@ def open_cache(
             error,
         )
         return None
+
+
+def local_folder() -> Path | None:
+    """Where Spark, or YARN, lets this host's processes put large files, as far as that is told."""
+    listed = os.environ.get("LOCAL_DIRS") or os.environ.get("SPARK_LOCAL_DIRS") or ""
+    return Path(listed.split(",")[0]) if listed else None

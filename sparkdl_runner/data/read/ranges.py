@@ -8,6 +8,7 @@ that fail for a while are repeated.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -21,13 +22,15 @@ from sparkdl_runner.data.dataset.footers import footer_of
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.read.ahead import THREADS, ReadAhead
-from sparkdl_runner.data.read.disk_cache import DiskCache
+from sparkdl_runner.data.read.disk_cache import DiskCache, local_folder
+from sparkdl_runner.data.read.partial_file import PartialFile
 from sparkdl_runner.data.retrying import patiently
 
 AHEAD_BYTES = 64 << 20
 """What may be in memory before a thread has asked for it."""
 _HOLE_BYTES = 1 << 20
 """Columns that are not wanted are read, too, if they take less: a request costs as much time."""
+_BUFFER_BYTES = 128 << 10
 _WHOLE_BYTES = 64 << 20
 _MOST_CHUNKS = 1 << 14
 """Column chunks of the footers that are kept in memory, at some 1 KiB each."""
@@ -36,8 +39,6 @@ _Answer = TypeVar("_Answer")
 _Key = tuple[int, tuple[str, ...]]
 """A row group's number in the manifest, and names of columns."""
 _OpenParquet = Callable[..., pq.ParquetFile]
-_Piece = tuple[int, memoryview]
-"""Where bytes begin in their file, and the bytes."""
 
 
 @dataclass(kw_only=True)
@@ -57,7 +58,8 @@ class RemoteRowGroups:
     Args:
         files: The files, each of which is verified when it is first opened.
         cache: Where to keep what was read, if anywhere.
-        ahead_bytes: About how much may be in memory that nobody has asked for yet.
+        ahead_bytes: About how much may be in memory that nobody has asked for yet, and as much
+            again of row groups that are being read.
     """
 
     def __init__(
@@ -72,10 +74,11 @@ class RemoteRowGroups:
         self._cache = cache
         self._opened: OrderedDict[int, _RemoteFile] = OrderedDict()
         self._chunks = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # Collecting garbage may let go at any place.
         self._opening = [threading.Lock() for _ in range(2 * THREADS)]
         self._closed = threading.Event()
         self._ahead = ReadAhead(self._fetch, self._size_of, ahead_bytes)
+        self._held_bytes, self._most_held_bytes = 0, ahead_bytes
 
     def read_ahead(self, groups: Iterable[int], names: Sequence[str]) -> None:
         """Begins to read row groups that will be asked for, in this order."""
@@ -119,14 +122,32 @@ class RemoteRowGroups:
         file, tail = self._file(number, names)
         ranges = _ranges(file.metadata, index, names)
         pieces = [(start, self._range(number, file, start, size, tail)) for start, size in ranges]
-        source = _Pieces(self._files.dataset.manifest.files[number].size_bytes, pieces)
+        source = PartialFile(self._files.dataset.manifest.files[number].size_bytes, pieces)
 
         def open_parquet(**options: Any) -> pq.ParquetFile:
-            return pq.ParquetFile(
-                pa.PythonFile(source, mode="r"), metadata=file.metadata, **options
-            )
+            if self._hold(source):
+                options["buffer_size"] = _BUFFER_BYTES
+            stream = pa.PythonFile(source, mode="r")
+            return pq.ParquetFile(stream, metadata=file.metadata, **options)
 
         return open_parquet
+
+    def _hold(self, source: PartialFile) -> bool:
+        """Counts what a row group takes while it is read; moves it to the disk if that is much.
+
+        Many row groups are read side by side, a few rows at a time, to mix them.
+        """
+        size = source.held_bytes
+        with self._lock:
+            if self._held_bytes + size <= self._most_held_bytes:
+                self._held_bytes += size
+                weakref.finalize(source, self._let_go, size)
+                return False
+        return source.move_to_disk(local_folder())
+
+    def _let_go(self, size: int) -> None:
+        with self._lock:
+            self._held_bytes -= size
 
     def _file(self, number: int, names: Sequence[str]) -> tuple[_RemoteFile, bytes]:
         """A file with its footer, and the end of the file as far as it was read for that."""
@@ -214,33 +235,3 @@ def _ranges(metadata: pq.FileMetaData, index: int, names: Sequence[str]) -> list
         else:
             ranges.append((start, end))
     return [(start, end - start) for start, end in ranges]
-
-
-class _Pieces:
-    """A file of which some pieces are in memory, to be read as Python's files are."""
-
-    closed = False
-
-    def __init__(self, size_bytes: int, pieces: list[_Piece]) -> None:
-        self._size_bytes, self._pieces, self._at = size_bytes, pieces, 0
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._at = offset + (0, self._at, self._size_bytes)[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def read(self, size: int = -1) -> memoryview:
-        for start, content in self._pieces:
-            if start <= self._at < start + len(content):
-                part = content[self._at - start :][: size if size >= 0 else None]
-                self._at += len(part)
-                return part
-        return memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        self._pieces, self.closed = [], True
