@@ -17,8 +17,9 @@ from sparkdl_runner.checkpoint.errors import CheckpointError
 from sparkdl_runner.checkpoint.restoring import Restored, require_training, restore
 from sparkdl_runner.checkpoint.save.attempt import Attempt, begin_together, warn_if_newer
 from sparkdl_runner.checkpoint.save.ending import end_preempted
+from sparkdl_runner.checkpoint.save.policy import OnSaveError, SavePolicy
 from sparkdl_runner.checkpoint.save.retention import Mode, Retention
-from sparkdl_runner.checkpoint.save.saver import Saver
+from sparkdl_runner.checkpoint.save.saver import Saver, finish
 from sparkdl_runner.checkpoint.save.schedule import Schedule
 from sparkdl_runner.checkpoint.save.snapshots import Snapshots
 from sparkdl_runner.checkpoint.stateful import Stateful
@@ -63,6 +64,11 @@ class CheckpointManager:
         asynchronous: Whether ``save`` returns before the checkpoint is written.
         sharded: Whether each rank saves its part; needs ``torch.distributed``. By default if ranks
             have parts: a ``DTensor``, other layers, or a ``ZeroRedundancyOptimizer``.
+        on_save_error: ``"fail"`` raises the error of a save; ``"warn"`` makes it a warning, which
+            the MLflow run shows too, and training goes on.
+        max_failed_saves: How many saves in a row may fail so; the next one raises the error.
+        retry_seconds: How long a storage that fails for a time is tried again, with growing pauses.
+        ranks_timeout_seconds: How long rank 0 waits for the other ranks' parts, once it is done.
         storage_options: As in :func:`~sparkdl_runner.filesystem.open_filesystem`.
 
     Raises:
@@ -82,6 +88,10 @@ class CheckpointManager:
         every_seconds: float | None = None,
         asynchronous: bool = True,
         sharded: bool | None = None,
+        on_save_error: OnSaveError = "fail",
+        max_failed_saves: int = 3,
+        retry_seconds: float = 60.0,
+        ranks_timeout_seconds: float = 120.0,
         storage_options: StorageOptions | None = None,
     ) -> None:
         self._storage = open_storage(directory_url(directory), storage_options)
@@ -89,17 +99,22 @@ class CheckpointManager:
         retention = Retention(
             keep_last=keep_last, keep_best=keep_best, best_metric=best_metric, best_mode=best_mode
         )
-        self._saver = Saver(self._storage, retention)
+        policy = SavePolicy(
+            on_save_error=on_save_error,
+            max_failed_saves=max_failed_saves,
+            retry_seconds=retry_seconds,
+            ranks_timeout_seconds=ranks_timeout_seconds,
+        )
+        self._saver = Saver(self._storage, retention, policy)
         self._snapshots = Snapshots(self._storage, sharded, retention)
         self._schedule = Schedule(every_steps, every_seconds, preemption.requested)
         self._connected: peers.Peers | None = None
         self._attempt: Attempt | None = None
         self._restored = False
         self._closed = False
-        self._listens = preemption.listen()
-        # A save that is under way when the interpreter ends is still finished; and SIGTERM must not
-        # be kept from ending a process in which nobody looks at it any more.
-        self._finalizer = weakref.finalize(self, _finish, self._saver, self._listens)
+        self._stop_listening = _stop_listening if preemption.listen() else lambda: None
+        # A save under way when the interpreter ends is finished, and SIGTERM ends processes again.
+        self._finalizer = weakref.finalize(self, finish, self._saver, self._stop_listening)
 
     @property
     def preempted(self) -> bool:
@@ -154,7 +169,7 @@ class CheckpointManager:
         if self._closed:
             raise CheckpointError("This CheckpointManager was closed, and saves nothing any more.")
         attempt = self._begin()
-        self._saver.join()
+        self._saver.tolerate(self._saver.join)
         if not self._restored:
             self._restored = True
             warn_if_newer(self._storage, attempt, step)
@@ -212,9 +227,9 @@ class CheckpointManager:
         """Waits until what is being saved is committed.
 
         Raises:
-            CheckpointError: It failed.
+            CheckpointError: It failed, and ``on_save_error`` makes that no warning.
         """
-        self._saver.wait()
+        self._saver.tolerate(self._saver.wait)
 
     def list(self) -> Sequence[Name]:
         """The committed checkpoints, oldest first. No other rank is asked."""
@@ -251,9 +266,7 @@ class CheckpointManager:
         finally:
             self._finalizer.detach()
             self._snapshots.let_go()
-            if self._listens:
-                preemption.stop_listening()
-                stopping.forget_unless_listening()
+            self._stop_listening()
             self._schedule.close()
 
     def __enter__(self) -> CheckpointManager:
@@ -282,13 +295,6 @@ class CheckpointManager:
         return self._attempt
 
 
-def _finish(saver: Saver, listens: bool) -> None:
-    """At the end of a manager that was not closed: finishes what is being written."""
-    if listens:
-        preemption.stop_listening()
-        stopping.forget_unless_listening()
-    saver.hurry()
-    try:
-        saver.join()
-    except CheckpointError as error:
-        warnings.warn(str(error), stacklevel=1)
+def _stop_listening() -> None:
+    preemption.stop_listening()
+    stopping.forget_unless_listening()

@@ -6,16 +6,17 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sparkdl_runner.checkpoint.directory.retrying import OUTAGES, patiently
+from sparkdl_runner.checkpoint.directory.retrying import patiently
 from sparkdl_runner.checkpoint.directory.storage import Storage
 from sparkdl_runner.checkpoint.errors import DamageError, UnreadableError
+from sparkdl_runner.storage_errors import failure_of
 
 # Large enough that hashing, which runs beside the training, seldom asks for the GIL.
 _PIECE_BYTES = 4 << 20
 # Of a manifest, of a rank's list of its files, and of an attempt's fence.
 _MOST_BYTES = 64 << 20
 # Before a storage that cannot be read is tried again.
-_PAUSES_SECONDS = (1.0, 3.0)
+RETRY_SECONDS = 4.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +77,7 @@ def read_file(
         except FileNotFoundError:
             raise DamageError(f"{path} is gone") from None
         except Exception as error:  # Storages raise errors of many kinds.
-            is_damage = storage.is_local and getattr(error, "errno", None) not in OUTAGES
+            is_damage = storage.is_local and not failure_of(error).is_transient
             kind = DamageError if is_damage else UnreadableError
             raise kind(f"{path} cannot be read ({type(error).__name__}: {error})") from error
         if size_bytes > limit_bytes:
@@ -84,7 +85,7 @@ def read_file(
         found = FileEntry(path=path, size_bytes=size_bytes, sha256=digest.hexdigest())
         return b"".join(pieces), found
 
-    return patiently(storage, read, pauses=_PAUSES_SECONDS)
+    return patiently(storage, read, retry_seconds=RETRY_SECONDS)
 
 
 def read_entry(

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import errno
+import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from sparkdl_runner.checkpoint.directory.storage import Storage
 from sparkdl_runner.checkpoint.errors import DamageError, UnreadableError
 from sparkdl_runner.errors import RunnerError
+from sparkdl_runner.storage_errors import StorageFailure, failure_of
 
-# Before each further try. Together less than the other ranks wait for this one.
-PAUSES_SECONDS = (1.0, 3.0, 10.0, 30.0)
-# A disk or a network mount fails with these for a reason of its own, whatever the file.
-OUTAGES = (
-    errno.EIO,
-    errno.ESTALE,
-    errno.ETIMEDOUT,
-    errno.ENOTCONN,
-    errno.ECONNRESET,
-    errno.EHOSTDOWN,
-    errno.EHOSTUNREACH,
-    errno.EREMOTEIO,
-)
-# Someone may make room.
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+# How long pauses last together. Less than the other ranks wait for this one.
+RETRY_SECONDS = 60.0
 
 _Answer = TypeVar("_Answer")
 
@@ -36,15 +24,29 @@ def may_pass(storage: Storage, error: Exception) -> bool:
         return isinstance(error, UnreadableError)
     if isinstance(error, (RunnerError, FileExistsError, PermissionError)):
         return False
-    # Services raise errors of many kinds.
-    return not storage.is_local or getattr(error, "errno", None) in (*OUTAGES, *_FULL)
+    kind = failure_of(error)
+    if kind is StorageFailure.UNKNOWN:  # Services raise errors of many kinds.
+        return not storage.is_local
+    return kind.is_transient or kind is StorageFailure.NO_SPACE  # Someone may make room.
+
+
+def pauses(retry_seconds: float) -> Iterator[float]:
+    """Pauses that last so long together, each about twice as long as the one before.
+
+    They are drawn at random, so that ranks which failed together do not come back together.
+    """
+    pause, left = retry_seconds / 500, retry_seconds
+    while left > 0:
+        drawn = min(pause * random.uniform(0.5, 1.5), retry_seconds / 6, left)
+        yield drawn
+        pause, left = 2 * pause, left - drawn
 
 
 def patiently(
     storage: Storage,
     action: Callable[[], _Answer],
     hurry: threading.Event | None = None,
-    pauses: tuple[float, ...] | None = None,
+    retry_seconds: float = RETRY_SECONDS,
 ) -> _Answer:
     """Returns what ``action`` returns, and calls it again if it raises what may pass.
 
@@ -52,10 +54,10 @@ def patiently(
         storage: What the action uses.
         action: May be called several times.
         hurry: Set when there is no time for pauses any more.
-        pauses: Seconds before each further call; ``PAUSES_SECONDS`` by default.
+        retry_seconds: How long pauses last together.
     """
     hurry = hurry or threading.Event()
-    for pause in PAUSES_SECONDS if pauses is None else pauses:
+    for pause in pauses(retry_seconds):
         try:
             return action()
         except Exception as error:

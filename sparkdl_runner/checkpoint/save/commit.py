@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from sparkdl_runner.checkpoint import sharded
 from sparkdl_runner.checkpoint.directory import shards
@@ -28,16 +28,12 @@ from sparkdl_runner.checkpoint.directory.sealed import seal, unseal
 from sparkdl_runner.checkpoint.directory.state_files import FlatState, files_of, state_in
 from sparkdl_runner.checkpoint.directory.storage import Storage
 from sparkdl_runner.checkpoint.errors import CheckpointError, CheckpointStorageError, DamageError
+from sparkdl_runner.checkpoint.save.policy import SavePolicy
 from sparkdl_runner.checkpoint.save.retention import remove
 
-# How long rank 0 waits, once it is done itself, for the others to be.
-RANKS_TIMEOUT_SECONDS = 120.0
-# How long another rank waits for the commit, once it is done itself: rank 0 has more to write.
-COMMIT_TIMEOUT_SECONDS = 3600.0
-# The same where training has failed, perhaps since those ranks are gone.
-HURRY_SECONDS = 3.0
 # With so many, rank 0 reads what the others say they wrote.
 _THREADS = 16
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,12 +65,16 @@ class Commit:
         storage: The directory of checkpoints.
         job: What to write.
         hurry: Set when training has failed, so that others may never be done.
+        policy: How long to try again, and to wait.
     """
 
-    def __init__(self, storage: Storage, job: Job, hurry: threading.Event) -> None:
+    def __init__(
+        self, storage: Storage, job: Job, hurry: threading.Event, policy: SavePolicy
+    ) -> None:
         self._storage = storage
         self.job = job
         self._hurry = hurry
+        self._policy = policy
         self._directory = str(job.manifest.name)
 
     def write(self) -> Manifest | None:
@@ -116,7 +116,9 @@ class Commit:
             CheckpointStorageError: It did not.
             CheckpointError: It did not, since a later attempt has begun.
         """
-        if self._until(self._is_decided, COMMIT_TIMEOUT_SECONDS) and self._exists(MANIFEST):
+        if self._until(self._is_decided, self._policy.commit_timeout_seconds) and self._exists(
+            MANIFEST
+        ):
             return
         self._require_latest()
         gave_up = not self._exists(rank_file(self.job.rank))
@@ -147,9 +149,10 @@ class Commit:
             return not missing
 
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="sparkdl-checkpoint") as threads:
-            are_done = self._until(all_are_done, RANKS_TIMEOUT_SECONDS)
+            are_done = self._until(all_are_done, self._policy.ranks_timeout_seconds)
         if not are_done:
-            seconds = HURRY_SECONDS if self._hurry.is_set() else RANKS_TIMEOUT_SECONDS
+            policy, is_hurried = self._policy, self._hurry.is_set()
+            seconds = policy.hurry_seconds if is_hurried else policy.ranks_timeout_seconds
             who = ", ".join(f"rank {rank} (host {job.hosts[rank]})" for rank in missing[:10])
             raise CheckpointStorageError(
                 f"Rank 0 on host {job.host} saw nothing of {who} in {self._storage.shown}/"
@@ -170,12 +173,16 @@ class Commit:
     def _require_latest(self) -> None:
         """Raises CheckpointError if a later attempt has begun."""
         own = self.job.manifest.attempt
-        later = patiently(self._storage, lambda: later_attempt(self._storage, own), self._hurry)
+        later = self._patiently(lambda: later_attempt(self._storage, own))
         if later is not None:
             raise CheckpointError(
                 f"Attempt {later} has begun in {self._storage.shown}, so that attempt {own}, which "
                 f"this is (host {self.job.host}), commits nothing any more."
             )
+
+    def _patiently(self, action: Callable[[], _Answer]) -> _Answer:
+        seconds = self._policy.retry_seconds
+        return patiently(self._storage, action, self._hurry, retry_seconds=seconds)
 
     def _write(self, path: str, content: bytes) -> FileEntry:
         is_again = False
@@ -187,17 +194,17 @@ class Commit:
             is_again = True
             return write_file(self._storage, self._directory, path, content)
 
-        return patiently(self._storage, once, self._hurry)
+        return self._patiently(once)
 
     def _exists(self, path: str) -> bool:
         name = f"{self._directory}/{path}"
-        return patiently(self._storage, lambda: self._storage.exists(name), self._hurry)
+        return self._patiently(lambda: self._storage.exists(name))
 
     def _those_with_a_listing(self, ranks: Sequence[int]) -> list[int]:
         """Which of the ranks have written, by one look at the directory for all of them."""
         if not ranks:
             return []
-        names = patiently(self._storage, lambda: self._storage.names(self._directory), self._hurry)
+        names = self._patiently(lambda: self._storage.names(self._directory))
         there = set(names)
         return [rank for rank in ranks if f"{self._directory}/{rank_file(rank)}" in there]
 
@@ -214,7 +221,7 @@ class Commit:
         end = time.monotonic() + seconds
         while not is_done():
             if self._hurry.is_set():
-                end = min(end, time.monotonic() + HURRY_SECONDS)
+                end = min(end, time.monotonic() + self._policy.hurry_seconds)
             if time.monotonic() >= end:
                 return False
             time.sleep(self._storage.poll_seconds)

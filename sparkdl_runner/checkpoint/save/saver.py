@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import warnings
+from collections.abc import Callable
 from contextlib import suppress
 
 from sparkdl_runner.checkpoint.directory.listing import committed
@@ -12,8 +14,10 @@ from sparkdl_runner.checkpoint.directory.manifest import Name
 from sparkdl_runner.checkpoint.directory.storage import Storage
 from sparkdl_runner.checkpoint.errors import CheckpointError, CheckpointStorageError
 from sparkdl_runner.checkpoint.save.commit import Commit, Job
+from sparkdl_runner.checkpoint.save.policy import SavePolicy
 from sparkdl_runner.checkpoint.save.retention import Retention
 from sparkdl_runner.hooks import facts
+from sparkdl_runner.storage_errors import StorageFailure, failure_of
 
 # Of the thread that writes, of 0 to 19: it still gets a tenth of a core that is wanted by others.
 _NICENESS = 10
@@ -27,11 +31,14 @@ class Saver:
     Args:
         storage: The directory of checkpoints.
         retention: What rank 0 keeps after each commit.
+        policy: What is done about a save that fails.
     """
 
-    def __init__(self, storage: Storage, retention: Retention) -> None:
+    def __init__(self, storage: Storage, retention: Retention, policy: SavePolicy) -> None:
         self._storage = storage
         self._retention = retention
+        self._policy = policy
+        self._failed = self._failed_in_a_row = 0
         self._thread: threading.Thread | None = None
         self._commit: Commit | None = None
         self._error: BaseException | None = None
@@ -46,12 +53,34 @@ class Saver:
     def start(self, job: Job) -> None:
         """Begins to write; the save before must have been waited for."""
         self._saved.add(job.manifest.step)
-        self._commit = Commit(self._storage, job, self._hurry)
+        self._commit = Commit(self._storage, job, self._hurry, self._policy)
         # A daemon, as a storage that hangs must not keep the process; whoever made this waits.
         self._thread = threading.Thread(
             target=self._work, args=(self._commit,), name="sparkdl-checkpoint", daemon=True
         )
         self._thread.start()
+
+    def tolerate(self, action: Callable[[], None]) -> None:
+        """Does something that may tell of a failed save; a warning, as long as that is allowed.
+
+        Raises:
+            CheckpointError: A later attempt has begun.
+            CheckpointStorageError: More saves in a row have failed than is allowed.
+        """
+        try:
+            action()
+        except CheckpointStorageError as error:
+            self._failed += 1
+            self._failed_in_a_row += 1
+            told = str(error)
+            facts.note(failed_saves=self._failed, failed_save=told)
+            if not self._policy.goes_on(self._failed_in_a_row):
+                raise
+            warnings.warn(
+                f"{told} Training goes on without it: failed save {self._failed_in_a_row} in a "
+                f"row, of {self._policy.max_failed_saves} that are allowed.",
+                stacklevel=3,
+            )
 
     def join(self) -> None:
         """Waits until this rank has written, and rank 0 has committed if this is rank 0.
@@ -62,14 +91,17 @@ class Saver:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+            self._failed_in_a_row *= self._error is not None
         error, self._error = self._error, None
         if error is not None and self._commit is not None:
             job, self._commit = self._commit.job, None
             self._saved.clear()
             kind = type(error) if isinstance(error, CheckpointError) else CheckpointStorageError
+            failure = failure_of(error)
+            why = "" if failure is StorageFailure.UNKNOWN else f"{failure.value}: "
             raise kind(
                 f"Rank {job.rank} on host {job.host} could not save the checkpoint of step "
-                f"{job.manifest.step} into {self._storage.shown}: {error}"
+                f"{job.manifest.step} into {self._storage.shown}: {why}{error}"
                 f"{'' if str(error).endswith('.') else '.'} {self._still_good()}"
             ) from error
 
@@ -127,3 +159,13 @@ class Saver:
         return (
             f"The checkpoint of step {newest.step} is still good ({self._storage.shown}/{newest})."
         )
+
+
+def finish(saver: Saver, stop_listening: Callable[[], None]) -> None:
+    """At the end of a manager that was not closed: finishes what is being written."""
+    stop_listening()
+    saver.hurry()
+    try:
+        saver.join()
+    except CheckpointError as error:
+        warnings.warn(str(error), stacklevel=1)

@@ -126,6 +126,9 @@ def known_facts(facts: Mapping[str, Any]) -> list[Entry]:
     if "checkpoint" in facts:
         told.append(["tag", f"{PREFIX}checkpoint", str(facts["checkpoint"])])
         told.append(["tag", f"{PREFIX}checkpoint_step", str(facts.get("checkpoint_step", ""))])
+    if "failed_saves" in facts:
+        failed = f"{facts['failed_saves']} saves failed. {facts.get('failed_save', '')}"
+        told.append(["tag", f"{PREFIX}checkpoint_warning", failed])
     return told
 
 

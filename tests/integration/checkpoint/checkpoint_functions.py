@@ -144,12 +144,10 @@ def save_where_only_rank_0_sees(backend: str, directory: str) -> Any:
 def save_without_rank_1(backend: str, directory: str, seconds: float) -> Any:
     """Rank 1 saves another step than rank 0."""
     from sparkdl_runner.checkpoint import CheckpointError, CheckpointManager
-    from sparkdl_runner.checkpoint.save import commit
 
     rank, _ = join_ranks(backend)
-    commit.RANKS_TIMEOUT_SECONDS = seconds
     found = ""
-    checkpoints = CheckpointManager(directory)
+    checkpoints = CheckpointManager(directory, retry_seconds=seconds, ranks_timeout_seconds=seconds)
     checkpoints.save(1, extra={"a": 1})
     checkpoints.wait()
     if rank == 0:

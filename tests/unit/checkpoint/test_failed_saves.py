@@ -23,6 +23,8 @@ from sparkdl_runner.checkpoint import (
 from sparkdl_runner.checkpoint.directory import retrying
 from sparkdl_runner.checkpoint.directory.local_storage import LocalStorage
 from sparkdl_runner.checkpoint.save import commit
+from sparkdl_runner.checkpoint.save.policy import SavePolicy
+from sparkdl_runner.hooks import facts
 
 
 def fail_writes(
@@ -34,7 +36,7 @@ def fail_writes(
     pauses: tuple[float, ...] = (),
 ):
     """Lets writing a file of that name fail, once some of it is written, so many times."""
-    monkeypatch.setattr(retrying, "PAUSES_SECONDS", pauses)
+    monkeypatch.setattr(retrying, "pauses", lambda seconds: iter(pauses))
     real = os.write
 
     def write(descriptor, data):
@@ -98,6 +100,64 @@ def test_what_will_not_pass_is_not_tried_again(tmp_path, monkeypatch):
             checkpoints.wait()
 
 
+def test_training_goes_on_without_a_checkpoint_as_long_as_the_user_allows(tmp_path, monkeypatch):
+    with CheckpointManager(tmp_path, on_save_error="warn", max_failed_saves=2) as checkpoints:
+        checkpoints.save(1, extra=1)
+        checkpoints.wait()
+        with monkeypatch.context() as full:
+            fail_writes(full, "manifest.json")
+            checkpoints.save(2, extra=2)
+            with pytest.warns(UserWarning, match=r"No space left.*failed save 1 in a row, of 2"):
+                checkpoints.save(3, extra=3)
+            with pytest.warns(UserWarning, match="failed save 2 in a row"):
+                checkpoints.wait()
+            assert facts.current()["failed_saves"] == 2
+            checkpoints.save(4)
+            with pytest.raises(CheckpointStorageError, match=r"step 4.*step 1 is still good"):
+                checkpoints.save(5)
+        checkpoints.save(6)
+        checkpoints.wait()
+        with monkeypatch.context() as full:
+            fail_writes(full, "manifest.json")
+            checkpoints.save(7)
+            with pytest.warns(UserWarning, match="failed save 1 in a row"):
+                checkpoints.wait()
+        assert [name.step for name in checkpoints.list()] == [1, 6]
+
+
+def test_a_later_attempt_ends_training_also_where_failed_saves_do_not(tmp_path):
+    with CheckpointManager(tmp_path, on_save_error="warn") as checkpoints:
+        checkpoints.save(1)
+        checkpoints.wait()
+        save_steps(tmp_path, 2)
+        checkpoints.save(3)
+        with pytest.raises(CheckpointError, match="Attempt 1 has begun"):
+            checkpoints.wait()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "told"),
+    [
+        ({"on_save_error": "ignore"}, ValueError, "expected 'fail' or 'warn'"),
+        ({"max_failed_saves": 0}, ValueError, "max_failed_saves is 0"),
+        ({"retry_seconds": -1}, ValueError, "retry_seconds is -1"),
+        ({"retry_seconds": "1"}, TypeError, "retry_seconds is '1'"),
+        ({"ranks_timeout_seconds": 30}, ValueError, "expected 60 or more seconds"),
+    ],
+)
+def test_a_policy_that_is_none_is_refused(tmp_path, arguments, error, told):
+    with pytest.raises(error, match=told):
+        CheckpointManager(tmp_path, **arguments)
+
+
+def test_pauses_grow_and_last_as_long_as_is_asked_for():
+    for seconds in (0, 1, 60):
+        drawn = list(retrying.pauses(seconds))
+        assert sum(drawn) == pytest.approx(seconds)
+        assert all(pause <= seconds / 6 for pause in drawn)
+    assert drawn[0] < 0.2
+
+
 def test_the_first_save_has_nothing_to_fall_back_to(tmp_path, monkeypatch):
     fail_writes(monkeypatch, "rng-0.safetensors", errno.EIO)
     checkpoints = CheckpointManager(tmp_path, asynchronous=False)
@@ -122,7 +182,7 @@ def test_too_little_room_is_said_at_once(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
 def test_a_small_disk_that_is_really_full(tmp_path, monkeypatch):
-    monkeypatch.setattr(retrying, "PAUSES_SECONDS", ())
+    monkeypatch.setattr(retrying, "pauses", lambda seconds: iter(()))
     mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(tmp_path)]
     if subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("this host does not let root mount")
@@ -304,7 +364,7 @@ def test_flushed_before_it_counts(tmp_path, monkeypatch):
     assert ("fsync", str(tmp_path)) in events[:begun]
 
 
-def test_rank_0_names_who_is_missing_and_hurries_when_training_failed(tmp_path, monkeypatch):
+def test_rank_0_names_who_is_missing_and_hurries_when_training_failed(tmp_path):
     from sparkdl_runner.checkpoint.directory.manifest import Manifest
     from sparkdl_runner.checkpoint.directory.state_files import FlatState
     from sparkdl_runner.checkpoint.directory.storage import directory_url, open_storage
@@ -324,7 +384,7 @@ def test_rank_0_names_who_is_missing_and_hurries_when_training_failed(tmp_path, 
         resumable={},
         files=(),
     )
-    monkeypatch.setattr(commit, "RANKS_TIMEOUT_SECONDS", 0.2)
+    patience = {"retry_seconds": 0.2, "ranks_timeout_seconds": 0.2}
 
     def part(rank, hurry):
         state = FlatState(rank, {})
@@ -334,7 +394,7 @@ def test_rank_0_names_who_is_missing_and_hurries_when_training_failed(tmp_path, 
             hosts=["zero", "one", "two"],
             states={f"x-{rank}.safetensors": state},
         )
-        return commit.Commit(storage, job, hurry)
+        return commit.Commit(storage, job, hurry, SavePolicy(**patience))
 
     hurry = threading.Event()
     assert part(2, hurry).write() is None
@@ -342,8 +402,7 @@ def test_rank_0_names_who_is_missing_and_hurries_when_training_failed(tmp_path, 
         part(0, hurry).write()
     with pytest.raises(CheckpointError, match="rank 0 gave it up"):
         part(2, hurry).wait()
-    monkeypatch.setattr(commit, "RANKS_TIMEOUT_SECONDS", 100)
-    monkeypatch.setattr(commit, "HURRY_SECONDS", 0.1)
+    patience["ranks_timeout_seconds"] = 100
     hurry.set()
     with pytest.raises(CheckpointError, match=r"rank 1 .*rank 2"):
         part(0, hurry).write()

@@ -1,0 +1,117 @@
+"""The life of a named training: its driver is killed at random moments, and others read beside it.
+
+The same command is given again after each kill. The weights at its end must be those of a training
+that nobody disturbed, bit for bit, and its MLflow run must be one, with each step's metric once.
+Meanwhile other processes load its checkpoints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.processes import module_command, module_environment
+
+HELP = "kill the driver of a named training, and start it again"
+# What reads a checkpoint in a process of its own, and says which step, and that it is not torn.
+_LOAD = (
+    "import sys, warnings; warnings.simplefilter('error');"
+    "from sparkdl_runner.checkpoint import Checkpoint;"
+    "c = Checkpoint.load(sys.argv[1]); assert len(c.model) == 4; print(c.step)"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options."""
+    parser.add_argument("--kills", type=int, default=20, help="trainings that are killed once each")
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--step-seconds", type=float, default=0.05)
+    parser.add_argument("--seed", type=int, default=0, help="of the moments")
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Runs one training undisturbed, and then others that are killed.
+
+    Returns:
+        The undisturbed training's seconds, and what became of each of the others.
+    """
+    draw = random.Random(arguments.seed)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="life-") as folder:
+        expected = _finish(folder, arguments)
+        whole = time.monotonic() - began
+    trainings = []
+    for _ in range(arguments.kills):
+        with tempfile.TemporaryDirectory(prefix="life-") as folder:
+            after = draw.uniform(0, whole)
+            killed = _start(folder, arguments)
+            try:
+                killed.wait(after)
+            except subprocess.TimeoutExpired:
+                killed.send_signal(signal.SIGKILL)
+                killed.wait()
+            ended = _finish(folder, arguments)
+            trainings.append(
+                {
+                    "killed_after_s": round(after, 2),
+                    "restored_step": ended["first"],
+                    "same_weights": ended["weights"] == expected["weights"],
+                    **_in_mlflow(folder, arguments.steps),
+                }
+            )
+            print(json.dumps(trainings[-1]), flush=True)
+    return {"undisturbed_s": whole, "results": trainings}
+
+
+def table(report: dict[str, Any]) -> tuple[str, bool]:
+    """The report for a person, and whether all trainings ended rightly."""
+    results = report["results"]
+    right = [
+        one
+        for one in results
+        if one["same_weights"] and one["runs"] == 1 and not one["missing"] and not one["twice"]
+    ]
+    text = (
+        f"{len(right)} of {len(results)} killed trainings ended with the weights of an undisturbed "
+        "one, bit for bit, in one MLflow run with each step's metric once"
+    )
+    return text, len(right) == len(results)
+
+
+def _start(folder: str, arguments: argparse.Namespace) -> subprocess.Popen[str]:
+    given = [folder, str(arguments.steps), str(arguments.step_seconds)]
+    return subprocess.Popen(
+        module_command("life_training", *given),
+        env=module_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def _finish(folder: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Gives the command, and returns what it says at its end."""
+    out, _ = _start(folder, arguments).communicate()
+    found: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return found
+
+
+def _in_mlflow(folder: str, steps: int) -> dict[str, Any]:
+    """How many runs there are, and which steps of the metric are missing or there twice."""
+    import mlflow
+
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{Path(folder)}/mlflow.db")
+    runs = client.search_runs(["0"])
+    found = [point.step for point in client.get_metric_history(runs[0].info.run_id, "loss")]
+    return {
+        "runs": len(runs),
+        "missing": sorted(set(range(1, steps + 1)) - set(found)),
+        "twice": sorted({step for step in found if found.count(step) > 1}),
+    }
