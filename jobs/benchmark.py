@@ -7,6 +7,7 @@ python jobs/benchmark.py remote      # from an S3 server to batches
 python jobs/benchmark.py images      # JPEGs, beside torch's DataLoader and others
 python jobs/benchmark.py fit         # Trainer beside a loop that is written by hand
 python jobs/benchmark.py faults      # from a fault to its error, and what is left
+python jobs/benchmark.py life        # a named training whose driver is killed
 python jobs/benchmark.py endurance   # many runs in one session, and much output
 python jobs/benchmark.py checkpoint  # what saving costs the step loop
 python jobs/benchmark.py tracking    # what telling MLflow costs the step loop
@@ -31,6 +32,7 @@ from benchmarks import (
     frameworks,
     images,
     launch,
+    life,
     loader,
     remote,
     tracking,
@@ -48,6 +50,7 @@ BENCHMARKS = {
     "frameworks": frameworks,
     "faults": faults,
     "endurance": endurance,
+    "life": life,
     "checkpoint": checkpoint,
     "tracking": tracking,
     "transform": transform,

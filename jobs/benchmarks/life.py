@@ -1,8 +1,7 @@
-"""The life of a named training: its driver is killed at random moments, and others read beside it.
+"""The life of a named training: its driver is killed at random moments.
 
 The same command is given again after each kill. The weights at its end must be those of a training
 that nobody disturbed, bit for bit, and its MLflow run must be one, with each step's metric once.
-Meanwhile other processes load its checkpoints.
 """
 
 from __future__ import annotations
@@ -20,12 +19,6 @@ from typing import Any
 from benchmarks.processes import module_command, module_environment
 
 HELP = "kill the driver of a named training, and start it again"
-# What reads a checkpoint in a process of its own, and says which step, and that it is not torn.
-_LOAD = (
-    "import sys, warnings; warnings.simplefilter('error');"
-    "from sparkdl_runner.checkpoint import Checkpoint;"
-    "c = Checkpoint.load(sys.argv[1]); assert len(c.model) == 4; print(c.step)"
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,19 +63,22 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"undisturbed_s": whole, "results": trainings}
 
 
-def table(report: dict[str, Any]) -> tuple[str, bool]:
-    """The report for a person, and whether all trainings ended rightly."""
-    results = report["results"]
-    right = [
-        one
-        for one in results
-        if one["same_weights"] and one["runs"] == 1 and not one["missing"] and not one["twice"]
-    ]
-    text = (
-        f"{len(right)} of {len(results)} killed trainings ended with the weights of an undisturbed "
-        "one, bit for bit, in one MLflow run with each step's metric once"
+def table(report: dict[str, Any]) -> str:
+    """The report for a person."""
+    right = sum(map(_is_right, report["results"]))
+    return (
+        f"{right} of {len(report['results'])} killed trainings ended with the weights of an "
+        "undisturbed one, bit for bit, in one MLflow run with each step's metric once."
     )
-    return text, len(right) == len(results)
+
+
+def is_good(report: dict[str, Any]) -> bool:
+    """Whether all of them did."""
+    return all(map(_is_right, report["results"]))
+
+
+def _is_right(one: dict[str, Any]) -> bool:
+    return one["same_weights"] and one["runs"] == 1 and not one["missing"] and not one["twice"]
 
 
 def _start(folder: str, arguments: argparse.Namespace) -> subprocess.Popen[str]:
