@@ -197,7 +197,7 @@ class DistributedRunner:
                 self._stops.remove(stop)
             bar.close()
             if tracked is not None:
-                tracked.close(ended_by)
+                tracked.close(ended_by, stop.reason)
 
     def request_stop(self, reason: str = "asked for on the driver") -> None:
         """Asks what ``run`` runs just now to end by itself, from another thread.

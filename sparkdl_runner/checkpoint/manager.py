@@ -24,7 +24,7 @@ from sparkdl_runner.checkpoint.save.schedule import Schedule
 from sparkdl_runner.checkpoint.save.snapshots import Snapshots
 from sparkdl_runner.checkpoint.stateful import Stateful
 from sparkdl_runner.filesystem import StorageOptions
-from sparkdl_runner.hooks import preemption
+from sparkdl_runner.hooks import facts, preemption
 
 
 class CheckpointManager:
@@ -221,6 +221,7 @@ class CheckpointManager:
         restored = restore(self._storage, self._peers(), target)
         if restored is not None:
             self._schedule.note(restored.step)
+            facts.note(restored_step=restored.step)
         return restored
 
     def wait(self) -> None:

@@ -256,6 +256,7 @@ class Recorder:
             "steps": max(0, step - first_step),
             "samples": self._samples,
             "running_seconds": at - first_at,
+            "first_step_seconds_ago": time.perf_counter() - first_at if self._first else None,
             "seconds": {part: used - first_seconds[part] for part, used in seconds.items()},
             "latest": self._latest,
             "facts": facts.current(),

@@ -85,6 +85,17 @@ class Performance:
             for rank in sorted({*self._earlier, *self._now})
         }
 
+    def means(self) -> Counts:
+        """The mean of the ranks of this attempt, of what their steps took."""
+        ranks = [one for one in self._now.values() if one.steps]
+        if not ranks:
+            return Counts()
+        return Counts(
+            steps=max(one.steps for one in ranks),
+            running_seconds=fmean(one.running_seconds for one in ranks),
+            seconds={part: fmean(one.seconds[part] for one in ranks) for part in PARTS},
+        )
+
     def see(self, rank: int, report: dict[str, Any]) -> None:
         """Takes a rank's report."""
         self._now[rank] = Counts.of(report)

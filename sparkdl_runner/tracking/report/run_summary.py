@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sparkdl_runner.tracking.report.goodput import AttemptTime
 from sparkdl_runner.tracking.report.performance import OF_THE_RUN, Counts, samples_per_second
 from sparkdl_runner.tracking.time_use import COMMUNICATION, LABELS, PARTS
 
@@ -28,6 +29,8 @@ class Attempt:
     checkpoint_step: int | None = None
     """The step of the newest checkpoint."""
     error: str = ""
+    time: AttemptTime | None = None
+    """Where its time went."""
 
     @property
     def seconds(self) -> float:
@@ -65,6 +68,8 @@ class RunSummary:
     """The last value of each."""
     error: str = ""
     """What ended the training; empty if it went well."""
+    time_use: str = ""
+    """Goodput, and where the rest of the time went, over all attempts of all drivers."""
 
     @classmethod
     def of(cls, run: Any, **known: Any) -> RunSummary:
@@ -90,6 +95,8 @@ class RunSummary:
         if whole := sum(seconds.values()):
             shares = [f"{LABELS[part]} {seconds[part] / whole:.0%}" for part in PARTS]
             told += f" Of their time: {', '.join(shares)}."
+        if self.time_use:
+            told += f" {self.time_use[0].upper()}{self.time_use[1:]}."
         return told
 
     def slowest_rank(self) -> str:

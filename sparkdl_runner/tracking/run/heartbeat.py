@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from sparkdl_runner.tracking.entries import Entry
+from sparkdl_runner.tracking.run.attempts import Attempts
 from sparkdl_runner.tracking.run.delivery import Delivery
 from sparkdl_runner.tracking.run.opening.lease import RENEW_SECONDS, Lease
 from sparkdl_runner.tracking.run.rank_reports import RankReports
@@ -22,6 +23,7 @@ class Heartbeat:
 
     Args:
         ranks: Gives the rates.
+        attempts: Say how the one that runs stands.
         lease: To be renewed.
         delivery: Its trouble is reported, once each time.
         log: Takes entries.
@@ -32,6 +34,7 @@ class Heartbeat:
     def __init__(
         self,
         ranks: RankReports,
+        attempts: Attempts,
         lease: Lease,
         delivery: Delivery,
         *,
@@ -40,6 +43,7 @@ class Heartbeat:
         keep: Callable[[], None],
     ) -> None:
         self._ranks = ranks
+        self._attempts = attempts
         self._lease = lease
         self._delivery = delivery
         self._log = log
@@ -71,7 +75,7 @@ class Heartbeat:
                 rate_at = now + min(max(pause, FIRST_RATE_SECONDS), MOST_RATE_SECONDS)
             if now >= renew_at:
                 renew_at += RENEW_SECONDS
-                self._log(self._lease.entries())
+                self._log([*self._lease.entries(), *self._attempts.entries()])
             since = self._delivery.troubled_since
             if since not in (None, reported):
                 reported = since

@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkdl_runner.tracking.entries import Entry
+from sparkdl_runner.tracking.report.goodput import AttemptTime
 from sparkdl_runner.tracking.report.performance import Counts, Performance, samples_per_second
 from sparkdl_runner.tracking.run import parameters_and_tags
+from sparkdl_runner.tracking.time_use import CHECKPOINT, DATA
 from sparkdl_runner.world import World
 
 
@@ -27,6 +29,9 @@ class RankReports:
         self._gpus: dict[str, int] = {}
         self._facts: dict[str, Any] = {}
         self._logged_facts: dict[str, Any] = {}
+        self._first_step_at: float | None = None
+        self._began_after = 0
+        self._total_steps: int | None = None
         self.step = 0
         """The last step that rank 0 has reported, in any attempt."""
         self.checkpoint_step: int | None = None
@@ -38,6 +43,7 @@ class RankReports:
         """Drops the last attempt's ranks: new ones are about to start."""
         with self._lock:
             self._worlds, self._gpus = {}, {}
+            self._first_step_at, self._began_after = None, 0
             self._performance.begin_attempt()
 
     def add(self, world: World, report: dict[str, Any]) -> list[Entry]:
@@ -50,6 +56,7 @@ class RankReports:
             self._gpus[world.host_id] = int(report["facts"].get("gpus", 0))
             if world.rank == 0:
                 self.step = max(self.step, int(report["step"] or 0))
+                self._note_times(report)
                 self._facts = {"world_size": world.size, **report["facts"]}
                 self.checkpoint_step = report["facts"].get("checkpoint_step", self.checkpoint_step)
                 self.checkpoint = report["facts"].get("checkpoint", self.checkpoint)
@@ -77,6 +84,42 @@ class RankReports:
             at_ms = int(time.time() * 1000)
             last = ["metric", "samples_per_second", rate, at_ms, self.step, {}]
             return [last] if rate else []
+
+    def time(self, began_at: float, ended_at: float, *, has_failed: bool) -> AttemptTime:
+        """What the attempt did with its time until now."""
+        with self._lock:
+            means = self._performance.means()
+            return AttemptTime(
+                began_at=began_at,
+                ended_at=ended_at,
+                first_step_at=self._first_step_at,
+                running_seconds=means.running_seconds,
+                input_seconds=means.seconds[DATA],
+                checkpoint_seconds=means.seconds[CHECKPOINT],
+                began_after=self._began_after,
+                steps=means.steps,
+                last_step=self.step,
+                checkpoint_step=self.checkpoint_step or 0,
+                has_failed=has_failed,
+            )
+
+    def seconds_left(self) -> float | None:
+        """How long the steps that are left will take at this attempt's pace, if that is known."""
+        with self._lock:
+            means = self._performance.means()
+            if not self._total_steps or not means.steps:
+                return None
+            left = max(0, self._total_steps - self.step)
+            return left * means.running_seconds / means.steps
+
+    def _note_times(self, report: dict[str, Any]) -> None:
+        since = report.get("first_step_seconds_ago")
+        if since is not None:
+            # By the driver's clock; what comes late would make it later.
+            at = time.time() - since
+            self._first_step_at = min(at, self._first_step_at or at)
+        self._began_after = int(report["facts"].get("restored_step", 0))
+        self._total_steps = report.get("total_steps") or self._total_steps
 
     def hosts(self) -> Mapping[int, str]:
         """The names of the hosts of this attempt, by rank."""

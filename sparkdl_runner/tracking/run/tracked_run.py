@@ -16,12 +16,13 @@ from sparkdl_runner.tracking.entries import Entry
 from sparkdl_runner.tracking.rank_run import NAME_TAG, RunTicket
 from sparkdl_runner.tracking.report.performance import host_entries
 from sparkdl_runner.tracking.report.run_folder import RunFolder
-from sparkdl_runner.tracking.report.run_summary import Attempt, RunSummary
+from sparkdl_runner.tracking.report.run_summary import RunSummary
 from sparkdl_runner.tracking.run import datasets, undelivered
 from sparkdl_runner.tracking.run import parameters_and_tags as description
+from sparkdl_runner.tracking.run.attempts import Attempts
 from sparkdl_runner.tracking.run.delivery import Delivery
 from sparkdl_runner.tracking.run.heartbeat import Heartbeat
-from sparkdl_runner.tracking.run.journal import ATTEMPT_TAG, Journal, earlier_values
+from sparkdl_runner.tracking.run.journal import Journal, earlier_values
 from sparkdl_runner.tracking.run.opening.lease import Lease, held_here, require_not_held
 from sparkdl_runner.tracking.run.opening.named import NamedRun, returned_entry
 from sparkdl_runner.tracking.run.opening.opened import PARENT_TAG, Opened, open_run
@@ -73,7 +74,7 @@ class TrackedRun(Reports):
         self._delivery = Delivery(self._spool, TrackingServer(opened.uri, self.run_id))
         self._ranks = RankReports()
         self._undelivered = Undelivered(self.run_id, left_at)
-        self._attempts: list[Attempt] = []
+        self._attempts = Attempts(self._ranks, opened, attempts)
         self._own: list[Entry] = []
         """Parameters of the package, not of the function, that wait to be logged."""
         self._opened_at = time.monotonic()
@@ -81,6 +82,7 @@ class TrackedRun(Reports):
         self._end = RunEnd(opened, self._folder, self._problems)
         self._heartbeat = Heartbeat(
             self._ranks,
+            self._attempts,
             lease,
             self._delivery,
             log=self._log_in_background,
@@ -199,21 +201,13 @@ class TrackedRun(Reports):
 
     def begin_attempt(self, attempt: int) -> None:
         """Says that ranks are about to start."""
-        self._ranks.begin_attempt()
         self._journal.begin_attempt(attempt)
-        self._attempts.append(Attempt(number=attempt, began_at=time.time()))
-        self._log([["tag", ATTEMPT_TAG, str(attempt)]])
+        self._log(self._attempts.begin(attempt))
 
     def end_attempt(self, error: BaseException | None) -> None:
         """Says how the ranks ended: all well if there is no error."""
-        attempt = self._attempts[-1]
-        attempt.ended_at = time.time()
-        attempt.error = self._text(error)
-        attempt.step = self._ranks.step
-        attempt.checkpoint_step = self._ranks.checkpoint_step
-        tag = f"{ATTEMPT_TAG}.{attempt.number}.ended_by"
-        self._log([["tag", tag, attempt.ended_by]])
-        self._folder.keep_attempt(attempt)
+        self._log(self._attempts.end(self._text(error)))
+        self._folder.keep_attempt(self._attempts.own[-1])
 
     def progress(self, world: World, report: dict[str, Any]) -> None:
         """See ``Reports.progress``."""
@@ -242,16 +236,17 @@ class TrackedRun(Reports):
         """Keeps what a training with a name returned, for whoever calls it again."""
         self._log([returned_entry(value)])
 
-    def close(self, error: BaseException | None) -> None:
+    def close(self, error: BaseException | None, stopped: str = "") -> None:
         """Ends the run: delivers what waits, makes the report, sets the status.
 
         Raises nothing but what interrupts it.
 
         Args:
             error: What ended the training; None if it went well.
+            stopped: Why it was asked to end early, if it was. Its run then is no finished one.
         """
         try:
-            self._close(error)
+            self._close(error, stopped)
         except Exception as problem:  # The training's own end must not be hidden by this.
             self._problems.append(f"the run could not be ended in order: {first_line(problem)}")
         except BaseException:  # Interrupted while it waits for MLflow.
@@ -263,15 +258,19 @@ class TrackedRun(Reports):
             self._delivery.close(0)
             for told in [*self._problems, *self._journal.problems, *self._delivery.refused]:
                 _show(f"MLflow: {self._redact(told)}.")
+            if self._attempts.own:
+                _show(f"{self._run_name}: {self._attempts.sentence()}.")
             # Once more, below the output of the ranks.
             self._show_address()
 
-    def _close(self, error: BaseException | None) -> None:
+    def _close(self, error: BaseException | None, stopped: str) -> None:
         seconds = self._settings.delivery_timeout_seconds
         deadline = time.monotonic() + seconds
         self._heartbeat.stop()
         self._log_own()
         self._log([*self._ranks.entries(), *self._ranks.last_entries()])
+        if stopped:
+            self._log([["tag", "sparkdl_runner.stopped_by", stopped]])
         wrong = wait_for_server(self._opened.uri, seconds)
         if wrong is not None or self._undelivered.url:
             self._keep_beside_checkpoints()
@@ -295,7 +294,7 @@ class TrackedRun(Reports):
             )
             return
         status = "FINISHED" if error is None else "FAILED"
-        if isinstance(error, (RunCancelledError, KeyboardInterrupt)):
+        if isinstance(error, (RunCancelledError, KeyboardInterrupt)) or (stopped and not error):
             status = "KILLED"
         summarize = partial(self._summary, error) if self._settings.report else None
         self._end.finish(status, summarize, seconds)
@@ -303,7 +302,8 @@ class TrackedRun(Reports):
     def _summary(self, error: BaseException | None, run: Any) -> RunSummary:
         return RunSummary.of(
             run,
-            attempts=self._attempts,
+            attempts=self._attempts.own,
+            time_use=self._attempts.sentence(),
             totals=self._ranks.totals(),
             hosts=self._ranks.hosts(),
             error=self._text(error),

@@ -72,6 +72,7 @@ def test_a_trouble_with_mlflow_is_shown_once_each_time(capsys: pytest.CaptureFix
     heartbeat = Heartbeat(
         SimpleNamespace(),
         SimpleNamespace(),
+        SimpleNamespace(),
         Stumbling(),
         log=lambda _: None,
         report_trouble=lambda trouble: TrackedRun._report_trouble(run, trouble),

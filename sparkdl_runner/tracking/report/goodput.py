@@ -1,0 +1,118 @@
+"""Goodput: the share of a training's time that made progress, over all attempts of its run.
+
+The rest went to its start, to waiting for data, to checkpoints, to steps that were lost and made
+again, to restarts, and to its end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+
+from sparkdl_runner.foreign_file import ForeignFileError, build, parse_json
+
+TIME_TAG = "sparkdl_runner.attempt.{}.time"
+PROGRESS, START, INPUT, CHECKPOINT = "progress", "start", "input", "checkpoint"
+LOST, RESTART, END = "lost steps", "restarts", "end"
+PARTS = (PROGRESS, START, INPUT, CHECKPOINT, LOST, RESTART, END)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptTime:
+    """What one attempt did with its time; times of day are in seconds since the epoch."""
+
+    began_at: float
+    ended_at: float
+    first_step_at: float | None = None
+    """When its first step was done, whose own duration is unknown; None if there was none."""
+    running_seconds: float = 0.0
+    """From then to its last step."""
+    input_seconds: float = 0.0
+    """Of these, waiting for data; the mean of all ranks."""
+    checkpoint_seconds: float = 0.0
+    """The same for saving."""
+    began_after: int = 0
+    """The step of the checkpoint that it went on from; 0 if there was none."""
+    steps: int = 0
+    """Steps done after the first."""
+    last_step: int = 0
+    checkpoint_step: int = 0
+    """Of its newest checkpoint."""
+    has_failed: bool = False
+
+    def tag(self) -> str:
+        """It as the value of a tag."""
+        return json.dumps({name: _short(value) for name, value in asdict(self).items()})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goodput:
+    """Where the time of a training went."""
+
+    seconds: Mapping[str, float]
+    """By part; their sum is the time from the first attempt's begin to the last one's end."""
+
+    @property
+    def share(self) -> float:
+        """The share that made progress."""
+        whole = sum(self.seconds.values())
+        return self.seconds[PROGRESS] / whole if whole > 0 else 0.0
+
+    def sentence(self) -> str:
+        """The share, and where the rest went."""
+        whole = sum(self.seconds.values()) or 1.0
+        rest = ", ".join(f"{name} {self.seconds[name] / whole:.1%}" for name in PARTS[1:])
+        return f"goodput {self.share:.1%} of {sum(self.seconds.values()):,.0f} s ({rest})"
+
+
+def goodput_of(attempts: Sequence[AttemptTime]) -> Goodput:
+    """Adds up all attempts of a run, in their order."""
+    seconds = dict.fromkeys(PARTS, 0.0)
+    following = [one.began_after for one in attempts[1:]]
+    for number, one in enumerate(attempts):
+        if number < len(following):
+            kept = following[number]
+        else:
+            kept = one.checkpoint_step if one.has_failed else one.last_step
+        first = RESTART if number else START
+        whole = max(0.0, one.ended_at - one.began_at)
+        if one.first_step_at is None:
+            seconds[first] += whole
+            continue
+        until_first = min(max(0.0, one.first_step_at - one.began_at), whole)
+        running = min(max(0.0, one.running_seconds), whole - until_first)
+        waits = min(max(0.0, one.input_seconds), running)
+        saves = min(max(0.0, one.checkpoint_seconds), running - waits)
+        useful = running - waits - saves
+        lost = useful * min(max(0, one.last_step - kept), one.steps) / max(1, one.steps)
+        seconds[first] += until_first
+        seconds[INPUT] += waits
+        seconds[CHECKPOINT] += saves
+        seconds[LOST] += lost
+        seconds[PROGRESS] += useful - lost
+        # To notice a failure, and to end the other ranks, is a part of starting again.
+        tail = RESTART if one.has_failed or number < len(following) else END
+        seconds[tail] += whole - until_first - running
+    seconds[RESTART] += sum(
+        max(0.0, later.began_at - earlier.ended_at) for earlier, later in pairwise(attempts)
+    )
+    return Goodput(seconds=seconds)
+
+
+def times_in(tags: Mapping[str, str], numbers: Iterable[int]) -> list[AttemptTime]:
+    """What earlier drivers told of their attempts in the tags of the run; what is none is left."""
+    found = []
+    for number in numbers:
+        try:
+            told = parse_json(tags.get(TIME_TAG.format(number), "").encode())
+            # An attempt whose driver was lost told this before its end.
+            found.append(build(AttemptTime, told))
+        except (ForeignFileError, ValueError):
+            continue
+    return found
+
+
+def _short(value: float | None) -> float | None:
+    return round(value, 3) if isinstance(value, float) else value

@@ -1,0 +1,89 @@
+"""The attempts of a run, with those of earlier drivers: what each did with its time."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from sparkdl_runner.tracking.entries import Entry
+from sparkdl_runner.tracking.report.goodput import TIME_TAG, AttemptTime, goodput_of, times_in
+from sparkdl_runner.tracking.report.run_summary import Attempt
+from sparkdl_runner.tracking.run.journal import ATTEMPT_TAG
+from sparkdl_runner.tracking.run.opening.opened import Opened
+from sparkdl_runner.tracking.run.rank_reports import RankReports
+
+GOODPUT, TIME_LEFT = "system/goodput", "system/time_left_seconds"
+
+
+class Attempts:
+    """Keeps what is known of each attempt, and makes tags and metrics of it.
+
+    Args:
+        ranks: Of the attempt that runs.
+        opened: The run.
+        first: The number of this driver's first attempt.
+    """
+
+    def __init__(self, ranks: RankReports, opened: Opened, first: int) -> None:
+        self._ranks = ranks
+        self._earlier = times_in(opened.run.data.tags, range(first))
+        self.own: list[Attempt] = []
+        """Those of this driver."""
+        # The first attempt waits until the run is opened.
+        is_new = opened.is_ours and not first
+        self._called_at = opened.run.info.start_time / 1000 if is_new else time.time()
+
+    def begin(self, number: int) -> list[Entry]:
+        """Says that ranks are about to start."""
+        self._ranks.begin_attempt()
+        self.own.append(Attempt(number=number, began_at=time.time()))
+        return [["tag", ATTEMPT_TAG, str(number)]]
+
+    def end(self, error: str) -> list[Entry]:
+        """Says how the ranks of the last one ended: all well if there is no error."""
+        attempt = self.own[-1]
+        attempt.ended_at = time.time()
+        attempt.error = error
+        attempt.step = self._ranks.step
+        attempt.checkpoint_step = self._ranks.checkpoint_step
+        attempt.time = self._time(attempt.ended_at, has_failed=bool(error))
+        tag = f"{ATTEMPT_TAG}.{attempt.number}.ended_by"
+        return [["tag", tag, attempt.ended_by], _tag_of(attempt.number, attempt.time)]
+
+    def entries(self) -> list[Entry]:
+        """How it stands now: goodput, time left, and what would be lost with the driver."""
+        if not self.own or self.own[-1].ended_at:
+            return []
+        now, attempt = time.time(), self.own[-1]
+        until_now = self._time(now, has_failed=False)
+        if until_now.first_step_at is None:
+            return []
+        goodput = goodput_of([*self._times(), until_now])
+        # A driver that is lost tells nothing more, and this is then how its attempt failed.
+        found = [_tag_of(attempt.number, replace(until_now, has_failed=True))]
+        values = {GOODPUT: goodput.share, TIME_LEFT: self._ranks.seconds_left()}
+        for name, value in values.items():
+            if value is not None:
+                found.append(["metric", name, value, int(now * 1000), self._ranks.step, {}])
+        return found
+
+    def _time(self, until: float, *, has_failed: bool) -> AttemptTime:
+        """What the attempt that runs did with its time."""
+        began_at = self._called_at if len(self.own) == 1 else self.own[-1].began_at
+        return self._ranks.time(began_at, until, has_failed=has_failed)
+
+    def _times(self) -> list[AttemptTime]:
+        """Of all attempts that have ended."""
+        return [*self._earlier, *(one.time for one in self.own if one.time is not None)]
+
+    def sentence(self) -> str:
+        """Goodput, and the time that is left of a training that ended early."""
+        told = goodput_of(self._times()).sentence()
+        left = self._ranks.seconds_left()
+        if left:
+            told += f"; at its pace, {left:,.0f} s of training are left"
+        return told
+
+
+def _tag_of(number: int, spent: AttemptTime) -> Entry:
+    return ["tag", TIME_TAG.format(number), spent.tag()]
