@@ -77,8 +77,11 @@ class Attempts:
         return [*self._earlier, *(one.time for one in self.own if one.time is not None)]
 
     def sentence(self) -> str:
-        """Goodput, and the time that is left of a training that ended early."""
-        told = goodput_of(self._times()).sentence()
+        """Goodput, and the time left of a training that ended early; empty without steps."""
+        spent = self._times()
+        if all(one.first_step_at is None for one in spent):
+            return ""
+        told = goodput_of(spent).sentence()
         left = self._ranks.seconds_left()
         if left:
             told += f"; at its pace, {left:,.0f} s of training are left"

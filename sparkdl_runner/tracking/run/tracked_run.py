@@ -258,8 +258,8 @@ class TrackedRun(Reports):
             self._delivery.close(0)
             for told in [*self._problems, *self._journal.problems, *self._delivery.refused]:
                 _show(f"MLflow: {self._redact(told)}.")
-            if self._attempts.own:
-                _show(f"{self._run_name}: {self._attempts.sentence()}.")
+            if time_use := self._attempts.sentence():
+                _show(f"{self._run_name}: {time_use}.")
             # Once more, below the output of the ranks.
             self._show_address()
 
