@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from sparkdl_runner.data.batches.device import PinnedRing
 
 
+_ALIGNMENT = 64
+"""Bytes. JAX copies what does not begin at a multiple of this."""
+
+
 class ArrayMemory:
     """Batches of NumPy arrays in ordinary memory, new for every chunk: the caller may keep them."""
 
@@ -24,7 +28,10 @@ class ArrayMemory:
 
     def empty(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """Memory for one array of the chunk."""
-        return np.empty(shape, dtype=dtype)
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        memory = np.empty(size + _ALIGNMENT, dtype=np.uint8)
+        begin = -memory.ctypes.data % _ALIGNMENT
+        return memory[begin : begin + size].view(dtype).reshape(shape)
 
     def wrap(self, array: Array) -> Any:
         """The array as batches have it."""
