@@ -191,7 +191,7 @@ class ArrowLoader:
             is_local=files.dataset.is_local,
             most_bytes=memory.data_bytes,
         )
-        budget.check_batch(rows // self.world_size)
+        budget.check_batch(rows // self.world_size, layout.batch_row_bytes)
         most = budget.most_lanes if shuffle else 1
         self._order = order = Order(
             group_rows=manifest.row_groups.rows,

@@ -24,9 +24,13 @@ _PLACE_BYTES = 16
 """What each row in memory takes besides its values, for its place in the order."""
 _PIECE_BYTES = 64 << 10
 """Decoding fewer bytes at a time costs more for the call than for the values."""
-_OPEN_COLUMN_BYTES = (1 << 20) + (128 << 10)
-"""A row group that is partly read keeps a page of each column, which writers make up to 1 MiB, and
-a buffer."""
+_MOST_PAGE_BYTES = 1 << 20
+"""A row group that is partly read keeps a page of each column, which writers make up to 1 MiB."""
+_LEAST_PAGE_ROWS = 100
+"""Of longer values, such as images, a page has more: Spark's writer looks at its size only after so
+many."""
+_OPEN_BUFFER_BYTES = 128 << 10
+"""A buffer of each column beside the page."""
 _DECODING_BYTES = 16 << 20
 """Memory of each decoding thread. Arrow uses a third at a time; its allocators keep the rest."""
 _CHUNK_BYTES = 2 << 20
@@ -65,10 +69,14 @@ def open_group_bytes(manifest: Manifest, is_local: bool) -> int:
     if not whole:
         return 1
     share = int(sizes.max()) / whole
-    columns = [column.size_bytes * share for column in manifest.columns]
-    if is_local:
-        columns = [min(size, _OPEN_COLUMN_BYTES) for size in columns]
-    return max(1, int(sum(columns)))
+    total = 0.0
+    for column in manifest.columns:
+        size = column.size_bytes * share
+        if is_local:
+            page = _LEAST_PAGE_ROWS * column.size_bytes / max(1, manifest.rows)
+            size = min(size, max(_MOST_PAGE_BYTES, page) + _OPEN_BUFFER_BYTES)
+        total += size
+    return max(1, int(total))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,9 +115,14 @@ class Budget:
             most_bytes=most_bytes if memory_budget_bytes is None else None,
         )
 
-    def check_batch(self, rows: int) -> None:
-        """Raises a ValueError unless a rank's batch of so many rows has a place in it."""
-        batch_bytes = rows * self.row_bytes
+    def check_batch(self, rows: int, batch_row_bytes: int) -> None:
+        """Raises a ValueError unless a rank's batch of so many rows has a place in it.
+
+        Args:
+            rows: Of the batch.
+            batch_row_bytes: Of one row in a batch, where images are decoded.
+        """
+        batch_bytes = rows * max(self.row_bytes, batch_row_bytes)
         if self.memory_budget_bytes < 2 * batch_bytes:
             raise ValueError(
                 f"memory_budget_bytes={self.memory_budget_bytes:,} is too little: a rank's batch "

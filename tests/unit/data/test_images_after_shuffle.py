@@ -16,6 +16,7 @@ from parquet_sets import load, one
 from PIL import Image
 
 from sparkdl_runner.data.errors import DatasetError
+from sparkdl_runner.data.read.budget import open_group_bytes
 from sparkdl_runner.hooks import facts
 from sparkdl_runner.network.images import CHANNELS, decode_image
 
@@ -183,3 +184,19 @@ def test_bad_images_are_masked_counted_and_told_of(tmp_path: Path, tail: str) ->
 def test_an_unknown_answer_to_bad_images_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="on_bad_image is 'drop'; expected one of error, skip"):
         load(tmp_path, damaged(tmp_path), batch_size=4, on_bad_image="drop")
+
+
+def test_a_budget_that_is_smaller_than_a_batch_of_decoded_images_is_refused(tmp_path: Path) -> None:
+    manifest = damaged(tmp_path)
+    wanted: dict[str, Any] = {"images": {"image": (64, 64)}, "batch_size": 20}
+    with pytest.raises(ValueError, match=r"a rank's batch has 20 rows and takes [\d,]+ bytes"):
+        load(tmp_path, manifest, memory_budget_bytes=400_000, **wanted)
+    load(tmp_path, manifest, memory_budget_bytes=2_000_000, **wanted).close()
+
+
+def test_a_row_group_of_images_is_open_with_a_page_of_a_hundred_of_them(tmp_path: Path) -> None:
+    """Spark's writer makes such pages, however long the images are."""
+    noise = np.random.default_rng(0)
+    table = pa.table({"image": [noise.bytes(30_000) for _ in range(400)]})
+    manifest = one(tmp_path, table, 200)
+    assert 3_000_000 < open_group_bytes(manifest, is_local=True) < 3_300_000
