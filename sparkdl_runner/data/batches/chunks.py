@@ -19,7 +19,7 @@ from sparkdl_runner.data.decode.columns import (
     PaddedColumn,
     VariableColumn,
 )
-from sparkdl_runner.data.decode.rows import Ragged, ragged, words
+from sparkdl_runner.data.decode.rows import Ragged, ragged, take, words
 from sparkdl_runner.data.order.permutation import IntArray
 from sparkdl_runner.data.order.plan import Order, Tail
 from sparkdl_runner.data.read.arena import Arena, Empty
@@ -188,13 +188,13 @@ class Chunker:
         count: int,
     ) -> pa.Array:
         """Rows that differ in length: takes those of each lane, then orders them by step."""
-        parts = [pa.array([], column.kept_type)]
+        parts = [pa.nulls(0, column.kept_type)]
         lanes: list[list[IntArray]] = []
         taken = 0
         for blocks in used:
             first = taken
             for loaded, part in blocks:
-                parts.append(loaded.rows(column.name).take(pa.array(loaded.order[part])))
+                parts.append(take(loaded.rows(column.name), loaded.order[part]))
                 taken += len(parts[-1])
             lanes.append([np.arange(first, taken)])
         flat = self._by_step(lanes, count)
@@ -203,7 +203,7 @@ class Chunker:
         rows = pa.concat_arrays(parts)
         if len(lanes) == 1 and len(flat) == len(rows):
             return rows
-        return rows.take(pa.array(flat, mask=flat < 0))
+        return take(rows, flat)
 
     def _encoded(
         self, name: str, used: list[list[tuple[LoadedBlock, slice]]], count: int

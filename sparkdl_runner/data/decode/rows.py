@@ -84,6 +84,18 @@ def check_utf8(array: pa.Array) -> None:
         raise
 
 
+def take(rows: pa.Array, index: Array) -> pa.Array:
+    """The rows ``[n]`` of these numbers (int64); null where a number is negative.
+
+    Unlike ``pa.array(index)`` it does not import pandas, which takes a fifth of a second.
+    """
+    valid = None
+    if index.min(initial=0) < 0:
+        valid = pa.py_buffer(np.packbits(index >= 0, bitorder="little"))
+    place = pa.py_buffer(np.ascontiguousarray(index))
+    return rows.take(pa.Array.from_buffers(pa.int64(), len(index), [valid, place]))
+
+
 def ragged(rows: pa.Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Ragged:
     """The numbers of kept rows ``[n]``, each of ``shape``, as they lie in Arrow's memory."""
     offsets, content = _bytes_of(rows)
