@@ -85,7 +85,12 @@ class ArrowLoader:
             and ``<name>_mask`` says what was not null), for all columns or by column.
         fill_value: For ``nulls="fill"`` and ``"mask"``.
         pad: Cut or fill lists to this length, for all or by column; adds ``<name>_length``.
+            ``"longest"`` fills them up to the longest of a rank's batch.
         pad_value: What to fill with.
+        pad_multiple: What the length of the longest is rounded up to a multiple of.
+        pack: List columns whose rows are to be packed into sequences, by the length of one. Gives
+            ``<name>`` ``[sequences, length]``, ``<name>_document_ids`` and ``<name>_positions`` of
+            the same shape, and ``<name>_cu_seqlens`` ``[pieces + 1]``.
         ragged: List columns to be given as values ``[total]`` and ``<name>_offsets``
             ``[batch + 1]``.
         images: Size of encoded images by column: ``(height, width)`` or ``(height, width,
@@ -135,8 +140,10 @@ class ArrowLoader:
         prefetch_batches: int | None = None,
         nulls: Nulls | Mapping[str, Nulls] = "error",
         fill_value: float = 0,
-        pad: int | Mapping[str, int] | None = None,
+        pad: int | Literal["longest"] | Mapping[str, int | Literal["longest"]] | None = None,
         pad_value: float = 0,
+        pad_multiple: int = 1,
+        pack: Mapping[str, int] | None = None,
         ragged: Sequence[str] = (),
         images: Mapping[str, Any] | None = None,
         on_bad_image: OnBadImage = "error",
@@ -173,6 +180,8 @@ class ArrowLoader:
                 fill_value=fill_value,
                 pad=pad,
                 pad_value=pad_value,
+                pad_multiple=whole_number("pad_multiple", pad_multiple) or 1,
+                pack=pack,
                 ragged=ragged,
                 images=images,
                 decimals=decimals,

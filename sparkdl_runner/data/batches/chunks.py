@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ import pyarrow as pa
 from sparkdl_runner.data.batches.origins import Origins
 from sparkdl_runner.data.decode.arrays import Array
 from sparkdl_runner.data.decode.columns import (
+    CollatedColumn,
     DenseColumn,
     ImageColumn,
     Layout,
@@ -24,6 +25,15 @@ from sparkdl_runner.data.order.permutation import IntArray
 from sparkdl_runner.data.order.plan import Order, Tail
 from sparkdl_runner.data.read.arena import Arena, Empty
 from sparkdl_runner.data.read.blocks import BlockLoader, LoadedBlock
+
+
+class Uncollated(NamedTuple):
+    """Rows that become arrays batch by batch."""
+
+    rows: pa.Array
+    """``[rows]``, as they were kept."""
+    collate: Callable[[pa.Array], dict[str, Array]]
+    """See ``CollatedColumn``."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -48,7 +58,7 @@ class Chunk:
     step: int
     bounds: IntArray
     dense: Mapping[str, Array]
-    variable: Mapping[str, list[Any] | Ragged]
+    variable: Mapping[str, list[Any] | Ragged | Uncollated]
     encoded: Mapping[str, Sequence[pa.Buffer | None]]
     row_mask: npt.NDArray[np.bool_] | None
     origins: Origins
@@ -68,6 +78,9 @@ class Chunk:
                 offsets = rows.offsets[begin : end + 1]
                 result[name] = rows.numbers[offsets[0] : offsets[-1]]
                 result[f"{name}_offsets"] = offsets - offsets[0]
+            elif isinstance(rows, Uncollated):
+                entries = rows.collate(rows.rows.slice(begin, end - begin))
+                result |= {f"{name}{ending}": value for ending, value in entries.items()}
             else:
                 result[name] = rows[begin:end]
         return result
@@ -136,7 +149,7 @@ class Chunker:
             kept = np.flatnonzero(real)
             flat = flat[kept]
         dense = dict(self.arena.gather(np.maximum(flat, 0), empty))
-        variable: dict[str, list[Any] | Ragged] = {}
+        variable: dict[str, list[Any] | Ragged | Uncollated] = {}
         encoded: dict[str, list[pa.Buffer | None]] = {}
         for column in self.layout.columns:
             if isinstance(column, DenseColumn):
@@ -148,6 +161,8 @@ class Chunker:
             if isinstance(column, PaddedColumn):
                 names = [output.name for output in column.outputs]
                 dense.update(zip(names, column.finish(rows), strict=True))
+            elif isinstance(column, CollatedColumn):
+                variable[column.name] = Uncollated(rows, column.collate)
             else:
                 variable[column.name] = entries(column, rows)
         if row_mask is not None and not row_mask.all():

@@ -52,7 +52,7 @@ def _chosen(manifest: Manifest, options: ColumnOptions) -> list[str]:
     wanted: list[tuple[str, str]] = [("columns", name) for name in options.columns or ()]
     wanted += [("feature_cols", name) for name in options.feature_cols or ()]
     wanted += [("ragged", name) for name in options.ragged]
-    for argument in ("nulls", "pad", "images"):
+    for argument in ("nulls", "pad", "pack", "images"):
         value = getattr(options, argument)
         if isinstance(value, Mapping):
             wanted += [(argument, name) for name in value]
@@ -89,9 +89,7 @@ def _plan_column(
 def _check_distinct(layout: Layout) -> None:
     names = [*(output.name for output in layout.batch_outputs), ROW_MASK]
     for column in layout.ragged:
-        names.append(column.name)
-        if column.kind == "ragged":
-            names.append(f"{column.name}_offsets")
+        names.extend(column.entries)
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(

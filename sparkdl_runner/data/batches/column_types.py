@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
+from sparkdl_runner.data.batches.collated import collated_column
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.decode import arrays as decode
 from sparkdl_runner.data.decode import codecs, images
@@ -61,8 +62,15 @@ class ColumnPlanner:
                 "Pass nulls='fill' (with fill_value), 'nan' or 'mask', for all columns or as "
                 f"{{{name!r}: …}}, or drop those rows before converting."
             )
-        if self.pad is not None and (not isinstance(self.pad, int) or self.pad < 1):
-            raise ValueError(f"pad for column {name!r} is {self.pad!r}; expected 1 or more.")
+        self.pack = (options.pack or {}).get(name)
+        for argument, length in (("pad", self.pad), ("pack", self.pack)):
+            is_longest = argument == "pad" and length == "longest"
+            if length is None or is_longest or (isinstance(length, int) and length >= 1):
+                continue
+            raise ValueError(
+                f"{argument} for column {name!r} is {length!r}; expected 1 or more"
+                f"{', or longest' if argument == 'pad' else ''}."
+            )
 
     def plan(self) -> Column:
         """The column's plan, by its type."""
@@ -89,6 +97,10 @@ class ColumnPlanner:
             return self._words("binary", depth)
         if depth:
             return self._list(depth, inner)
+        if self.pack is not None:
+            raise ValueError(
+                f"pack names {self.name!r}, which is {self.info.type}: it is for lists of numbers."
+            )
         return self._dense(self._leaf(inner), ())
 
     def _leaf(self, arrow_type: pa.DataType) -> Leaf:
@@ -102,7 +114,7 @@ class ColumnPlanner:
                 "it, or cast it before converting."
             )
         self._check_fits("fill_value", self.fill, leaf)
-        if self.pad is not None:
+        if self.pad is not None or self.pack is not None:
             self._check_fits("pad_value", self.options.pad_value, leaf)
         return leaf
 
@@ -123,12 +135,12 @@ class ColumnPlanner:
 
     def _words(self, kind: Literal["text", "binary"], depth: int) -> VariableColumn:
         """Text or bytes, which come as Python lists, since no tensor can hold them."""
-        if self.name in self.options.ragged or (
+        if self.name in {*self.options.ragged, *(self.options.pack or ())} or (
             isinstance(self.options.pad, Mapping) and self.name in self.options.pad
         ):
             raise ValueError(
-                f"pad or ragged names {self.name!r}, which is {self.info.type}: they are for lists "
-                "of numbers. Leave it out there; its rows come as lists."
+                f"pad, pack or ragged names {self.name!r}, which is {self.info.type}: they are "
+                "for lists of numbers. Leave it out there; its rows come as lists."
             )
         if depth == 0:
             kept_type = pa.large_string() if kind == "text" else pa.large_binary()
@@ -150,7 +162,9 @@ class ColumnPlanner:
                 f"column {self.name!r} is {self.info.type}, and the lists inside its lists differ "
                 "in length: no tensor has that shape. Flatten or pad them before converting."
             )
-        if self.pad is not None:
+        if self.pack is not None or self.pad == "longest":
+            return self._collated(depth, leaf)
+        if isinstance(self.pad, int):
             return self._padded(leaf, self.pad, rest)
         if self.name in self.options.ragged:
             if depth > 1:
@@ -201,6 +215,24 @@ class ColumnPlanner:
             row_bytes=self.row_bytes,
             outputs=tuple(outputs),
             finish=lambda rows: kept_rows.padded(rows, length, inner, leaf.dtype, pad_value),
+        )
+
+    def _collated(self, depth: int, leaf: Leaf) -> VariableColumn:
+        if depth > 1 or self.is_masked:
+            raise ValueError(
+                f"pack or pad='longest' is given for {self.name!r}, which is {self.info.type}: "
+                "they are for lists of numbers, without nulls='mask'. Flatten the lists, or give "
+                "pad a length."
+            )
+        return collated_column(
+            self.name,
+            leaf,
+            self._keep(leaf, ()),
+            has_nulls=self.has_nulls,
+            row_bytes=self.row_bytes,
+            pack=self.pack,
+            pad_multiple=self.options.pad_multiple,
+            pad_value=self.options.pad_value,
         )
 
     def _keep(self, leaf: Leaf, inner: tuple[int, ...]) -> Callable[[pa.Array], pa.Array]:

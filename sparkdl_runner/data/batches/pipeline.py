@@ -12,7 +12,7 @@ from sparkdl_runner.data.batches.feed import Feed, Transform
 from sparkdl_runner.data.batches.image_decoder import ImageDecoder, OnBadImage
 from sparkdl_runner.data.batches.sample_threads import SampleThreads, cores
 from sparkdl_runner.data.batches.sample_transform import SampleTransform, SampleTransformer
-from sparkdl_runner.data.decode.columns import Layout
+from sparkdl_runner.data.decode.columns import CollatedColumn, Layout
 from sparkdl_runner.data.order.plan import Order, Tail
 from sparkdl_runner.data.order.state import Position
 from sparkdl_runner.data.read.arena import Arena
@@ -46,6 +46,12 @@ class Pipeline:
         self._samples = SampleThreads(self.workers_count)
         self._transformer: SampleTransformer | None = None
         if self.sample_transform is not None:
+            for column in self.layout.ragged:
+                if isinstance(column, CollatedColumn):
+                    raise ValueError(
+                        f"sample_transform is called with each row, and {column.name!r} is packed "
+                        "or padded batch by batch. Change it by transform, or give it by ragged."
+                    )
             self._transformer = SampleTransformer(self.sample_transform, self._samples)
         self._images = ImageDecoder(
             columns=self.layout.images,

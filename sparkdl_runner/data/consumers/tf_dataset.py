@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner.data.decode.columns import ROW_MASK
+from sparkdl_runner.data.decode.columns import ROW_MASK, CollatedColumn
 from sparkdl_runner.data.engine_choice import PETASTORM_ONLY, choose_engine
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.loader_context import TorchLoaderContext
@@ -191,9 +191,7 @@ def _names(loader: ArrowLoader) -> Iterator[str]:
     if loader.has_row_mask:
         yield ROW_MASK
     for column in loader.layout.ragged:
-        yield column.name
-        if column.kind == "ragged":
-            yield f"{column.name}_offsets"
+        yield from column.entries
 
 
 def _signature(loader: ArrowLoader) -> dict[str, Any]:
@@ -210,6 +208,11 @@ def _signature(loader: ArrowLoader) -> dict[str, Any]:
     if loader.has_row_mask:
         specs[ROW_MASK] = tf.TensorSpec((rows,), tf.bool)
     for column in loader.layout.ragged:
+        if isinstance(column, CollatedColumn):
+            raise DatasetError(
+                f"column {column.name!r} is packed or padded batch by batch, which tf.data cannot "
+                "say beforehand: give pad a length, or ragged."
+            )
         if column.depth:
             raise DatasetError(
                 f"column {column.name!r} holds lists of texts or bytes of different lengths, which "

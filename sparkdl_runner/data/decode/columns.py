@@ -27,8 +27,10 @@ class ColumnOptions:
     features_name: str = "features"
     nulls: Nulls | Mapping[str, Nulls] = "error"
     fill_value: float = 0
-    pad: int | Mapping[str, int] | None = None
+    pad: int | Literal["longest"] | Mapping[str, int | Literal["longest"]] | None = None
     pad_value: float = 0
+    pad_multiple: int = 1
+    pack: Mapping[str, int] | None = None
     ragged: Sequence[str] = ()
     images: Mapping[str, Any] | None = None
     decimals: Literal["error", "float64"] = "error"
@@ -79,6 +81,26 @@ class VariableColumn:
     """Of one row, on average."""
     depth: int = 0
     """How many lists deep the texts or bytes of a row are."""
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """What it is called in a batch."""
+        return (self.name, f"{self.name}_offsets") if self.kind == "ragged" else (self.name,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollatedColumn(VariableColumn):
+    """Lists of numbers that become arrays batch by batch, of shapes that follow from the rows."""
+
+    collate: Callable[[pa.Array], dict[str, Array]]
+    """Takes a batch's kept rows; returns arrays by what follows the column's name in theirs."""
+    endings: tuple[str, ...]
+    """These, in order."""
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """What it is called in a batch."""
+        return tuple(f"{self.name}{ending}" for ending in self.endings)
 
 
 @dataclass(frozen=True, kw_only=True)

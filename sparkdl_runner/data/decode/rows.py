@@ -98,7 +98,7 @@ def take(rows: pa.Array, index: Array) -> pa.Array:
 
 def ragged(rows: pa.Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Ragged:
     """The numbers of kept rows ``[n]``, each of ``shape``, as they lie in Arrow's memory."""
-    offsets, content = _bytes_of(rows)
+    offsets, content = bytes_of(rows)
     numbers = np.frombuffer(content, dtype=np.uint8).view(dtype).reshape(-1, *shape)
     size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
     return Ragged(offsets // size, numbers)
@@ -129,7 +129,7 @@ def padded(
 
 def words(rows: pa.Array) -> list[Any]:
     """Kept texts or bytes ``[n]`` as Python's; nulls are empty."""
-    offsets, content = _bytes_of(rows)
+    offsets, content = bytes_of(rows)
     if not pa.types.is_large_string(rows.type):
         whole: bytes | str = bytes(content)
     else:
@@ -140,7 +140,7 @@ def words(rows: pa.Array) -> list[Any]:
     return [whole[begin:end] for begin, end in pairwise(offsets.tolist())]
 
 
-def _bytes_of(rows: pa.Array) -> tuple[Array, memoryview]:
+def bytes_of(rows: pa.Array) -> tuple[Array, memoryview]:
     """int64 ``[n + 1]`` offsets from 0, and the bytes that they point into."""
     if not len(rows):
         return np.zeros(1, dtype=np.int64), memoryview(b"")

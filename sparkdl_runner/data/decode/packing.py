@@ -1,0 +1,116 @@
+"""Puts the rows of a batch into sequences: several to one, or each in one of the longest's length.
+
+A packed batch depends on its rows alone. So it is the same in each run and after each resume, and
+all ranks take equal steps, whatever the lengths are.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sparkdl_runner.data.decode.arrays import Array
+from sparkdl_runner.data.decode.rows import bytes_of, padded, ragged, take
+
+PACKED_ENTRIES = ("", "_document_ids", "_positions", "_cu_seqlens")
+"""What ``pack`` makes of a column, as they are called after its name."""
+
+LONGEST_ENTRIES = ("", "_length")
+"""What ``pad_to_longest`` makes of a column."""
+
+
+def pack(rows: pa.Array, length: int, dtype: np.dtype[Any], pad_value: float) -> dict[str, Array]:
+    """Packs kept rows ``[n]``, the documents, into sequences of ``length`` numbers.
+
+    A document that is longer is cut into pieces of ``length``. No other is cut, and none is left
+    out. There are as many sequences as it takes, one at least.
+
+    Returns:
+        As ``PACKED_ENTRIES`` calls them: numbers ``[sequences, length]``; int32 ``[sequences,
+        length]``, the number of each number's document in the batch, from 1, and 0 where nothing
+        is; int32 ``[sequences, length]``, the place of each in its piece, from 0; int32
+        ``[pieces + 1]``, where in the flattened sequences each piece begins. What is empty at the
+        end of a sequence is a piece there.
+    """
+    pieces, document = _pieces(rows, length * dtype.itemsize)
+    sizes = np.diff(bytes_of(pieces)[0]) // dtype.itemsize
+    sequence = best_fit(sizes, length)
+    order = np.argsort(sequence, kind="stable")
+    sequence, sizes = sequence[order], sizes[order]
+    count = int(sequence.max(initial=0)) + 1
+    used = np.bincount(sequence, weights=sizes, minlength=count).astype(np.int64)
+    begins = np.cumsum(sizes) - sizes
+    real = np.arange(length) < used[:, None]
+
+    def spread(values: Array, fill: float, to: np.dtype[Any]) -> Array:
+        result = np.full((count, length), fill, dtype=to)
+        result[real] = values
+        return result
+
+    int32 = np.dtype(np.int32)
+    places = np.arange(int(sizes.sum())) - np.repeat(begins, sizes)
+    gaps = np.cumsum(length - used) - (length - used)  # empty numbers before each sequence
+    tails = np.arange(count) * length + used
+    edges = [begins + gaps[sequence], tails, [count * length]]
+    return {
+        "": spread(ragged(take(pieces, order), (), dtype).numbers, pad_value, dtype),
+        "_document_ids": spread(np.repeat(document[order] + 1, sizes), 0, int32),
+        "_positions": spread(places, 0, int32),
+        "_cu_seqlens": np.unique(np.concatenate(edges)).astype(np.int32),
+    }
+
+
+def best_fit(sizes: Array, length: int) -> Array:
+    """Best fit, the longest first: int64 ``[n]``, the sequence of each piece, from 0.
+
+    Each piece goes to the sequence that it leaves the least room in, or else to a new one: at most
+    11/9 of the fewest possible, and one more (Johnson, 1973).
+
+    Args:
+        sizes: int64 ``[n]``, each from 1 to ``length``.
+        length: What a sequence holds.
+    """
+    result = np.zeros(len(sizes), dtype=np.int64)
+    rooms: list[tuple[int, int]] = []  # room and number of each sequence that has some
+    sequences = 0
+    order = np.argsort(-sizes, kind="stable")
+    for piece, size in zip(order.tolist(), sizes[order].tolist(), strict=True):
+        place = bisect_left(rooms, (size, 0))
+        if place == len(rooms):
+            room, sequence = length, sequences
+            sequences += 1
+        else:
+            room, sequence = rooms.pop(place)
+        result[piece] = sequence
+        if room > size:
+            insort(rooms, (room - size, sequence))
+    return result
+
+
+def pad_to_longest(
+    rows: pa.Array, multiple: int, dtype: np.dtype[Any], pad_value: float
+) -> dict[str, Array]:
+    """Kept rows ``[n]``, filled up to the length of the longest, rounded up to a multiple.
+
+    Returns:
+        As ``LONGEST_ENTRIES`` calls them: numbers ``[n, length]``, and int64 ``[n]``: how many of
+        each are real.
+    """
+    longest = int(np.diff(bytes_of(rows)[0]).max(initial=0)) // dtype.itemsize
+    length = max(1, -(-longest // multiple)) * multiple
+    values, sizes = padded(rows, length, (), dtype, pad_value)
+    return {"": values, "_length": sizes}
+
+
+def _pieces(rows: pa.Array, most_bytes: int) -> tuple[pa.Array, Array]:
+    """Cuts kept rows, without a copy: the pieces ``[m]``, and int64 ``[m]``, the row of each."""
+    offsets, content = bytes_of(rows)
+    counts = -(-np.diff(offsets) // most_bytes)
+    document = np.repeat(np.arange(len(rows)), counts)
+    within = np.arange(len(document)) - np.repeat(np.cumsum(counts) - counts, counts)
+    begins = np.append(offsets[document] + within * most_bytes, offsets[-1])
+    buffers = [None, pa.py_buffer(begins), pa.py_buffer(content)]
+    return pa.Array.from_buffers(pa.large_binary(), len(document), buffers), document
