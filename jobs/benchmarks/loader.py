@@ -21,8 +21,15 @@ from benchmarks.loader_tables import TABLES, write_table
 from benchmarks.processes import module_command, module_environment
 
 HELP = "batches, beside petastorm's loaders"
-ENGINES = ("arrow", "petastorm_batched", "petastorm_row", "naive", "decode_only")
-PEERS = ("petastorm_batched", "petastorm_row", "naive", "decode_only")
+ENGINES = (
+    "arrow",
+    "petastorm_batched",
+    "petastorm_row",
+    "naive",
+    "decode_only",
+    "hugging_face",
+)
+PEERS = ("petastorm_batched", "petastorm_row", "naive", "decode_only", "hugging_face")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tables", nargs="+", default=list(TABLES), choices=list(TABLES))
     parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=[*ENGINES])
     parser.add_argument(
-        "--rows", type=positive, default=2_000_000, help="images: a hundredth of it"
+        "--rows",
+        type=positive,
+        default=2_000_000,
+        help="images: a hundredth of it; packed: a tenth",
     )
     parser.add_argument(
         "--row-loader-rows", type=positive, default=50_000, help="petastorm_row stops"
@@ -51,7 +61,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as temporary:
         for table in arguments.tables:
             files = arguments.files
-            rows = max(arguments.rows // (100 if table == "image" else 1), files)
+            rows = max(arguments.rows // {"image": 100, "packed": 10}.get(table, 1), files)
             folder = Path(arguments.data or temporary) / f"{table}-{rows}-{files}"
             write_table(table, folder, rows=rows, files=files)
             engines = list(arguments.engines)
@@ -98,7 +108,7 @@ def _results(table: str, found: Mapping[str, Any]) -> list[dict[str, Any]]:
 def table(report: Mapping[str, Any]) -> str:
     """All tables and engines, with how many times faster each is than the peers."""
     heads = ("rows/s", "MB/s", "peak MB", "first batch")
-    peers = ("times petastorm Batched", "row loader", "naive", "decode only")
+    peers = ("times petastorm Batched", "row loader", "naive", "decode only", "Hugging Face")
     rows: list[tuple[str, ...]] = [("", *heads, *peers)]
     for one in report["results"]:
         name = f"{one['table']}: {one['engine']}"

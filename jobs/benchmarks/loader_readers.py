@@ -7,9 +7,11 @@ as JSON what to read.
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.loader_tables import IMAGE_SIZE, LIST_LENGTH, SCALARS
+from benchmarks.loader_tables import IMAGE_SIZE, LIST_LENGTH, SCALARS, SEQUENCE_LENGTH
 
 
 def _measure(request: dict[str, Any]) -> None:
@@ -76,6 +78,8 @@ def _arrow(request: dict[str, Any], **more: Any) -> Callable[[], Iterator[int]]:
         more["pad"] = {"visits": LIST_LENGTH}
     elif request["table"] == "ragged":
         more["ragged"] = ["visits"]
+    elif request["table"] == "packed":
+        more["pack"] = {"tokens": SEQUENCE_LENGTH}
 
     def batches() -> Iterator[int]:
         with ArrowLoader(
@@ -97,6 +101,9 @@ def _arrow(request: dict[str, Any], **more: Any) -> Callable[[], Iterator[int]]:
 
 
 def _rows(batch: dict[str, Any]) -> int:
+    """Rows of a batch; tokens, if they are packed."""
+    if "tokens_document_ids" in batch:
+        return int((batch["tokens_document_ids"] > 0).sum())
     for name, values in batch.items():
         if name.endswith("_offsets"):
             return len(values) - 1
@@ -220,6 +227,38 @@ def _numbers(table: Any, name: str) -> Any:
     return column.to_numpy()
 
 
+def _hugging_face(request: dict[str, Any]) -> Callable[[], Iterator[int]]:
+    """Documents packed by ``map``, as Hugging Face's own examples do it, and torch's loader."""
+    import datasets
+    from torch.utils.data import DataLoader
+
+    if request["table"] != "packed":
+        raise ImportError("measured for packing only")
+
+    def pack(examples: dict[str, Any]) -> dict[str, Any]:
+        tokens = list(itertools.chain(*examples["tokens"]))
+        starts = range(0, len(tokens), SEQUENCE_LENGTH)
+        return {"tokens": [tokens[start : start + SEQUENCE_LENGTH] for start in starts]}
+
+    def collate(rows: list[dict[str, Any]]) -> Any:
+        import torch
+
+        return torch.nn.utils.rnn.pad_sequence([row["tokens"] for row in rows], batch_first=True)
+
+    def batches() -> Iterator[int]:
+        paths = sorted(map(str, Path(request["directory"]).glob("*.parquet")))
+        with tempfile.TemporaryDirectory() as cache:
+            documents = datasets.Dataset.from_parquet(paths, cache_dir=cache)
+            documents = documents.shard(request["ranks"], request["rank"])
+            packed = documents.map(pack, batched=True).with_format("torch")
+            loader = DataLoader(packed, batch_size=16, shuffle=True, collate_fn=collate)
+            for _ in range(request["epochs"]):
+                for batch in loader:
+                    yield batch.numel()
+
+    return batches
+
+
 def _decode_only(request: dict[str, Any]) -> Callable[[], Iterator[int]]:
     """Arrow's decoding, in as many threads, of which nothing is made; images by Pillow."""
     import pyarrow.parquet as pq
@@ -252,6 +291,7 @@ _READERS: dict[str, _Reader] = {
     "petastorm_row": partial(_petastorm, by_row=True),
     "naive": _naive,
     "decode_only": _decode_only,
+    "hugging_face": _hugging_face,
 }
 
 

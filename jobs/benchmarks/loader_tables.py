@@ -13,6 +13,8 @@ SCALARS = [f"c{index:02}" for index in range(33)]
 IMAGE_SIZE = (64, 64)
 LIST_LENGTH = 64
 """The longest list of tables of lists, and what the padded ones are filled up to."""
+SEQUENCE_LENGTH = 2048
+"""What documents are packed to."""
 _GROUP_BYTES = 32 << 20
 
 
@@ -83,6 +85,15 @@ def _list_table(random: np.random.Generator, rows: int) -> dict[str, Any]:
     return {"visits": _lists(lengths, pa.array(random.integers(0, 1 << 40, lengths.sum())))}
 
 
+def _token_table(random: np.random.Generator, rows: int) -> dict[str, Any]:
+    """Documents of 300 tokens in the middle, a few of thousands."""
+    import pyarrow as pa
+
+    lengths = random.lognormal(np.log(300), 0.8, rows).astype(np.int64).clip(1, 20_000)
+    tokens = random.integers(0, 50_000, lengths.sum(), dtype=np.int32)
+    return {"tokens": _lists(lengths, pa.array(tokens))}
+
+
 def _string_table(random: np.random.Generator, rows: int) -> dict[str, Any]:
     import pyarrow as pa
 
@@ -100,6 +111,7 @@ TABLES: dict[str, tuple[Callable[[np.random.Generator, int], dict[str, Any]], in
     "padded": (_list_table, LIST_LENGTH * 8 + 8),
     "ragged": (_list_table, LIST_LENGTH * 4 + 8),
     "string": (_string_table, 33),
+    "packed": (_token_table, 4 * 412),
 }
 """By name: what makes the columns, and the bytes of a row in a batch."""
 

@@ -9,12 +9,12 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from sparkdl_runner.data.batches.collated import collated_column
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.decode import arrays as decode
 from sparkdl_runner.data.decode import codecs, images
 from sparkdl_runner.data.decode import rows as kept_rows
 from sparkdl_runner.data.decode.arrays import Array, Leaf
+from sparkdl_runner.data.decode.collated import collated_column
 from sparkdl_runner.data.decode.columns import (
     NULLS,
     Column,
