@@ -18,6 +18,7 @@ from sparkdl_runner.checkpoint.directory.listing import committed
 from sparkdl_runner.checkpoint.read.plan import plan_of
 from sparkdl_runner.checkpoint.restoring import restore
 from sparkdl_runner.checkpoint.save.attempt import begin_together
+from sparkdl_runner.checkpoint.save.policy import SavePolicy
 from sparkdl_runner.checkpoint.save.retention import Retention
 from sparkdl_runner.checkpoint.save.saver import Saver
 from sparkdl_runner.checkpoint.save.snapshots import Snapshots
@@ -116,7 +117,7 @@ def given_state(scale: float) -> Stateful:
 
 def save_together(storage, peers) -> Counter:
     attempt = begin_together(storage, peers)
-    saver = Saver(storage, RETENTION)
+    saver = Saver(storage, RETENTION, SavePolicy())
     snapshots = Snapshots(storage, None, RETENTION)
     job = snapshots.take(
         attempt, step=1, given=given_state(3.0), extra=[1], epoch=None, metrics=None
