@@ -152,7 +152,15 @@ print(f"np=2: accuracy {accuracy:.3f}")
 # COMMAND ----------
 
 runs = mlflow.search_runs(max_results=3)
-runs[["tags.mlflow.runName", "params.num_proc", "status", "metrics.loss", "metrics.accuracy"]]
+runs[
+    [
+        "tags.mlflow.runName",
+        "tags.sparkdl_runner.num_proc",
+        "status",
+        "metrics.loss",
+        "metrics.accuracy",
+    ]
+]
 
 # COMMAND ----------
 

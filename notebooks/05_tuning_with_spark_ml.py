@@ -195,7 +195,15 @@ scored.select("target", "prediction", "probability").limit(5).toPandas()
 runs = mlflow.search_runs(max_results=8)
 experiment_id = runs.experiment_id[0]
 print(f"http://127.0.0.1:5000/#/experiments/{experiment_id}/runs/{model.run_id}")
-runs[["tags.mlflow.runName", "params.num_proc", "params.epochs", "status", "metrics.epoch_loss"]]
+runs[
+    [
+        "tags.mlflow.runName",
+        "tags.sparkdl_runner.num_proc",
+        "params.epochs",
+        "status",
+        "metrics.epoch_loss",
+    ]
+]
 
 # COMMAND ----------
 
