@@ -377,6 +377,9 @@ parallel_jobs() {
     echo $((cpus > 1 ? cpus : 1))
 }
 
+# The build imports torch, which does without NumPy, and fails at one that pip is just installing.
+without_numpy() { echo 'raise ModuleNotFoundError("no NumPy here")' >"$work/tools/numpy.py"; }
+
 # Unpacks Horovod's source and mends what is wrong in it.
 unpack_source() {
     local source=$work/horovod-$HOROVOD_VERSION gloo
@@ -457,6 +460,7 @@ build() {
         PIP_CONSTRAINT=/dev/null "$python" -m pip install --quiet --target "$work/tools" --no-deps \
             --only-binary :all: --require-hashes --requirement <(pins_of setuptools wheel packaging \
                 cmake cffi pycparser cloudpickle psutil pyyaml) &&
+            without_numpy &&
             PIP_CONSTRAINT=/dev/null unpack_source &&
             env PIP_CONFIG_FILE=/dev/null PIP_NO_INDEX=1 PIP_FIND_LINKS='' PIP_CONSTRAINT='' \
                 TMPDIR="$work" PYTHONPATH="$work/tools" CXX="$work/cxx" \

@@ -64,17 +64,19 @@ def open_group_bytes(manifest: Manifest, is_local: bool) -> int:
 
     Of a local file, pages; of a remote one, all that a few large requests brought.
     """
-    sizes = manifest.row_groups.size_bytes
-    whole = int(sizes.sum())
+    groups = manifest.row_groups
+    whole = int(groups.size_bytes.sum())
     if not whole:
         return 1
-    share = int(sizes.max()) / whole
+    share, rows = int(groups.size_bytes.max()) / whole, max(1, manifest.rows)
     total = 0.0
     for column in manifest.columns:
         size = column.size_bytes * share
         if is_local:
-            page = _LEAST_PAGE_ROWS * column.size_bytes / max(1, manifest.rows)
-            size = min(size, max(_MOST_PAGE_BYTES, page) + _OPEN_BUFFER_BYTES)
+            # A page is held as its values are, also where the file has it compressed.
+            decoded = _column_bytes(manifest, column, rows) * int(groups.rows.max())
+            page = _LEAST_PAGE_ROWS * column.size_bytes / rows
+            size = min(max(size, decoded), max(_MOST_PAGE_BYTES, page) + _OPEN_BUFFER_BYTES)
         total += size
     return max(1, int(total))
 
@@ -83,8 +85,8 @@ def open_group_bytes(manifest: Manifest, is_local: bool) -> int:
 class Budget:
     """What ``memory_budget_bytes`` allows, on any number of ranks.
 
-    Half of the budget is for row groups that are partly read, and a quarter for the blocks in use
-    and the next ones. The rest is for rows being decoded, for batches made ahead, and for rounding.
+    Half of the budget is for row groups that are partly read, those of a lane's window and of its
+    next one, and a quarter for the blocks in use and the next ones. The rest is for rows being decoded, for batches made ahead, and for rounding.
     """
 
     memory_budget_bytes: int
@@ -170,7 +172,8 @@ class Budget:
     @property
     def window_groups(self) -> int:
         """Row groups of a lane that are mixed: read side by side, or whole if they are small."""
-        most_open = self.memory_budget_bytes // 2 // self.most_lanes // self.open_group_bytes
+        # While a lane goes over to its next window, about half of that is open as well.
+        most_open = self.memory_budget_bytes // 3 // self.most_lanes // self.open_group_bytes
         pieces = self.block_rows * self.row_bytes // _PIECE_BYTES
         side_by_side = min(MOST_WINDOW_GROUPS, most_open, pieces)
         return max(1, side_by_side, -(-self.block_rows // self.mean_group_rows))
