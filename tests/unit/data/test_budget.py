@@ -155,6 +155,7 @@ def test_pages_and_what_decodes_and_batches_ahead_stay_within_the_budget() -> No
     side_by_side = budget.most_lanes * budget.window_groups * budget.open_group_bytes
     assert threads == 8
     assert pages + ahead + threads * (16 << 20) + side_by_side <= memory_bytes
-    # Blocks in use and the next ones, and half of the budget for row groups that are partly read.
+    # Blocks in use and the next ones, and half of the budget for row groups that are partly read:
+    # a window of each lane, and half of the next one.
     assert pages > 2 * order.block_rows * row_bytes
-    assert side_by_side == memory_bytes // 2
+    assert 0.45 * memory_bytes < 1.5 * side_by_side <= 0.5 * memory_bytes
