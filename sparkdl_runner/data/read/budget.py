@@ -86,7 +86,8 @@ class Budget:
     """What ``memory_budget_bytes`` allows, on any number of ranks.
 
     Half of the budget is for row groups that are partly read, those of a lane's window and of its
-    next one, and a quarter for the blocks in use and the next ones. The rest is for rows being decoded, for batches made ahead, and for rounding.
+    next one, and a quarter for the blocks in use and the next ones. The rest is for rows being
+    decoded, for batches made ahead, and for rounding.
     """
 
     memory_budget_bytes: int
