@@ -154,12 +154,13 @@ def stream(an_order: Order, epoch: int) -> np.ndarray:
     )
 
 
-def test_sorted_data_is_mixed_nearly_as_well_as_by_a_full_shuffle() -> None:
-    """160 row groups, of which a quarter of 1/10 of the data set is in use at a time."""
-    an_order = order([200] * 160, lanes=8, per_lane=16, block_rows=200)
+@pytest.mark.parametrize("window_groups", [1, 20])
+def test_sorted_data_is_mixed_nearly_as_well_as_by_a_full_shuffle(window_groups: int) -> None:
+    """160 row groups, of which one of each lane is in use at a time, or all of a lane's."""
+    an_order = order([200] * 160, lanes=8, per_lane=16, block_rows=200, window_groups=window_groups)
     full = [abs(spearman(np.random.default_rng(s).permutation(32_000))) for s in range(5)]
     found = [abs(spearman(stream(an_order, epoch))) for epoch in range(5)]
-    assert np.mean(found) < np.mean(full) + 0.02, found
+    assert max(found) < np.mean(full) + 0.02, found
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 8])
@@ -172,7 +173,8 @@ def test_sorted_data_is_mixed_with_few_lanes_and_row_groups_too(
         [100] * group_count, lanes=lanes, per_lane=16 // lanes, block_rows=100, window_groups=1
     )
     found = [abs(spearman(stream(an_order, epoch))) for epoch in range(8)]
-    assert np.mean(found) < 0.03, found
+    # A shuffle of the row groups alone would have 1 / sqrt(row groups).
+    assert np.mean(found) < 2.5 / group_count, found
 
 
 @pytest.mark.deadline
