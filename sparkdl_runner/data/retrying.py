@@ -31,6 +31,8 @@ _ADVICE = {
 }
 
 _Answer = TypeVar("_Answer")
+# Of its own: the numbers of ``random`` are those of the training, which repeats them.
+_drawn = random.Random()
 
 
 def patiently(
@@ -52,7 +54,7 @@ def patiently(
             failure = failure_of(error)
             if not (failure.is_transient or failure is StorageFailure.EXPIRED):
                 raise
-            if wait(pause * random.uniform(0.5, 1)):
+            if wait(pause * _drawn.uniform(0.5, 1)):
                 raise
     return request()
 

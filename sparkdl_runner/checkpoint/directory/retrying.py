@@ -16,6 +16,8 @@ from sparkdl_runner.storage_errors import StorageFailure, failure_of
 RETRY_SECONDS = 60.0
 
 _Answer = TypeVar("_Answer")
+# Of its own: the numbers of ``random`` are those of the training, which repeats them.
+_drawn = random.Random()
 
 
 def may_pass(storage: Storage, error: Exception) -> bool:
@@ -37,7 +39,7 @@ def pauses(retry_seconds: float) -> Iterator[float]:
     """
     pause, left = retry_seconds / 500, retry_seconds
     while left > 0:
-        drawn = min(pause * random.uniform(0.5, 1.5), retry_seconds / 6, left)
+        drawn = min(pause * _drawn.uniform(0.5, 1.5), retry_seconds / 6, left)
         yield drawn
         pause, left = 2 * pause, left - drawn
 

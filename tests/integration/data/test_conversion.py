@@ -30,6 +30,7 @@ from sparkdl_runner.data import (
 from sparkdl_runner.data.dataset import describe
 from sparkdl_runner.data.dataset.leftovers import MARKER_NAME
 from sparkdl_runner.data.errors import StateError
+from sparkdl_runner.data.keep.lease import FOLDER as LEASES_FOLDER
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("cache_dir")]
 
@@ -214,7 +215,8 @@ def test_with_deletes_at_the_end(spark, cache_dir):
             assert other.cache_dir_url == converter.cache_dir_url
         assert len(read(converter)["id"]) == 20
     made_by_process = list(cache_dir.iterdir())
-    assert [path.name for path in made_by_process[0].iterdir()] == [MARKER_NAME]
+    left = {path.name for path in made_by_process[0].iterdir()}
+    assert left == {MARKER_NAME, LEASES_FOLDER}, "nothing but what says that this process lives"
 
 
 def test_a_process_without_spark_reads_it(spark, tmp_path):

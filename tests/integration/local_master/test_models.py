@@ -135,10 +135,13 @@ def test_a_tensor_without_a_name_scores_arrays_of_its_type(spark: Any, tmp_path:
     from mlflow.models import Model
 
     from sparkdl_runner.tracking.models import log_model as models
+    from sparkdl_runner.tracking.models.example import Example
+    from sparkdl_runner.tracking.models.requirements import requirements
 
     rows, network = torch.arange(8.0).reshape(2, 4), torch.nn.Linear(4, 2).eval()
-    flavor = models._write(network, rows, None, None, tmp_path / "model", "m")
-    flavor.save_model(str(tmp_path / "saved"), Model(), pip_requirements=models._requirements())
+    example = Example.of(rows, network)
+    flavor = models._write(network, example, None, None, tmp_path / "model", "m")
+    flavor.save_model(str(tmp_path / "saved"), Model(), pip_requirements=requirements())
     score = mlflow.pyfunc.spark_udf(spark, str(tmp_path / "saved"), env_manager="local")
     frame = spark.createDataFrame([(rows[0].tolist(),)], "a array<float>").coalesce(1)
     ((scored,),) = frame.select(score("a")).collect()
