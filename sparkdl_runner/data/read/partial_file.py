@@ -54,7 +54,16 @@ class PartialFile:
         return self._at
 
     def read(self, size: int = -1) -> memoryview | bytes:
-        """As Python's, from a piece that is here; nothing from elsewhere."""
+        """As Python's, from pieces that are here and follow one another; nothing from elsewhere."""
+        part = self._piece_at(size)
+        while part and len(part) < size:  # Arrow reads columns at once that lie side by side.
+            more = self._piece_at(size - len(part))
+            if not more:
+                break
+            part = b"".join((part, more))
+        return part
+
+    def _piece_at(self, size: int) -> memoryview | bytes:
         part: memoryview | bytes = b""
         for start, content in self._pieces:
             if start <= self._at < start + len(content):
