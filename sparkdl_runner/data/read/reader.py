@@ -27,6 +27,7 @@ from sparkdl_runner.data.read.ranges import AHEAD_BYTES, RemoteRowGroups
 from sparkdl_runner.data.retrying import reason_of
 
 _BUFFER_BYTES = 128 << 10
+_RELEASE_BYTES = 4 << 20
 _FOOTERS_BYTES = 4 << 20
 """Of the footers that are kept, as they are in files; parsed they take a few times as much."""
 _CAN_VERIFY_PAGES = "page_checksum_verification" in inspect.signature(pq.ParquetFile).parameters
@@ -58,6 +59,7 @@ class RowGroupReader:
         self._lock = threading.Lock()
         self._is_local = local = files.dataset.is_local
         # A remote file is read in few large requests; a local one through a small buffer.
+        self._read_bytes = 0
         self._remote = None
         if not local:
             self._remote = RemoteRowGroups(files, cache=cache, ahead_bytes=ahead_bytes)
@@ -132,6 +134,7 @@ class RowGroupReader:
             if done < until:
                 raise DatasetError(f"it ends after {done:,} of {until:,} rows")
             self._put_back(file, parquet)
+            self._release_unused(int(groups.size_bytes[group]))
         except ChangedFileError:
             raise  # Its message is complete.
         except (DatasetError, pa.ArrowException, OSError, KeyError) as error:
@@ -176,6 +179,13 @@ class RowGroupReader:
             self._footers_bytes = 0
             while self._idle:
                 self._idle.popitem()[1].close()
+
+    def _release_unused(self, read_bytes: int) -> None:
+        """Lets go, now and then, of what Arrow's allocators keep of this thread's earlier reads."""
+        self._read_bytes += read_bytes
+        if self._read_bytes > _RELEASE_BYTES:
+            self._read_bytes = 0
+            pa.default_memory_pool().release_unused()
 
     def _take(self, file: int, group: int, columns: Sequence[Column]) -> pq.ParquetFile:
         if self._remote is not None:
