@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from sparkdl_runner import RunConfig
@@ -41,7 +43,8 @@ NOT_SAVED = WorkerFailedError(
 def slept(monkeypatch):
     """For how many seconds each restart was waited for."""
     seconds = []
-    monkeypatch.setattr(restarts.time, "sleep", seconds.append)
+    # Its own name for the module: threads that other tests have left sleep, too.
+    monkeypatch.setattr(restarts, "time", SimpleNamespace(sleep=seconds.append))
     return seconds
 
 
