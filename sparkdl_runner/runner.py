@@ -78,7 +78,7 @@ class DistributedRunner:
         """The MLflow run of the last call of ``run``; None if it had none."""
         self._stops: list[StopRequest] = []
         self.reports: list[Reports] = []
-        """Who takes what ranks report, besides the MLflow run and the screen."""
+        """Further receivers of the ranks' reports, besides the MLflow run and the screen."""
 
     def run(self, main: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs ``main(*args, **kwargs)`` in every rank and waits for all of them.

@@ -1,4 +1,4 @@
-"""What asks this rank to end its training early: SIGTERM, or the driver.
+"""Requests that this rank ends its training early, by SIGTERM or from the driver.
 
 The driver asks by a pipe that only the rank's agent can write to.
 """

@@ -9,7 +9,7 @@ from sparkdl_runner.checkpoint.peers import Peers
 
 
 def read_on_rank_0(peers: Peers, read: Callable[[], bytes]) -> bytes:
-    """What rank 0 reads, on all ranks; to be called by all of them.
+    """Reads on rank 0 and returns the result on all ranks; all of them must call it.
 
     Raises:
         DamageError: Rank 0 could not, for the reason that it found.

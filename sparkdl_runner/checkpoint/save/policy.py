@@ -1,4 +1,4 @@
-"""What is done about a save that fails: how long to try again, and whether training goes on."""
+"""The policy for a save that fails: how long to try again, and whether training goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What petastorm's codecs wrote into binary columns: NumPy arrays, plain and compressed.
+"""Decodes the binary columns of petastorm's codecs: NumPy arrays, plain and compressed.
 
 Both hold NumPy's own file formats, ``.npy`` and ``.npz``, which are read here without the pickles
 that they may hold.

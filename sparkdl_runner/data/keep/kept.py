@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """What is told of a kept conversion."""
+    """The facts of a kept conversion that a listing shows."""
 
     user: str
     source: str

@@ -53,7 +53,7 @@ class GroupPart:
 
 @dataclass(kw_only=True, eq=False)
 class FilePart:
-    """What a manifest says of a file of the snapshot."""
+    """The description of one file of the snapshot, for the manifest."""
 
     file: FileInfo
     projection: Projection

@@ -270,7 +270,7 @@ class Search:
 
 
 def name_of(trial: Any) -> str:
-    """What a trial's run is called."""
+    """The name of a trial's MLflow run."""
     return f"trial {trial.number}"
 
 

@@ -19,7 +19,7 @@ MIN_ROWS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """What a network is called with.
+    """An example of the arguments that a network takes.
 
     Attributes:
         tensors: ``[rows, …]`` by argument, in order. Of an only tensor the argument is ``""``.

@@ -48,7 +48,7 @@ def _plain(values: Mapping[str, Any], prefix: str, depth: int) -> Iterator[tuple
 
 
 def placement(hosts: Collection[tuple[str, int]], gpus: int) -> list[Entry]:
-    """Where ranks ran, and how many: the number is a parameter, as results depend on it.
+    """The hosts and GPUs as tags, and the number of ranks as a parameter: results depend on it.
 
     Args:
         hosts: Each host's name and number of ranks.
