@@ -106,8 +106,9 @@ class RunConfig:
 
     tracking: Tracking | bool | None = None
     """The MLflow run of the training: a ``Tracking`` says which, True takes its defaults, False
-    wants none. None, the default, wants one exactly where MLflow is set up: by its environment
-    variables, on Databricks, or since this process has set a tracking URI or has a run active."""
+    wants none. None, the default, wants one exactly where MLflow is set up or called: set up by
+    its environment variables, on Databricks, or since this process has set a tracking URI or has
+    a run active; called by the function, a helper function in its module, or the script."""
 
     allow_unencrypted: bool = False
     """Whether gradients may cross the network in the clear though Spark's settings ask for

@@ -15,6 +15,7 @@ from sparkdl_runner.script.script import Script
 from sparkdl_runner.script.tags import script_tags
 from sparkdl_runner.tracking.run.opening.store import is_set_up
 from sparkdl_runner.tracking.settings import Tracking
+from sparkdl_runner.wire.function import refers_to
 
 if TYPE_CHECKING:
     from sparkdl_runner.driver.stop_request import StopRequest
@@ -23,14 +24,21 @@ if TYPE_CHECKING:
 
 
 def wanted_tracking(config: RunConfig, main: Any) -> Tracking | None:
-    """Which MLflow run is wanted, if one is; a script's has tags that say what it is."""
+    """Which MLflow run is wanted, if one is; a script's has tags that say what it is.
+
+    A function that calls MLflow gets one. Without it, each rank would make a run of its own.
+    """
     wanted = config.tracking
-    if wanted is False or (wanted is None and not is_set_up()):
+    if wanted is False or (wanted is None and not is_set_up(is_used=_calls_mlflow(main))):
         return None
     settings = wanted if isinstance(wanted, Tracking) else Tracking()
     if not isinstance(main, Script):
         return settings
     return replace(settings, tags={**script_tags(main), **settings.tags})
+
+
+def _calls_mlflow(main: Any) -> bool:
+    return main.imports("mlflow") if isinstance(main, Script) else refers_to(main, "mlflow")
 
 
 def named_run(config: RunConfig, settings: Tracking | None, main: Any) -> NamedRun | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
 from collections.abc import Sequence
@@ -87,6 +88,15 @@ class Script:
     def name(self) -> str:
         """What it is called in sentences: the file's name, or the module's."""
         return self.given if self.is_module else os.path.basename(self.given)
+
+    def imports(self, package: str) -> bool:
+        """Whether the script's own file imports a package."""
+        if not self.file:
+            return False
+        found = list(ast.walk(ast.parse(Path(self.file).read_bytes())))
+        names = [one.module or "" for one in found if isinstance(one, ast.ImportFrom)]
+        names += [name.name for one in found if isinstance(one, ast.Import) for name in one.names]
+        return any(name.partition(".")[0] == package for name in names)
 
     def told(self) -> str:
         """What travels with it, in words; "" where nothing does."""

@@ -225,6 +225,28 @@ def ingredients(main: object, /, *args: Any, **kwargs: Any) -> Iterator[tuple[st
     return _ingredients(main, args, kwargs, seen=set())
 
 
+def refers_to(main: object, package: str) -> bool:
+    """Whether a function names a package, or one of its helper functions in its module does."""
+    while isinstance(main, functools.partial):
+        main = main.func
+    main = getattr(main, "__func__", main)
+    waiting: list[Any] = [main, type(main).__call__]
+    known: list[types.FunctionType] = []
+    while waiting:
+        one = waiting.pop()
+        if not isinstance(one, types.FunctionType) or one in known:
+            continue
+        if known and one.__module__ != known[0].__module__:
+            continue
+        known.append(one)
+        names = _names(one.__code__)
+        if any(name.partition(".")[0] == package for name in names):
+            return True
+        waiting += [one.__globals__.get(name) for name in names]
+        waiting += [cell.cell_contents for cell in one.__closure__ or () if _is_filled(cell)]
+    return False
+
+
 def _ingredients(
     main: object, args: Sequence[Any], kwargs: Mapping[str, Any], seen: set[int]
 ) -> Iterator[tuple[str, Any]]:

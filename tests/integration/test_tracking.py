@@ -412,6 +412,21 @@ def test_where_mlflow_is_not_set_up_there_is_no_run() -> None:
     assert trainer.mlflow_run_id is None
 
 
+@LIGHT
+def test_ranks_that_call_mlflow_where_nobody_has_set_it_up_share_one_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlflow
+
+    monkeypatch.chdir(tmp_path)
+    trainer = HorovodRunner(np=-2)
+    trainer.run(tracked_functions.log_parameter)
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
+    found = client.search_runs(["0"])
+    assert [run.info.run_id for run in found] == [trainer.mlflow_run_id]
+    assert found[0].data.params["learning_rate"] == "0.1"
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

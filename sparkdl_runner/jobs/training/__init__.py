@@ -62,7 +62,7 @@ class Training:
     def run(
         self,
         hyperparameters: Mapping[str, Any],
-        tracking: Tracking | Literal[False],
+        tracking: Tracking | Literal[False] | None,
         reports: Sequence[Reports] = (),
     ) -> tuple[Any, str | None]:
         """Runs it once.

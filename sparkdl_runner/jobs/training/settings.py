@@ -84,7 +84,7 @@ class _FunctionSettings(Settings):
         None,
         description="settings of Tracking, such as experiment=digits, and registered_model_name "
         "and alias for the model; in YAML also false for no run; without it, there is a run where "
-        "MLflow is set up",
+        "MLflow is set up, or the function calls it",
     )
 
 
@@ -153,8 +153,8 @@ class TrainSettings(PlanSettings, ScriptSettings, _FunctionSettings):
         return self.function or self.script_place or f"the example {self.example}"
 
     @property
-    def tracking(self) -> Tracking | Literal[False]:
-        """How the training is tracked; False for no MLflow run."""
+    def tracking(self) -> Tracking | Literal[False] | None:
+        """How the training is tracked; None where that depends on what it calls, see RunConfig."""
         if self.mlflow is None:
-            return Tracking() if is_set_up() else False
+            return Tracking() if is_set_up() else None
         return self.mlflow.build() if self.mlflow else False

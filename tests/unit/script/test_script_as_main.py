@@ -213,3 +213,18 @@ def test_the_driver_is_told_what_travels_and_what_does_not(folder):
         "probe.py travels to the ranks with its folder: 5 files, 1.6 KB. Left out, as files of "
         "secrets: .env. Give ranks a secret by RunConfig(environment=…)"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "imports"),
+    [
+        ("import os, mlflow.pytorch as p", True),
+        ("def f():\n    from mlflow import log_metric", True),
+        ("import mlflows\n# import mlflow", False),
+        ("from . import mlflow", False),
+    ],
+)
+def test_what_a_script_imports_is_known(tmp_path, text, imports):
+    (tmp_path / "train.py").write_text(text)
+    found = Script.find(tmp_path / "train.py", travels=False)
+    assert found.imports("mlflow") is imports

@@ -161,3 +161,51 @@ def test_exceptions_travel_where_they_can():
     assert function.pack_exception(ValueError(LOCK)) == b""
     assert function.pack_exception(ValueError(bytes(function.MAX_EXCEPTION_BYTES))) == b""
     assert function.unpack_exception(b"nonsense") is None
+
+
+def calls_json():
+    import json.decoder
+
+    return json.decoder
+
+
+def calls_a_helper():
+    return calls_json()
+
+
+class CallsJson:
+    def __call__(self):
+        return calls_json()
+
+    def method(self):
+        return [calls_json() for _ in range(2)]
+
+
+def over(helper):
+    return lambda: helper()
+
+
+def calls_itself():
+    return calls_itself()
+
+
+@pytest.mark.parametrize(
+    "main",
+    [
+        calls_json,
+        calls_a_helper,
+        CallsJson(),
+        CallsJson().method,
+        over(calls_json),
+        functools.partial(calls_a_helper),
+        function.on_each_rank(calls_a_helper),
+    ],
+)
+def test_the_packages_that_a_function_calls_are_known(main):
+    assert function.refers_to(main, "json")
+    assert not function.refers_to(main, "js")
+
+
+@pytest.mark.parametrize("main", [calls_itself, len, pow, over(len), type, threading.Thread])
+def test_what_calls_a_package_nowhere_does_not_refer_to_it(main):
+    assert not function.refers_to(main, "json")

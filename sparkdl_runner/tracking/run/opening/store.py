@@ -45,12 +45,15 @@ class Store:
     """The run that the caller has open there, if there is one."""
 
 
-def is_set_up() -> bool:
+def is_set_up(*, is_used: bool = False) -> bool:
     """Whether whoever uses this process has set MLflow up, so that runs are wanted.
 
     Where nobody has asked for a run, an MLflow that is too old is only a warning.
+
+    Args:
+        is_used: Whether the training calls MLflow, so that it only needs to be installed.
     """
-    if any(os.environ.get(name) for name in _SET_UP_BY):
+    if is_used or any(os.environ.get(name) for name in _SET_UP_BY):
         if importlib.util.find_spec("mlflow") is None:
             return False
     else:
