@@ -8,6 +8,7 @@ python jobs/benchmark.py images      # JPEGs, beside torch's DataLoader and othe
 python jobs/benchmark.py fit         # Trainer beside a loop that is written by hand
 python jobs/benchmark.py faults      # from a fault to its error, and what is left
 python jobs/benchmark.py life        # a named training whose driver is killed
+python jobs/benchmark.py storage     # checkpoints that others read, and storage that fails
 python jobs/benchmark.py endurance   # many runs in one session, and much output
 python jobs/benchmark.py checkpoint  # what saving costs the step loop
 python jobs/benchmark.py tracking    # what telling MLflow costs the step loop
@@ -35,6 +36,7 @@ from benchmarks import (
     life,
     loader,
     remote,
+    storage,
     tracking,
     transform,
 )
@@ -51,6 +53,7 @@ BENCHMARKS = {
     "faults": faults,
     "endurance": endurance,
     "life": life,
+    "storage": storage,
     "checkpoint": checkpoint,
     "tracking": tracking,
     "transform": transform,

@@ -11,6 +11,7 @@ def train(checkpoint_url: str, steps: int, step_seconds: float) -> dict[str, Any
     """Trains in two ranks, with a checkpoint every five steps; returns a digest of the weights."""
     import hashlib
     import time
+    from pathlib import Path
 
     import torch
     import torch.distributed as dist
@@ -33,6 +34,8 @@ def train(checkpoint_url: str, steps: int, step_seconds: float) -> dict[str, Any
             optimizer.step()
             time.sleep(step_seconds)
             log_metrics(step, loss=loss.item())
+            if dist.get_rank() == 0:
+                Path(f"{checkpoint_url}-begun").touch()
             if checkpoints.due(step):
                 checkpoints.save(step, model, optimizer)
     dist.destroy_process_group()

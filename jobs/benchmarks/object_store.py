@@ -39,6 +39,8 @@ class ObjectStore:
     url: str = ""
     counts: Counter[str] = field(default_factory=Counter)
     """Requests so far by kind: GET, HEAD, LIST, PUT and so on, and ``refused``."""
+    remembers: bool = True
+    """Whether a request is answered as it was before; not where several write at once."""
     _remembered: dict[tuple[str, str, str | None], _Answer] = field(default_factory=dict)
 
     def forget(self) -> None:
@@ -61,7 +63,7 @@ def every(count: int | None, refusal: Refusal = _SLOW_DOWN) -> Callable[..., Ref
 
 
 @contextlib.contextmanager
-def object_store(delay_seconds: float = 0.0) -> Iterator[ObjectStore]:
+def object_store(delay_seconds: float = 0.0, *, remembers: bool = True) -> Iterator[ObjectStore]:
     """Runs a server and its front in this process, for as long as the context lasts."""
     from moto.server import ThreadedMotoServer
 
@@ -69,7 +71,9 @@ def object_store(delay_seconds: float = 0.0) -> Iterator[ObjectStore]:
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
-    store = ObjectStore(behind=f"http://{host}:{port}", delay_seconds=delay_seconds)
+    store = ObjectStore(
+        behind=f"http://{host}:{port}", delay_seconds=delay_seconds, remembers=remembers
+    )
     front = ThreadingHTTPServer(("127.0.0.1", 0), _front(store))
     front.daemon_threads = True
     threading.Thread(target=front.serve_forever, daemon=True).start()
@@ -104,7 +108,7 @@ def _front(store: ObjectStore) -> type[BaseHTTPRequestHandler]:
                 status, code, message = refusal
                 text = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>"
                 self._answer(status, [("Content-Type", "application/xml")], text.encode())
-            elif kind in ("GET", "HEAD"):
+            elif kind in ("GET", "HEAD") and store.remembers:
                 key = (self.command, self.path, self.headers.get("Range"))
                 if key not in remembered:
                     remembered[key] = self._ask(body)

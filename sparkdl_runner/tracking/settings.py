@@ -57,6 +57,11 @@ class Tracking:
     """How long the end of a run waits for a tracking server that is slow or down. What was not
     delivered by then stays in a file, and is sent when the run is resumed on this machine."""
 
+    lease_seconds: float = 90.0
+    """How long after its last sign a driver counts as lost, so that another may go on with its run.
+    It gives a sign more than four times as often. One whose process is known to have ended, as on
+    the same host, counts as lost at once."""
+
     def __post_init__(self) -> None:
         for name in ("tracking_uri", "experiment", "run_name", "run_id"):
             value = getattr(self, name)
@@ -77,7 +82,11 @@ class Tracking:
             isinstance(text, str) for pair in self.tags.items() for text in pair
         ):
             raise TypeError(f"Tracking: tags is {self.tags!r}; it must map texts to texts.")
-        for name, least in (("opening_timeout_seconds", 1), ("delivery_timeout_seconds", 0)):
+        for name, least in (
+            ("opening_timeout_seconds", 1),
+            ("delivery_timeout_seconds", 0),
+            ("lease_seconds", 10),
+        ):
             seconds = getattr(self, name)
             if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
                 raise TypeError(f"Tracking: {name} is {seconds!r}; it must be a number.")

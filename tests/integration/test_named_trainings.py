@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import socket
+import dataclasses
 import subprocess
 import sys
 import time
 from typing import Any
 
 import mlflow
-import psutil
 import pytest
 
 from sparkdl_runner import DistributedRunner, LaunchError, RunConfig, WorkerFailedError
+from sparkdl_runner.hooks.process_identity import started_ticks
 from sparkdl_runner.tracking import Tracking, log_metrics
-from sparkdl_runner.tracking.run.opening.lease import ALIVE_TAG, HOLDER_TAG
+from sparkdl_runner.tracking.run.opening.lease import ALIVE_TAG, Lease
 
 pytestmark = pytest.mark.one_lane
 
@@ -44,6 +44,15 @@ def tracking(store: str, request: pytest.FixtureRequest) -> Tracking:
 def runner(tracking: Tracking, name: str = "shop", **settings: Any) -> DistributedRunner:
     config = RunConfig(name=name, tracking=tracking, **settings)
     return DistributedRunner(num_proc=-1, config=config)
+
+
+def hold(client: mlflow.MlflowClient, run_id: str, **fields: Any) -> None:
+    """Another driver, which differs from this one in these fields, runs it."""
+    lease = Lease()
+    lease.own = dataclasses.replace(lease.own, **fields)
+    client.update_run(run_id, status="RUNNING")
+    for _, name, text in lease.entries():
+        client.set_tag(run_id, name, text)
 
 
 def client_of(tracking: Tracking) -> mlflow.MlflowClient:
@@ -86,14 +95,9 @@ def test_two_at_once(tracking):
         training.run(train, steps=1, fail=True)
     run_id, client = str(training.mlflow_run_id), client_of(tracking)
 
-    def hold(holder: str, at: float) -> None:
-        client.update_run(run_id, status="RUNNING")
-        client.set_tag(run_id, HOLDER_TAG, holder)
-        client.set_tag(run_id, ALIVE_TAG, f"{at:.0f}")
-
     other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    created = psutil.Process(other.pid).create_time()
-    hold(f"{socket.gethostname()} {other.pid} {created:.0f} abc 1000000000", time.time())
+    ticks = started_ticks(other.pid)
+    hold(client, run_id, pid=other.pid, started_ticks=ticks, since=1000000000)
     sentence = (
         rf"'shop' runs already, in MLflow run {run_id}: the driver with process id {other.pid} on "
         r"host \S+ runs it since 2001-09-09 01:46:40 UTC"
@@ -111,9 +115,7 @@ def test_a_lease_elsewhere_is_waited_for_until_it_is_renewed_or_over(tracking, m
     with pytest.raises(WorkerFailedError):
         training.run(train, steps=1, fail=True)
     run_id, client = str(training.mlflow_run_id), client_of(tracking)
-    client.update_run(run_id, status="RUNNING")
-    client.set_tag(run_id, HOLDER_TAG, "far-away 12 34 abc 1000000000")
-    client.set_tag(run_id, ALIVE_TAG, f"{time.time():.0f}")
+    hold(client, run_id, hostname="far-away", since=1000000000)
     moves = iter([time.time() + 1, None])
 
     def sleep(_: float) -> None:
@@ -138,7 +140,7 @@ def test_of_two_that_begin_together_the_first_goes_on(tracking):
     both = [NamedRun(tracking, "shop", work, rerun_finished=False) for _ in range(2)]
     assert both[0].run is both[1].run is None
     # As one on another host: this process could not be two drivers.
-    both[0].lease.holder = "far-away 12 34 abc 1000000000"
+    both[0].lease.own = dataclasses.replace(both[0].lease.own, hostname="far-away")
     opened = both[0].open(None)
     with pytest.raises(LaunchError, match=r"'shop' runs already.*far-away"):
         both[1].open(None)

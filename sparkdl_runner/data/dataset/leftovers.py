@@ -12,7 +12,6 @@ import atexit
 import json
 import logging
 import os
-import socket
 import threading
 import time
 import uuid
@@ -31,6 +30,7 @@ from sparkdl_runner.filesystem import (
     redact,
 )
 from sparkdl_runner.foreign_file import build, parse_json, read_small
+from sparkdl_runner.hooks.process_identity import ProcessIdentity, this_process
 
 MARKER_NAME = "_sparkdl_runner.json"
 PREFIX = "sparkdl_runner-"
@@ -42,18 +42,12 @@ _process_directories_lock = threading.Lock()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Owner:
-    """The process that made a directory, told apart from any other that has the same id."""
+class Owner(ProcessIdentity):
+    """The process that made a directory."""
 
     directory: str
     """The name of the directory that the marker belongs to."""
     application_id: str
-    hostname: str
-    boot_id: str
-    pid_namespace: str
-    pid: int
-    started_ticks: int
-    """When the process started, in clock ticks since the machine did."""
     created_unix_seconds: float
 
     @classmethod
@@ -62,12 +56,8 @@ class Owner:
         return cls(
             directory=directory,
             application_id=application_id,
-            hostname=socket.gethostname(),
-            boot_id=_boot_id(),
-            pid_namespace=_pid_namespace(),
-            pid=os.getpid(),
-            started_ticks=_started_ticks(os.getpid()) or 0,
             created_unix_seconds=time.time(),
+            **asdict(this_process()),
         )
 
     @classmethod
@@ -82,48 +72,12 @@ class Owner:
         text = read_small(filesystem, f"{directory}/{MARKER_NAME}", _MOST_MARKER_BYTES)
         return build(cls, parse_json(text))
 
-    def is_on_this_machine(self) -> bool:
-        """Whether this process can see the owner's process id."""
-        here = (socket.gethostname(), _boot_id(), _pid_namespace())
-        return here == (self.hostname, self.boot_id, self.pid_namespace)
-
-    def is_gone(self) -> bool:
-        """Whether the owner has certainly ended; only for an owner on this machine."""
-        # 0 is what a system without /proc recorded: nothing is certain there.
-        return self.started_ticks > 0 and _started_ticks(self.pid) != self.started_ticks
-
     def has_left(self, older_than_seconds: float | None) -> bool:
         """Whether its directory may go: it has ended, or ran elsewhere and is older than that."""
         if self.is_on_this_machine():
             return self.is_gone()
         age = time.time() - self.created_unix_seconds
         return older_than_seconds is not None and age > older_than_seconds
-
-
-def _started_ticks(pid: int) -> int | None:
-    """When a process started, or None if there is none; see proc(5), field 22 of ``stat``.
-
-    Unlike a time of day it does not move when the clock is corrected.
-    """
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return int(stat.rpartition(b")")[2].split()[19])  # the name before ")" may hold spaces
-
-
-def _boot_id() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
-
-
-def _pid_namespace() -> str:
-    try:
-        return str(Path("/proc/self/ns/pid").readlink())
-    except OSError:
-        return ""
 
 
 def process_directory(

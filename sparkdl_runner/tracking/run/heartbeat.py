@@ -9,7 +9,7 @@ from collections.abc import Callable
 from sparkdl_runner.tracking.entries import Entry
 from sparkdl_runner.tracking.run.attempts import Attempts
 from sparkdl_runner.tracking.run.delivery import Delivery
-from sparkdl_runner.tracking.run.opening.lease import RENEW_SECONDS, Lease
+from sparkdl_runner.tracking.run.opening.lease import Lease
 from sparkdl_runner.tracking.run.rank_reports import RankReports
 from sparkdl_runner.tracking.run.undelivered import AFTER_SECONDS, AGAIN_SECONDS
 
@@ -64,7 +64,8 @@ class Heartbeat:
 
     def _run(self) -> None:
         began = time.monotonic()
-        rate_at, renew_at = began + FIRST_RATE_SECONDS, began + RENEW_SECONDS
+        rate_at = began + FIRST_RATE_SECONDS
+        renew_at = began + self._lease.own.renew_seconds
         reported: float | None = None
         kept_at = began
         while not self._stopped.wait(1.0):
@@ -74,7 +75,7 @@ class Heartbeat:
                 pause = (now - began) / RATES_BEFORE_SLOWER
                 rate_at = now + min(max(pause, FIRST_RATE_SECONDS), MOST_RATE_SECONDS)
             if now >= renew_at:
-                renew_at += RENEW_SECONDS
+                renew_at += self._lease.own.renew_seconds
                 self._log([*self._lease.entries(), *self._attempts.entries()])
             since = self._delivery.troubled_since
             if since not in (None, reported):

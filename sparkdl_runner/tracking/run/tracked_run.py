@@ -100,7 +100,7 @@ class TrackedRun(Reports):
             LaunchError: As of ``opening.open_run`` and ``NamedRun.open``.
         """
         require_not_held(settings.run_id if named is None else named.run_id)
-        lease = Lease() if named is None else named.lease
+        lease = Lease(settings.lease_seconds) if named is None else named.lease
         opened = open_run(settings, lease, name) if named is None else named.open(name)
         try:
             run = cls(settings, opened, lease)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import importlib.machinery
+import json
 import os
 import subprocess
 import sys
 import types
 from typing import Any
 
-import psutil
 import pytest
 
 from sparkdl_runner import LaunchError, RunConfig
+from sparkdl_runner.hooks.process_identity import started_ticks
 from sparkdl_runner.tracking import Tracking
 from sparkdl_runner.tracking.rank_run import RunTicket
-from sparkdl_runner.tracking.run.opening.lease import ALIVE_TAG, EXPIRE_SECONDS, HOLDER_TAG, Lease
+from sparkdl_runner.tracking.run.opening.lease import ALIVE_TAG, HOLDER_TAG, Lease
 from sparkdl_runner.tracking.run.opening.store import check_store, is_set_up
 from sparkdl_runner.tracking.run.parameters_and_tags import parameters
 from sparkdl_runner.tracking.run.parameters_and_tags import tags as tags_of_run
@@ -27,31 +28,54 @@ def tags_of(lease: Lease, at: float) -> dict[str, str]:
     return {key: value for _, key, value in lease.entries(at)}
 
 
-def held_by(host: str, process: psutil.Process, at: float) -> dict[str, str]:
-    holder = f"{host} {process.pid} {process.create_time():.0f} abc"
-    return {HOLDER_TAG: holder, ALIVE_TAG: f"{at:.0f}"}
+def held_by(at: float, **fields: Any) -> dict[str, str]:
+    """The tags of another driver, which differs from this one in these fields."""
+    own = json.loads(tags_of(Lease(), at)[HOLDER_TAG])
+    return {HOLDER_TAG: json.dumps({**own, **fields}), ALIVE_TAG: f"{at:.0f}"}
 
 
 def test_a_run_is_held_as_long_as_its_driver_is_heard_of() -> None:
     lease = Lease()
-    elsewhere = {HOLDER_TAG: "far-away 12 34 abc", ALIVE_TAG: "1000"}
-    told = lease.held_by_another(elsewhere, now=1010)
-    assert told == "the driver with process id 12 on host far-away, heard of 10 s ago"
-    assert lease.held_by_another(elsewhere, now=1001 + EXPIRE_SECONDS) is None
+    elsewhere = held_by(1000, hostname="far-away", pid=12, since=1000000000)
+    told = str(lease.held_by_another(elsewhere, now=1010))
+    assert told == (
+        "the driver with process id 12 on host far-away runs it since 2001-09-09 01:46:40 UTC, "
+        "heard of 10 s ago"
+    )
+    assert lease.held_by_another(elsewhere, now=1091) is None
+    assert lease.held_by_another(held_by(1000, hostname="far-away", seconds=200.0), now=1091)
     # This host's clock is 15 minutes behind the other's.
     assert "heard of 0 s ago" in str(lease.held_by_another(elsewhere, now=100))
     assert lease.held_by_another(tags_of(lease, 1000), now=1000) is None
-    for tags in ({}, {HOLDER_TAG: "x"}, {**elsewhere, ALIVE_TAG: "soon"}):
+    for tags in ({}, {HOLDER_TAG: elsewhere[HOLDER_TAG]}, {**elsewhere, ALIVE_TAG: "soon"}):
         assert lease.held_by_another(tags, now=1010) is None
 
 
+@pytest.mark.parametrize("holder", ["far-away 12 34 abc 1000000000", "{", "[" * 100_000, "{}"])
+def test_a_driver_of_another_version_is_one_too(holder: str) -> None:
+    tags = {HOLDER_TAG: holder, ALIVE_TAG: "1000"}
+    assert Lease().held_by_another(tags, now=1010) is not None
+    assert Lease().held_by_another(tags, now=1091) is None
+
+
 def test_a_driver_of_this_host_that_is_dead_holds_nothing() -> None:
-    here = os.uname().nodename
     other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    tags = held_by(here, psutil.Process(other.pid), 1000)
+    tags = held_by(1000, pid=other.pid, started_ticks=started_ticks(other.pid))
     assert Lease().held_by_another(tags, now=1001) is not None
-    other.communicate()
+    assert other.stdin is not None
+    other.stdin.close()
+    os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
+    assert Lease().held_by_another(tags, now=1001) is None, "it ended, and nobody has asked how"
+    other.wait()
     assert Lease().held_by_another(tags, now=1001) is None
+
+
+@pytest.mark.parametrize("other", ["hostname", "boot_id", "pid_namespace"])
+def test_what_is_not_seen_from_here_is_not_known_to_be_dead(other: str) -> None:
+    """Two containers may have one hostname, and process ids of their own."""
+    nobody = held_by(1000, pid=1 << 22, started_ticks=1)
+    assert Lease().held_by_another(nobody, now=1001) is None
+    assert Lease().held_by_another(held_by(1000, **{other: "x"}), now=1001) is not None
 
 
 def test_pages_do_not_show_who_drives() -> None:
@@ -68,6 +92,7 @@ def test_pages_do_not_show_who_drives() -> None:
         ({"report": "yes"}, TypeError, "report is 'yes'"),
         ({"opening_timeout_seconds": 0.5}, ValueError, "1 or more"),
         ({"delivery_timeout_seconds": -1}, ValueError, "0 or more"),
+        ({"lease_seconds": 9}, ValueError, "10 or more"),
         ({"delivery_timeout_seconds": "1"}, TypeError, "must be a number"),
     ],
 )
@@ -234,12 +259,3 @@ def test_a_name_that_is_none_is_refused(
 ) -> None:
     with pytest.raises(error, match=sentence):
         RunConfig(**settings)
-
-
-def test_since_when_a_run_is_held_is_told() -> None:
-    tags = {HOLDER_TAG: "far-away 12 34 abc 1000000000", ALIVE_TAG: "1000"}
-    told = Lease().held_by_another(tags, now=1010)
-    assert told == (
-        "the driver with process id 12 on host far-away runs it since 2001-09-09 01:46:40 UTC, "
-        "heard of 10 s ago"
-    )

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from sparkdl_runner import cli
+from sparkdl_runner.hooks.process_identity import started_ticks
 from sparkdl_runner.private_folder import private_folder
 from sparkdl_runner.tracking import Tracking
 from sparkdl_runner.tracking.run import undelivered
@@ -117,9 +118,8 @@ def test_a_run_that_is_being_trained_is_left_to_its_driver(
     other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
         lease = Lease()
-        words = lease.holder.split()
-        words[1], words[2] = str(other.pid), f"{psutil.Process(other.pid).create_time():.0f}"
-        lease.holder = " ".join(words)
+        ticks = started_ticks(other.pid) or 0
+        lease.own = dataclasses.replace(lease.own, pid=other.pid, started_ticks=ticks)
         for _, name, text in lease.entries():
             client.set_tag(run_id, name, text)
         assert cli.main(["deliver", "--tracking-uri", store, str(tmp_path)]) == 0

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
-import socket
 import time
 import uuid
 from collections.abc import Mapping
-
-import psutil
+from dataclasses import asdict, dataclass, replace
 
 from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.foreign_file import ForeignFileError, build
+from sparkdl_runner.hooks.process_identity import ProcessIdentity, this_process
 from sparkdl_runner.tracking.entries import Entry
+from sparkdl_runner.tracking.settings import Tracking
 
 # MLflow's pages show no tags that begin so.
 HOLDER_TAG = "mlflow.sparkdl_runner.driver"
 ALIVE_TAG = "mlflow.sparkdl_runner.driver_alive_at"
-RENEW_SECONDS = 20.0
-EXPIRE_SECONDS = 90.0
+# In the time of a lease, so that one renewal, or three, may be late.
+_RENEWALS = 4.5
 
 held_here: set[str] = set()
 """The runs that threads of this driver hold."""
@@ -32,50 +34,81 @@ def require_not_held(run_id: str | None) -> None:
         )
 
 
-class Lease:
-    """This driver's hold on a run, kept as two tags of it."""
+@dataclass(frozen=True, kw_only=True)
+class Holder(ProcessIdentity):
+    """A driver that holds a run, or has held it, as a tag of the run says it."""
 
-    def __init__(self) -> None:
-        own = psutil.Process()
-        self.holder = (
-            f"{socket.gethostname()} {own.pid} {own.create_time():.0f} {uuid.uuid4().hex} "
-            f"{time.time():.0f}"
+    lease: str
+    """Another one each time that a run is taken."""
+    since: int
+    """Seconds since 1970."""
+    seconds: float = Tracking.lease_seconds
+    """How long after its last sign it counts as lost."""
+    silent: float = 0.0
+    """How long it was not heard of; not in the tag."""
+
+    @classmethod
+    def of(cls, tags: Mapping[str, str], now: float) -> Holder | None:
+        """Reads the tags of a run; None if they name no driver."""
+        text, alive_at = tags.get(HOLDER_TAG), tags.get(ALIVE_TAG, "")
+        if text is None or not alive_at.isdecimal():
+            return None
+        try:
+            found = build(cls, json.loads(text))
+        except (ForeignFileError, ValueError, RecursionError):
+            found = _UNKNOWN  # Of another version: it is a driver all the same.
+        return replace(found, silent=now - float(alive_at))
+
+    @property
+    def has_let_go(self) -> bool:
+        """Whether it holds the run no more: it has ended, or was not heard of for too long."""
+        if self.is_on_this_machine() and (self.is_gone() or self.pid == os.getpid()):
+            return True
+        return self.silent > self.seconds
+
+    @property
+    def renew_seconds(self) -> float:
+        """How often it says that it lives."""
+        return self.seconds / _RENEWALS
+
+    def __str__(self) -> str:
+        began = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self.since))
+        return (
+            f"the driver with process id {self.pid} on host {self.hostname} runs it since {began}, "
+            f"heard of {max(0, self.silent):.0f} s ago"
+        )
+
+
+_UNKNOWN = Holder(
+    hostname="?", boot_id="", pid_namespace="", pid=0, started_ticks=0, lease="", since=0
+)
+
+
+class Lease:
+    """This driver's hold on a run, kept as two tags of it.
+
+    Args:
+        seconds: How long after its last sign this driver counts as lost.
+    """
+
+    def __init__(self, seconds: float = Tracking.lease_seconds) -> None:
+        self.own = Holder(
+            **asdict(this_process()),
+            lease=uuid.uuid4().hex,
+            since=int(time.time()),
+            seconds=float(seconds),
         )
 
     def entries(self, now: float | None = None) -> list[Entry]:
         """The tags that say that this driver holds the run, and lives."""
+        fields = asdict(self.own)
+        del fields["silent"]
         at = time.time() if now is None else now
-        return [["tag", HOLDER_TAG, self.holder], ["tag", ALIVE_TAG, f"{at:.0f}"]]
+        return [["tag", HOLDER_TAG, json.dumps(fields)], ["tag", ALIVE_TAG, f"{at:.0f}"]]
 
-    def held_by_another(self, tags: Mapping[str, str], now: float | None = None) -> str | None:
-        """The other driver that holds a run with these tags, in words; None if there is none."""
-        holder, alive_at = tags.get(HOLDER_TAG, ""), tags.get(ALIVE_TAG, "")
-        parts = holder.split()
-        if holder == self.holder or len(parts) not in (4, 5) or not alive_at.isdecimal():
+    def held_by_another(self, tags: Mapping[str, str], now: float | None = None) -> Holder | None:
+        """The other driver that holds a run with these tags; None if there is none."""
+        found = Holder.of(tags, time.time() if now is None else now)
+        if found is None or found.lease == self.own.lease or found.has_let_go:
             return None
-        host, pid, created, _, *since = parts
-        silent = (time.time() if now is None else now) - float(alive_at)
-        if silent > EXPIRE_SECONDS:
-            return None
-        if host == socket.gethostname() and not _runs(pid, created):
-            return None
-        told = f"the driver with process id {pid} on host {host}"
-        if since and since[0].isdecimal():  # Earlier versions did not say so.
-            began = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(int(since[0])))
-            told += f" runs it since {began}"
-        return f"{told}, heard of {max(0, silent):.0f} s ago"
-
-    @staticmethod
-    def is_on_this_host(tags: Mapping[str, str]) -> bool:
-        """Whether the holder of a run with these tags is on this host."""
-        return tags.get(HOLDER_TAG, "").partition(" ")[0] == socket.gethostname()
-
-
-def _runs(pid: str, created: str) -> bool:
-    """Whether a process of this host lives."""
-    try:
-        process = psutil.Process(int(pid))
-        # Process ids are reused; with a start time they are unique.
-        return f"{process.create_time():.0f}" == created and process.pid != os.getpid()
-    except (psutil.Error, ValueError):
-        return False
+        return found

@@ -19,12 +19,7 @@ from typing import Any
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.redaction import Redactor
 from sparkdl_runner.tracking.entries import Entry
-from sparkdl_runner.tracking.run.opening.lease import (
-    ALIVE_TAG,
-    EXPIRE_SECONDS,
-    RENEW_SECONDS,
-    Lease,
-)
+from sparkdl_runner.tracking.run.opening.lease import ALIVE_TAG, Holder, Lease
 from sparkdl_runner.tracking.run.opening.opened import Opened, create_run, resume
 from sparkdl_runner.tracking.run.opening.store import Store, open_store
 from sparkdl_runner.tracking.settings import Tracking
@@ -79,7 +74,7 @@ class NamedRun:
             LaunchError: Another driver runs it, it trains something else, or MLflow refuses.
         """
         self.name = name
-        self.lease = Lease()
+        self.lease = Lease(settings.lease_seconds)
         self._settings = settings
         self._work = work
         self._store: Store = open_store(settings)
@@ -177,16 +172,16 @@ class NamedRun:
             if holder is None:
                 return run
             alive_at = tags.get(ALIVE_TAG, "")
-            # A holder on this host is known to live. Another is, once it renews its lease.
-            if self.lease.is_on_this_host(tags) or first_alive_at not in (None, alive_at):
+            # A holder on this machine is known to live. Another is, once it renews its lease.
+            if holder.is_on_this_machine() or first_alive_at not in (None, alive_at):
                 raise LaunchError(self._is_taken(run, holder))
             if first_alive_at is None:
                 first_alive_at = alive_at
                 _tell(
                     f"the training {self.name!r} is held by {holder}. If it does not show itself, "
-                    f"it is over {EXPIRE_SECONDS:g} s after that, and this one goes on."
+                    f"it is over {holder.seconds:g} s after that, and this one goes on."
                 )
-            time.sleep(RENEW_SECONDS / 10)
+            time.sleep(holder.renew_seconds / 10)
 
     def _create(self, run_name: str) -> Opened:
         held = {name: text for _, name, text in self.lease.entries()}
@@ -216,7 +211,7 @@ class NamedRun:
         if holder is not None:
             raise LaunchError(self._is_taken(run, holder))
 
-    def _is_taken(self, run: Any, holder: str) -> str:
+    def _is_taken(self, run: Any, holder: Holder) -> str:
         return (
             f"The training {self.name!r} runs already, in MLflow run {run.info.run_id}: {holder}. "
             "Wait until it is over, end it, or give this one another name."

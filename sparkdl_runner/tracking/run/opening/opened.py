@@ -124,7 +124,7 @@ def resume(client: Any, call: ServerCalls, run_id: str, lease: Lease) -> Opened:
     if run.info.status == "RUNNING" and other is not None:
         raise LaunchError(
             f"The MLflow run {run_id} is active elsewhere: {other}. End that training, or wait "
-            "until it is over; one that died is known as such after 90 s."
+            f"until it is over; one that died is known as such after {other.seconds:g} s."
         )
     if not is_joined:
         call(

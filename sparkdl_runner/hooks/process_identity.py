@@ -1,0 +1,71 @@
+"""Which process this is, so that another one can tell for certain whether it has ended."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+# Ended, though its parent has not asked how yet; see proc(5), field 3 of ``stat``.
+_ENDED = ("Z", "X")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessIdentity:
+    """A process, told apart from any other that has the same id."""
+
+    hostname: str
+    boot_id: str
+    pid_namespace: str
+    pid: int
+    started_ticks: int
+    """When the process started, in clock ticks since the machine did. Unlike a time of day it does
+    not move when the clock is corrected."""
+
+    def is_on_this_machine(self) -> bool:
+        """Whether this process can see that process's id."""
+        here = (socket.gethostname(), boot_id(), pid_namespace())
+        return here == (self.hostname, self.boot_id, self.pid_namespace)
+
+    def is_gone(self) -> bool:
+        """Whether it has certainly ended; only for a process on this machine."""
+        # 0 is what a system without /proc recorded: nothing is certain there.
+        return self.started_ticks > 0 and started_ticks(self.pid) != self.started_ticks
+
+
+def this_process() -> ProcessIdentity:
+    """The identity of the calling process."""
+    return ProcessIdentity(
+        hostname=socket.gethostname(),
+        boot_id=boot_id(),
+        pid_namespace=pid_namespace(),
+        pid=os.getpid(),
+        started_ticks=started_ticks(os.getpid()) or 0,
+    )
+
+
+def started_ticks(pid: int) -> int | None:
+    """When a process started; None if there is none, or it has ended. See proc(5), field 22."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = stat.rpartition(b")")[2].decode().split()  # the name before ")" may hold spaces
+    return None if fields[0] in _ENDED else int(fields[19])
+
+
+def boot_id() -> str:
+    """A text that is another one each time that the machine starts; empty if unknown."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def pid_namespace() -> str:
+    """The namespace in which process ids count; empty if unknown."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
