@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -99,17 +100,17 @@ def assign_ranks(peers: Sequence[Peer], *, backend: str, attempt: int = 0) -> di
     for peer in sorted(peers, key=lambda peer: peer.partition):
         hosts.setdefault(peer.host_key, []).append(peer)
     worlds: dict[int, World] = {}
-    rank = 0
+    cross_sizes = Counter(turn for members in hosts.values() for turn in range(len(members)))
+    cross_ranks: Counter[int] = Counter()
     for host_rank, members in enumerate(hosts.values()):
         for local_rank, peer in enumerate(members):
-            column = [key for key, others in hosts.items() if len(others) > local_rank]
             worlds[peer.partition] = World(
-                rank=rank,
+                rank=len(worlds),
                 size=len(peers),
                 local_rank=local_rank,
                 local_size=len(members),
-                cross_rank=column.index(peer.host_key),
-                cross_size=len(column),
+                cross_rank=cross_ranks[local_rank],
+                cross_size=cross_sizes[local_rank],
                 host_rank=host_rank,
                 num_hosts=len(hosts),
                 host=peer.host,
@@ -119,7 +120,7 @@ def assign_ranks(peers: Sequence[Peer], *, backend: str, attempt: int = 0) -> di
                 backend=backend,
                 attempt=attempt,
             )
-            rank += 1
+            cross_ranks[local_rank] += 1
     return worlds
 
 

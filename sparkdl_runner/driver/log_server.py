@@ -24,6 +24,12 @@ HELLO_SECONDS = 10.0
 PING_SECONDS = 1.0
 # A stopped process is woken for its stacks, which takes a moment.
 STACKS_SECONDS = 3.0
+CHUNK_BYTES = 1 << 16
+# Taken in the server's own thread, as none of them blocks: a change of threads for each message
+# would cost a thousand ranks more than the message itself.
+PROMPT = (messages.VitalSigns, messages.Failed, messages.Ended, messages.Stacks)
+# So many agents are sent a ping before the others are heard again.
+PINGS_AT_ONCE = 256
 
 
 class _Agent:
@@ -60,6 +66,7 @@ class LogServer(ServerThread):
         self._agents: dict[int, _Agent] = {}
         self._delivering: set[int] = set()
         self._stacks: dict[int, str] = {}
+        self._pinging: asyncio.Task[None] | None = None
         self._confirmed: dict[int, int] = {}
         """By partition, the number of the last sure message that has come."""
 
@@ -102,7 +109,7 @@ class LogServer(ServerThread):
             self._agents[partition].writer.transport.abort()  # It comes again: the link had broken.
         agent = self._agents[partition] = _Agent(writer, FrameCodec(self._key, nonce, b"driver"))
         self.watch.present(partition, hello.host)
-        ping = self.spawn(self._ping(partition, agent))
+        self._pinging = self._pinging or self.spawn(self._ping())
         try:
             if self._stop_requested:
                 agent.send(messages.Stop())
@@ -110,7 +117,6 @@ class LogServer(ServerThread):
                 agent.send(messages.RequestStop(self._requested))
             await self._listen(partition, agent, reader, incoming)
         finally:
-            ping.cancel()
             self._delivering.discard(partition)
             if self._agents.get(partition) is agent:
                 del self._agents[partition]
@@ -120,28 +126,46 @@ class LogServer(ServerThread):
         self, partition: int, agent: _Agent, reader: asyncio.StreamReader, codec: FrameCodec
     ) -> None:
         world: World | None = None
-        while True:
-            message = decode(await read_frame(reader, codec), messages.AGENT_TO_DRIVER)
+        buffer = bytearray()
+        while data := await reader.read(CHUNK_BYTES):
+            buffer += data
             self.watch.heard(partition)
-            if isinstance(message, messages.Placed):
-                world = message.world
-                self.watch.placed(partition, world)
-            elif world is None:
-                continue
-            elif not isinstance(message, messages.Sure):
-                await self._deliver(partition, world, message)
-            else:
-                # It comes again where the connection broke before it was confirmed.
-                if message.number > self._confirmed.get(partition, 0):
-                    self._confirmed[partition] = message.number
-                    await self._deliver(partition, world, message.message)
-                agent.send(messages.Confirmed(message.number))
+            confirmed = 0
+            slow: list[Message] = []
+            try:
+                for values in codec.split(buffer):
+                    message = decode(values, messages.AGENT_TO_DRIVER)
+                    if isinstance(message, messages.Sure):
+                        confirmed = message.number
+                        # It comes again where the connection broke before it was confirmed.
+                        if message.number <= self._confirmed.get(partition, 0):
+                            continue
+                        self._confirmed[partition] = message.number
+                        message = message.message
+                    if isinstance(message, messages.Placed):
+                        world = message.world
+                        self.watch.placed(partition, world)
+                    elif world is None:
+                        continue
+                    elif isinstance(message, PROMPT) and not slow:
+                        self._take(world, message)
+                    else:
+                        slow.append(message)
+            finally:  # Also what came before a frame that is not ours.
+                if world is not None and slow:
+                    await self._deliver(partition, world, slow)
+            if confirmed:
+                agent.send(messages.Confirmed(confirmed))
 
-    async def _deliver(self, partition: int, world: World, message: Message) -> None:
-        """Hands on a message. The sink may block, and the loop must go on hearing the others."""
+    async def _deliver(self, partition: int, world: World, taken: list[Message]) -> None:
+        """Hands on messages. The sink may block, and the loop must go on hearing the others."""
         self._delivering.add(partition)
-        await asyncio.to_thread(self._take, world, message)
+        await asyncio.to_thread(self._take_all, world, taken)
         self._delivering.discard(partition)
+
+    def _take_all(self, world: World, taken: list[Message]) -> None:
+        for message in taken:
+            self._take(world, message)
 
     def _take(self, world: World, message: Message) -> None:
         match message:
@@ -152,13 +176,16 @@ class LogServer(ServerThread):
             case _:
                 self._sink.take(world, message)
 
-    async def _ping(self, partition: int, agent: _Agent) -> None:
-        """Lets an agent know that the driver is there, and the watch that the agent is."""
+    async def _ping(self) -> None:
+        """Lets agents know that the driver is there, and the watch that they are."""
         while True:
             await asyncio.sleep(PING_SECONDS)
-            agent.send(messages.Ping())
-            if partition in self._delivering:  # Not silent: it is we who do not listen just now.
-                self.watch.busy(partition)
+            for number, (partition, agent) in enumerate(list(self._agents.items()), start=1):
+                agent.send(messages.Ping())
+                if partition in self._delivering:  # Not silent: it is we who do not listen now.
+                    self.watch.busy(partition)
+                if number % PINGS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
 
     async def _send_stop(self) -> None:
         self._stop_requested = True

@@ -95,10 +95,10 @@ class LoaderPlans:
             self._worlds[world.rank] = world
             told = self._plans.setdefault(key, {})
             told[world.rank] = mine
-            orders = [one["order"] for one in told.values()]
+            first = next(iter(told.values()))  # All before this one are equal to it.
             if len(told) == world.size:
                 del self._plans[key]  # It is complete, and there may be one for every epoch.
-            if self._has_differed or all(order == orders[0] for order in orders):
+            if self._has_differed or mine["order"] == first["order"]:
                 return None
             self._has_differed = True
             return _sentence(told, key[1])

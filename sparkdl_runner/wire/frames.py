@@ -12,6 +12,7 @@ import hmac
 import json
 import socket
 import struct
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # A worker receives bytes as well, and needs no asyncio for it.
@@ -21,6 +22,7 @@ NONCE_BYTES = 16
 MAC_BYTES = 32
 MAX_FRAME_BYTES = 1024 * 1024
 LENGTH = struct.Struct(">I")
+_HEAD_BYTES = LENGTH.size + MAC_BYTES
 
 
 class FrameCodec:
@@ -57,6 +59,22 @@ class FrameCodec:
         if not isinstance(message, dict):
             raise ValueError("the frame is no JSON object")
         return message
+
+    def split(self, buffer: bytearray) -> Iterator[dict[str, Any]]:
+        """Takes all whole frames off the front of what has come, and decodes them.
+
+        Raises:
+            ValueError: The next one is none of this connection.
+        """
+        begin = 0
+        while len(buffer) - begin >= _HEAD_BYTES:
+            size = _size(buffer[begin : begin + LENGTH.size])
+            text = begin + _HEAD_BYTES
+            if len(buffer) < text + size:
+                break
+            yield self.open(buffer[begin + LENGTH.size : text], buffer[text : text + size])
+            begin = text + size
+        del buffer[:begin]
 
     def _mac(self, text: bytes | bytearray) -> bytes:
         number = self._number.to_bytes(8, "big")

@@ -12,14 +12,15 @@ from sparkdl_runner.wire.messages import AGENT_TO_DRIVER, Message, Table
 from sparkdl_runner.wire.outcome import Outcome
 from sparkdl_runner.world import World
 
+Codec = tuple[Callable[[Any], Any], Callable[[Any], Any]]
+_KNOWN: dict[type[Message], dict[str, Codec]] = {}
+
 
 def encode(message: Message) -> dict[str, Any]:
     """Makes plain values of a message."""
-    values = {
-        field.name: _CODECS[field.type][0](getattr(message, field.name))
-        for field in fields(message)
-    }
-    return {"kind": type(message).__name__, **values}
+    kind = type(message)
+    values = {name: to_json(getattr(message, name)) for name, (to_json, _) in _fields(kind).items()}
+    return {"kind": kind.__name__, **values}
 
 
 def decode(values: Mapping[str, Any], table: Table) -> Message:
@@ -35,10 +36,17 @@ def decode(values: Mapping[str, Any], table: Table) -> Message:
     try:
         given = dict(values)
         message = table[given.pop("kind")]
-        types = {field.name: field.type for field in fields(message)}
-        return message(**{name: _CODECS[types[name]][1](value) for name, value in given.items()})
+        codecs = _fields(message)
+        return message(**{name: codecs[name][1](value) for name, value in given.items()})
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"this end may not send such a message: {error!r:.200}") from error
+
+
+def _fields(message: type[Message]) -> dict[str, Codec]:
+    """How each field of a kind of message is written and read."""
+    if (known := _KNOWN.get(message)) is None:
+        known = _KNOWN[message] = {field.name: _CODECS[field.type] for field in fields(message)}
+    return known
 
 
 def _same(value: Any) -> Any:
@@ -53,7 +61,7 @@ def _numbers(values: list[Any]) -> list[int]:
     return [int(value) for value in values]
 
 
-_CODECS: dict[object, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+_CODECS: dict[object, Codec] = {
     str: (_same, str),
     int: (_same, int),
     float: (_same, float),

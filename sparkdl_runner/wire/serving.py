@@ -14,8 +14,8 @@ from typing import Any
 from sparkdl_runner.wire.network import addresses_of_host
 from sparkdl_runner.wire.socket_owner import Address, owner
 
-# asyncio's default is 100, too few for a thousand agents that connect at once.
-BACKLOG = 512
+# asyncio's default is 100, too few for thousands of agents that connect at once.
+BACKLOG = 4096
 # asyncio accepts as many connections as this before it handles any. With more, a burst of strangers
 # would use up this process's open files.
 ACCEPTED_AT_ONCE = 16
@@ -79,9 +79,15 @@ class ServerThread(ABC):
         self._thread.start()
 
     def call(self, coroutine: Coroutine[Any, Any, Any], timeout_seconds: float) -> None:
-        """Runs ``coroutine`` in the server's loop and waits for it, at most so long."""
+        """Runs ``coroutine`` in the server's loop and waits for it, at most so long.
+
+        Called from that loop's own thread, it does not wait.
+        """
         if not self._thread.is_alive():
             coroutine.close()
+            return
+        if threading.current_thread() is self._thread:
+            self.spawn(coroutine)
             return
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
@@ -106,7 +112,7 @@ class ServerThread(ABC):
             self._loop.close()
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Runs something beside a connection, whose handler must cancel it at its end."""
+        """Runs something beside the connections, until it ends or the server does."""
         task = self._loop.create_task(coroutine)
         self._helpers.add(task)
         task.add_done_callback(self._helpers.discard)
@@ -141,6 +147,9 @@ class ServerThread(ABC):
             task.cancel()
             writer.transport.abort()
         await asyncio.gather(*connections, return_exceptions=True)
+        for helper in (helpers := set(self._helpers)):
+            helper.cancel()
+        await asyncio.gather(*helpers, return_exceptions=True)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = self._loop.create_task(self._converse(reader, writer))

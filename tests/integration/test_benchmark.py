@@ -41,6 +41,18 @@ def test_every_file_beside_it_is_a_job_and_has_help(job: Path) -> None:
     assert done.stdout.startswith(f"usage: {job.name} ")
 
 
+def test_scale_runs_simulated_ranks_to_the_failure_of_one(tmp_path: Path) -> None:
+    few = ["--ranks", "256", "512", "--processes", "1", "--seconds", "0.1", "--repeat", "1"]
+    done = run_benchmark(tmp_path, "scale", *few)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / "benchmark-scale.json").read_text())
+    assert report["names_the_cause"]
+    # Ranks that failed alike are told in one line, whatever their number.
+    assert max(one["error_characters"] for one in report["results"].values()) < 1500
+    assert set(report["exponents"]) == set(report["results"]["512"])
+    assert (tmp_path / "benchmark-scale.png").stat().st_size > 0
+
+
 def test_launch_measures_ours_beside_a_peer(tmp_path: Path) -> None:
     short = ["--launchers", *OURS, *PEERS, "--repeat", "1", "--output", "figures.json"]
     done = run_benchmark(tmp_path, "launch", *short)

@@ -479,3 +479,17 @@ def test_confirmations_are_waited_for_at_the_end_where_the_driver_hears(is_conne
     )
     LogClient.close(client)
     assert order == [*["confirmed"] * is_connected, "close", "sent", "abandon"]
+
+
+@given(st.lists(st.dictionaries(st.text(max_size=5), st.integers(), max_size=3)), st.data())
+def test_frames_are_found_whole_however_they_come_in_pieces(sent, data):
+    sealing, opening = (FrameCodec(b"key", b"nonce", b"agent") for _ in range(2))
+    stream = b"".join(map(sealing.seal, sent))
+    buffer, found = bytearray(), []
+    while stream:
+        size = data.draw(st.integers(1, len(stream)))
+        buffer += stream[:size]
+        stream = stream[size:]
+        found += opening.split(buffer)
+    assert found == sent
+    assert not buffer

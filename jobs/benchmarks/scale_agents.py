@@ -1,0 +1,114 @@
+"""Many agents in one process, for the scale benchmark: the log channel's protocol, no workers.
+
+``python -m benchmarks.scale_agents``: the first line of standard input is JSON with the driver's
+address and the channel's key, and the worlds of this process's agents by partition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from sparkdl_runner.wire import messages
+from sparkdl_runner.wire.frames import NONCE_BYTES, FrameCodec, read_frame
+from sparkdl_runner.wire.message_json import decode, encode
+from sparkdl_runner.wire.messages import Message
+from sparkdl_runner.wire.outcome import Outcome, Status
+from sparkdl_runner.world import World
+
+LOOK_SECONDS = 1.0
+TRIES = 60
+
+
+class Agent:
+    """One agent whose worker does nothing but wait, until it or another dies.
+
+    Args:
+        world: Its place.
+        victim: The rank whose worker dies, at a word from the benchmark.
+    """
+
+    def __init__(self, partition: int, world: World, key: bytes, victim: int) -> None:
+        self._partition = partition
+        self._world = world
+        self._key = key
+        self._is_victim = world.rank == victim
+
+    async def run(self, host: str, port: int, death: asyncio.Event) -> None:
+        """Joins, again where the connection breaks, and ends when the driver says so."""
+        for _ in range(TRIES):
+            try:
+                return await self._talk(*await asyncio.open_connection(host, port), death)
+            except (OSError, EOFError):
+                await asyncio.sleep(0.5)
+        raise OSError(f"{host}:{port} cannot be reached")
+
+    async def _talk(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, death: asyncio.Event
+    ) -> None:
+        nonce = await reader.readexactly(NONCE_BYTES)
+        self._writer, self._codec = writer, FrameCodec(self._key, nonce, b"agent")
+        self._send(messages.Hello(self._partition, self._world.host))
+        self._send(messages.Placed(self._world))
+        telling = [asyncio.create_task(self._look()), asyncio.create_task(self._fail(death))]
+        codec = FrameCodec(self._key, nonce, b"driver")
+        try:
+            while not isinstance(
+                decode(await read_frame(reader, codec), messages.DRIVER_TO_AGENT), messages.Stop
+            ):
+                pass
+            self._send(messages.Ended())
+            writer.write_eof()
+            await reader.read()
+        finally:
+            for one in telling:
+                one.cancel()
+            writer.close()
+
+    async def _look(self) -> None:
+        signs = messages.VitalSigns(
+            silent_seconds=0.1, idle_seconds=0.1, joining_seconds=0.0, state="S", has_begun=True
+        )
+        while True:
+            self._send(signs)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _fail(self, death: asyncio.Event) -> None:
+        await death.wait()
+        if not self._is_victim:
+            await asyncio.sleep(0.05)  # A peer's connection is reset after a moment.
+        outcome = Outcome(
+            world=self._world,
+            status=Status.DIED if self._is_victim else Status.FAILED,
+            ended_at=time.time(),
+            exit_code=-9 if self._is_victim else None,
+            exception="" if self._is_victim else "RuntimeError",
+            message="" if self._is_victim else "Connection closed by peer. " + "gloo " * 40,
+            traceback="" if self._is_victim else "  File train.py, line 1, in train\n" * 40,
+            is_communication_error=not self._is_victim,
+            output_tail=("some output",) * 20,
+        )
+        self._send(messages.Sure(1, messages.Failed(outcome)))
+
+    def _send(self, message: Message) -> None:
+        self._writer.write(self._codec.seal(encode(message)))
+
+
+async def _run_all(given: Mapping[str, Any]) -> None:
+    death = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_reader(sys.stdin, lambda: (sys.stdin.readline(), death.set()))
+    key = bytes.fromhex(given["key"])
+    agents = [
+        Agent(int(partition), World.from_json(world), key, given["victim"])
+        for partition, world in given["worlds"].items()
+    ]
+    await asyncio.gather(*(one.run(given["host"], given["port"], death) for one in agents))
+
+
+if __name__ == "__main__":
+    asyncio.run(_run_all(json.loads(sys.stdin.readline())))
