@@ -34,9 +34,6 @@ from sparkdl_runner.wire.messages import Text
 from sparkdl_runner.wire.outcome import Outcome
 from sparkdl_runner.world import Peer, assign_ranks, servers_of, visible_gpus
 
-# pyspark's task results end at 2 GiB; some of that is left to a rank's notes and last output.
-MOST_RESULT_BYTES = (1 << 31) - (1 << 20)
-
 
 @dataclass(frozen=True, kw_only=True)
 class RankTask:
@@ -46,6 +43,8 @@ class RankTask:
     channel: ChannelAddress
     single_host: bool
     """All tasks share the driver's host, so nothing needs to leave the loopback interface."""
+    most_result_bytes: int
+    """How large rank 0's value may be."""
     spark_set_threads: bool = False
     """Whether Spark set OMP_NUM_THREADS in the task's environment, for a task of another size."""
     version: str = __version__
@@ -158,7 +157,7 @@ class RankTask:
                     attempt,
                     world,
                     environment=environment,
-                    most_result_bytes=MOST_RESULT_BYTES,
+                    most_result_bytes=self.most_result_bytes,
                     listener=doors.for_worker if doors is not None else None,
                 ),
                 receiver=client,

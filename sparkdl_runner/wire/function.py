@@ -124,11 +124,14 @@ def pack_result(value: Any, world: World, most_bytes: int | None = None) -> byte
             f"({type(error).__name__}: {_first_line(error)}). Return plain values or tensors, for "
             "example model.state_dict() in place of an object that holds open files or processes."
         ) from error
+    if most_bytes is not None and isinstance(value, EachRanksValue):
+        most_bytes //= world.size
     if most_bytes is not None and len(packed) > most_bytes:
         raise ResultTooLargeError(
             f"The value that rank {world.rank} returned takes {len(packed):,} bytes, and Spark "
             f"carries at most {most_bytes:,}. Write large things to shared storage and return "
-            "their path."
+            "their path; or raise what limits Spark here: spark.driver.maxResultSize, or eight "
+            "times the value for spark.driver.memory and spark.executor.memory."
         )
     return packed
 

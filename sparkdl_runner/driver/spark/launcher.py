@@ -24,6 +24,7 @@ from sparkdl_runner.driver.spark.context import (
 )
 from sparkdl_runner.driver.spark.gpu_scheduling import rank_profile
 from sparkdl_runner.driver.spark.job import Job, let_the_jvm_exit, tagged
+from sparkdl_runner.driver.spark.result_size import most_result_bytes
 from sparkdl_runner.driver.spark.slots import count_slots, wait_for_slots
 from sparkdl_runner.driver.stop_request import StopRequest
 from sparkdl_runner.driver.watch import Verdict
@@ -187,6 +188,7 @@ class SparkGang(Gang):
             attempt=self.attempt,
             channel=self._server.channel,
             single_host=self._is_single_host,
+            most_result_bytes=most_result_bytes(self._context),
             # Spark goes by spark.task.cpus, and a profile's tasks may have more.
             spark_set_threads=self._profile is not None and not is_set_by_hand,
         )

@@ -25,6 +25,7 @@ from sparkdl_runner import (
     WorkerFailedError,
 )
 from sparkdl_runner.driver.log_server import LogServer
+from sparkdl_runner.errors import ResultTooLargeError
 from sparkdl_runner.wire import network
 from sparkdl_runner.wire.channel import ChannelAddress
 
@@ -267,6 +268,13 @@ def test_a_value_that_cannot_be_pickled_is_one_sentence():
 def test_a_large_value_arrives():
     value = HorovodRunner(np=2).run(lambda: bytes(range(256)) * 200_000)
     assert value == bytes(range(256)) * 200_000
+
+
+@LIGHT
+def test_a_value_that_would_end_the_jvm_is_refused(spark):
+    heap_bytes = spark.sparkContext._jvm.java.lang.Runtime.getRuntime().maxMemory()
+    with pytest.raises(ResultTooLargeError, match="eight times the value for spark.driver.memory"):
+        HorovodRunner(np=2).run(lambda: bytes(heap_bytes // 8))
 
 
 @LIGHT

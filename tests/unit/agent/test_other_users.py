@@ -82,7 +82,7 @@ def start_here() -> None:
 
 def start_on_spark() -> None:
     nothing: Any = None
-    RankTask(attempt=ATTEMPT, channel=nothing, single_host=True)._run(nothing)
+    RankTask(attempt=ATTEMPT, channel=nothing, single_host=True, most_result_bytes=1)._run(nothing)
 
 
 @pytest.mark.parametrize("start", [start_here, start_on_spark])

@@ -118,6 +118,14 @@ def test_a_result_that_is_too_large_says_how_large():
     assert function.pack_result(bytes(900), RANK_0, 1000)
 
 
+def test_values_of_all_ranks_share_what_spark_carries():
+    value = function.EachRanksValue(bytes(600))
+    for rank in range(2):
+        assert function.pack_result(value, replace(RANK_0, rank=rank, size=1), 1000)
+        with pytest.raises(ResultTooLargeError, match=f"rank {rank} returned.* at most 500"):
+            function.pack_result(value, replace(RANK_0, rank=rank, size=2), 1000)
+
+
 def test_values_of_other_ranks_are_not_pickled():
     assert function.pack_result(LOCK, replace(RANK_0, rank=1)) == b""
 
