@@ -47,6 +47,12 @@ class TorchLoaderContext:
             self._loader = self._open_arrow(dataset, arguments, columns, shuffle)
         return self._loader
 
+    def __iter__(self) -> Any:
+        raise TypeError(
+            "what make_torch_dataloader() returned is opened by with: with "
+            "converter.make_torch_dataloader(...) as loader, and then for batch in loader."
+        )
+
     def __exit__(self, *error: object) -> None:
         self._loader.close()
         self._loader = None

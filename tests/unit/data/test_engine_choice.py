@@ -155,6 +155,8 @@ def test_what_the_arrow_loader_is_given(monkeypatch):
         pass
     assert (seen["batch_size"], seen["global_batch_size"]) == (None, 64)
     assert seen["shuffle"] is False
+    with pytest.raises(TypeError, match="is opened by with: "):
+        iter(converter.make_torch_dataloader())
 
 
 def test_a_pickled_schema_needs_trust(monkeypatch):
