@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from pathlib import Path
 
+from sparkdl_runner.hooks import control_group
+
 _LOOKS = 5
 
 
@@ -44,28 +46,11 @@ _SENTENCES = {
 
 def _counts() -> dict[str, int]:
     counts = {"host": _oom_kills(Path("/proc/vmstat"))}
-    group = _own_cgroup()
+    group = control_group.own_group()
     if group is not None:
         events = group / "memory.events"
         counts["cgroup"] = _oom_kills(events if events.exists() else group / "memory.oom_control")
     return {name: count for name, count in counts.items() if count is not None}
-
-
-def _own_cgroup() -> Path | None:
-    """The directory of this process's memory control group, of version 2 or 1."""
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        number, controllers, path = line.split(":", 2)
-        if number == "0" or "memory" in controllers.split(","):
-            root = Path("/sys/fs/cgroup") if number == "0" else Path("/sys/fs/cgroup/memory")
-            # In a container the path is often that of the host, and our own group is the root.
-            for group in (root / path.strip("/"), root):
-                if (group / "memory.events").exists() or (group / "memory.oom_control").exists():
-                    return group
-    return None
 
 
 def _oom_kills(path: Path) -> int | None:
@@ -76,17 +61,6 @@ def _oom_kills(path: Path) -> int | None:
         return None
 
 
-def limit_bytes() -> int | None:
-    """The memory limit of this process's control group, or None if it has none."""
-    group = _own_cgroup()
-    for name in ("memory.max", "memory.limit_in_bytes"):
-        try:
-            return int((group / name).read_text()) if group else None
-        except (OSError, ValueError):
-            continue
-    return None
-
-
 def _limit() -> str:
-    limit = limit_bytes()
+    limit = control_group.limit_bytes()
     return "" if limit is None else f", {limit:,} bytes"

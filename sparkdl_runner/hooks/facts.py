@@ -15,6 +15,12 @@ def note(**facts: Any) -> None:
         _facts.update(facts)
 
 
+def add(name: str, count: int) -> None:
+    """Adds to a number that was noted by that name, from 0."""
+    with _lock:
+        _facts[name] = _facts.get(name, 0) + count
+
+
 def current() -> dict[str, Any]:
     """All that was noted so far."""
     with _lock:

@@ -39,9 +39,9 @@ except WorkerDiedError as error:
 
 def _new_group() -> Path:
     """A control group below this process's own, of either version, with a limit."""
-    from sparkdl_runner.agent.memory_evidence import _own_cgroup
+    from sparkdl_runner.hooks.control_group import own_group
 
-    own = _own_cgroup()
+    own = own_group()
     if own is None:
         raise OSError("there is no memory control group")
     group = own / f"sparkdl-tests-{os.getpid()}"

@@ -123,7 +123,7 @@ class SkippedImages:
         self._count += len(problems)
         self._total += len(problems)
         if problems:
-            facts.note(skipped_images=self._total)
+            facts.add("skipped_images", len(problems))
 
     def tell(self) -> None:
         """Warns of how many the epoch has skipped so far, if any; then counts anew."""

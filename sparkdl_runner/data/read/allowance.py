@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import resource
 from dataclasses import dataclass
-from pathlib import Path
 
 from sparkdl_runner import world
+from sparkdl_runner.hooks import control_group
 
-_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-"""Of the container, by version 2 and 1 of control groups."""
 _SHARE = 4
 """The data may take a fourth of a rank's memory. The model, its gradients and torch need more."""
 
@@ -33,7 +31,7 @@ class MemoryFacts:
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
         return cls(
             host_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-            container_bytes=next(filter(None, map(_limit, _LIMITS)), None),
+            container_bytes=control_group.limit_bytes(),
             process_bytes=None if limit == resource.RLIM_INFINITY else limit,
             ranks=world.current_world().local_size if world.in_worker() else 1,
         )
@@ -48,10 +46,3 @@ class MemoryFacts:
     def data_bytes(self) -> int:
         """What its data may take."""
         return self.rank_bytes // _SHARE
-
-
-def _limit(path: str) -> int | None:
-    try:
-        return int(Path(path).read_text())
-    except (OSError, ValueError):
-        return None

@@ -14,6 +14,8 @@ from sparkdl_runner.tracking.time_use import COMMUNICATION, LABELS, PARTS
 
 MAX_FIGURES = 6
 PREFIX = "sparkdl_runner."
+SKIPPED_IMAGES = "skipped_images"
+"""A metric: images that did not decode, of all ranks and attempts of a driver."""
 NUM_PROC_TAG, NUM_HOSTS_TAG = f"{PREFIX}num_proc", f"{PREFIX}num_hosts"
 
 
@@ -97,6 +99,8 @@ class RunSummary:
             told += f" Of their time: {', '.join(shares)}."
         if self.time_use:
             told += f" {self.time_use[0].upper()}{self.time_use[1:]}."
+        if skipped := self.metrics.get(SKIPPED_IMAGES):
+            told += f" {skipped:,.0f} images did not decode and were skipped."
         return told
 
     def slowest_rank(self) -> str:
@@ -127,7 +131,7 @@ class RunSummary:
         found += [
             (name, f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}")
             for name, value in self.metrics.items()
-            if not name.startswith(OF_THE_RUN)
+            if not name.startswith((*OF_THE_RUN, SKIPPED_IMAGES))
         ]
         return found[:MAX_FIGURES]
 

@@ -10,6 +10,7 @@ from typing import Any
 from sparkdl_runner.tracking.entries import Entry
 from sparkdl_runner.tracking.report.goodput import AttemptTime
 from sparkdl_runner.tracking.report.performance import Counts, Performance, samples_per_second
+from sparkdl_runner.tracking.report.run_summary import SKIPPED_IMAGES
 from sparkdl_runner.tracking.run import parameters_and_tags
 from sparkdl_runner.tracking.time_use import CHECKPOINT, DATA
 from sparkdl_runner.world import World
@@ -29,6 +30,8 @@ class RankReports:
         self._gpus: dict[str, int] = {}
         self._facts: dict[str, Any] = {}
         self._logged_facts: dict[str, Any] = {}
+        self._skipped: dict[tuple[int, int], int] = {}  # by attempt and rank
+        self._logged_skipped = 0
         self._first_step_at: float | None = None
         self._began_after = 0
         self._total_steps: int | None = None
@@ -54,6 +57,8 @@ class RankReports:
             self._world_size = world.size
             self._performance.see(world.rank, report)
             self._gpus[world.host_id] = int(report["facts"].get("gpus", 0))
+            skipped = int(report["facts"].get(SKIPPED_IMAGES, 0))
+            self._skipped[world.attempt, world.rank] = skipped
             if world.rank == 0:
                 self.step = max(self.step, int(report["step"] or 0))
                 self._note_times(report)
@@ -72,6 +77,10 @@ class RankReports:
         with self._lock:
             now_ms = int(time.time() * 1000)
             entries = self._performance.entries(self.step, now_ms, self._world_size)
+            skipped = sum(self._skipped.values())
+            if skipped != self._logged_skipped:
+                self._logged_skipped = skipped
+                entries.append(["metric", SKIPPED_IMAGES, skipped, now_ms, self.step, {}])
             if self._facts == self._logged_facts:
                 return entries
             self._logged_facts = dict(self._facts)

@@ -8,7 +8,7 @@ import psutil
 import torch
 
 from sparkdl_runner import world
-from sparkdl_runner.agent.memory_evidence import limit_bytes
+from sparkdl_runner.hooks.control_group import limit_bytes
 
 
 class DeviceMemory(NamedTuple):

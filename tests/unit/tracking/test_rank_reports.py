@@ -75,6 +75,20 @@ def test_what_rank_0_learns_is_told_once_and_again_when_it_changes() -> None:
     assert reports.checkpoint_step == 7, "of all attempts"
 
 
+def test_skipped_images_of_all_ranks_and_attempts_are_one_metric_and_a_sentence() -> None:
+    reports = RankReports()
+    zero, one = worlds("a", "a")
+    reports.add(zero, report(step=7, skipped_images=2))
+    reports.add(one, report(skipped_images=1))
+    (told,) = [entry for entry in reports.entries() if entry[1] == "skipped_images"]
+    assert (told[2], told[4]) == (3, 7)
+    assert not [entry for entry in reports.entries() if entry[1] == "skipped_images"], "once"
+    reports.begin_attempt()
+    reports.add(worlds("a", attempt=1)[0], report(skipped_images=4))
+    (told,) = [entry for entry in reports.entries() if entry[1] == "skipped_images"]
+    assert told[2] == 7
+
+
 def test_the_last_step_is_rank_0s_and_never_goes_back() -> None:
     reports = RankReports()
     zero, one = worlds("a", "a")

@@ -48,6 +48,12 @@ def page(folder: Path, **changes: Any) -> str:
     return (folder / "report" / "summary.html").read_text()
 
 
+def test_skipped_images_are_told_in_the_sentence(tmp_path: Path) -> None:
+    assert "skipped" not in page(tmp_path)
+    text = page(tmp_path, metrics={"skipped_images": 1234.0})
+    assert " 1,234 images did not decode and were skipped." in text
+
+
 def test_the_page_has_attempts_and_the_time_of_a_step_by_part_and_rank(tmp_path: Path) -> None:
     text = page(tmp_path, name="<script>alert(1)</script>", totals={0: counts(), 1: counts(7.0)})
     assert "2 ranks on 1 host, in 2 attempts." in text
