@@ -197,7 +197,6 @@ class ArrowLoader:
             memory_budget_bytes,
             manifest,
             layout,
-            is_local=files.dataset.is_local,
             most_bytes=memory.data_bytes,
         )
         budget.check_batch(rows // self.world_size, layout.batch_row_bytes)
@@ -233,7 +232,7 @@ class ArrowLoader:
         self._pipeline = Pipeline(
             layout=layout,
             budget=budget,
-            reader=RowGroupReader(files, cache=cache),
+            reader=RowGroupReader(files, cache=cache, memory_bytes=budget.files_bytes),
             memory=memory_of(device),
             transform=transform,
             sample_transform=sample_transform,

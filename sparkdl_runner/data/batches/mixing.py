@@ -88,7 +88,7 @@ def mixing_of(
     """The mixing of a loader with such arguments, and otherwise the default ones."""
     rows = global_batch(batch_size, None, num_ranks)
     manifest = dataset.manifest
-    budget = Budget.of(memory_budget_bytes, manifest, is_local=dataset.is_local)
+    budget = Budget.of(memory_budget_bytes, manifest)
     order = Order(
         group_rows=manifest.row_groups.rows,
         global_batch_size=rows,

@@ -33,6 +33,7 @@ _OPEN_BUFFER_BYTES = 128 << 10
 """A buffer of each column beside the page."""
 _DECODING_BYTES = 16 << 20
 """Memory of each decoding thread. Arrow uses a third at a time; its allocators keep the rest."""
+_FILES_SHARE = 5
 _CHUNK_BYTES = 2 << 20
 _PAGE_BYTES = 1 << 20
 
@@ -59,10 +60,11 @@ def _column_bytes(manifest: Manifest, column: ColumnInfo, rows: int) -> float:
     return leaf.dtype.itemsize * float(np.prod(lengths, dtype=np.float64))
 
 
-def open_group_bytes(manifest: Manifest, is_local: bool) -> int:
-    """Bytes that a row group takes while it is partly read, at most.
+def open_group_bytes(manifest: Manifest) -> int:
+    """Bytes that a row group takes while it is partly read, at most: a page of each column.
 
-    Of a local file, pages; of a remote one, all that a few large requests brought.
+    What requests brought of a remote one is on the local disk, or counts in ``files_bytes``. So
+    the order of rows is the same wherever the files are.
     """
     groups = manifest.row_groups
     whole = int(groups.size_bytes.sum())
@@ -72,12 +74,10 @@ def open_group_bytes(manifest: Manifest, is_local: bool) -> int:
     total = 0.0
     for column in manifest.columns:
         size = column.size_bytes * share
-        if is_local:
-            # A page is held as its values are, also where the file has it compressed.
-            decoded = _column_bytes(manifest, column, rows) * int(groups.rows.max())
-            page = _LEAST_PAGE_ROWS * column.size_bytes / rows
-            size = min(max(size, decoded), max(_MOST_PAGE_BYTES, page) + _OPEN_BUFFER_BYTES)
-        total += size
+        # A page is held as its values are, also where the file has it compressed.
+        decoded = _column_bytes(manifest, column, rows) * int(groups.rows.max())
+        page = _LEAST_PAGE_ROWS * column.size_bytes / rows
+        total += min(max(size, decoded), max(_MOST_PAGE_BYTES, page) + _OPEN_BUFFER_BYTES)
     return max(1, int(total))
 
 
@@ -87,7 +87,7 @@ class Budget:
 
     Half of the budget is for row groups that are partly read, those of a lane's window and of its
     next one, and a quarter for the blocks in use and the next ones. The rest is for rows being
-    decoded, for batches made ahead, and for rounding.
+    decoded, for batches made ahead, for ``files_bytes``, and for rounding.
     """
 
     memory_budget_bytes: int
@@ -105,7 +105,6 @@ class Budget:
         manifest: Manifest,
         layout: Layout | None = None,
         *,
-        is_local: bool = True,
         most_bytes: int | None = None,
     ) -> Budget:
         """The budget for a data set, of whose columns the layout may make larger ones."""
@@ -113,7 +112,7 @@ class Budget:
         return cls(
             memory_budget_bytes=memory_budget_bytes or DEFAULT_BYTES,
             row_bytes=row_bytes_of(manifest, layout),
-            open_group_bytes=open_group_bytes(manifest, is_local),
+            open_group_bytes=open_group_bytes(manifest),
             mean_group_rows=max(1, manifest.rows // max(1, int(np.count_nonzero(groups.rows)))),
             most_bytes=most_bytes if memory_budget_bytes is None else None,
         )
@@ -138,6 +137,11 @@ class Budget:
     def reading_bytes(self) -> int:
         """What reading may take on this rank."""
         return min(self.memory_budget_bytes, self.most_bytes or self.memory_budget_bytes)
+
+    @property
+    def files_bytes(self) -> int:
+        """Of that, for footers, and for remote row groups that are here and not yet decoded."""
+        return self.reading_bytes // _FILES_SHARE
 
     def threads(self, most: int) -> int:
         """Threads that may decode: up to ``most``, and as a quarter of the memory allows."""
@@ -232,7 +236,9 @@ class Sizes:
         decoding = threads * _DECODING_BYTES
         ahead = 4 * chunk_steps * batch_bytes
         page_bytes = page_rows * row_bytes
-        page_limit = max(1, (budget.reading_bytes - decoding - ahead) // page_bytes)
+        page_limit = max(
+            1, (budget.reading_bytes - decoding - ahead - budget.files_bytes) // page_bytes
+        )
         # The blocks in use, and for each the next one, so that every thread has one to read. More
         # would only cost memory, and the time in which the kernel provides it.
         usual = order.block_rows // page_rows + 2

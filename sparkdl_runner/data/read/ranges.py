@@ -23,17 +23,14 @@ from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.read.ahead import THREADS, ReadAhead
 from sparkdl_runner.data.read.disk_cache import DiskCache, local_folder
-from sparkdl_runner.data.read.partial_file import PartialFile
+from sparkdl_runner.data.read.partial_file import Pieces, in_memory, on_disk
 from sparkdl_runner.data.retrying import patiently
 
-AHEAD_BYTES = 64 << 20
-"""What may be in memory before a thread has asked for it."""
 _HOLE_BYTES = 1 << 20
 """Columns that are not wanted are read, too, if they take less: a request costs as much time."""
-_BUFFER_BYTES = 128 << 10
 _WHOLE_BYTES = 64 << 20
-_MOST_CHUNKS = 1 << 14
-"""Column chunks of the footers that are kept in memory, at some 1 KiB each."""
+_CHUNK_BYTES = 1 << 10
+"""What a column chunk takes of a footer that is kept in memory."""
 
 _Answer = TypeVar("_Answer")
 _Key = tuple[int, tuple[str, ...]]
@@ -58,8 +55,8 @@ class RemoteRowGroups:
     Args:
         files: The files, each of which is verified when it is first opened.
         cache: Where to keep what was read, if anywhere.
-        ahead_bytes: About how much may be in memory that nobody has asked for yet, and as much
-            again of row groups that are being read.
+        memory_bytes: What may be in memory: half of it row groups that nobody has asked for yet,
+            a third those that are being read, the rest footers.
     """
 
     def __init__(
@@ -67,18 +64,18 @@ class RemoteRowGroups:
         files: VerifiedFiles,
         *,
         cache: DiskCache | None = None,
-        ahead_bytes: int = AHEAD_BYTES,
+        memory_bytes: int,
     ) -> None:
         self._files = files
         self._groups, self._view = files.dataset.manifest.row_groups, files.dataset.manifest.view
         self._cache = cache
         self._opened: OrderedDict[int, _RemoteFile] = OrderedDict()
-        self._chunks = 0
+        self._chunks, self._most_chunks = 0, memory_bytes // 6 // _CHUNK_BYTES
         self._lock = threading.RLock()  # Collecting garbage may let go at any place.
         self._opening = [threading.Lock() for _ in range(2 * THREADS)]
         self._closed = threading.Event()
-        self._ahead = ReadAhead(self._fetch, self._size_of, ahead_bytes)
-        self._held_bytes, self._most_held_bytes = 0, ahead_bytes
+        self._ahead = ReadAhead(self._fetch, self._size_of, memory_bytes // 2)
+        self._held_bytes, self._most_held_bytes = 0, memory_bytes // 3
 
     def read_ahead(self, groups: Iterable[int], names: Sequence[str]) -> None:
         """Begins to read row groups that will be asked for, in this order."""
@@ -122,28 +119,29 @@ class RemoteRowGroups:
         file, tail = self._file(number, names)
         ranges = _ranges(file.metadata, index, names)
         pieces = [(start, self._range(number, file, start, size, tail)) for start, size in ranges]
-        source = PartialFile(self._files.dataset.manifest.files[number].size_bytes, pieces)
+        size = self._files.dataset.manifest.files[number].size_bytes
 
         def open_parquet(**options: Any) -> pq.ParquetFile:
-            if self._hold(source):
-                options["buffer_size"] = _BUFFER_BYTES
-            stream = pa.PythonFile(source, mode="r")
-            return pq.ParquetFile(stream, metadata=file.metadata, **options)
+            held = sum(len(content) for _, content in pieces)
+            fits = self._hold(held)
+            stream = None if fits else _moved_to_disk(size, pieces)
+            stream = stream or in_memory(size, pieces)
+            parquet = pq.ParquetFile(stream, metadata=file.metadata, **options)
+            if fits:
+                weakref.finalize(parquet, self._let_go, held)
+            return parquet
 
         return open_parquet
 
-    def _hold(self, source: PartialFile) -> bool:
-        """Counts what a row group takes while it is read; moves it to the disk if that is much.
+    def _hold(self, size: int) -> bool:
+        """Counts what a row group takes while it is read; False if that is too much.
 
         Many row groups are read side by side, a few rows at a time, to mix them.
         """
-        size = source.held_bytes
         with self._lock:
-            if self._held_bytes + size <= self._most_held_bytes:
-                self._held_bytes += size
-                weakref.finalize(source, self._let_go, size)
-                return False
-        return source.move_to_disk(local_folder())
+            fits = self._held_bytes + size <= self._most_held_bytes
+            self._held_bytes += size if fits else 0
+        return fits
 
     def _let_go(self, size: int) -> None:
         with self._lock:
@@ -171,7 +169,7 @@ class RemoteRowGroups:
             with self._lock:
                 self._opened[number] = file
                 self._chunks += file.chunks
-                while self._chunks > _MOST_CHUNKS and len(self._opened) > 1:
+                while self._chunks > self._most_chunks and len(self._opened) > 1:
                     self._chunks -= self._opened.popitem(last=False)[1].chunks
             return file, tail
 
@@ -213,6 +211,13 @@ class RemoteRowGroups:
 
     def _patiently(self, request: Callable[[], _Answer]) -> _Answer:
         return patiently(request, self._closed.wait)
+
+
+def _moved_to_disk(size_bytes: int, pieces: Pieces) -> pa.NativeFile | None:
+    try:
+        return on_disk(size_bytes, pieces, local_folder())
+    except OSError:
+        return None  # A full disk must not end a training.
 
 
 def _ranges(metadata: pq.FileMetaData, index: int, names: Sequence[str]) -> list[tuple[int, int]]:

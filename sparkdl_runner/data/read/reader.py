@@ -23,13 +23,14 @@ from sparkdl_runner.data.errors import (
     StorageError,
 )
 from sparkdl_runner.data.read.disk_cache import DiskCache
-from sparkdl_runner.data.read.ranges import AHEAD_BYTES, RemoteRowGroups
+from sparkdl_runner.data.read.ranges import RemoteRowGroups
 from sparkdl_runner.data.retrying import reason_of
 
 _BUFFER_BYTES = 128 << 10
 _RELEASE_BYTES = 4 << 20
-_FOOTERS_BYTES = 4 << 20
-"""Of the footers that are kept, as they are in files; parsed they take a few times as much."""
+_MEMORY_BYTES = 96 << 20
+_PARSED = 4
+"""A footer takes about so many times the memory that it takes in its file."""
 _CAN_VERIFY_PAGES = "page_checksum_verification" in inspect.signature(pq.ParquetFile).parameters
 
 
@@ -38,7 +39,8 @@ class RowGroupReader:
 
     At most ``open_files`` files stay open between reads; one that is being read is not among
     them, so two threads never share a handle. Footers are kept longer, so that a file with many row
-    groups is not parsed again for each of them.
+    groups is not parsed again for each of them. Those and remote row groups that nobody has decoded
+    yet take up to ``memory_bytes``.
     """
 
     def __init__(
@@ -47,7 +49,7 @@ class RowGroupReader:
         *,
         open_files: int = 8,
         cache: DiskCache | None = None,
-        ahead_bytes: int = AHEAD_BYTES,
+        memory_bytes: int = _MEMORY_BYTES,
     ) -> None:
         self._files = files
         manifest = files.dataset.manifest
@@ -55,17 +57,17 @@ class RowGroupReader:
         self._open_files = open_files
         self._idle: OrderedDict[int, pq.ParquetFile] = OrderedDict()
         self._footers: OrderedDict[int, pq.FileMetaData] = OrderedDict()
-        self._footers_bytes = 0
+        self._footers_bytes, self._most_footers_bytes = 0, memory_bytes // 6 // _PARSED
         self._lock = threading.Lock()
         self._is_local = local = files.dataset.is_local
-        # A remote file is read in few large requests; a local one through a small buffer.
         self._read_bytes = 0
         self._remote = None
         if not local:
-            self._remote = RemoteRowGroups(files, cache=cache, ahead_bytes=ahead_bytes)
-        self._access: dict[str, Any] = {"coerce_int96_timestamp_unit": "us"}
-        if local:
-            self._access["buffer_size"] = _BUFFER_BYTES
+            self._remote = RemoteRowGroups(files, cache=cache, memory_bytes=memory_bytes)
+        self._access: dict[str, Any] = {
+            "coerce_int96_timestamp_unit": "us",
+            "buffer_size": _BUFFER_BYTES,
+        }
         # Without a checksum of the whole file, each page is checked as it is read.
         known = local and bool((Files.of(files.dataset.manifest.files).numbers("crc32") >= 0).all())
         if _CAN_VERIFY_PAGES and not known:
@@ -217,7 +219,7 @@ class RowGroupReader:
             self._footers_bytes -= 0 if before is None else before.serialized_size
             self._footers[file] = footer
             self._footers_bytes += footer.serialized_size
-            while self._footers_bytes > _FOOTERS_BYTES and len(self._footers) > 1:
+            while self._footers_bytes > self._most_footers_bytes and len(self._footers) > 1:
                 self._footers_bytes -= self._footers.popitem(last=False)[1].serialized_size
         return footer
 

@@ -200,4 +200,4 @@ def test_a_row_group_of_images_is_open_with_a_page_of_a_hundred_of_them(tmp_path
     noise = np.random.default_rng(0)
     table = pa.table({"image": [noise.bytes(30_000) for _ in range(400)]})
     manifest = one(tmp_path, table, 200)
-    assert 3_000_000 < open_group_bytes(manifest, is_local=True) < 3_300_000
+    assert 3_000_000 < open_group_bytes(manifest) < 3_300_000

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sparkdl_runner.data.read.partial_file import PartialFile
+from sparkdl_runner.data.read.partial_file import in_memory, on_disk
 from sparkdl_runner.filesystem import is_far
 
 
-@pytest.mark.parametrize("on_disk", [False, True])
-def test_a_row_group_is_read_from_its_pieces(tmp_path, on_disk):
+@pytest.mark.parametrize("make", [in_memory, on_disk])
+def test_a_row_group_is_read_from_its_pieces(tmp_path, make):
+    folder = [tmp_path] if make is on_disk else []
     table = pa.table({"a": range(3000), "b": [f"row {i}" for i in range(3000)]})
     pq.write_table(table, tmp_path / "whole.parquet", row_group_size=1000)
     content = (tmp_path / "whole.parquet").read_bytes()
@@ -21,14 +24,13 @@ def test_a_row_group_is_read_from_its_pieces(tmp_path, on_disk):
     for chunk in chunks:
         start = min(chunk.dictionary_page_offset or 1 << 60, chunk.data_page_offset)
         pieces.append((start, memoryview(content)[start : start + chunk.total_compressed_size]))
-    file = PartialFile(len(content), pieces)
-    if on_disk:
-        assert file.move_to_disk(tmp_path)
-        assert file.held_bytes == 0
-    parquet = pq.ParquetFile(pa.PythonFile(file, mode="r"), metadata=metadata, buffer_size=4096)
+    before = os.listdir("/proc/self/fd")
+    stream = make(len(content), pieces, *folder)
+    parquet = pq.ParquetFile(stream, metadata=metadata, buffer_size=4096)
+    del stream  # The ParquetFile keeps it open.
     assert parquet.read_row_group(1).equals(table.slice(1000, 1000))
-    assert not file.move_to_disk(tmp_path / "nothing"), "there is no such folder"
-    file.close()
+    del parquet
+    assert os.listdir("/proc/self/fd") == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["whole.parquet"]
 
 
