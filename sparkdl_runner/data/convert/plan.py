@@ -74,7 +74,8 @@ def plan_conversion(
     if not hasattr(df, "sparkSession") or not hasattr(df, "schema"):
         raise TypeError(
             "df must be a Spark DataFrame, a directory's URL or a petastorm converter, not "
-            f"{type(df).__name__}."
+            f"{type(df).__module__}.{type(df).__qualname__}. Of what is in this process's memory, "
+            "spark.createDataFrame(…) makes a Spark DataFrame."
         )
     if isinstance(row_group_size_bytes, bool) or not isinstance(row_group_size_bytes, int):
         raise TypeError(
