@@ -26,6 +26,18 @@ def consequences(outcomes: Sequence[Outcome]) -> list[str]:
     return ["As a consequence:\n" + indented("\n".join(lines))]
 
 
+def returned_before(outcomes: Sequence[Outcome]) -> str:
+    """Says of ranks that lost their peers that some of these had returned; "" if none had."""
+    ranks = sorted(one.world.rank for one in outcomes if one.status == Status.RETURNED)
+    if not ranks:
+        return ""
+    who = f"Rank {ranks[0]} has" if len(ranks) == 1 else f"Ranks {_ranges(ranks)} have"
+    return (
+        f"{who} returned, so that there was nobody to communicate with: the ranks did not call the "
+        "same collectives. Mostly one takes more steps than another, or calls something under if."
+    )
+
+
 def end_of(outcome: Outcome) -> str:
     """How a rank ended that did not raise."""
     if outcome.status.is_drivers_finding:

@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sparkdl_runner.driver.consequences import consequences, cut, end_of, indented
+from sparkdl_runner.driver.consequences import (
+    consequences,
+    cut,
+    end_of,
+    indented,
+    returned_before,
+)
 from sparkdl_runner.errors import (
     RunCancelledError,
     RunnerError,
@@ -104,6 +110,8 @@ def to_error(cause: Outcome, outcomes: Sequence[Outcome]) -> RunnerError:
     else:
         summary = f"{place} {end_of(cause)}"
     parts = [summary]
+    if cause.is_communication_error and (told := returned_before(outcomes)):
+        parts.append(told)
     if cause.traceback:
         what = "Stacks" if cause.status == Status.HUNG else "Traceback"
         told = indented(cut(cause.traceback, MOST_TRACEBACK_CHARACTERS))

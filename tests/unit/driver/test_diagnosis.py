@@ -60,6 +60,15 @@ def test_with_communication_errors_only_the_first_is_raised():
     assert root_cause([failed(0, 2.0, lost_peers=True), first]) is first
 
 
+def test_ranks_that_returned_while_others_waited_for_them_are_named():
+    lost = failed(1, 1.0, lost_peers=True)
+    ends = [ended(0, Status.RETURNED), ended(2, Status.RETURNED)]
+    assert "Ranks 0, 2 have returned, so that" in str(to_error(lost, [lost, *ends]))
+    assert "Rank 2 has returned, so that" in str(to_error(lost, [lost, ends[1]]))
+    assert "returned" not in str(to_error(lost, [lost]))
+    assert "returned" not in str(to_error(failed(1, 1.0), ends))
+
+
 def gang(size):
     """So many ranks, eight a host."""
     peers = [
