@@ -125,8 +125,11 @@ def _checked(one: Any, schema: pa.Schema) -> Filter:
         return name, operator, _value(value, name, schema)
     if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
         raise ValueError(f"filters: {operator!r} takes a list of values, not {value!r}.")
-    values = [_value(inner, name, schema) for inner in value]
-    return name, operator, sorted(set(values))
+    values = sorted({_value(inner, name, schema) for inner in value})
+    if 0 in values and pa.types.is_floating(schema.field(name).type):
+        # Arrow tells 0.0 from -0.0 in a list, and nowhere else.
+        values = [*(one or 0.0 for one in values), -0.0]
+    return name, operator, values
 
 
 def _value(value: Any, name: str, schema: pa.Schema) -> Any:

@@ -102,7 +102,7 @@ def test_every_row_once_and_equal_steps(
     assert len(seen) == (rows // step_rows * step_rows if tail == "drop" else rows)
 
 
-@quick
+@settings(quick, max_examples=8)
 @given(groups=row_groups, per_rank=st.integers(1, 5), tail=st.sampled_from(["drop", "pad"]))
 def test_world_sizes_1_2_and_4_see_the_same_global_batches(
     groups: list[list[int]], per_rank: int, tail: str
@@ -145,7 +145,7 @@ def test_threads_and_prefetching_do_not_change_the_order(directory: Path) -> Non
 def test_resuming_at_every_step_gives_the_same_batches(directory: Path, tail: str) -> None:
     manifest = write_groups(directory, numbered(103), [[20, 5, 0, 30], [8, 40]])
     arguments = {
-        "global_batch_size": 8,
+        "global_batch_size": 16,
         "tail": tail,
         "num_epochs": 2,
         "seed": 5,
@@ -167,7 +167,7 @@ def test_resuming_at_every_step_gives_the_same_batches(directory: Path, tail: st
 
 
 def test_resuming_with_2_ranks_what_4_began(directory: Path) -> None:
-    manifest = write_groups(directory, numbered(48), [[20, 12], [16]])
+    manifest = write_groups(directory, numbered(24), [[10, 6], [8]])
     arguments = {"global_batch_size": 8, "num_epochs": 2, "seed": 1}
     four = joined(all_ranks(directory, manifest, 4, **arguments))
     for step in range(len(four)):
@@ -306,7 +306,7 @@ def test_without_shuffle_one_rank_reads_the_data_set_in_order(directory: Path) -
 
 def test_a_sorted_data_set_comes_out_shuffled(tmp_path: Path) -> None:
     """By default settings, but a budget that is a tenth of the data set."""
-    rows = 64_000
+    rows = 16_000
     manifest = one(tmp_path, numbered(rows), rows // 160)
     budget = rows * 20 // 10
     with load(tmp_path, manifest, batch_size=64, memory_budget_bytes=budget) as loader:
