@@ -51,7 +51,7 @@ class World:
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """What one agent tells all the others before ranks are known."""
+    """What one agent tells of itself before ranks are known."""
 
     partition: int
     host: str

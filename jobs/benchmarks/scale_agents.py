@@ -1,7 +1,7 @@
 """Many agents in one process, for the scale benchmark: the log channel's protocol, no workers.
 
 ``python -m benchmarks.scale_agents``: the first line of standard input is JSON with the driver's
-address and the channel's key, and the worlds of this process's agents by partition.
+address and the channel's key, and who this process's agents are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sparkdl_runner.wire.frames import NONCE_BYTES, FrameCodec, read_frame
 from sparkdl_runner.wire.message_json import decode, encode
 from sparkdl_runner.wire.messages import Message
 from sparkdl_runner.wire.outcome import Outcome, Status
-from sparkdl_runner.world import World
+from sparkdl_runner.world import Peer, World
 
 LOOK_SECONDS = 1.0
 TRIES = 60
@@ -28,15 +28,14 @@ class Agent:
     """One agent whose worker does nothing but wait, until it or another dies.
 
     Args:
-        world: Its place.
+        peer: Who it is.
         victim: The rank whose worker dies, at a word from the benchmark.
     """
 
-    def __init__(self, partition: int, world: World, key: bytes, victim: int) -> None:
-        self._partition = partition
-        self._world = world
+    def __init__(self, peer: Peer, key: bytes, victim: int) -> None:
+        self._peer = peer
         self._key = key
-        self._is_victim = world.rank == victim
+        self._victim = victim
 
     async def run(self, host: str, port: int, death: asyncio.Event) -> None:
         """Joins, again where the connection breaks, and ends when the driver says so."""
@@ -52,15 +51,20 @@ class Agent:
     ) -> None:
         nonce = await reader.readexactly(NONCE_BYTES)
         self._writer, self._codec = writer, FrameCodec(self._key, nonce, b"agent")
-        self._send(messages.Hello(self._partition, self._world.host))
-        self._send(messages.Placed(self._world))
-        telling = [asyncio.create_task(self._look()), asyncio.create_task(self._fail(death))]
+        self._send(messages.Hello(self._peer))
+        telling: list[asyncio.Task[None]] = []
         codec = FrameCodec(self._key, nonce, b"driver")
         try:
             while not isinstance(
-                decode(await read_frame(reader, codec), messages.DRIVER_TO_AGENT), messages.Stop
+                heard := decode(await read_frame(reader, codec), messages.DRIVER_TO_AGENT),
+                messages.Stop,
             ):
-                pass
+                if isinstance(heard, messages.Assigned):
+                    self._send(messages.Placed(heard.seat.world))
+                    telling += [
+                        asyncio.create_task(self._look()),
+                        asyncio.create_task(self._fail(heard.seat.world, death)),
+                    ]
             self._send(messages.Ended())
             writer.write_eof()
             await reader.read()
@@ -77,19 +81,20 @@ class Agent:
             self._send(signs)
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def _fail(self, death: asyncio.Event) -> None:
+    async def _fail(self, world: World, death: asyncio.Event) -> None:
         await death.wait()
-        if not self._is_victim:
+        is_victim = world.rank == self._victim
+        if not is_victim:
             await asyncio.sleep(0.05)  # A peer's connection is reset after a moment.
         outcome = Outcome(
-            world=self._world,
-            status=Status.DIED if self._is_victim else Status.FAILED,
+            world=world,
+            status=Status.DIED if is_victim else Status.FAILED,
             ended_at=time.time(),
-            exit_code=-9 if self._is_victim else None,
-            exception="" if self._is_victim else "RuntimeError",
-            message="" if self._is_victim else "Connection closed by peer. " + "gloo " * 40,
-            traceback="" if self._is_victim else "  File train.py, line 1, in train\n" * 40,
-            is_communication_error=not self._is_victim,
+            exit_code=-9 if is_victim else None,
+            exception="" if is_victim else "RuntimeError",
+            message="" if is_victim else "Connection closed by peer. " + "gloo " * 40,
+            traceback="" if is_victim else "  File train.py, line 1, in train\n" * 40,
+            is_communication_error=not is_victim,
             output_tail=("some output",) * 20,
         )
         self._send(messages.Sure(1, messages.Failed(outcome)))
@@ -103,10 +108,7 @@ async def _run_all(given: Mapping[str, Any]) -> None:
     loop = asyncio.get_running_loop()
     loop.add_reader(sys.stdin, lambda: (sys.stdin.readline(), death.set()))
     key = bytes.fromhex(given["key"])
-    agents = [
-        Agent(int(partition), World.from_json(world), key, given["victim"])
-        for partition, world in given["worlds"].items()
-    ]
+    agents = [Agent(Peer.from_json(peer), key, given["victim"]) for peer in given["peers"]]
     await asyncio.gather(*(one.run(given["host"], given["port"], death) for one in agents))
 
 

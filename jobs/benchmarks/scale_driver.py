@@ -6,12 +6,14 @@ ones; its memory and processor time are this process's own.
 
 from __future__ import annotations
 
+import functools
 import json
 import resource
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.processes import module_command, module_environment
@@ -24,10 +26,12 @@ from sparkdl_runner.wire import network
 from sparkdl_runner.wire.attempt import Attempt
 from sparkdl_runner.wire.messages import VitalSigns
 from sparkdl_runner.wire.outcome import Outcome
-from sparkdl_runner.world import Peer, World, assign_ranks
+from sparkdl_runner.wire.seats import assign_seats
+from sparkdl_runner.world import Peer, World
 
 RANKS_PER_HOST = 8
 PATIENCE_SECONDS = 300.0
+ASSIGN = functools.partial(assign_seats, backend="torch", attempt=0, version="")
 
 
 class SimulatedGang(Gang):
@@ -37,7 +41,9 @@ class SimulatedGang(Gang):
         attempt = Attempt(backend="torch", function=b"", config=RunConfig(), run="scale")
         super().__init__(attempt, num_proc, (), show_output=False)
         listener = network.listen(network.LOOPBACK)
-        self.server = LogServer(listener, host=network.LOOPBACK, num_proc=num_proc, sink=self)
+        self.server = LogServer(
+            listener, host=network.LOOPBACK, num_proc=num_proc, sink=self, assign=ASSIGN
+        )
         self.server.watch = self.watch
         self.seen: set[int] = set()
         self.all_seen = threading.Event()
@@ -78,19 +84,19 @@ class SimulatedGang(Gang):
         """Asks the agents."""
         return self.server.ask_stacks()
 
-    def tell_agents(self, worlds: dict[int, World]) -> None:
+    def tell_agents(self, peers: Sequence[Peer]) -> None:
         """Gives each process of agents its share, in whole hosts."""
         channel = self.server.channel
-        shares: list[dict[int, Any]] = [{} for _ in self.agents]
-        for partition, world in worlds.items():
-            shares[world.host_rank % len(shares)][partition] = world.to_json()
+        shares: list[list[dict[str, Any]]] = [[] for _ in self.agents]
+        for peer in peers:
+            shares[peer.partition // RANKS_PER_HOST % len(shares)].append(peer.to_json())
         for process, share in zip(self.agents, shares, strict=True):
             given = {
                 "host": channel.host,
                 "port": channel.port,
                 "key": channel.key.hex(),
                 "victim": self.num_proc // 2,
-                "worlds": share,
+                "peers": share,
             }
             self._say(process, json.dumps(given))
 
@@ -124,14 +130,14 @@ def attempt_of(num_proc: int, processes: int, seconds: float) -> dict[str, float
         for partition in range(num_proc)
     ]
     cpu = time.process_time()
-    worlds = assign_ranks(peers, backend="torch")
+    ASSIGN(peers)
     figures = {"assignment_cpu_s": time.process_time() - cpu}
     gang = SimulatedGang(num_proc, processes)
     try:
         clock, cpu = time.perf_counter(), time.process_time()
         gang.server.start()
         gang.watch.start()
-        gang.tell_agents(worlds)
+        gang.tell_agents(peers)
         if not gang.all_seen.wait(PATIENCE_SECONDS):
             raise TimeoutError(f"{len(gang.seen)} of {num_proc} ranks have joined")
         figures["joined_s"] = time.perf_counter() - clock

@@ -1,4 +1,4 @@
-"""An agent's end of the log channel: sends what its rank says, and hears the driver's stop."""
+"""An agent's end of the channel to the driver: says what its rank says, and hears the driver."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from sparkdl_runner.agent.outbox import Outbox
 from sparkdl_runner.wire import messages
@@ -16,8 +17,9 @@ from sparkdl_runner.wire.channel import FLUSH_SECONDS, ChannelAddress
 from sparkdl_runner.wire.frames import NONCE_BYTES, FrameCodec, receive_exactly, receive_frame
 from sparkdl_runner.wire.message_json import decode, encode
 from sparkdl_runner.wire.messages import Message
+from sparkdl_runner.wire.seats import Seat
 from sparkdl_runner.wire.sink import write_lines
-from sparkdl_runner.world import World
+from sparkdl_runner.world import Peer, World
 
 CONNECT_SECONDS = 5.0
 # How long the driver may take to answer a failure with a stop to all.
@@ -33,12 +35,14 @@ class LogClient:
 
     Args:
         channel: From the closure.
-        partition: The agent's Spark partition, by which the driver knows it before it has a rank.
+        me: Who the agent is.
         relay_output: Whether printed lines are sent, or only messages and failures.
         echo_output: Whether printed lines also go to this process's stderr, which on a cluster
             is the executor's log.
         fence_seconds: An agent that has lost the driver for so long ends its worker. Else the
             worker would go on beside the attempt that replaces it.
+        on_seat: Called with the agent's seat; or with ``Gather`` if the driver asks for that, or is
+            not reached in time. More is tried then, so that the rank is heard from when it is.
         on_stop: Called when the driver asks for the worker's end, or the agent is cut off.
         on_request: Called when the driver asks the function to end by itself; gets the reason.
         on_stacks: Called when the driver asks for the worker's stacks; returns them.
@@ -47,21 +51,24 @@ class LogClient:
     def __init__(
         self,
         channel: ChannelAddress,
-        partition: int,
+        me: Peer,
         *,
         relay_output: bool,
         echo_output: bool = False,
         fence_seconds: float,
+        on_seat: Callable[[Seat | messages.Gather], None],
         on_stop: Callable[[], None],
         on_request: Callable[[str], None],
         on_stacks: Callable[[], str],
     ) -> None:
         self._channel = channel
         self._place = f"{channel.host}:{channel.port}"
-        self._hello = messages.Hello(partition, socket.gethostname())
+        self._partition = me.partition
+        self._hello = messages.Hello(me)
         self._relay_output = relay_output
         self._echo_output = echo_output
         self._fence_seconds = fence_seconds
+        self._on_seat = on_seat
         self._on_stop = on_stop
         self._on_request = on_request
         self._on_stacks = on_stacks
@@ -69,9 +76,8 @@ class LogClient:
         self._connected = threading.Event()
         self._settled = threading.Event()
         self._stop_heard = threading.Event()
-        self._heard_at = 0.0
+        self._heard_at: float | None = None
         self._is_closing = False
-        self._was_connected = False
         self._is_fenced = False
         self._files_until: float | None = None
         self._sender = threading.Thread(target=self._send, name="sparkdl-log-send", daemon=True)
@@ -95,7 +101,7 @@ class LogClient:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the driver hears us; waits for the connection to be made or to fail."""
+        """Whether the driver hears us; waits for the first connection, or until it is late."""
         self._settled.wait(CONNECT_SECONDS + 1)
         return self._connected.is_set()
 
@@ -113,7 +119,7 @@ class LogClient:
                 f"{rank} on host {world.host} was ended, since it had not heard the driver for "
                 f"{self._fence_seconds:g} s"
             )
-        elif not self._was_connected:
+        elif self._heard_at is None:
             notes.append(
                 f"{rank} on host {world.host} could not reach the driver at {self._place}, so its "
                 "output was not shown"
@@ -133,8 +139,7 @@ class LogClient:
         """Sends what is queued, as far as the driver takes it in time; the rest is dropped."""
         if self._is_closing:
             return
-        self._was_connected = self.is_connected
-        if self._was_connected:
+        if self.is_connected:
             self._outbox.wait_until_confirmed(FLUSH_SECONDS)
         self._is_closing = True
         self._outbox.close()
@@ -143,7 +148,7 @@ class LogClient:
 
     def _send(self) -> None:
         """Connects, again and again where that is worth it, and sends what there is."""
-        began = time.monotonic()
+        late_at = time.monotonic() + CONNECT_SECONDS
         try:
             for turn in itertools.count():
                 if turn > 1:  # Try the second time at once: the connection may have been reset.
@@ -154,16 +159,15 @@ class LogClient:
                         self._talk(connection)
                     return
                 except (OSError, EOFError, ValueError) as error:
-                    if not self._settled.is_set():
-                        if time.monotonic() - began < CONNECT_SECONDS and not self._is_closing:
-                            continue  # Many agents at once may be more than the driver can take.
+                    if not self._settled.is_set() and time.monotonic() > late_at:
                         print(
-                            f"sparkdl_runner: partition {self._hello.partition} cannot reach the "
-                            f"driver's log channel at {self._place} ({error}); the run goes on, "
-                            "its output is not shown on the driver.",
+                            f"sparkdl_runner: partition {self._partition} does not reach the "
+                            f"driver at {self._place} ({error}); the run goes on, and is not "
+                            "shown on the driver until it does.",
                             file=sys.stderr,
                         )
-                        return
+                        self._settled.set()
+                        self._on_seat(messages.Gather())
                 if self._is_closing or self._is_cut_off():
                     return
         finally:
@@ -172,7 +176,7 @@ class LogClient:
 
     def _is_cut_off(self) -> bool:
         """Ends the worker if the driver has not been heard for too long."""
-        if time.monotonic() - self._heard_at < self._fence_seconds:
+        if self._heard_at is None or time.monotonic() - self._heard_at < self._fence_seconds:
             return False
         if not self._stop_heard.is_set():
             self._is_fenced = True
@@ -184,9 +188,10 @@ class LogClient:
         outgoing = FrameCodec(self._channel.key, nonce, b"agent")
         incoming = FrameCodec(self._channel.key, nonce, b"driver")
         connection.sendall(outgoing.seal(encode(self._hello)))
+        # Only the driver can seal an answer: whoever else accepts connections there is not it.
+        self._hear(receive_frame(connection, incoming))
         # The driver sends a ping every second, and one that takes nothing does not hear us.
         connection.settimeout(self._fence_seconds)
-        self._heard_at = time.monotonic()
         self._connected.set()
         self._settled.set()
         listening = threading.Thread(
@@ -235,20 +240,27 @@ class LogClient:
     def _listen(self, connection: socket.socket, codec: FrameCodec) -> None:
         try:
             while True:
-                message = decode(receive_frame(connection, codec), messages.DRIVER_TO_AGENT)
-                self._heard_at = time.monotonic()
-                match message:
-                    case messages.Stop():
-                        self._stop_heard.set()
-                        self._on_stop()
-                    case messages.RequestStop(reason):
-                        self._on_request(reason)
-                    case messages.AskStacks():
-                        self._outbox.put(messages.Stacks(self._on_stacks()))
-                    case messages.Confirmed(number):
-                        self._outbox.confirm(number)
+                self._hear(receive_frame(connection, codec))
         except (OSError, EOFError, ValueError):
             pass
         finally:
             self._connected.clear()  # The driver has closed the connection, or is gone.
             self._outbox.put(messages.Alive())  # Wakes the sender.
+
+    def _hear(self, values: dict[str, Any]) -> None:
+        message = decode(values, messages.DRIVER_TO_AGENT)
+        self._heard_at = time.monotonic()
+        match message:
+            case messages.Assigned(seat):
+                self._on_seat(seat)
+            case messages.Gather():
+                self._on_seat(message)
+            case messages.Stop():
+                self._stop_heard.set()
+                self._on_stop()
+            case messages.RequestStop(reason):
+                self._on_request(reason)
+            case messages.AskStacks():
+                self._outbox.put(messages.Stacks(self._on_stacks()))
+            case messages.Confirmed(number):
+                self._outbox.confirm(number)

@@ -10,13 +10,14 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
 from sparkdl_runner import __version__
 from sparkdl_runner.agent.log_client import LogClient
+from sparkdl_runner.agent.meeting import Meeting
 from sparkdl_runner.agent.other_users import check_host_is_not_shared
 from sparkdl_runner.agent.rank_log import rank_log
 from sparkdl_runner.agent.supervision import supervise
@@ -30,9 +31,10 @@ from sparkdl_runner.wire.attempt import Attempt
 from sparkdl_runner.wire.channel import SETTLE_SECONDS, ChannelAddress
 from sparkdl_runner.wire.control import Envelope
 from sparkdl_runner.wire.failure_report import UnheardFailureError
-from sparkdl_runner.wire.messages import Text
+from sparkdl_runner.wire.messages import Stop, Text
 from sparkdl_runner.wire.outcome import Outcome
-from sparkdl_runner.world import Peer, assign_ranks, servers_of, visible_gpus
+from sparkdl_runner.wire.seats import Seat, assign_seats
+from sparkdl_runner.world import Peer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +55,12 @@ class RankTask:
         """Runs one rank. Spark calls this, in a barrier stage of as many tasks as ranks."""
         from pyspark import BarrierTaskContext
 
-        yield self._run(BarrierTaskContext.get())
+        outcome = self._run(BarrierTaskContext.get())
+        if outcome is not None:
+            yield outcome
 
-    def _run(self, context: Any) -> Outcome:
+    def _run(self, context: Any) -> Outcome | None:
+        """How the rank ended; None if the start was given up."""
         attempt, config = self.attempt, self.attempt.config
         if config.refuse_shared_hosts:
             check_host_is_not_shared()
@@ -88,7 +93,7 @@ class RankTask:
                 departures_port=farewells.getsockname()[1] if farewells is not None else 0,
                 version=__version__,
             )
-            # The worker imports torch and the backend while Spark gathers.
+            # The worker imports torch and the backend while the agents find one another.
             worker = WorkerProcess(
                 backend=backend.name,
                 environment=worker_environment(
@@ -99,32 +104,40 @@ class RankTask:
                 shutdown_grace_seconds=config.shutdown_grace_seconds,
             )
             stack.callback(worker.end)
+            meeting = Meeting()
+
+            def stop() -> None:
+                meeting.answer(Stop())
+                worker.stop()
+
             client = LogClient(
                 self.channel,
-                me.partition,
+                me,
                 relay_output=config.driver_log_verbosity == "all",
                 echo_output=not self.single_host,
                 fence_seconds=2 * config.heartbeat_timeout_seconds,
-                on_stop=worker.stop,
+                on_seat=meeting.answer,
+                on_stop=stop,
                 on_request=worker.request_stop,
                 on_stacks=worker.stacks,
             )
             stack.callback(client.close)
-            peers = self._gather(context, me)
-            worlds = assign_ranks(peers, backend=backend.name, attempt=attempt.number)
-            world = worlds[me.partition]
+            seat = meeting.seat(lambda: self._gather(context, me), config.start_timeout_seconds)
+            if seat is None:
+                return None
+            world = seat.world
             rendezvous = Rendezvous(
-                address=peers[0].address,
-                port=peers[0].rendezvous_port,
+                address=seat.address,
+                port=seat.rendezvous_port,
                 secret=self.channel.secret_for("rendezvous"),
-                peers=frozenset(address for peer in peers for address in peer.addresses),
-                num_proc=len(peers),
+                peers=frozenset(seat.peers),
+                num_proc=world.size,
                 attempt=attempt,
-                servers=servers_of(peers, worlds),
+                servers=seat.servers,
             )
             environment = backend.environment(world, rendezvous)
-            if gpus := visible_gpus(peers, me.host_key):
-                environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+            if seat.gpus:
+                environment["CUDA_VISIBLE_DEVICES"] = ",".join(seat.gpus)
             if doors is not None:
                 stack.callback(
                     backend.serve(
@@ -135,7 +148,7 @@ class RankTask:
                 departures = Departures(
                     farewells,
                     rendezvous.peers,
-                    len(peers) - 1,
+                    world.size - 1,
                     self.channel.secret_for("departures"),
                     worker.release,
                 )
@@ -144,8 +157,8 @@ class RankTask:
             elif backend.store_in_worker:
                 stack.enter_context(
                     attend(
-                        peers[0].address,
-                        peers[0].departures_port,
+                        seat.address,
+                        seat.departures_port,
                         me.partition,
                         self.channel.secret_for("departures"),
                     )
@@ -176,18 +189,17 @@ class RankTask:
         advertised = context.getTaskInfos()[context.partitionId()].address
         return network.own_address(network.split_host_port(advertised)[0])
 
-    def _gather(self, context: Any, me: Peer) -> Sequence[Peer]:
-        """Tells all agents of this one and learns of all; the one call of Spark's barrier."""
+    def _gather(self, context: Any, me: Peer) -> Seat:
+        """Tells all agents of this one and learns of all, by Spark's barrier."""
         messages = context.allGather(json.dumps(me.to_json()))
         peers = [Peer.from_json(json.loads(message)) for message in messages]
-        peers.sort(key=lambda peer: peer.partition)
-        for peer in peers:
-            if peer.version != self.version:
-                raise LaunchError(
-                    f"Host {peer.host} has sparkdl_runner {peer.version}, the driver has "
-                    f"{self.version}. Install the same version everywhere."
-                )
-        return peers
+        seats = assign_seats(
+            peers,
+            backend=self.attempt.backend,
+            attempt=self.attempt.number,
+            version=self.version,
+        )
+        return seats[me.partition]
 
 
 def _own_gpus(context: Any) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The driver's end of the log channel: hears all agents, and tells them to stop.
+"""The driver's end of its channel to the agents: gives them their ranks, hears them, stops them.
 
 One TCP connection from each agent, on the driver's address, in frames that only the run's own
 agents can make (``frames``). Nothing is unpickled.
@@ -9,19 +9,24 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
+from collections.abc import Callable, Mapping, Sequence
 
 from sparkdl_runner.driver.watch import Watch
+from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.wire import messages
 from sparkdl_runner.wire.channel import FLUSH_SECONDS, ChannelAddress
 from sparkdl_runner.wire.frames import NONCE_BYTES, FrameCodec, read_frame
 from sparkdl_runner.wire.message_json import decode, encode
 from sparkdl_runner.wire.messages import Message
+from sparkdl_runner.wire.seats import Seat
 from sparkdl_runner.wire.serving import ServerThread
 from sparkdl_runner.wire.sink import Sink
-from sparkdl_runner.world import World
+from sparkdl_runner.world import Peer, World
 
 HELLO_SECONDS = 10.0
 PING_SECONDS = 1.0
+# After the first agent has come. Longer than agents try before they turn to one another.
+GATHER_SECONDS = 10.0
 # A stopped process is woken for its stacks, which takes a moment.
 STACKS_SECONDS = 3.0
 CHUNK_BYTES = 1 << 16
@@ -51,11 +56,20 @@ class LogServer(ServerThread):
         host: The name or address under which executors reach the driver.
         num_proc: How many agents there will be.
         sink: Where what they say goes.
+        assign: Makes the seats of all agents once they are known: see ``assign_seats``.
     """
 
     watch: Watch
 
-    def __init__(self, listener: socket.socket, *, host: str, num_proc: int, sink: Sink) -> None:
+    def __init__(
+        self,
+        listener: socket.socket,
+        *,
+        host: str,
+        num_proc: int,
+        sink: Sink,
+        assign: Callable[[Sequence[Peer]], Mapping[int, Seat]],
+    ) -> None:
         super().__init__(listener, name="sparkdl-log-channel", expected=num_proc)
         self._sink = sink
         self._num_proc = num_proc
@@ -63,6 +77,10 @@ class LogServer(ServerThread):
         self._host = host
         self._stop_requested = False
         self._requested = ""
+        self._assign = assign
+        self._known: dict[int, Peer] = {}
+        self._seats: Mapping[int, Seat] = {}
+        self._is_gathering = False
         self._agents: dict[int, _Agent] = {}
         self._delivering: set[int] = set()
         self._stacks: dict[int, str] = {}
@@ -101,19 +119,24 @@ class LogServer(ServerThread):
         incoming = FrameCodec(self._key, nonce, b"agent")
         async with asyncio.timeout(HELLO_SECONDS):
             hello = decode(await read_frame(reader, incoming), messages.AGENT_TO_DRIVER)
-        if not isinstance(hello, messages.Hello) or not 0 <= hello.partition < self._num_proc:
+        if not isinstance(hello, messages.Hello):
+            raise ValueError("the first message is no hello")
+        partition = hello.peer.partition
+        if not 0 <= partition < self._num_proc:
             raise ValueError("not the hello of one of the run's agents")
         self.recognize()
-        partition = hello.partition
         if partition in self._agents:
             self._agents[partition].writer.transport.abort()  # It comes again: the link had broken.
         agent = self._agents[partition] = _Agent(writer, FrameCodec(self._key, nonce, b"driver"))
-        self.watch.present(partition, hello.host)
+        self.watch.present(partition, hello.peer.host)
         self._pinging = self._pinging or self.spawn(self._ping())
         try:
+            agent.send(messages.Ping())  # By this it knows that we are the driver.
             if self._stop_requested:
                 agent.send(messages.Stop())
-            elif self._requested:
+            else:
+                self._seat(hello.peer)
+            if self._requested:
                 agent.send(messages.RequestStop(self._requested))
             await self._listen(partition, agent, reader, incoming)
         finally:
@@ -121,6 +144,33 @@ class LogServer(ServerThread):
             if self._agents.get(partition) is agent:
                 del self._agents[partition]
                 self.watch.gone(partition)
+
+    def _seat(self, peer: Peer) -> None:
+        """Answers an agent that has come; the last one to come lets all have their ranks."""
+        if not self._known:
+            self._loop.call_later(GATHER_SECONDS, self._gather)
+        self._known.setdefault(peer.partition, peer)
+        waiting = self._agents
+        if self._is_gathering:
+            self._agents[peer.partition].send(messages.Gather())
+            return
+        if self._seats:
+            waiting = {peer.partition: self._agents[peer.partition]}
+        elif len(self._known) == self._num_proc:
+            try:
+                self._seats = self._assign(list(self._known.values()))
+            except LaunchError as error:
+                self.watch.refuse(str(error))
+        if self._seats:
+            for partition, agent in waiting.items():
+                agent.send(messages.Assigned(self._seats[partition]))
+
+    def _gather(self) -> None:
+        """Lets the agents find one another without us: some may not reach us."""
+        if not self._seats and not self._stop_requested:
+            self._is_gathering = True
+            for agent in self._agents.values():
+                agent.send(messages.Gather())
 
     async def _listen(
         self, partition: int, agent: _Agent, reader: asyncio.StreamReader, codec: FrameCodec

@@ -55,6 +55,7 @@ class Watch:
     _placed: dict[int, SeenRank] = field(default_factory=dict)
     """The same by rank, once its place is known."""
     _first_at: float | None = None
+    _refusal: str = ""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _closed: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
@@ -77,6 +78,10 @@ class Watch:
             self._first_at = now if self._first_at is None else self._first_at
             rank = self._ranks.setdefault(partition, SeenRank(host=host, heard_at=now))
             rank.heard_at, rank.gone_at = now, None
+
+    def refuse(self, problem: str) -> None:
+        """The agents can have no ranks, for this reason."""
+        self._refusal = problem
 
     def placed(self, partition: int, world: World) -> None:
         """An agent has learnt of all the others, and begins its rank."""
@@ -177,6 +182,8 @@ class Watch:
                 rank.gone_at = None if rank.gone_at is None else rank.gone_at + seconds
 
     def _launch_problem(self, now: float) -> str | None:
+        if self._refusal:
+            return self._refusal
         if self._first_at is None:
             return self.lost_slots()
         seen = list(self._ranks.values())

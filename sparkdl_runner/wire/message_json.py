@@ -10,7 +10,8 @@ from typing import Any
 from sparkdl_runner.wire.failure_report import from_report, to_report
 from sparkdl_runner.wire.messages import AGENT_TO_DRIVER, Message, Table
 from sparkdl_runner.wire.outcome import Outcome
-from sparkdl_runner.world import World
+from sparkdl_runner.wire.seats import Seat
+from sparkdl_runner.world import Peer, World
 
 Codec = tuple[Callable[[Any], Any], Callable[[Any], Any]]
 _KNOWN: dict[type[Message], dict[str, Codec]] = {}
@@ -73,5 +74,7 @@ _CODECS: dict[object, Codec] = {
     bytes: (lambda data: base64.b64encode(data).decode("ascii"), base64.b64decode),
     World: (World.to_json, World.from_json),
     Outcome: (to_report, from_report),
+    Peer: (Peer.to_json, Peer.from_json),
+    Seat: (Seat.to_json, Seat.from_json),
     Message: (encode, lambda values: decode(values, AGENT_TO_DRIVER)),
 }

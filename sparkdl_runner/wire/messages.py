@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from sparkdl_runner.wire.outcome import Outcome
-from sparkdl_runner.world import World
+from sparkdl_runner.wire.seats import Seat
+from sparkdl_runner.world import Peer, World
 
 
 @dataclass
@@ -42,15 +43,14 @@ class SureMessage(Message):
 
 @dataclass
 class Hello(Message):
-    """Opens a connection. The agent may not know its rank yet."""
+    """Opens a connection: who the agent is, which may not know its rank yet."""
 
-    partition: int
-    host: str
+    peer: Peer
 
 
 @dataclass
 class Placed(Message):
-    """The agent's place. Comes before all that its rank sends."""
+    """The agent has its place. Comes before all that its rank sends."""
 
     world: World
 
@@ -163,6 +163,17 @@ class RequestStop(Message):
     reason: str
 
 
+@dataclass
+class Assigned(Message):
+    """The agent's seat, once the driver knows all agents."""
+
+    seat: Seat
+
+
+class Gather(Message):
+    """Some agents do not reach the driver, so all are to tell one another who they are."""
+
+
 class AskStacks(Message):
     """The driver wants the Python stacks of the worker's threads."""
 
@@ -235,4 +246,4 @@ AGENT_TO_DRIVER = _table(
     *(Hello, Placed, Alive, Ended, Sure, Stacks),
     *(Output, Failed, VitalSigns, HostMetrics, FilePart, *_FROM_RANK),
 )
-DRIVER_TO_AGENT = _table(Stop, RequestStop, AskStacks, Confirmed, Ping)
+DRIVER_TO_AGENT = _table(Assigned, Gather, Stop, RequestStop, AskStacks, Confirmed, Ping)

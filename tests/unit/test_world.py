@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.wire.seats import assign_seats
 from sparkdl_runner.world import Peer, World, assign_ranks, current_world, visible_gpus
 
 
@@ -132,3 +135,27 @@ def test_one_mig_instance_on_each_host_is_as_good_as_a_gpu():
 def test_current_world_outside_a_worker_says_where_it_works():
     with pytest.raises(RuntimeError, match="inside the function that HorovodRunner"):
         current_world()
+
+
+def test_each_agent_is_told_what_it_needs_alone():
+    peers = [
+        replace(
+            peer(partition, "ab"[partition % 2], (str(partition),)),
+            addresses=(f"10.0.0.{partition % 2}",),
+            rendezvous_port=7000 if partition == 0 else 0,
+        )
+        for partition in range(4)
+    ]
+    seats = assign_seats(peers, backend="torch", attempt=1, version="")
+    assert {partition: seat.world for partition, seat in seats.items()} == assign_ranks(
+        peers, backend="torch", attempt=1
+    )
+    assert [seats[partition].gpus for partition in range(4)] == [("0", "2"), ("1", "3")] * 2
+    assert {seat.rendezvous_port for seat in seats.values()} == {7000}
+    assert seats[0].peers == ("10.0.0.0", "10.0.0.1")
+    assert [seats[partition].peers for partition in (1, 2, 3)] == [(), (), ()]
+    # Where each rank has a server of its own, all connect to all.
+    with_servers = [replace(one, server_port=9000 + one.partition) for one in peers]
+    seats = assign_seats(with_servers, backend="tensorflow", attempt=1, version="")
+    assert {len(seat.servers) for seat in seats.values()} == {4}
+    assert {seat.peers for seat in seats.values()} == {("10.0.0.0", "10.0.0.1")}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from sparkdl_runner import __version__
 from sparkdl_runner.agent.rank_task import RankTask
 from sparkdl_runner.backends import Backend
 from sparkdl_runner.config import RunConfig
@@ -33,6 +35,7 @@ from sparkdl_runner.hooks.reports import Reports
 from sparkdl_runner.wire.attempt import Attempt
 from sparkdl_runner.wire.channel import FLUSH_SECONDS
 from sparkdl_runner.wire.outcome import Outcome, Status
+from sparkdl_runner.wire.seats import assign_seats
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
 
 # How long a cancelled job's tasks may take to end.
 CANCEL_SECONDS = 10.0
+# How long Spark may take to know that a task has returned.
+RETURN_SECONDS = 1.0
 # How long ranks that were told to stop may take beyond their grace.
 STOP_SECONDS = 2.0
 SLOT_CHECK_SECONDS = 5.0
@@ -105,7 +110,18 @@ class SparkGang(Gang):
         self._is_single_host = is_single_host(context)
         self._count_slots_at = time.monotonic() + SLOT_CHECK_SECONDS
         listener, host = listen_on_driver(context)
-        self._server = LogServer(listener, host=host, num_proc=num_proc, sink=self)
+        self._server = LogServer(
+            listener,
+            host=host,
+            num_proc=num_proc,
+            sink=self,
+            assign=functools.partial(
+                assign_seats,
+                backend=attempt.backend,
+                attempt=attempt.number,
+                version=__version__,
+            ),
+        )
         self._server.watch = self.watch
         self._launch_problem = ""
 
@@ -126,11 +142,14 @@ class SparkGang(Gang):
             self.watch.start()
             try:
                 outcomes = self._job.result()
+                self._raise_launch_problem()
                 self._server.flush()  # Reports may still be on their way.
                 return self.ends(outcomes)
             except BaseException as error:
                 # Spark may leave the other tasks a few seconds; their workers get none.
                 self.stop()
+                if not self.watch.running():
+                    self._server.flush(FLUSH_SECONDS)  # They may be in Spark's barrier.
                 self._cancel_job()
                 self._job.wait(CANCEL_SECONDS)
                 if not isinstance(error, Exception):
@@ -175,6 +194,11 @@ class SparkGang(Gang):
         self._launch_problem = verdict.launch_problem
         super().act_on(verdict)
         lost = {one.world.rank for one in verdict.failures if one.status == Status.LOST}
+        if verdict.launch_problem:
+            # Agents that we reach return: Spark 3.5 ends the executor of a task that is killed in
+            # its barrier.
+            self._server.flush(FLUSH_SECONDS)
+            self._job.wait(RETURN_SECONDS)
         deadline = time.monotonic() + self.attempt.config.shutdown_grace_seconds + STOP_SECONDS
         while not self._job.wait(0.1):
             others_ended = bool(lost) and self.watch.running() <= lost
@@ -203,10 +227,7 @@ class SparkGang(Gang):
         Raises:
             RunnerError: No rank said why.
         """
-        if self._launch_problem:
-            # In a restart, a host that is lost now may be back for the next attempt.
-            kind = RunnerError if self.attempt.is_restart else LaunchError
-            raise kind(self._launch_problem) from None
+        self._raise_launch_problem()
         failures = self.failures
         application_end = end_of(self._context)
         if application_end:
@@ -225,6 +246,12 @@ class SparkGang(Gang):
             failures=failures,
             application_end=application_end,
         ) from None
+
+    def _raise_launch_problem(self) -> None:
+        if self._launch_problem:
+            # In a restart, a host that is lost now may be back for the next attempt.
+            kind = RunnerError if self.attempt.is_restart else LaunchError
+            raise kind(self._launch_problem) from None
 
     def _failures_and_missing(self) -> list[Outcome]:
         """The failures, with the ranks of an executor whose loss Spark may know of before we do."""

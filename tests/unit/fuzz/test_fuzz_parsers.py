@@ -95,7 +95,7 @@ PEER = Peer(partition=0, host="h", host_key="k", address="127.0.0.1", interface=
 WORLD = assign_ranks([PEER], backend="torch")[0]
 KEY, NONCE = bytes(range(32)), bytes(NONCE_BYTES)
 MESSAGES = [
-    encode(Hello(0, "h")),
+    json.loads(json.dumps(encode(Hello(PEER)))),
     encode(Sure(1, FilePart("logs/rank-0.log", b"text", True))),
     encode(Failed(Outcome(world=WORLD, status=Status.FAILED, ended_at=1.0))),
 ]

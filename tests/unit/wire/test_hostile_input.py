@@ -14,15 +14,14 @@ import socket
 
 import pytest
 import test_log_channel
-from test_log_channel import WORLDS, Recorder, client_of, watch_of
+from test_log_channel import PEERS, WORLDS, Recorder, client_of, server_of
 
 from sparkdl_runner.agent import log_client
 from sparkdl_runner.backends.rendezvous import RendezvousStore, parse_request
-from sparkdl_runner.driver.log_server import LogServer
 from sparkdl_runner.wire import network
 from sparkdl_runner.wire.frames import LENGTH, NONCE_BYTES, FrameCodec, read_frame
 from sparkdl_runner.wire.message_json import encode
-from sparkdl_runner.wire.messages import Hello, Stop, Text
+from sparkdl_runner.wire.messages import Hello, Placed, Stop, Text
 
 FRAMES = 50_000
 REQUESTS = 50_000
@@ -50,7 +49,7 @@ def mutate(dice: random.Random, content: bytes) -> bytes:
 
 def test_no_frame_but_a_sealed_one_is_taken():
     key, nonce = bytes(range(32)), bytes(NONCE_BYTES)
-    messages = [encode(one) for one in (Hello(0, "h"), Stop(), Text("text"))]
+    messages = [encode(one) for one in (Placed(WORLDS[0]), Stop(), Text("text"))]
     good = [FrameCodec(key, nonce, b"agent").seal(message) for message in messages]
     dice = random.Random(0)
 
@@ -99,15 +98,14 @@ def test_a_healthy_rank_notices_nothing_of_strangers(recorder, monkeypatch):
     # Three hundred strangers take a busy machine some time; what is asked is what arrives.
     monkeypatch.setattr(log_client, "FLUSH_SECONDS", PATIENCE_SECONDS)
     monkeypatch.setattr(log_client, "CONNECT_SECONDS", PATIENCE_SECONDS)
-    server = LogServer(network.listen("127.0.0.1"), host="127.0.0.1", num_proc=2, sink=recorder)
-    server.watch = watch_of()
+    server = server_of(recorder)
     server.start()
     dice = random.Random(2)
     client = client_of(server)
     # Were strangers faster, they could be as many as the server takes connections.
     assert client.is_connected
     sealed = FrameCodec(dice.randbytes(32), bytes(NONCE_BYTES), b"agent").seal(
-        encode(Hello(0, "h"))
+        encode(Hello(PEERS[0]))
     )
     for number in range(300):
         with socket.create_connection(server.address, timeout=PATIENCE_SECONDS) as stranger:

@@ -4,7 +4,9 @@ import secrets
 import socket
 import threading
 import time
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +17,7 @@ from sparkdl_runner.agent import log_client
 from sparkdl_runner.agent.log_client import LogClient
 from sparkdl_runner.backends import get_backend
 from sparkdl_runner.config import RunConfig
+from sparkdl_runner.driver import log_server
 from sparkdl_runner.driver.log_server import LogServer
 from sparkdl_runner.driver.watch import Watch
 from sparkdl_runner.wire import network
@@ -23,25 +26,26 @@ from sparkdl_runner.wire.frames import LENGTH, MAC_BYTES, FrameCodec
 from sparkdl_runner.wire.message_json import encode
 from sparkdl_runner.wire.messages import (
     Failed,
+    Gather,
     Hello,
     LoaderPlan,
     Message,
     Output,
+    Ping,
     Placed,
+    Stop,
     Text,
     VitalSigns,
 )
 from sparkdl_runner.wire.outcome import Outcome, Status
+from sparkdl_runner.wire.seats import assign_seats
 from sparkdl_runner.wire.sink import Sink
 from sparkdl_runner.world import Peer, assign_ranks
 
-WORLDS = assign_ranks(
-    [
-        Peer(partition=i, host="h", host_key="k", address="127.0.0.1", interface="lo")
-        for i in range(2)
-    ],
-    backend="torch",
-)
+PEERS = [
+    Peer(partition=i, host="h", host_key="k", address="127.0.0.1", interface="lo") for i in range(2)
+]
+WORLDS = assign_ranks(PEERS, backend="torch")
 
 # How long to wait for what must come; nothing takes so long, even on a busy machine.
 PATIENCE_SECONDS = 30.0
@@ -87,10 +91,22 @@ def watch_of(num_proc=2):
     )
 
 
+def server_of(recorder, *, num_proc=2, listener=None):
+    """Not started."""
+    server = LogServer(
+        listener or network.listen("127.0.0.1"),
+        host="127.0.0.1",
+        num_proc=num_proc,
+        sink=recorder,
+        assign=partial(assign_seats, backend="torch", attempt=0, version=""),
+    )
+    server.watch = watch_of(num_proc)
+    return server
+
+
 @pytest.fixture
 def server(recorder):
-    server = LogServer(network.listen("127.0.0.1"), host="127.0.0.1", num_proc=2, sink=recorder)
-    server.watch = watch_of()
+    server = server_of(recorder)
     server.start()
     yield server
     server.close()
@@ -99,10 +115,11 @@ def server(recorder):
 def client_of(server, rank=0, *, channel=None, **arguments):
     client = LogClient(
         channel or server.channel,
-        rank,
+        PEERS[rank],
         **{
             "relay_output": True,
             "fence_seconds": 60.0,
+            "on_seat": lambda seat: None,
             "on_stop": lambda: None,
             "on_request": lambda reason: None,
             "on_stacks": lambda: f"stacks of {rank}",
@@ -200,7 +217,8 @@ def test_a_request_to_stop_reaches_ranks_that_are_there_and_ranks_that_come_late
     second.close()
 
 
-def test_a_client_with_another_key_is_not_heard(server, recorder):
+def test_a_client_with_another_key_is_not_heard(server, recorder, monkeypatch):
+    monkeypatch.setattr(log_client, "CONNECT_SECONDS", 0.2)
     channel = replace(server.channel, key=secrets.token_bytes(32))
     stranger = client_of(server, channel=channel)
     stranger.take(WORLDS[0], Text("forged"))
@@ -211,16 +229,21 @@ def test_a_client_with_another_key_is_not_heard(server, recorder):
     assert recorder.heard == [(1, "message", "true")]
 
 
+def read_to_the_end(connection):
+    while connection.recv(4096):
+        pass
+
+
 def test_recorded_frames_cannot_be_replayed(server, recorder):
     """A frame that was right on one connection is wrong on another: the nonce differs."""
     with socket.create_connection(server.address, timeout=PATIENCE_SECONDS) as connection:
         nonce = connection.recv(16, socket.MSG_WAITALL)
         codec = FrameCodec(server.channel.key, nonce, b"agent")
-        hello = codec.seal(encode(Hello(0, "h")))
+        hello = codec.seal(encode(Hello(PEERS[0])))
         hello += codec.seal(encode(Placed(WORLDS[0])))
         message = codec.seal(encode(Text("once")))
         connection.sendall(hello + message + message)
-        assert connection.recv(1) == b""  # the repeated frame ended the connection
+        read_to_the_end(connection)  # the repeated frame ended the connection
     with socket.create_connection(server.address, timeout=PATIENCE_SECONDS) as connection:
         connection.recv(16, socket.MSG_WAITALL)
         connection.sendall(hello + message)
@@ -243,18 +266,16 @@ def test_an_unreachable_driver_is_said_once_and_the_run_goes_on(server, capsys, 
     client = client_of(server, channel=channel)
     client.take(WORLDS[0], Output(["lost"]))
     assert not client.is_connected
-    client._sender.join(PATIENCE_SECONDS)
-    assert capsys.readouterr().err.count("cannot reach the driver") == 1
+    assert capsys.readouterr().err.count("does not reach the driver") == 1
     client.close()
     assert "could not reach the driver at 127.0.0.1" in client.notes(WORLDS[0])[0]
-    assert "cannot reach the driver" not in capsys.readouterr().err
+    assert "does not reach the driver" not in capsys.readouterr().err
 
 
 def test_a_failure_gets_through_a_queue_that_is_full(recorder, monkeypatch):
     monkeypatch.setattr(Message, "most_waiting", 3)
     listener = network.listen("127.0.0.1")
-    server = LogServer(listener, host="127.0.0.1", num_proc=1, sink=recorder)
-    server.watch = watch_of(1)
+    server = server_of(recorder, num_proc=1, listener=listener)
     client = client_of(server)  # connected by the kernel; the server does not yet accept
     for _ in range(10):
         client.take(WORLDS[0], Output(["line"]))
@@ -296,7 +317,7 @@ def test_a_driver_that_does_not_read_costs_lines_not_time(monkeypatch):
     address = ChannelAddress(host="127.0.0.1", port=listener.getsockname()[1], key=bytes(32))
     client = client_of(None, channel=address)
     accepted, _ = listener.accept()
-    accepted.sendall(bytes(16))
+    accepted.sendall(bytes(16) + FrameCodec(bytes(32), bytes(16), b"driver").seal(encode(Ping())))
     assert client.is_connected
     started = time.monotonic()
     for _ in range(2000):
@@ -338,7 +359,7 @@ def test_the_watch_is_told_of_signs_and_of_the_end(server):
 def test_an_agent_that_goes_without_a_word_is_gone(server):
     with socket.create_connection(server.address, timeout=PATIENCE_SECONDS) as connection:
         codec = FrameCodec(server.channel.key, connection.recv(16, socket.MSG_WAITALL), b"agent")
-        connection.sendall(codec.seal(encode(Hello(0, "h"))))
+        connection.sendall(codec.seal(encode(Hello(PEERS[0]))))
         connection.sendall(codec.seal(encode(Placed(WORLDS[0]))))
         wait_for(lambda: 0 in server._agents)
     wait_for(lambda: server.watch._ranks[0].gone_at is not None)
@@ -381,8 +402,7 @@ def test_a_server_closes_while_agents_are_connected(server):
 
 def test_an_agent_that_was_turned_away_at_first_tries_again(recorder):
     listener = network.listen("127.0.0.1")
-    server = LogServer(listener, host="127.0.0.1", num_proc=1, sink=recorder)
-    server.watch = watch_of(1)
+    server = server_of(recorder, num_proc=1, listener=listener)
     client = client_of(server)
     listener.accept()[0].close()  # as a server does that has too many
     server.start()
@@ -403,6 +423,92 @@ def test_an_agent_that_was_never_heard_goes_on(server, monkeypatch):
     client._sender.join(PATIENCE_SECONDS)
     assert not ended.is_set()
     client.close()
+
+
+def test_the_driver_gives_each_agent_its_seat_once_all_have_come(server):
+    answers: list[list] = [[], []]
+    second = client_of(server, 1, on_seat=answers[1].append)
+    assert second.is_connected
+    assert answers == [[], []]
+    first = client_of(server, 0, on_seat=answers[0].append)
+    wait_for(lambda: all(answers))
+    assert [[seat.world for seat in one] for one in answers] == [[WORLDS[0]], [WORLDS[1]]]
+    # An agent whose connection breaks before it has heard that is told again.
+    server._loop.call_soon_threadsafe(server._agents[1].writer.transport.abort)
+    wait_for(lambda: len(answers[1]) == 2)
+    assert answers[1][0] == answers[1][1]
+    first.close()
+    second.close()
+
+
+def test_agents_turn_to_one_another_where_one_does_not_reach_the_driver(server, monkeypatch):
+    monkeypatch.setattr(log_server, "GATHER_SECONDS", 0.1)
+    answers: list[list] = [[], []]
+    first = client_of(server, 0, on_seat=answers[0].append)
+    wait_for(lambda: answers[0] == [Gather()])
+    second = client_of(server, 1, on_seat=answers[1].append)  # It comes late.
+    wait_for(lambda: answers[1] == [Gather()])
+    first.close()
+    second.close()
+
+
+def test_a_refusal_of_the_agents_is_the_reason_why_nothing_starts(server, monkeypatch):
+    old = [PEERS[0], replace(PEERS[1], version="0.0.1")]
+    monkeypatch.setitem(globals(), "PEERS", old)
+    clients = [client_of(server, rank) for rank in range(2)]
+    wait_for(lambda: server.watch.check() is not None)
+    assert "has sparkdl_runner 0.0.1" in server.watch.check().launch_problem
+    for client in clients:
+        client.close()
+
+
+def test_a_first_connection_that_fails_is_tried_again_for_as_long_as_the_rank_runs(
+    recorder, monkeypatch
+):
+    monkeypatch.setattr(log_client, "CONNECT_SECONDS", 0.2)
+    listener = network.listen("127.0.0.1")
+    server = server_of(recorder, num_proc=1, listener=listener)
+    answers: list = []
+    client = client_of(server, on_seat=answers.append)
+    wait_for(lambda: answers == [Gather()])  # The agents find one another without the driver.
+    assert not client.is_connected
+    client.take(WORLDS[0], Text("early"))
+    server.start()
+    wait_for(lambda: recorder.heard)
+    client.take(WORLDS[0], Text("late"))
+    assert client.notes(WORLDS[0]) == ()
+    server.close()
+    assert [text for _, _, text in recorder.heard] == ["early", "late"]
+
+
+def test_who_is_no_driver_cannot_pass_for_it(monkeypatch):
+    """A port that was given to another program takes connections, and says what it likes."""
+    monkeypatch.setattr(log_client, "CONNECT_SECONDS", 0.2)
+    with network.listen("127.0.0.1") as listener:
+        channel = ChannelAddress(
+            host="127.0.0.1", port=listener.getsockname()[1], key=secrets.token_bytes(32)
+        )
+        answers: list = []
+        client = client_of(None, channel=channel, on_seat=answers.append)
+        with listener.accept()[0] as stranger:
+            stranger.sendall(bytes(16) + FrameCodec(b"", bytes(16), b"driver").seal(encode(Stop())))
+            wait_for(lambda: answers == [Gather()])
+            assert not client.is_connected
+            client.close()
+
+
+@pytest.mark.one_lane
+def test_ninety_strangers_do_not_keep_a_small_gang_out(server):
+    with ExitStack() as stack:
+        for _ in range(90):
+            connection = socket.create_connection(server.address, timeout=PATIENCE_SECONDS)
+            stack.enter_context(connection)
+        answers: list[list] = [[], []]
+        clients = [client_of(server, rank, on_seat=answers[rank].append) for rank in range(2)]
+        wait_for(lambda: all(answers))
+        assert [one.world for one, *_ in answers] == [WORLDS[0], WORLDS[1]]
+        for client in clients:
+            client.close()
 
 
 def wait_for(condition):
@@ -452,7 +558,7 @@ def test_what_was_lost_is_counted_in_the_notes(lines, reports, words):
     client = SimpleNamespace(
         close=lambda: None,
         _is_fenced=False,
-        _was_connected=True,
+        _heard_at=1.0,
         _outbox=SimpleNamespace(lost_lines=lines, lost_reports=reports),
     )
     notes = LogClient.notes(client, WORLDS[0])

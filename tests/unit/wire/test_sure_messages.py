@@ -6,14 +6,13 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from test_log_channel import WORLDS, Recorder, client_of, watch_of
+from test_log_channel import PEERS, WORLDS, Recorder, client_of, server_of
 
-from sparkdl_runner.driver.log_server import LogServer
 from sparkdl_runner.wire import network
 from sparkdl_runner.wire.channel import ChannelAddress
 from sparkdl_runner.wire.frames import NONCE_BYTES, FrameCodec, receive_frame
 from sparkdl_runner.wire.message_json import encode
-from sparkdl_runner.wire.messages import Confirmed, Hello, Placed, Progress, Sure
+from sparkdl_runner.wire.messages import Confirmed, Hello, Ping, Placed, Progress, Sure
 
 KEY = bytes(range(32))
 
@@ -41,8 +40,9 @@ class Driver:
         connection, _ = self.listener.accept()
         connection.settimeout(30)
         nonce = bytes(NONCE_BYTES)
-        connection.sendall(nonce)
-        return connection, FrameCodec(KEY, nonce, b"agent"), FrameCodec(KEY, nonce, b"driver")
+        outgoing = FrameCodec(KEY, nonce, b"driver")
+        connection.sendall(nonce + outgoing.seal(encode(Ping())))
+        return connection, FrameCodec(KEY, nonce, b"agent"), outgoing
 
 
 @pytest.fixture
@@ -77,8 +77,7 @@ def test_what_a_broken_connection_carried_is_sent_again_until_it_is_confirmed(dr
 
 def test_what_arrives_again_is_confirmed_again_and_counts_once():
     recorder = Recorder()
-    server = LogServer(network.listen("127.0.0.1"), host="127.0.0.1", num_proc=2, sink=recorder)
-    server.watch = watch_of()
+    server = server_of(recorder)
     server.start()
     # The confirmation of 2 was lost with the first connection; then it goes on with 3.
     for numbers in ((1, 2), (2, 3)):
@@ -86,7 +85,7 @@ def test_what_arrives_again_is_confirmed_again_and_counts_once():
             nonce = agent.recv(NONCE_BYTES, socket.MSG_WAITALL)
             outgoing = FrameCodec(server.channel.key, nonce, b"agent")
             incoming = FrameCodec(server.channel.key, nonce, b"driver")
-            agent.sendall(outgoing.seal(encode(Hello(0, "h"))))
+            agent.sendall(outgoing.seal(encode(Hello(PEERS[0]))))
             agent.sendall(outgoing.seal(encode(Placed(WORLDS[0]))))
             for number in numbers:
                 sure = Sure(number, Progress(report(number)))

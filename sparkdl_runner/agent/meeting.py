@@ -1,0 +1,68 @@
+"""How an agent comes to its seat: from the driver, or else from all other agents."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+from sparkdl_runner.errors import RunnerError
+from sparkdl_runner.wire.messages import Gather, Stop
+from sparkdl_runner.wire.seats import Seat
+
+
+class Meeting:
+    """Waits for an agent's seat. What comes is put by other threads."""
+
+    def __init__(self) -> None:
+        self._answers: queue.SimpleQueue[Seat | Gather | Stop | BaseException] = queue.SimpleQueue()
+
+    def answer(self, answer: Seat | Gather | Stop) -> None:
+        """Takes the driver's word, or ``Gather`` where the driver is not reached."""
+        self._answers.put(answer)
+
+    def seat(self, gather: Callable[[], Seat], timeout_seconds: float) -> Seat | None:
+        """Waits for the seat.
+
+        Args:
+            gather: Asks all other agents by Spark's barrier. It runs in a thread of its own, and is
+                left behind there if the start is given up: Spark 3.5 ends the executor of a task
+                that is killed in its barrier, and does no harm to one that has returned.
+            timeout_seconds: How long it may take.
+
+        Returns:
+            The seat; None if the driver has given up the start.
+
+        Raises:
+            RunnerError: Nobody has answered in time.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        gathering: threading.Thread | None = None
+        while True:
+            try:
+                answer = self._answers.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                raise RunnerError(
+                    f"Neither the driver nor all other ranks were reached within "
+                    f"start_timeout_seconds={timeout_seconds:g}."
+                ) from None
+            match answer:
+                case Seat():
+                    return answer
+                case Stop():
+                    return None
+                case Gather():
+                    if gathering is None:
+                        gathering = threading.Thread(
+                            target=self._gather, args=(gather,), name="sparkdl-gather", daemon=True
+                        )
+                        gathering.start()
+                case _:
+                    raise answer
+
+    def _gather(self, gather: Callable[[], Seat]) -> None:
+        try:
+            self._answers.put(gather())
+        except BaseException as error:
+            self._answers.put(error)
