@@ -21,8 +21,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import sparkdl_runner.data.converter
 from benchmarks.figures import aligned, in_turns, positive, summary
 from benchmarks.processes import cpu_seconds
+from sparkdl_runner.data.dataset.describe import describe_written
 from sparkdl_runner.jobs.spark.session import start_spark
 
 HELP = "a DataFrame, beside petastorm's converter"
@@ -36,17 +38,34 @@ def _columns(kind: str) -> list[Any]:
     from pyspark.ml.functions import array_to_vector
     from pyspark.sql import functions as F
 
-    numbers = F.transform(
-        F.sequence(F.lit(1), F.lit(64)), lambda i: (F.col("id") * i % 9973 / 7).cast("double")
-    )
-    if kind == "scalars":
-        return ["id", *((F.col("id") * i % 9973 / 7).alias(f"x{i}") for i in range(1, 34))]
-    if kind == "arrays":
-        return ["id", numbers.alias("x")]
-    return ["id", array_to_vector(numbers).alias("x")]
+    def number(i: Any) -> Any:
+        return (F.col("id") * i % 9973 / 7).cast("double")
+
+    def several(make: Callable[[int], Any]) -> list[Any]:
+        return [make(i).alias(f"x{i}") for i in range(1, 34)]
+
+    def numbers(count: Any) -> Any:
+        return F.transform(F.sequence(F.lit(1), count), number)
+
+    makers: dict[str, Callable[[], list[Any]]] = {
+        "scalars": lambda: several(number),
+        "integers": lambda: several(lambda i: F.col("id") * i % 9973),
+        "decimals": lambda: several(lambda i: number(i).cast("decimal(12, 3)")),
+        "timestamps": lambda: several(lambda i: F.timestamp_seconds(F.col("id") * i)),
+        "strings": lambda: several(lambda i: F.hex(number(i))),
+        "binary": lambda: [F.unhex(F.repeat(F.sha2(F.col("id").cast("string"), 256), 8))],
+        "arrays": lambda: [numbers(F.lit(64)).alias("x")],
+        "ragged": lambda: [numbers((F.col("id") % 127 + 1).cast("int")).alias("x")],
+        "nested": lambda: [F.array_repeat(numbers(F.lit(8)), 8).alias("x")],
+        "vectors": lambda: [array_to_vector(numbers(F.lit(64))).alias("x")],
+    }
+    return ["id", *makers[kind]()]
 
 
-KINDS = ("scalars", "arrays", "vectors")
+KINDS = (
+    *("scalars", "integers", "decimals", "timestamps", "strings", "binary"),
+    *("arrays", "ragged", "nested", "vectors"),
+)
 
 
 def _convert_here(df: Any) -> Any:
@@ -80,6 +99,9 @@ CONVERTERS: dict[str, Callable[[Any], Any]] = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the benchmark."""
     parser.add_argument("--rows", type=positive, default=300_000, help="of each table")
+    parser.add_argument(
+        "--kinds", nargs="+", default=["scalars", "arrays", "vectors"], choices=KINDS
+    )
     parser.add_argument("--repeat", type=positive, default=5, help="measured calls of each")
 
 
@@ -95,7 +117,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         cache = Path(folder, "cache")
         cache.mkdir()
         spark.conf.set(SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF, cache.as_uri())
-        for kind in KINDS:
+        for kind in arguments.kinds:
             print(f"{kind}:", flush=True)
             path = Path(folder, kind)
             source = spark.range(0, arguments.rows, 1, SLOTS).select(*_columns(kind))
@@ -111,16 +133,29 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"tables": tables}
 
 
-def _timed(convert: Callable[[Any], Any], spark: Any, url: str, rows: int) -> tuple[float, float]:
-    """Seconds on the clock and on the processors.
+def _timed(
+    convert: Callable[[Any], Any], spark: Any, url: str, rows: int
+) -> tuple[float, float, float]:
+    """Seconds on the clock, on the processors, and on the processors to describe what was written.
 
     Raises:
         RuntimeError: The converter did not find all rows.
     """
     gc.collect()
-    started, started_cpu = time.perf_counter(), cpu_seconds()
-    converter = convert(spark.read.parquet(url))
-    seconds = (time.perf_counter() - started, cpu_seconds() - started_cpu)
+    describing = 0.0
+
+    def describe(*arguments: Any) -> Any:
+        nonlocal describing
+        before = time.process_time()
+        try:
+            return describe_written(*arguments)
+        finally:
+            describing += time.process_time() - before
+
+    with mock.patch.object(sparkdl_runner.data.converter, "describe_written", describe):
+        started, started_cpu = time.perf_counter(), cpu_seconds()
+        converter = convert(spark.read.parquet(url))
+        seconds = (time.perf_counter() - started, cpu_seconds() - started_cpu, describing)
     found = len(converter)
     converter.delete()
     if found != rows:
@@ -135,11 +170,12 @@ def _summaries(found: Mapping[str, Any], rows: int, size_bytes: int) -> dict[str
         if isinstance(one, str):
             summaries[name] = summary(one)
             continue
-        seconds, cpu = map(list, zip(*one, strict=True))
+        seconds, cpu, describing = map(list, zip(*one, strict=True))
         summaries[name] = {
             **summary(seconds),
             "cpu_seconds": cpu,
             "cpu_median": statistics.median(cpu),
+            "described_share": statistics.median(describing) / statistics.median(cpu),
             "rows_per_second": rows / statistics.median(seconds),
             "megabytes_per_second": size_bytes / 1e6 / statistics.median(seconds),
         }
@@ -155,13 +191,15 @@ def table(report: Mapping[str, Any]) -> str:
     """All tables, with the share of petastorm's time and processor time."""
     rows: list[tuple[str, ...]] = []
     for kind, summaries in report["tables"].items():
-        heads = ("median", "min", "max", "cpu", "rows/s", "MB/s", "of petastorm's time", "cpu")
+        heads = ("median", "min", "max", "cpu", "describing", "rows/s", "MB/s")
+        heads = (*heads, "of petastorm's time", "cpu")
         rows += [("", "", ""), (kind, *heads)]
         for name, one in summaries.items():
             if "unavailable" in one:
                 rows.append((name, f"unavailable: {one['unavailable']}"))
                 continue
             times = [f"{one[key]:.2f} s" for key in ("median", "min", "max", "cpu_median")]
+            times.append(f"{one['described_share']:.1%}")
             rates = [f"{one['rows_per_second']:,.0f}", f"{one['megabytes_per_second']:.0f}"]
             shares = [f"{one[share]:.2f}" for share in SHARES if share in one]
             rows.append((name, *times, *rates, *shares))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -150,6 +152,33 @@ def test_what_the_storage_refuses_in_mid_epoch_is_told_as_that(
         assert "Convert" not in str(caught.value) or "not there" in sentence
         assert "part-" in str(caught.value)
         assert "row group" in str(caught.value)
+
+
+def test_loaders_that_share_a_small_cache_and_end_early_disturb_nobody(store, folder, tmp_path):
+    """What is read ahead, moved to the disk or taken from the cache belongs to one loader alone."""
+    cache = {"cache_type": "local-disk", "cache_location": str(tmp_path)}
+    small = {"cache_size_limit": 8 << 20, "memory_budget_bytes": 16 << 20, **cache}
+    store.refuses = every(20)
+    with ExitStack() as stack:
+        first, second, third = (
+            stack.enter_context(open_loader(store, folder, seed=seed, **small)) for seed in range(3)
+        )
+        rows = iter(first)
+        found = [row for _ in range(9) for row in next(rows)["id"].tolist()]
+        for _ in range(3):
+            next(iter(second))  # Each replaces the one before, which is still reading ahead.
+        second.close()
+        assert sorted(ids(third)) == list(range(FILES * GROUPS * ROWS))
+        found += [row for batch in rows for row in batch["id"].tolist()]
+        assert sorted(found) == list(range(FILES * GROUPS * ROWS))
+    assert not [name for name in os.listdir("/proc/self/fd") if "sparkdl-row" in _target(name)]
+
+
+def _target(descriptor: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:
+        return ""  # The one of the listing itself.
 
 
 def test_a_full_disk_ends_the_caching_and_not_the_training(store, folder, tmp_path, caplog):
