@@ -24,10 +24,10 @@ from sparkdl_runner.driver.log_server import LogServer
 from sparkdl_runner.errors import RunnerError
 from sparkdl_runner.wire import network
 from sparkdl_runner.wire.attempt import Attempt
-from sparkdl_runner.wire.messages import VitalSigns
+from sparkdl_runner.wire.messages import Stacks
 from sparkdl_runner.wire.outcome import Outcome
 from sparkdl_runner.wire.seats import assign_seats
-from sparkdl_runner.world import Peer, World
+from sparkdl_runner.world import Peer
 
 RANKS_PER_HOST = 8
 PATIENCE_SECONDS = 300.0
@@ -45,8 +45,6 @@ class SimulatedGang(Gang):
             listener, host=network.LOOPBACK, num_proc=num_proc, sink=self, assign=ASSIGN
         )
         self.server.watch = self.watch
-        self.seen: set[int] = set()
-        self.all_seen = threading.Event()
         self.has_ended = threading.Event()
         self.agents = [
             subprocess.Popen(
@@ -57,13 +55,6 @@ class SimulatedGang(Gang):
             )
             for _ in range(processes)
         ]
-
-    def vital_signs(self, world: World, signs: VitalSigns) -> None:
-        """Notes when all ranks have joined."""
-        super().vital_signs(world, signs)
-        self.seen.add(world.rank)
-        if len(self.seen) == self.num_proc:
-            self.all_seen.set()
 
     def run(self) -> list[Outcome]:
         """Waits for the end of all."""
@@ -80,7 +71,7 @@ class SimulatedGang(Gang):
     def request_stop(self, reason: str) -> None:
         """Asks the agents' workers, of which there are none."""
 
-    def ask_stacks(self) -> dict[int, str]:
+    def ask_stacks(self) -> dict[int, Stacks]:
         """Asks the agents."""
         return self.server.ask_stacks()
 
@@ -138,8 +129,10 @@ def attempt_of(num_proc: int, processes: int, seconds: float) -> dict[str, float
         gang.server.start()
         gang.watch.start()
         gang.tell_agents(peers)
-        if not gang.all_seen.wait(PATIENCE_SECONDS):
-            raise TimeoutError(f"{len(gang.seen)} of {num_proc} ranks have joined")
+        while (joined := len(gang.watch.running())) < num_proc:
+            if time.perf_counter() - clock > PATIENCE_SECONDS:
+                raise TimeoutError(f"{joined} of {num_proc} ranks have joined")
+            time.sleep(0.1)
         figures["joined_s"] = time.perf_counter() - clock
         figures["joined_cpu_s"] = time.process_time() - cpu
         clock, cpu = time.perf_counter(), time.process_time()

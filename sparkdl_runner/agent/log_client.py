@@ -45,7 +45,8 @@ class LogClient:
             not reached in time. More is tried then, so that the rank is heard from when it is.
         on_stop: Called when the driver asks for the worker's end, or the agent is cut off.
         on_request: Called when the driver asks the function to end by itself; gets the reason.
-        on_stacks: Called when the driver asks for the worker's stacks; returns them.
+        on_stacks: Called when the driver asks for the worker's stacks; see
+            ``WorkerProcess.stacks``.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class LogClient:
         on_seat: Callable[[Seat | messages.Gather], None],
         on_stop: Callable[[], None],
         on_request: Callable[[str], None],
-        on_stacks: Callable[[], str],
+        on_stacks: Callable[[], tuple[str, list[str]]],
     ) -> None:
         self._channel = channel
         self._place = f"{channel.host}:{channel.port}"
@@ -261,6 +262,6 @@ class LogClient:
             case messages.RequestStop(reason):
                 self._on_request(reason)
             case messages.AskStacks():
-                self._outbox.put(messages.Stacks(self._on_stacks()))
+                self._outbox.put(messages.Stacks(*self._on_stacks()))
             case messages.Confirmed(number):
                 self._outbox.confirm(number)

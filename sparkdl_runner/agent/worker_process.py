@@ -22,6 +22,7 @@ from sparkdl_runner.redaction import secrets_of
 from sparkdl_runner.wire.control import Line
 from sparkdl_runner.wire.messages import Release, Stop
 from sparkdl_runner.worker import lifeline, stacks
+from sparkdl_runner.worker.unanswered import unanswered_addresses
 
 # How long a process that was killed may take to be gone.
 KILL_SECONDS = 10.0
@@ -121,12 +122,17 @@ class WorkerProcess:
         """Says that all other ranks have ended; safe from any thread, and after the end."""
         self.events.put(Release())
 
-    def stacks(self) -> str:
-        """The Python stacks of the worker's threads, or a sentence on why there are none."""
+    def stacks(self) -> tuple[str, list[str]]:
+        """The Python stacks of the worker's threads, and the hosts that do not answer it.
+
+        Returns:
+            The stacks, or a sentence on why there are none; and the hosts' addresses.
+        """
+        unanswered = unanswered_addresses(self.pid)
         with self._asking:
             if self._stacks < 0 or self._has_ended():
-                return "(no stacks: the process has ended)"
-            return stacks.ask(self.pid, self._stacks, process_state(self.pid))
+                return "(no stacks: the process has ended)", []
+            return stacks.ask(self.pid, self._stacks, process_state(self.pid)), unanswered
 
     def await_exit(self) -> None:
         """Waits until the worker's own process is dead; it is not reaped here."""

@@ -80,13 +80,13 @@ class HorovodBackend(Backend):
 
     def listen(self, address: str) -> Doors:
         """See ``Backend.listen``."""
-        from sparkdl_runner.backends.rendezvous import listen
+        from sparkdl_runner.backends.rendezvous.store import listen
 
         return listen(address)
 
     def serve(self, doors: Doors, rendezvous: Rendezvous, tell: Tell) -> Release:
         """See ``Backend.serve``."""
-        from sparkdl_runner.backends.rendezvous import serve
+        from sparkdl_runner.backends.rendezvous.store import serve
 
         return serve(doors, rendezvous, tell)
 

@@ -98,13 +98,13 @@ class TensorflowBackend(Backend):
 
     def listen(self, address: str) -> Doors:
         """See ``Backend.listen``."""
-        from sparkdl_runner.backends.rendezvous import listen
+        from sparkdl_runner.backends.rendezvous.store import listen
 
         return listen(address)
 
     def serve(self, doors: Doors, rendezvous: Rendezvous, tell: Tell) -> Release:
         """See ``Backend.serve``: here the ranks meet before TensorFlow connects them."""
-        from sparkdl_runner.backends.rendezvous import serve
+        from sparkdl_runner.backends.rendezvous.store import serve
 
         return serve(doors, rendezvous, tell)
 

@@ -70,12 +70,17 @@ def _what_happened(outcome: Outcome) -> str:
 
 
 def _line(what: str, ends: Sequence[Outcome]) -> str:
+    return f"{who(ends)} {'each ' if len(ends) > 1 else ''}{what}"
+
+
+def who(ends: Sequence[Outcome]) -> str:
+    """Ranks, which are in ascending order, and their hosts."""
     if len(ends) == 1:
-        return f"rank {ends[0].world.rank} on host {ends[0].world.host} {what}"
+        return f"rank {ends[0].world.rank} on host {ends[0].world.host}"
     hosts = {one.world.host_id: one.world.host for one in ends}
     where = f"{len(hosts):,} hosts" if len(hosts) > 1 else f"host {ends[0].world.host}"
     ranks = _ranges(one.world.rank for one in ends)
-    return f"{len(ends):,} ranks ({ranks}) on {where} each {what}"
+    return f"{len(ends):,} ranks ({ranks}) on {where}"
 
 
 def _ranges(ranks: Iterable[int]) -> str:

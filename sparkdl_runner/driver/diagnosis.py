@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from sparkdl_runner.driver.all_waiting import grouped_stacks
 from sparkdl_runner.driver.consequences import (
     consequences,
     cut,
@@ -57,16 +59,23 @@ def result_of(outcomes: Sequence[Outcome]) -> Any:
 
 def explains_the_end(failures: Sequence[Outcome]) -> bool:
     """Whether the failures hold a cause, and not only that ranks lost one another."""
-    return any(one.status == Status.HUNG or not one.is_communication_error for one in failures)
+    hangs = (Status.HUNG, Status.WAITING)
+    return any(one.status in hangs or not one.is_communication_error for one in failures)
 
 
 def root_cause(outcomes: Sequence[Outcome]) -> Outcome | None:
-    """Picks the failure that explains the others: the earliest that is no communication error."""
-    failures = sorted(
-        (outcome for outcome in outcomes if outcome.is_failure),
-        key=lambda outcome: (outcome.is_communication_error, outcome.ended_at),
-    )
-    return failures[0] if failures else None
+    """Picks the failure that explains the others, whatever the clocks of their hosts say.
+
+    Args:
+        outcomes: In the order in which the driver heard of them.
+    """
+    failures = (outcome for outcome in outcomes if outcome.is_failure)
+    return min(failures, key=_is_likely_a_consequence, default=None)
+
+
+def _is_likely_a_consequence(failure: Outcome) -> tuple[bool, bool]:
+    # A native library that loses its peers may give up by SIGABRT.
+    return failure.is_communication_error, failure.exit_code == -signal.SIGABRT
 
 
 def with_failures(outcomes: Sequence[Outcome], failures: Sequence[Outcome]) -> list[Outcome]:
@@ -74,7 +83,10 @@ def with_failures(outcomes: Sequence[Outcome], failures: Sequence[Outcome]) -> l
 
     Args:
         outcomes: As the agents saw them; a rank that was found to hang was then stopped.
-        failures: What was reported, or seen, while the ranks ran.
+        failures: What was reported, or seen, while the ranks ran, in the order of its coming.
+
+    Returns:
+        Those of failures first, in their order.
     """
     judged = {one.world.rank: one for one in failures if one.status.is_drivers_finding}
     known = [
@@ -87,7 +99,9 @@ def with_failures(outcomes: Sequence[Outcome], failures: Sequence[Outcome]) -> l
         else outcome
         for outcome in outcomes
     ]
-    return known + list(judged.values())
+    known += judged.values()
+    heard = {one.world.rank: -number for number, one in enumerate(reversed(failures), start=1)}
+    return sorted(known, key=lambda one: heard.get(one.world.rank, 0))
 
 
 def to_error(cause: Outcome, outcomes: Sequence[Outcome]) -> RunnerError:
@@ -107,12 +121,18 @@ def to_error(cause: Outcome, outcomes: Sequence[Outcome]) -> RunnerError:
     if cause.status == Status.FAILED:
         told = cut(cause.message, MOST_MESSAGE_CHARACTERS)
         summary = f"{place} raised {cause.exception}: {told}".rstrip(": ")
+    elif cause.status == Status.WAITING:
+        summary = cause.message
     else:
         summary = f"{place} {end_of(cause)}"
     parts = [summary]
     if cause.is_communication_error and (told := returned_before(outcomes)):
         parts.append(told)
-    if cause.traceback:
+    if cause.status == Status.WAITING:
+        waiting = [one for one in outcomes if one.status == Status.WAITING]
+        outcomes = [one for one in outcomes if one.status != Status.WAITING]
+        parts += grouped_stacks(sorted(waiting, key=lambda one: one.world.rank))
+    elif cause.traceback:
         what = "Stacks" if cause.status == Status.HUNG else "Traceback"
         told = indented(cut(cause.traceback, MOST_TRACEBACK_CHARACTERS))
         parts.append(f"{what} of rank {world.rank}:\n{told}")
@@ -132,7 +152,7 @@ def to_error(cause: Outcome, outcomes: Sequence[Outcome]) -> RunnerError:
     }
     if cause.status in (Status.DIED, Status.LOST):
         return WorkerDiedError(message, **place_of_error)
-    if cause.status == Status.HUNG:
+    if cause.status in (Status.HUNG, Status.WAITING):
         return WorkerHungError(message, **place_of_error, stacks=cause.traceback)
     error = WorkerFailedError(
         message,

@@ -16,7 +16,7 @@ from sparkdl_runner.hooks.loader_plans import LoaderPlans
 from sparkdl_runner.hooks.reports import Reports
 from sparkdl_runner.wire.attempt import Attempt
 from sparkdl_runner.wire.channel import SETTLE_SECONDS
-from sparkdl_runner.wire.messages import VitalSigns
+from sparkdl_runner.wire.messages import Stacks, VitalSigns
 from sparkdl_runner.wire.outcome import Outcome, Status
 from sparkdl_runner.world import World
 
@@ -69,7 +69,7 @@ class Gang(Console, ABC):
         """Asks the functions to end by themselves; called from any thread, also before ``run``."""
 
     @abstractmethod
-    def ask_stacks(self) -> dict[int, str]:
+    def ask_stacks(self) -> dict[int, Stacks]:
         """The Python stacks of all ranks that answer, by rank."""
 
     def lost_slots(self) -> str | None:

@@ -23,6 +23,7 @@ from sparkdl_runner.hooks.reports import Reports
 from sparkdl_runner.wire import network
 from sparkdl_runner.wire.attempt import Attempt
 from sparkdl_runner.wire.control import Envelope
+from sparkdl_runner.wire.messages import Stacks
 from sparkdl_runner.wire.outcome import Outcome
 from sparkdl_runner.world import Peer, World, assign_ranks
 
@@ -146,9 +147,9 @@ class LocalGang(Gang):
         for worker in self._workers if reason else ():
             worker.request_stop(reason)
 
-    def ask_stacks(self) -> dict[int, str]:
+    def ask_stacks(self) -> dict[int, Stacks]:
         """See ``Gang.ask_stacks``."""
-        return {rank: worker.stacks() for rank, worker in enumerate(self._workers)}
+        return {rank: Stacks(*worker.stacks()) for rank, worker in enumerate(self._workers)}
 
     def _worlds(self) -> list[World]:
         """The ranks' places, in the order of ranks."""

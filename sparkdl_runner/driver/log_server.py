@@ -17,7 +17,7 @@ from sparkdl_runner.wire import messages
 from sparkdl_runner.wire.channel import FLUSH_SECONDS, ChannelAddress
 from sparkdl_runner.wire.frames import NONCE_BYTES, FrameCodec, read_frame
 from sparkdl_runner.wire.message_json import decode, encode
-from sparkdl_runner.wire.messages import Message
+from sparkdl_runner.wire.messages import Message, Stacks
 from sparkdl_runner.wire.seats import Seat
 from sparkdl_runner.wire.serving import ServerThread
 from sparkdl_runner.wire.sink import Sink
@@ -28,11 +28,11 @@ PING_SECONDS = 1.0
 # After the first agent has come. Longer than agents try before they turn to one another.
 GATHER_SECONDS = 10.0
 # A stopped process is woken for its stacks, which takes a moment.
-STACKS_SECONDS = 3.0
+STACKS_SECONDS = 6.0
 CHUNK_BYTES = 1 << 16
 # Taken in the server's own thread, as none of them blocks: a change of threads for each message
 # would cost a thousand ranks more than the message itself.
-PROMPT = (messages.VitalSigns, messages.Failed, messages.Ended, messages.Stacks)
+PROMPT = (messages.VitalSigns, messages.Failed, messages.Ended, Stacks)
 # So many agents are sent a ping before the others are heard again.
 PINGS_AT_ONCE = 256
 
@@ -83,7 +83,7 @@ class LogServer(ServerThread):
         self._is_gathering = False
         self._agents: dict[int, _Agent] = {}
         self._delivering: set[int] = set()
-        self._stacks: dict[int, str] = {}
+        self._stacks: dict[int, Stacks] = {}
         self._pinging: asyncio.Task[None] | None = None
         self._confirmed: dict[int, int] = {}
         """By partition, the number of the last sure message that has come."""
@@ -102,7 +102,7 @@ class LogServer(ServerThread):
         self._requested = reason
         self.call(self._send_request(reason), FLUSH_SECONDS)
 
-    def ask_stacks(self) -> dict[int, str]:
+    def ask_stacks(self) -> dict[int, Stacks]:
         """The Python stacks of all ranks that answer in time, by rank."""
         self._stacks.clear()
         self.call(self._gather_stacks(), STACKS_SECONDS)
@@ -219,8 +219,8 @@ class LogServer(ServerThread):
 
     def _take(self, world: World, message: Message) -> None:
         match message:
-            case messages.Stacks(text):
-                self._stacks[world.rank] = text
+            case Stacks():
+                self._stacks[world.rank] = message
             case messages.Ended():
                 self.watch.ended(world)
             case _:

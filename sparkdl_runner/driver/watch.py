@@ -6,13 +6,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sparkdl_runner.backends import Backend
 from sparkdl_runner.config import RunConfig
-from sparkdl_runner.driver import deadlines
+from sparkdl_runner.driver import all_waiting, deadlines
 from sparkdl_runner.driver.deadlines import SeenRank
-from sparkdl_runner.wire.messages import VitalSigns
+from sparkdl_runner.wire.messages import Stacks, VitalSigns
 from sparkdl_runner.wire.outcome import Outcome, Status
 from sparkdl_runner.world import World
 
@@ -37,7 +37,7 @@ class Watch:
         config: Its deadlines.
         backend: Tells a rank that waits for others from one that is waited for.
         num_proc: How many ranks there are.
-        ask_stacks: Returns the Python stacks of all ranks that answer, by rank.
+        ask_stacks: Returns the stacks of all ranks that answer, by rank.
         on_verdict: Called once at most, from the watch's thread.
         lost_slots: Why the ranks can never start, as long as none has; None if they may.
         now: The clock.
@@ -46,7 +46,7 @@ class Watch:
     config: RunConfig
     backend: Backend
     num_proc: int
-    ask_stacks: Callable[[], dict[int, str]]
+    ask_stacks: Callable[[], dict[int, Stacks]]
     on_verdict: Callable[[Verdict], None]
     lost_slots: Callable[[], str | None] = lambda: None
     now: Callable[[], float] = time.monotonic
@@ -196,15 +196,24 @@ class Watch:
         """The stuck ranks with their stacks, which tell those that wait for others."""
         stacks = self.ask_stacks()
         waiting_in = (*self.backend.waiting_in, *self.backend.may_wait_in)
-        return tuple(
+        found = [
             Outcome(
                 world=rank.world,
                 status=Status.HUNG,
                 ended_at=time.time(),
                 message=message,
-                traceback=(stack := stacks.get(rank.world.rank, "")),
+                traceback=(stack := _text(stacks, rank.world.rank)),
                 is_communication_error=any(place in stack for place in waiting_in),
             )
             for rank, message in stuck
             if rank.world is not None
-        )
+        ]
+        worlds = [one.world for one in found]
+        if len(found) < len(self.running()) or not all(one.is_communication_error for one in found):
+            return tuple(found)
+        message = all_waiting.sentence(worlds, stacks, f"each {found[0].message}")
+        return tuple(replace(one, status=Status.WAITING, message=message) for one in found)
+
+
+def _text(stacks: dict[int, Stacks], rank: int) -> str:
+    return stacks[rank].text if rank in stacks else ""

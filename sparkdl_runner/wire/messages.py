@@ -138,6 +138,8 @@ class Stacks(Message):
     """The answer to ``AskStacks``."""
 
     text: str
+    unanswered: list[str]
+    """The addresses of hosts that do not acknowledge what the worker sent."""
 
 
 class Ended(Message):

@@ -21,6 +21,8 @@ class Status(StrEnum):
     """We ended it, since another rank had failed or the run was cancelled."""
     HUNG = "hung"
     """It made no progress for too long."""
+    WAITING = "waiting"
+    """It waits for its peers as all others do, and no rank is late."""
     LOST = "lost"
     """Its agent is not heard any more."""
     DIFFERS = "differs"
@@ -36,7 +38,7 @@ class Status(StrEnum):
     @property
     def is_drivers_finding(self) -> bool:
         """Whether the driver found it; the other ways are found by the rank's agent."""
-        return self in (Status.HUNG, Status.LOST, Status.DIFFERS, Status.CANCELLED)
+        return self not in (Status.RETURNED, Status.STOPPED, Status.FAILED, Status.DIED)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,6 +34,7 @@ from sparkdl_runner.errors import LaunchError, RunnerError
 from sparkdl_runner.hooks.reports import Reports
 from sparkdl_runner.wire.attempt import Attempt
 from sparkdl_runner.wire.channel import FLUSH_SECONDS
+from sparkdl_runner.wire.messages import Stacks
 from sparkdl_runner.wire.outcome import Outcome, Status
 from sparkdl_runner.wire.seats import assign_seats
 
@@ -168,7 +169,7 @@ class SparkGang(Gang):
         """See ``Gang.request_stop``."""
         self._server.request_stop(reason)
 
-    def ask_stacks(self) -> dict[int, str]:
+    def ask_stacks(self) -> dict[int, Stacks]:
         """See ``Gang.ask_stacks``."""
         return self._server.ask_stacks()
 

@@ -78,6 +78,14 @@ class Hosts:
         """Plugs it in again."""
         ip("link", "set", self.names[host], "up")
 
+    def separate(self, *, apart: bool) -> None:
+        """Lets the hosts reach the driver alone, or one another as well."""
+        for name in self.names:
+            subprocess.run(
+                ["bridge", "link", "set", "dev", name, "isolated", "on" if apart else "off"],
+                check=True,
+            )
+
     def close(self) -> None:
         """Removes the hosts."""
         for name in self.names:
@@ -140,7 +148,7 @@ class Cluster:
 
     def _wait_for(self, name: str, words: str) -> None:
         log = self._directory / f"{name}.log"
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while words not in log.read_text():
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -213,6 +214,38 @@ def test_a_host_whose_link_is_cut_in_an_allreduce_is_named_in_time(spark, hosts,
             break
         except (WorkerDiedError, WorkerHungError):
             assert time.monotonic() < deadline
+
+
+@pytest.mark.one_lane
+@BACKENDS
+def test_a_network_cut_between_two_hosts_is_named_and_no_rank_is_blamed(
+    spark, hosts, backend, tmp_path
+):
+    mark = tmp_path / "mark"
+
+    def cut_when_it_runs() -> None:
+        while not mark.exists():
+            time.sleep(0.05)
+        hosts.separate(apart=True)
+
+    cutter = threading.Thread(target=cut_when_it_runs, daemon=True)
+    cutter.start()
+    config = RunConfig(hang_timeout_seconds=5)
+    try:
+        with pytest.raises(WorkerHungError, match="and none is late") as caught:
+            DistributedRunner(num_proc=2, backend=backend, config=config).run(
+                rank_functions.allreduce_and_mark, backend=backend, path=str(mark)
+            )
+    finally:
+        cutter.join()
+        hosts.separate(apart=False)
+    told = str(caught.value)
+    assert told.startswith("All 2 ranks wait for one another, and none is late: each has made no ")
+    first, second = (re.escape(f"({address})") for address in hosts.addresses)
+    either = rf"{first} and \S+ {second}|{second} and \S+ {first}"
+    assert re.search(rf"not acknowledged between \S+ ({either})", told), told
+    assert "in allreduce_and_mark" in told
+    assert "As a consequence" not in told
 
 
 @LIGHT

@@ -9,9 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkdl_runner.backends import Rendezvous, rendezvous
+from sparkdl_runner.backends import Rendezvous
 from sparkdl_runner.backends.horovod_backend import address_for_ranks
-from sparkdl_runner.backends.rendezvous import RendezvousStore, parse_request
+from sparkdl_runner.backends.rendezvous import server
+from sparkdl_runner.backends.rendezvous import store as rendezvous
+from sparkdl_runner.backends.rendezvous.server import parse_request
+from sparkdl_runner.backends.rendezvous.store import RendezvousStore
 from sparkdl_runner.config import RunConfig
 from sparkdl_runner.wire import network
 from sparkdl_runner.wire.attempt import Attempt
@@ -104,7 +107,7 @@ def test_a_meeting_says_nothing_on_another(store):
 
 
 def test_meetings_that_are_over_leave_nothing(store, monkeypatch):
-    monkeypatch.setattr(rendezvous, "MAX_STORE_BYTES", 100)
+    monkeypatch.setattr(store, "_most_bytes", 100)
     monkeypatch.setattr(rendezvous, "MAX_KEYS", 4)
     for _ in range(3):
         meet(store, "global", 0, 1, value=b"x" * 25)
@@ -156,15 +159,17 @@ def test_a_key_is_written_once(store, told):
 
 
 def test_a_value_that_is_too_large_is_refused(store, monkeypatch):
-    monkeypatch.setattr(rendezvous, "MAX_VALUE_BYTES", 10)
+    monkeypatch.setattr(server, "MAX_VALUE_BYTES", 10)
     assert ask(store, "PUT", "/a/b", b"x" * 11)[0] == 413
     assert ask(store, "PUT", "/a/b", b"x" * 10)[0] == 200
 
 
-def test_a_full_store_refuses_new_values_and_serves_old_ones(store, monkeypatch):
-    monkeypatch.setattr(rendezvous, "MAX_STORE_BYTES", 10)
+def test_a_full_store_refuses_new_values_in_words_and_serves_old_ones(store, told, monkeypatch):
+    monkeypatch.setattr(store, "_most_bytes", 10)
     assert ask(store, "PUT", "/a/1", b"x" * 10)[0] == 200
     assert ask(store, "PUT", "/a/2", b"x")[0] == 507
+    assert "rendezvous is full: 2 ranks have 10 bytes" in told[0]
+    assert "the torch backend" in told[0]
     assert ask(store, "GET", "/a/1") == (200, b"x" * 10)
 
 

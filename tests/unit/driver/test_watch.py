@@ -9,8 +9,10 @@ import pytest
 
 from sparkdl_runner.backends import get_backend, torch_store
 from sparkdl_runner.config import RunConfig
+from sparkdl_runner.driver.diagnosis import root_cause, to_error
 from sparkdl_runner.driver.watch import Watch
-from sparkdl_runner.wire.messages import VitalSigns
+from sparkdl_runner.errors import WorkerHungError
+from sparkdl_runner.wire.messages import Stacks, VitalSigns
 from sparkdl_runner.wire.outcome import Status
 from sparkdl_runner.world import Peer, assign_ranks
 
@@ -23,7 +25,13 @@ CONFIG = RunConfig(
 WORLDS = list(
     assign_ranks(
         [
-            Peer(partition=i, host=f"host-{i}", host_key=f"k{i}", address="::1", interface="lo")
+            Peer(
+                partition=i,
+                host=f"host-{i}",
+                host_key=f"k{i}",
+                address=f"10.0.0.{i}",
+                interface="eth0",
+            )
             for i in range(3)
         ],
         backend="horovod",
@@ -43,7 +51,10 @@ class ThreeRanks:
             config=config,
             backend=get_backend(backend),
             num_proc=3,
-            ask_stacks=lambda: self.stacks,
+            ask_stacks=lambda: {
+                rank: one if isinstance(one, Stacks) else Stacks(one, [])
+                for rank, one in self.stacks.items()
+            },
             on_verdict=lambda verdict: None,
             now=lambda: self.seconds,
         )
@@ -107,6 +118,36 @@ def test_all_idle_is_a_hang_and_who_waits_is_not_its_cause():
     assert [one.is_communication_error for one in failures] == [True, False, True]
     assert "no progress for 61 s (hang_timeout_seconds=60)" in failures[1].message
     assert failures[1].traceback == SLEEPS
+
+
+@pytest.mark.parametrize(
+    ("stacks", "told"),
+    [
+        (
+            {0: Stacks(WAITS, ["10.0.0.2", "10.9.9.9"]), 1: WAITS, 2: Stacks(WAITS, ["10.0.0.0"])},
+            "not acknowledged between host-0 (10.0.0.0) and host-2 (10.0.0.2): look at",
+        ),
+        (
+            {0: WAITS, 1: WAITS, 2: WAITS},
+            "at the network between host-0 (10.0.0.0), host-1 (10.0.0.1) and host-2 (10.0.0.2)",
+        ),
+        ({0: WAITS, 1: WAITS, 2: f"{SLEEPS}\n{WAITS}"}, "They wait at 2 places: ranks that call"),
+    ],
+)
+def test_where_all_wait_none_is_blamed_and_the_error_says_where_to_look(stacks, told):
+    ranks = ThreeRanks(stacks=stacks)
+    ranks.begin()
+    for rank in range(3):
+        ranks.look(rank, idle=61)
+    failures = list(ranks.watch.check().failures)
+    assert {one.status for one in failures} == {Status.WAITING}
+    error = to_error(root_cause(failures), failures)
+    assert isinstance(error, WorkerHungError)
+    assert str(error).startswith("All 3 ranks wait for one another, and none is late: each has ")
+    assert "no progress for 61 s (hang_timeout_seconds=60)" in str(error)
+    assert told in str(error)
+    assert "As a consequence" not in str(error)
+    assert ("Stacks of 3 ranks (0 to 2) on 3 hosts:" in str(error)) == (SLEEPS not in str(error))
 
 
 def test_who_waits_inside_of_backward_is_not_the_cause():

@@ -27,7 +27,8 @@ from hypothesis import strategies as st
 
 from recorded_unischema import SCHEMA
 from sparkdl_runner.backends.departures import Departures
-from sparkdl_runner.backends.rendezvous import MAX_STORE_BYTES, RendezvousStore, parse_request
+from sparkdl_runner.backends.rendezvous.server import parse_request
+from sparkdl_runner.backends.rendezvous.store import MAX_STORE_BYTES, RendezvousStore
 from sparkdl_runner.checkpoint import mismatch
 from sparkdl_runner.checkpoint.directory import manifest as checkpoint_manifest
 from sparkdl_runner.checkpoint.directory import shards, state_files

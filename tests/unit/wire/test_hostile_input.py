@@ -17,7 +17,8 @@ import test_log_channel
 from test_log_channel import PEERS, WORLDS, Recorder, client_of, server_of
 
 from sparkdl_runner.agent import log_client
-from sparkdl_runner.backends.rendezvous import RendezvousStore, parse_request
+from sparkdl_runner.backends.rendezvous.server import parse_request
+from sparkdl_runner.backends.rendezvous.store import RendezvousStore
 from sparkdl_runner.wire import network
 from sparkdl_runner.wire.frames import LENGTH, NONCE_BYTES, FrameCodec, read_frame
 from sparkdl_runner.wire.message_json import encode
@@ -120,9 +121,9 @@ def test_a_healthy_rank_notices_nothing_of_strangers(recorder, monkeypatch):
 
 
 def test_a_store_outlives_strangers_and_keeps_its_bounds(monkeypatch):
-    from sparkdl_runner.backends import rendezvous
+    from sparkdl_runner.backends.rendezvous import store as rendezvous_store
 
-    monkeypatch.setattr(rendezvous, "MAX_STORE_BYTES", 10_000)
+    monkeypatch.setattr(rendezvous_store, "MAX_STORE_BYTES", 10_000)
     store = RendezvousStore(
         network.listen("127.0.0.1"),
         frozenset({"127.0.0.1"}),

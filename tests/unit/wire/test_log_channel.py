@@ -33,6 +33,7 @@ from sparkdl_runner.wire.messages import (
     Output,
     Ping,
     Placed,
+    Stacks,
     Stop,
     Text,
     VitalSigns,
@@ -122,7 +123,7 @@ def client_of(server, rank=0, *, channel=None, **arguments):
             "on_seat": lambda seat: None,
             "on_stop": lambda: None,
             "on_request": lambda reason: None,
-            "on_stacks": lambda: f"stacks of {rank}",
+            "on_stacks": lambda: (f"stacks of {rank}", ["10.0.0.9"]),
             **arguments,
         },
     )
@@ -337,7 +338,10 @@ def test_the_driver_asks_for_stacks(server):
     clients = [client_of(server, rank) for rank in range(2)]
     assert all(client.is_connected for client in clients)
     wait_for(lambda: len(server._agents) == 2)
-    assert server.ask_stacks() == {0: "stacks of 0", 1: "stacks of 1"}
+    assert server.ask_stacks() == {
+        0: Stacks("stacks of 0", ["10.0.0.9"]),
+        1: Stacks("stacks of 1", ["10.0.0.9"]),
+    }
     for client in clients:
         client.close()
 

@@ -17,22 +17,33 @@ connect to sockets that are closed.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import socket
 
 from sparkdl_runner.backends import Release, Rendezvous, Tell
 from sparkdl_runner.backends.doors import Doors
+from sparkdl_runner.backends.rendezvous.server import ENTRY, Answer, KeyValueServer
 from sparkdl_runner.wire import network
-from sparkdl_runner.wire.serving import ServerThread
 
-MAX_HEADER_BYTES = 8 * 1024
-MAX_VALUE_BYTES = 1024 * 1024
 MAX_STORE_BYTES = 256 * 1024 * 1024
+# Of the global scope each rank's value takes 136 for each other rank; other scopes take less.
+BYTES_PER_PAIR = 512
 MAX_KEYS = 1_000_000
-REQUEST_SECONDS = 10.0
 
 
-class RendezvousStore(ServerThread):
+class _Meeting:
+    """What has been written in a scope since its last meeting, for those who follow it."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[str, bytes]] = []
+        self.is_over = False
+        self.changed = asyncio.Event()
+
+    def tell(self) -> None:
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+
+class RendezvousStore(KeyValueServer):
     """Serves the store on a listening socket, to the run's peers alone.
 
     It stays up for the whole run: process sets made later meet here too.
@@ -42,7 +53,7 @@ class RendezvousStore(ServerThread):
         peers: The IP addresses that may connect.
         num_proc: How many ranks there are.
         secret: What a caller must know, in letters and digits.
-        tell: Takes a sentence on what a process that is no rank did.
+        tell: Takes a sentence on what a process that is no rank did, or on a refusal.
     """
 
     def __init__(
@@ -55,50 +66,45 @@ class RendezvousStore(ServerThread):
         tell: Tell,
     ) -> None:
         super().__init__(
-            listener, name="sparkdl-rendezvous", expected=num_proc, peers=peers, own_user_only=True
+            listener, name="sparkdl-rendezvous", peers=peers, num_proc=num_proc, secret=secret
         )
-        self._prefix = f"/{secret}:{self.address[1]}"
+        self._most_bytes = max(MAX_STORE_BYTES, BYTES_PER_PAIR * num_proc**2)
+        self._num_proc = num_proc
         self._tell = tell
         self._scopes: dict[str, dict[str, bytes | None]] = {}
         """None is the value of a rank that has not yet finished the previous meeting."""
+        self._meetings: dict[str, _Meeting] = {}
         self._num_keys = 0
         self._size_bytes = 0
 
-    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answers one request."""
-        async with asyncio.timeout(REQUEST_SECONDS):
-            method, path, length = parse_request(await reader.readuntil(b"\r\n\r\n"))
-            own = path[: len(self._prefix)].encode(errors="replace")
-            if not hmac.compare_digest(own, self._prefix.encode()):
-                raise ValueError("the caller does not know the secret")
-            self.recognize()
-            path = path[len(self._prefix) :]
-            if length > MAX_VALUE_BYTES:
-                status, body = "413 Content Too Large", b""
-            else:
-                status, body = self._answer(method, path, await reader.readexactly(length))
-            writer.write(
-                f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n"
-                "Connection: close\r\n\r\n".encode()
-                + body
-            )
-            await writer.drain()
+    async def follow(self, scope: str, writer: asyncio.StreamWriter) -> None:
+        """See ``KeyValueServer``."""
+        meeting = self._meetings.setdefault(scope, _Meeting())
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
+        sent = 0
+        while not meeting.is_over:
+            for key, value in meeting.entries[sent:]:
+                writer.write(ENTRY.pack(len(key), len(value)) + key.encode("ascii") + value)
+                await writer.drain()
+                sent += 1
+            if sent == len(meeting.entries) and not meeting.is_over:
+                await meeting.changed.wait()
 
-    def _answer(self, method: str, path: str, body: bytes) -> tuple[str, bytes]:
-        scope, _, key = path.rpartition("/")
+    async def answer(self, method: str, scope: str, key: str, body: bytes) -> Answer:
+        """See ``KeyValueServer``."""
         if method == "GET":
             value = self._scopes.get(scope, {}).get(key)
             return ("404 Not Found", b"") if value is None else ("200 OK", value)
         if method == "PUT":
             if self._scopes.get(scope, {}).get(key, body) not in (None, body):
                 self._tell(
-                    f"sparkdl_runner: Somebody wrote {path} of the rendezvous a second time, with "
-                    "another value. No rank does that, so it was tampered with: do not trust this "
-                    "run, and look for who else runs processes of this user on its hosts."
+                    f"sparkdl_runner: Somebody wrote {scope}/{key} of the rendezvous a second "
+                    "time, with another value. No rank does that, so it was tampered with: do not "
+                    "trust this run, and look for who else runs processes of this user on its "
+                    "hosts."
                 )
                 return "409 Conflict", b""
-            stored = self._put(scope, key, body)
-            return ("200 OK" if stored else "507 Insufficient Storage"), b""
+            return ("200 OK" if self._put(scope, key, body) else "507 Insufficient Storage"), b""
         if method == "DELETE":
             self._finish(scope, key)
             return "200 OK", b""
@@ -109,8 +115,17 @@ class RendezvousStore(ServerThread):
         values = self._scopes.get(scope, {})
         size_bytes = self._size_bytes + len(value) - len(values.get(key) or b"")
         num_keys = self._num_keys + (key not in values)
-        if size_bytes > MAX_STORE_BYTES or num_keys > MAX_KEYS:
+        if size_bytes > self._most_bytes or num_keys > MAX_KEYS:
+            self._tell(
+                f"sparkdl_runner: Horovod's rendezvous is full: {self._num_proc:,} ranks have "
+                f"{self._most_bytes:,} bytes and {MAX_KEYS:,} keys, and more were written. Ranks "
+                "that are refused end with SIGABRT. Use fewer process sets, or the torch backend, "
+                "which has no such limit."
+            )
             return False
+        meeting = self._meetings.setdefault(scope, _Meeting())
+        meeting.entries.append((key, value))
+        meeting.tell()
         self._scopes.setdefault(scope, {})[key] = value
         self._size_bytes, self._num_keys = size_bytes, num_keys
         return True
@@ -130,6 +145,9 @@ class RendezvousStore(ServerThread):
         else:
             left = {key: None for key in values if key != rank and not key.startswith("rank_")}
             self._size_bytes -= sum(len(value) for value in values.values() if value)
+            if meeting := self._meetings.pop(scope, None):
+                meeting.is_over = True
+                meeting.tell()
         self._num_keys -= len(values) - len(left)
         self._scopes[scope] = left
         if not left:
@@ -152,31 +170,3 @@ def serve(doors: Doors, rendezvous: Rendezvous, tell: Tell) -> Release:
     )
     store.start()
     return store.close
-
-
-def parse_request(head: bytes) -> tuple[str, str, int]:
-    """Reads the head of an HTTP request.
-
-    Args:
-        head: All up to and with the blank line.
-
-    Returns:
-        The method, the path, and the length of the body.
-
-    Raises:
-        ValueError: It is no such head, or too long.
-    """
-    if len(head) > MAX_HEADER_BYTES:
-        raise ValueError("the request's head is too long")
-    request_line, *header_lines = head.decode("ascii").split("\r\n")
-    method, path, version = request_line.split(" ")
-    if not version.startswith("HTTP/1.") or not path.startswith("/"):
-        raise ValueError("not an HTTP request")
-    length = 0
-    for line in header_lines:
-        name, separator, value = line.partition(":")
-        if separator and name.strip().lower() == "content-length":
-            if not value.strip().isdigit():
-                raise ValueError("the content length is not a number")
-            length = int(value.strip())
-    return method, path, length

@@ -1,0 +1,82 @@
+"""What to say where all ranks wait for one another and none is late: where to look, and stacks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from sparkdl_runner.driver.consequences import MOST_LINES, cut, indented, who
+from sparkdl_runner.wire.messages import Stacks
+from sparkdl_runner.wire.outcome import Outcome
+from sparkdl_runner.world import World
+
+MOST_HOSTS = 10
+MOST_STACK_CHARACTERS = 10_000
+_THREAD = re.compile(r"(?<=hread )0x[0-9a-f]+")
+
+
+def sentence(worlds: Sequence[World], stacks: Mapping[int, Stacks], waited: str) -> str:
+    """Says that all wait, and between which hosts to look.
+
+    Args:
+        worlds: Of the ranks that wait, which are all that run.
+        stacks: What they answered, by rank.
+        waited: For how long, and which deadline they missed.
+    """
+    hosts = {world.host_id: world for world in worlds}
+    told = f"All {len(worlds):,} ranks wait for one another, and none is late: {waited}"
+    places = {_main_thread(stacks[world.rank].text) for world in worlds if world.rank in stacks}
+    if links := _broken_links(worlds, stacks):
+        return f"{told} Messages are not acknowledged {links}: look at the network there."
+    if len(places) > 1:
+        told += (
+            f" They wait at {len(places):,} places: ranks that call different collective "
+            "operations, or the same in another order, wait like this for ever."
+        )
+    if len(hosts) == 1:
+        return f"{told} All are on host {worlds[0].host}, so no network between hosts is to blame."
+    return f"{told} Look at the network between {_named(hosts.values())}."
+
+
+def grouped_stacks(outcomes: Sequence[Outcome]) -> list[str]:
+    """The stacks of all, each told once with the ranks that have it."""
+    alike: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        alike.setdefault(_THREAD.sub("", outcome.traceback), []).append(outcome)
+    groups = sorted(alike.values(), key=len)
+    told = [
+        f"Stacks of {who(ends)}:\n{indented(cut(ends[0].traceback, MOST_STACK_CHARACTERS))}"
+        for ends in groups[:MOST_LINES]
+    ]
+    if count := sum(map(len, groups[MOST_LINES:])):
+        told.append(f"The stacks of {count:,} more ranks differ from these.")
+    return told
+
+
+def _broken_links(worlds: Sequence[World], stacks: Mapping[int, Stacks]) -> str:
+    """Between which hosts messages are not acknowledged; empty if that is not known."""
+    at = {world.address: world for world in worlds}
+    links = {
+        tuple(sorted((world.host_rank, at[address].host_rank)))
+        for world in worlds
+        if world.rank in stacks
+        for address in stacks[world.rank].unanswered
+        if address in at and at[address].host_id != world.host_id
+    }
+    hosts = {world.host_rank: world for world in worlds}
+    told = [f"between {_named(hosts[one] for one in link)}" for link in sorted(links)[:MOST_HOSTS]]
+    more = [f"{len(links) - MOST_HOSTS:,} more pairs"] if len(links) > MOST_HOSTS else []
+    return ", ".join([*told, *more])
+
+
+def _main_thread(text: str) -> str:
+    """Where the main thread is in the user's code and the backend's, which is shown last."""
+    return _THREAD.sub("", text.rpartition("\n\n")[2])
+
+
+def _named(worlds: Iterable[World]) -> str:
+    """Hosts, each with its address, as hosts may share a name."""
+    told = [f"{world.host} ({world.address})" for world in worlds]
+    if len(told) > MOST_HOSTS:
+        return ", ".join(told[:MOST_HOSTS]) + f" and {len(told) - MOST_HOSTS:,} more hosts"
+    return " and ".join(filter(None, (", ".join(told[:-1]), told[-1])))
