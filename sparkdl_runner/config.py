@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -110,6 +111,16 @@ class RunConfig:
     its environment variables, on Databricks, or since this process has set a tracking URI or has
     a run active; called by the function, a helper function in its module, or the script."""
 
+    port_range: tuple[int, int] | None = None
+    """The first and the last port of the driver's channel and of what rank 0's host serves, for
+    clusters with firewalls; None for any free ones. An attempt takes one port on the driver's host
+    and two on rank 0's. Ranks connect to one another at free ports of the kernel's choice."""
+
+    network_interface: str | None = None
+    """On which of a host's networks its ranks meet: an interface's name such as ``eth1``, or the
+    network, such as ``10.1.0.0/16``, where names differ. The driver listens there too, if it has
+    it. None for the network by which Spark knows the host."""
+
     allow_unencrypted: bool = False
     """Whether gradients may cross the network in the clear though Spark's settings ask for
     encryption; neither Horovod nor torch.distributed can encrypt them."""
@@ -150,6 +161,8 @@ class RunConfig:
         _check_count("max_restarts", self.max_restarts, least=0)
         if self.min_num_proc is not None:
             _check_count("min_num_proc", self.min_num_proc, least=1)
+        object.__setattr__(self, "port_range", _port_range(self.port_range))
+        _check_interface(self.network_interface)
         _check_name(self.name, self.tracking)
         for name in (
             "rerun_finished",
@@ -212,6 +225,38 @@ def _check_name(name: Any, tracking: Any) -> None:
             f"name is {name!r} and tracking.run_id is {tracking.run_id!r}; either says which run "
             "to go on with: leave one of them out."
         )
+
+
+def _port_range(value: Any) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    is_pair = isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 2
+    if not is_pair or not all(type(port) is int for port in value):
+        raise TypeError(f"port_range is {value!r}; it must be the first and the last port.")
+    first, last = value
+    if not 1024 <= first <= last <= 65535:
+        raise ValueError(
+            f"port_range is {value!r}; it must be two ports from 1024 to 65535, the lower first."
+        )
+    return first, last
+
+
+def _check_interface(value: Any) -> None:
+    if value is None:
+        return
+    if not isinstance(value, str) or not value:
+        raise TypeError(
+            f"network_interface is {value!r}; it must be the name of an interface, or a network "
+            "such as '10.1.0.0/16'."
+        )
+    if "/" in value:
+        try:
+            ipaddress.ip_network(value, strict=False)
+        except ValueError as error:
+            raise ValueError(
+                f"network_interface is {value!r}, which is no network ({error}); write it as "
+                "'10.1.0.0/16'."
+            ) from None
 
 
 def _check_environment(value: Any) -> None:

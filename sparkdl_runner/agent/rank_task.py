@@ -70,7 +70,8 @@ class RankTask:
         with ExitStack() as stack:
             # Bound before its port is published, and kept open: another process could take a port
             # that is picked, closed and bound again.
-            doors = backend.listen(address) if context.partitionId() == 0 else None
+            is_first = context.partitionId() == 0
+            doors = backend.listen(address, config.port_range) if is_first else None
             if doors is not None:
                 stack.callback(doors.close)
             held = backend.hold_port()
@@ -78,7 +79,7 @@ class RankTask:
                 stack.callback(held.close)
             farewells = None  # Where the other agents tell that their ranks have ended.
             if doors is not None and backend.store_in_worker:
-                farewells = network.listen(address)
+                farewells = network.listen(address, config.port_range)
                 stack.callback(farewells.close)
             me = Peer(
                 partition=context.partitionId(),
@@ -186,6 +187,16 @@ class RankTask:
     def _own_address(self, context: Any) -> tuple[str, str]:
         if self.single_host:
             return network.LOOPBACK, network.interface_of(network.LOOPBACK) or "lo"
+        interface = self.attempt.config.network_interface
+        if interface is not None:
+            found = network.address_on(interface)
+            if found is None:
+                raise LaunchError(
+                    f"Host {socket.gethostname()} has no address on network_interface="
+                    f"{interface!r}: set it to an interface that all hosts have, or to a network "
+                    "such as '10.1.0.0/16' where their names differ."
+                )
+            return found
         advertised = context.getTaskInfos()[context.partitionId()].address
         return network.own_address(network.split_host_port(advertised)[0])
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sparkdl_runner.backends.doors import Doors
     from sparkdl_runner.wire.attempt import Attempt
     from sparkdl_runner.wire.control import Line
+    from sparkdl_runner.wire.network import PortRange
 
 Release = Callable[[], None]
 Tell = Callable[[str], None]
@@ -103,8 +104,11 @@ class Backend(ABC):
         return None
 
     @abstractmethod
-    def listen(self, address: str) -> Doors:
-        """Opens, in rank 0's agent, what the rendezvous is to listen on at ``address``."""
+    def listen(self, address: str, port_range: PortRange | None = None) -> Doors:
+        """Opens, in rank 0's agent, what the rendezvous is to listen on at ``address``.
+
+        See ``network.listen``.
+        """
 
     @abstractmethod
     def serve(self, doors: Doors, rendezvous: Rendezvous, tell: Tell) -> Release:

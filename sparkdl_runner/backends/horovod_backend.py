@@ -20,6 +20,7 @@ from sparkdl_runner.world import World
 
 if TYPE_CHECKING:
     from sparkdl_runner.backends.doors import Doors
+    from sparkdl_runner.wire.network import PortRange
 
 # Horovod raises the same for an operation that it refuses and for the loss of a peer. These are the
 # refusals in ``controller.cc``, ``operation_manager.cc`` and ``common.h`` of 0.28.1.
@@ -78,11 +79,11 @@ class HorovodBackend(Backend):
         """See ``Backend.advice``."""
         return _advice_on_adasum(error) or wrong_backend.advice_on_torch(error, self.name)
 
-    def listen(self, address: str) -> Doors:
+    def listen(self, address: str, port_range: PortRange | None = None) -> Doors:
         """See ``Backend.listen``."""
         from sparkdl_runner.backends.rendezvous.store import listen
 
-        return listen(address)
+        return listen(address, port_range)
 
     def serve(self, doors: Doors, rendezvous: Rendezvous, tell: Tell) -> Release:
         """See ``Backend.serve``."""

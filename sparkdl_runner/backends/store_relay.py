@@ -72,7 +72,7 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
     writer.close()
 
 
-def listen(address: str) -> Doors:
+def listen(address: str, port_range: network.PortRange | None = None) -> Doors:
     """Opens the socket for torch's clients on ``address``, and the one for its store behind it.
 
     Both have the same port: torch has one argument for the port that rank 0 serves, and for the one
@@ -80,11 +80,14 @@ def listen(address: str) -> Doors:
     """
     behind = "127.0.0.2" if address == network.LOOPBACK else network.LOOPBACK
     for left in reversed(range(_TRIES)):
-        listener = network.listen(address)
+        listener = network.listen(address, port_range)
+        port = listener.getsockname()[1]
         try:
-            return Doors(listener, PrivateListener(behind, listener.getsockname()[1]))
+            return Doors(listener, PrivateListener(behind, port))
         except OSError:
             listener.close()
             if not left:
                 raise
+            if port_range is not None:
+                port_range = (port + 1, port_range[1])
     raise AssertionError

@@ -20,6 +20,7 @@ from sparkdl_runner.world import World
 
 if TYPE_CHECKING:
     from sparkdl_runner.backends.doors import Doors
+    from sparkdl_runner.wire.network import PortRange
 
 # What errors of other kinds say where a peer is gone, as TensorFlow 2.21 words it.
 _LOST_PEER = re.compile(
@@ -96,11 +97,11 @@ class TensorflowBackend(Backend):
             raise
         return held
 
-    def listen(self, address: str) -> Doors:
+    def listen(self, address: str, port_range: PortRange | None = None) -> Doors:
         """See ``Backend.listen``."""
         from sparkdl_runner.backends.rendezvous.store import listen
 
-        return listen(address)
+        return listen(address, port_range)
 
     def serve(self, doors: Doors, rendezvous: Rendezvous, tell: Tell) -> Release:
         """See ``Backend.serve``: here the ranks meet before TensorFlow connects them."""

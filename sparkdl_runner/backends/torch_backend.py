@@ -13,6 +13,7 @@ from sparkdl_runner.world import World
 
 if TYPE_CHECKING:
     from sparkdl_runner.backends.doors import Doors
+    from sparkdl_runner.wire.network import PortRange
 
 
 class TorchBackend(Backend):
@@ -50,11 +51,11 @@ class TorchBackend(Backend):
         # Gloo's errors are plain RuntimeErrors that name the C++ file they come from.
         return type(error) is RuntimeError and "/gloo/" in str(error)
 
-    def listen(self, address: str) -> Doors:
+    def listen(self, address: str, port_range: PortRange | None = None) -> Doors:
         """See ``Backend.listen``."""
         from sparkdl_runner.backends import store_relay
 
-        return store_relay.listen(address)
+        return store_relay.listen(address, port_range)
 
     def serve(self, doors: Doors, rendezvous: Rendezvous, tell: Tell) -> Release:
         """See ``Backend.serve``; torch's clients can tell no secret."""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import ipaddress
 import os
 import socket
 
 import psutil
 
+from sparkdl_runner.errors import LaunchError
+
 LOOPBACK = "127.0.0.1"
+PortRange = tuple[int, int]
 
 
 def split_host_port(address: str) -> tuple[str, int]:
@@ -37,6 +42,29 @@ def interface_of(address: str) -> str | None:
 def addresses_of_host() -> tuple[str, ...]:
     """Returns all IP addresses of this host."""
     return tuple(_interfaces())
+
+
+def is_loopback(address: str) -> bool:
+    """Whether no other host can reach ``address``."""
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def address_on(interface: str) -> tuple[str, str] | None:
+    """Finds this host's address on one of its networks, IPv4 where there is one.
+
+    Args:
+        interface: The interface's name, or its network as ``10.1.0.0/16``.
+
+    Returns:
+        The IP address and the name of its interface; None if this host has none there.
+    """
+    network = ipaddress.ip_network(interface, strict=False) if "/" in interface else None
+    found = [
+        (address, name)
+        for address, name in _interfaces().items()
+        if name == interface or (network is not None and ipaddress.ip_address(address) in network)
+    ]
+    return min(found, key=lambda one: ":" in one[0], default=None)
 
 
 def _interfaces() -> dict[str, str]:
@@ -74,11 +102,11 @@ def own_address(advertised: str) -> tuple[str, str]:
         interface = interface_of(candidate)
         if interface is not None:
             return candidate, interface
-    candidate = _source_address(candidates[0] if candidates else "192.0.2.1")
+    candidate = source_address(candidates[0] if candidates else "192.0.2.1")
     return candidate, interface_of(candidate) or "lo"
 
 
-def _source_address(destination: str) -> str:
+def source_address(destination: str) -> str:
     """The local address that the kernel would use towards ``destination``; sends nothing."""
     family = socket.AF_INET6 if ":" in destination else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -104,12 +132,37 @@ def host_key(address: str) -> str:
     return "|".join(parts)
 
 
-def listen(address: str) -> socket.socket:
-    """Opens a listening TCP socket on ``address`` alone, at a free port."""
+def listen(address: str, port_range: PortRange | None = None) -> socket.socket:
+    """Opens a listening TCP socket on ``address`` alone, at a free port.
+
+    Args:
+        address: An IP address of this host.
+        port_range: The first and the last port to try; None for any that the kernel gives.
+
+    Raises:
+        LaunchError: No port of the range is free.
+    """
+    if port_range is None:
+        return _listen(address, 0)
+    for port in range(port_range[0], port_range[1] + 1):
+        try:
+            return _listen(address, port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+    raise LaunchError(
+        f"No port of port_range={port_range} is free on {address} (host {socket.gethostname()}): "
+        "end what listens there, or widen RunConfig.port_range."
+    )
+
+
+def _listen(address: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listener.bind((address, 0))
+        if port:  # It may have been an earlier run's, whose last connections the kernel remembers.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address, port))
         listener.listen(512)
     except BaseException:
         listener.close()

@@ -101,6 +101,22 @@ def test_a_restart_cannot_need_more_ranks_than_there_are(num_proc):
         DistributedRunner(num_proc=num_proc, config=RunConfig(min_num_proc=3))
 
 
+def test_ports_and_networks_are_checked():
+    assert RunConfig(port_range=[40000, 40010]).port_range == (40000, 40010)
+    for ports in ((40010, 40000), (80, 90), (40000, 70000)):
+        with pytest.raises(ValueError, match="two ports from 1024 to 65535, the lower first"):
+            RunConfig(port_range=ports)
+    for ports in (40000, (40000,), "40000-40010", (40000.0, 40010), (True, 2000)):
+        with pytest.raises(TypeError, match="it must be the first and the last port"):
+            RunConfig(port_range=ports)
+    for interface in ("eth1", "10.1.0.0/16", "10.1.2.3/16", "fd00::/8"):
+        assert RunConfig(network_interface=interface).network_interface == interface
+    with pytest.raises(ValueError, match=r"is no network .* write it as '10\.1\.0\.0/16'"):
+        RunConfig(network_interface="10.1.0.0/99")
+    with pytest.raises(TypeError, match="it must be the name of an interface"):
+        RunConfig(network_interface=3)
+
+
 def test_how_many_ranks_all_slots_make_is_asked_later():
     DistributedRunner(num_proc=0, config=RunConfig(min_num_proc=3))
 

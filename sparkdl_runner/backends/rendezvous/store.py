@@ -154,9 +154,9 @@ class RendezvousStore(KeyValueServer):
             del self._scopes[scope]
 
 
-def listen(address: str) -> Doors:
+def listen(address: str, port_range: network.PortRange | None = None) -> Doors:
     """Opens, in rank 0's agent, the socket that the store is served on."""
-    return Doors(network.listen(address))
+    return Doors(network.listen(address, port_range))
 
 
 def serve(doors: Doors, rendezvous: Rendezvous, tell: Tell) -> Release:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from sparkdl_runner.errors import LaunchError
@@ -105,27 +107,78 @@ def is_single_host(context: SparkContext) -> bool:
     return re.fullmatch(r"local(\[.*\])?", context.master or "") is not None
 
 
-def listen_on_driver(context: SparkContext) -> tuple[socket.socket, str]:
-    """Opens the log channel's socket. Returns it, and the name that executors are told.
+def listen_on_driver(
+    context: SparkContext,
+    *,
+    port_range: network.PortRange | None = None,
+    interface: str | None = None,
+) -> tuple[socket.socket, str]:
+    """Opens the socket of the channel to the agents. Returns it, and what executors are told.
 
     It is bound to the one address by which executors reach the driver, also where Spark itself
-    listens on all interfaces. Under address translation the driver has no such address; then it
-    is bound to the one that spark.driver.bindAddress names.
+    listens on all interfaces.
+
+    Args:
+        context: The application's context.
+        port_range: See ``RunConfig``.
+        interface: The same; passed over where the driver has none such.
 
     Raises:
-        LaunchError: That is no address of this host.
+        LaunchError: That is no address of this host, or none of its ports is free.
     """
     if is_single_host(context):
-        return network.listen(network.LOOPBACK), network.LOOPBACK
+        return network.listen(network.LOOPBACK, port_range), network.LOOPBACK
     configuration = context.getConf()
     host = (configuration.get("spark.driver.host") or network.LOOPBACK).strip("[]")
     bound = (configuration.get("spark.driver.bindAddress") or host).strip("[]")
+    on_interface = network.address_on(interface) if interface is not None else None
     try:
-        if bound in ("0.0.0.0", "::") and network.interface_of(network.resolve(host)):  # noqa: S104
-            bound = host
-        return network.listen(network.resolve(bound)), host
+        if on_interface is not None:
+            address = told = on_interface[0]
+        else:
+            address, told = _reachable_address(context, host, network.resolve(bound))
+        return network.listen(address, port_range), told
     except OSError as error:
         raise LaunchError(
             f"The driver cannot listen on {bound} ({error}), which spark.driver.bindAddress or "
             "spark.driver.host names: set it to an address of this host that executors can reach."
         ) from error
+
+
+def _reachable_address(context: SparkContext, host: str, bound: str) -> tuple[str, str]:
+    """Where the driver listens so that executors reach it, and what they are told.
+
+    Args:
+        context: The application's context.
+        host: The driver's name, as executors know it.
+        bound: The IP address that Spark binds there.
+    """
+    is_wildcard = ipaddress.ip_address(bound).is_unspecified
+    own = network.resolve(host) if is_wildcard else bound
+    is_own = not is_wildcard or network.interface_of(own) is not None
+    if is_own and not network.is_loopback(own):
+        return own, host
+    # The driver's name leads to the loopback interface here, as /etc/hosts often has it, or under
+    # address translation to no address of this host. The route to an executor says which is meant.
+    for executor in _other_hosts(context, host):
+        source = network.source_address(executor)
+        if not network.is_loopback(source):
+            return source, host if _is_elsewhere(host) else source
+    return (own if is_own else network.source_address(own)), host
+
+
+def _is_elsewhere(host: str) -> bool:
+    """Whether a name leads to no address of this host: it is translated on the way."""
+    address = network.resolve(host)
+    return network.interface_of(address) is None and not network.is_loopback(address)
+
+
+def _other_hosts(context: SparkContext, host: str) -> list[str]:
+    """The addresses of the executors that have another name than the driver's."""
+    found = []
+    for executor in context._jsc.sc().statusTracker().getExecutorInfos():
+        name = executor.host().strip("[]")
+        if name != host:
+            with suppress(OSError):
+                found.append(network.resolve(name))
+    return found

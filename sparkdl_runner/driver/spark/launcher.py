@@ -110,7 +110,11 @@ class SparkGang(Gang):
         self._profile = profile
         self._is_single_host = is_single_host(context)
         self._count_slots_at = time.monotonic() + SLOT_CHECK_SECONDS
-        listener, host = listen_on_driver(context)
+        listener, host = listen_on_driver(
+            context,
+            port_range=attempt.config.port_range,
+            interface=attempt.config.network_interface,
+        )
         self._server = LogServer(
             listener,
             host=host,

@@ -101,6 +101,51 @@ def test_hosts_that_share_a_name_are_two_hosts_reached_by_the_routed_interface_a
     assert stores < listening <= stores | set(hosts.addresses)
 
 
+def look_at_ports() -> list:
+    rank_functions.init("torch")
+    mine = [
+        (connection.laddr.ip, connection.laddr.port)
+        for connection in psutil.Process(os.getppid()).net_connections("tcp")
+        if connection.status == "LISTEN"
+    ]
+    driver = [
+        tuple(connection.raddr)
+        for connection in psutil.Process(os.getppid()).net_connections("tcp")
+        if connection.status == "ESTABLISHED" and connection.raddr.ip != connection.laddr.ip
+    ]
+    return rank_functions.gather("torch", {"listening": mine, "connected": driver})
+
+
+@pytest.mark.one_lane
+def test_ports_and_a_network_are_as_asked_and_a_driver_called_localhost_is_heard(
+    spark, hosts, capsys
+):
+    """Spark itself goes on as it was: it reads these settings when it starts."""
+    # Executors that have yet to start would look for the driver at what is set below.
+    spark.sparkContext.parallelize(range(2), 2).barrier().mapPartitions(list).count()
+    settings = spark.sparkContext._conf
+    before = {name: settings.get(f"spark.driver.{name}") for name in ("host", "bindAddress")}
+    settings.set("spark.driver.host", "localhost").set("spark.driver.bindAddress", "0.0.0.0")
+    try:
+        ports = (43000, 43009)
+        subnet = hosts.driver.rpartition(".")[0] + ".0/24"
+        for config in (RunConfig(), RunConfig(port_range=ports, network_interface=subnet)):
+            found = DistributedRunner(num_proc=2, backend="torch", config=config).run(look_at_ports)
+            assert "could not reach the driver" not in capsys.readouterr().err
+            listening = [one for rank in found for one in rank["listening"]]
+            assert {ip for ip, _ in listening} <= {"127.0.0.1", *hosts.addresses}
+            to_driver = {
+                port for rank in found for ip, port in rank["connected"] if ip == hosts.driver
+            }
+            assert to_driver
+        assert len(listening) >= 2
+        assert {port for _, port in listening} <= set(range(*ports))
+        assert to_driver & set(range(*ports))
+    finally:
+        for name, value in before.items():
+            settings.set(f"spark.driver.{name}", value)
+
+
 def log_on_a_host() -> str:
     import mlflow
 

@@ -8,11 +8,19 @@ import pytest
 
 from sparkdl_runner.driver.spark.context import listen_on_driver
 from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.wire import network
 
 
-def listen(master, **settings):
+def listen(master, *, executors=(), **settings):
+    infos = [SimpleNamespace(host=lambda name=name: name) for name in executors]
+    tracker = SimpleNamespace(getExecutorInfos=lambda: infos)
+    scala_context = SimpleNamespace(statusTracker=lambda: tracker)
     configuration = {f"spark.driver.{name}": value for name, value in settings.items()}
-    context = SimpleNamespace(master=master, getConf=lambda: configuration)
+    context = SimpleNamespace(
+        master=master,
+        getConf=lambda: configuration,
+        _jsc=SimpleNamespace(sc=lambda: scala_context),
+    )
     listener, host = listen_on_driver(context)
     with listener:
         return listener.getsockname()[0], host
@@ -31,6 +39,20 @@ def listen(master, **settings):
 )
 def test_the_driver_listens_on_the_address_that_executors_use(settings, expected):
     assert listen("spark://host:7077", **settings) == expected
+
+
+def test_a_driver_whose_name_leads_to_loopback_listens_where_executors_reach_it():
+    own = network.source_address("192.0.2.1")
+    if network.is_loopback(own):
+        pytest.skip("this machine has no network")
+    executors = ["localhost", "192.0.2.7"]
+    for bound in ("0.0.0.0", "127.0.0.1", "localhost"):
+        settings = {"host": "localhost", "bindAddress": bound}
+        found = listen("spark://host:7077", executors=executors, **settings)
+        assert found == (own, own)
+    # Address translation, where Spark itself listens everywhere.
+    settings = {"host": "198.51.100.1", "bindAddress": "0.0.0.0"}
+    assert listen("spark://h:1", executors=executors, **settings) == (own, "198.51.100.1")
 
 
 def test_with_a_local_master_nothing_leaves_the_loopback_interface():

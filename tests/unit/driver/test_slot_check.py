@@ -19,7 +19,11 @@ def gang_of():
     gangs = []
 
     def make(num_proc, *, master="spark://host:7077"):
-        context = SimpleNamespace(master=master, getConf=dict)
+        tracker = SimpleNamespace(getExecutorInfos=list)
+        scala_context = SimpleNamespace(statusTracker=lambda: tracker)
+        context = SimpleNamespace(
+            master=master, getConf=dict, _jsc=SimpleNamespace(sc=lambda: scala_context)
+        )
         gangs.append(launcher.SparkGang(context, None, ATTEMPT, num_proc, ()))
         return gangs[-1]
 

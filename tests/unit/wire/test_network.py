@@ -4,6 +4,7 @@ import socket
 
 import pytest
 
+from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.wire import network
 
 
@@ -74,4 +75,21 @@ def test_a_host_without_a_route_is_alone_with_itself(monkeypatch):
         raise OSError(101, "Network is unreachable")
 
     monkeypatch.setattr(socket.socket, "connect", unreachable)
-    assert network._source_address("192.0.2.1") == network.LOOPBACK
+    assert network.source_address("192.0.2.1") == network.LOOPBACK
+
+
+def test_a_port_is_taken_of_the_range_and_a_full_range_is_told():
+    with network.listen("127.0.0.1") as free:
+        port = free.getsockname()[1]
+    ports = (port, port)
+    with network.listen("127.0.0.1", ports) as taken:
+        assert taken.getsockname()[1] == port
+        with pytest.raises(LaunchError, match=r"No port of port_range=.* is free on 127\.0\.0\.1"):
+            network.listen("127.0.0.1", ports)
+
+
+def test_an_interface_is_found_by_its_name_and_by_its_network():
+    lo = network.interface_of("127.0.0.1")
+    for interface in (lo, "127.0.0.0/8"):
+        assert network.address_on(interface) == ("127.0.0.1", lo)
+    assert network.address_on("203.0.113.0/24") is None
