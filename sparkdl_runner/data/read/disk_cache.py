@@ -1,9 +1,10 @@
 """A cache on the local disk for what comes from far away, shared by the processes of one user.
 
 Each entry is a file that is written under another name and renamed, so that a process sees all of
-it or none, and two that write the same do no harm. It ends in its CRC-32: one that does not fit is
-removed and fetched again. Entries are never exchanged for others: an epoch reads everything once,
-in another order each time, so what is kept first serves as well as what comes last.
+it or none, and two that write the same do no harm. It ends in its CRC-32, which a process compares
+when it first reads the entry: one that does not fit is removed and fetched again. Entries are never
+exchanged for others: an epoch reads everything once, in another order each time, so what is kept
+first serves as well as what comes last.
 
 The folder and its limit are shared by all data sets. One that no process has open makes room for
 another.
@@ -23,6 +24,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pyarrow as pa
+
 from sparkdl_runner.private_folder import private_folder
 
 _log = logging.getLogger(__name__)
@@ -33,6 +36,7 @@ CACHE_TYPES = ("null", "local-disk")
 _NAME = "sparkdl_runner-cache"
 _USED, _USERS, _PART = "used", "users", ".part"
 _CRC_BYTES = 4
+_READ_BYTES = 1 << 20
 
 
 class DiskCache:
@@ -53,6 +57,7 @@ class DiskCache:
         self._root = private_folder(_NAME, location)
         self._folder = self._root / dataset
         self._is_full = False
+        self._checked: dict[str, int] = {}  # By key, when the entry was last changed.
         self._mutex = threading.Lock()
         with self._accounts() as used:
             if all(map(_is_unused, self._data_sets())):
@@ -65,24 +70,46 @@ class DiskCache:
         free = shutil.disk_usage(self._root).free
         self._limit_bytes = (used + free) // 2 if limit_bytes is None else limit_bytes
 
-    def get(self, key: str) -> memoryview | None:
+    def get(self, key: str, start: int = 0) -> memoryview | None:
         """The value of a key; None if it is not there, or damaged."""
+        stream = self.open(key, start)
+        if stream is None:
+            return None
+        with stream:
+            value_bytes = stream.size() - start - _CRC_BYTES
+            return memoryview(stream.read_at(value_bytes, start))
+
+    def open(self, key: str, start: int = 0) -> pa.NativeFile | None:
+        """A file that has the value of a key at ``start``; None if it is not there, or damaged."""
         path = self._folder / key
         try:
-            content = memoryview(path.read_bytes())
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return None
-        value, crc32 = content[:-_CRC_BYTES], content[-_CRC_BYTES:]
-        if len(crc32) == _CRC_BYTES and zlib.crc32(value) == int.from_bytes(crc32, "little"):
-            return value
-        _log.warning("%s was damaged and is fetched again: look at that disk.", path)
-        with suppress(OSError):
-            path.unlink()
-            self._reserve(-len(content))
-        return None
+        try:
+            found = os.fstat(descriptor)
+            # As for local files: what nobody has changed is not read again to be compared.
+            if self._checked.get(key) != found.st_ctime_ns:
+                if not _is_whole(descriptor, start, found.st_size - _CRC_BYTES):
+                    _log.warning("%s was damaged and is fetched again: look at that disk.", path)
+                    path.unlink()
+                    self._reserve(start - found.st_size)
+                    return None
+                self._checked[key] = found.st_ctime_ns
+            return pa.OSFile(f"/proc/self/fd/{descriptor}")
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
 
-    def put(self, key: str, value: bytes | memoryview) -> None:
-        """Keeps a value, if there is room; a disk that fails ends the caching and nothing else."""
+    def put(self, key: str, value: bytes | memoryview, start: int = 0) -> None:
+        """Keeps a value, if there is room; a disk that fails ends the caching and nothing else.
+
+        Args:
+            key: What to find it by.
+            value: Its bytes.
+            start: Where they are in the entry's file, which takes no room before them.
+        """
         if self._is_full:
             return
         path = self._folder / key
@@ -97,9 +124,11 @@ class DiskCache:
                 return
             try:
                 with part.open("wb") as file:
+                    file.seek(start)
                     file.write(value)
                     file.write(zlib.crc32(value).to_bytes(_CRC_BYTES, "little"))
                 part.rename(path)
+                self._checked[key] = path.stat().st_ctime_ns
             except BaseException:
                 with suppress(OSError):
                     part.unlink()
@@ -167,8 +196,20 @@ class DiskCache:
                     os.unlink(entry)  # Its writer was killed.
                 else:
                     with suppress(OSError):
-                        total += entry.stat().st_size
+                        total += min(entry.stat().st_size, 512 * entry.stat().st_blocks)
         return total
+
+
+def _is_whole(descriptor: int, start: int, end: int) -> bool:
+    """Whether the CRC-32 at the end of a file is that of what is before it."""
+    crc32 = 0
+    while start < end:
+        part = os.pread(descriptor, min(_READ_BYTES, end - start), start)
+        if not part:
+            return False
+        crc32 = zlib.crc32(part, crc32)
+        start += len(part)
+    return os.pread(descriptor, _CRC_BYTES, start) == crc32.to_bytes(_CRC_BYTES, "little")
 
 
 def _is_unused(folder: Path) -> bool:

@@ -12,6 +12,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -29,6 +30,7 @@ from sparkdl_runner.data.retrying import patiently
 _HOLE_BYTES = 1 << 20
 """Columns that are not wanted are read, too, if they take less: a request costs as much time."""
 _WHOLE_BYTES = 64 << 20
+_LEAST_BYTES = 256 << 10
 _CHUNK_BYTES = 1 << 10
 """What a column chunk takes of a footer that is kept in memory."""
 
@@ -109,7 +111,8 @@ class RemoteRowGroups:
             self._cache.close()
 
     def _size_of(self, key: _Key) -> int:
-        return int(self._groups.size_bytes[key[0]])
+        # Each may keep a file of the cache open, of which there must not be too many.
+        return max(_LEAST_BYTES, int(self._groups.size_bytes[key[0]]))
 
     def _fetch(self, key: _Key) -> _OpenParquet:
         group, names = key
@@ -118,7 +121,14 @@ class RemoteRowGroups:
         number, index = int(self._groups.file[group]), int(self._groups.index_in_file[group])
         file, tail = self._file(number, names)
         ranges = _ranges(file.metadata, index, names)
-        pieces = [(start, self._range(number, file, start, size, tail)) for start, size in ranges]
+        stored = self._stored(number, ranges)
+        if stored is None:
+            pieces = [
+                (start, self._range(number, file, start, size, tail)) for start, size in ranges
+            ]
+            stored = self._stored(number, ranges)
+        if stored is not None:
+            return partial(pq.ParquetFile, stored, metadata=file.metadata)
         size = self._files.dataset.manifest.files[number].size_bytes
 
         def open_parquet(**options: Any) -> pq.ParquetFile:
@@ -132,6 +142,12 @@ class RemoteRowGroups:
             return parquet
 
         return open_parquet
+
+    def _stored(self, number: int, ranges: Sequence[tuple[int, int]]) -> pa.NativeFile | None:
+        """A file in the cache that Arrow can read in place of a row group's own."""
+        if self._cache is None or len(ranges) != 1:
+            return None
+        return self._cache.open(_key(number, *ranges[0]), ranges[0][0])
 
     def _hold(self, size: int) -> bool:
         """Counts what a row group takes while it is read; False if that is too much.
@@ -190,8 +206,8 @@ class RemoteRowGroups:
         self, number: int, file: _RemoteFile, start: int, size: int, tail: bytes
     ) -> memoryview:
         """Bytes of a file: from the cache, from its end that is here, or from the storage."""
-        key = f"{number}-{start}-{size}"
-        content = None if self._cache is None else self._cache.get(key)
+        key = _key(number, start, size)
+        content = None if self._cache is None else self._cache.get(key, start)
         if content is not None:
             return content
         begin = start - (self._files.dataset.manifest.files[number].size_bytes - len(tail))
@@ -206,11 +222,15 @@ class RemoteRowGroups:
         if len(content) < size:
             raise DatasetError(f"it ends after {start + len(content):,} bytes")
         if self._cache is not None:
-            self._cache.put(key, content)
+            self._cache.put(key, content, start)
         return content
 
     def _patiently(self, request: Callable[[], _Answer]) -> _Answer:
         return patiently(request, self._closed.wait)
+
+
+def _key(number: int, start: int, size: int) -> str:
+    return f"{number}-{start}+{size}"
 
 
 def _moved_to_disk(size_bytes: int, pieces: Pieces) -> pa.NativeFile | None:
