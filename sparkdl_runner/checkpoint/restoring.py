@@ -159,7 +159,7 @@ class _Candidate:
         self._compare_names()
         is_misfit = self._manifest.sharded and self._sharded_mismatch() is not None
         paths: list[str] = []
-        if self._parts and not is_misfit:
+        if self._manifest.sharded and self._parts and not is_misfit:
             paths = sharded.files_needed(self._shards, self._parts)
         wanted = [*self._states_wanted(), *map(state_in, paths)]
         reader = HostReader(self._storage, self._manifest, self._peers, wanted)
@@ -225,13 +225,14 @@ class _Candidate:
         return wanted
 
     def _compare_names(self) -> None:
-        """Looks up what of a sharded checkpoint the ranks have; all of them take part."""
+        """Looks up what the ranks have of a sharded model; all of them take part."""
         model, optimizer = self._target.model, self._target.optimizer
-        if not self._manifest.sharded or model is None:
+        if model is None or not (self._manifest.sharded or is_sharded(model)):
             return
         self._parts = sharded.state_of(model, optimizer)
-        saved = [*self._shards["tensors"], *self._shards["values"]]
-        self._unknown = names.in_none(saved, names.names_of_ranks(self._peers, self._parts))
+        if self._manifest.sharded:
+            saved = [*self._shards["tensors"], *self._shards["values"]]
+            self._unknown = names.in_none(saved, names.names_of_ranks(self._peers, self._parts))
 
     def _mismatch(self) -> str | None:
         manifest, target = self._manifest, self._target
@@ -246,10 +247,9 @@ class _Candidate:
                 return problem
         if manifest.sharded:
             return self._sharded_mismatch()
-        if is_sharded(target.model):
-            return "it was saved whole, and the model is sharded. Restore it before sharding."
         if target.model is not None:
-            problem = mismatch.model_problem(manifest, target.model.state_dict())
+            here = sharded.model_part(self._parts) or target.model.state_dict()
+            problem = mismatch.model_problem(manifest, here)
             if problem is not None:
                 return problem
         if target.optimizer is None:
@@ -280,7 +280,10 @@ class _Candidate:
         for name, one in target.others.items():
             one.load_state_dict(self._states[state_name(name)])
         if self._parts:
-            sharded.fill(self._shards, self._parts, contents)
+            if manifest.sharded:
+                sharded.fill(self._shards, self._parts, contents)
+            else:
+                sharded.fill_from_whole(self._parts, self._states)
             sharded.set_state(target.model, target.optimizer, self._parts)
         elif not manifest.sharded:
             if target.model is not None:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
+from sparkdl_runner.checkpoint.directory.manifest import MODEL, OPTIMIZER
 from sparkdl_runner.checkpoint.directory.shards import shards_state
 from sparkdl_runner.checkpoint.directory.state_files import SUFFIX
 
@@ -174,6 +175,50 @@ def fill(metadata: Mapping[str, Any], state: dict[str, Any], contents: Mapping[s
     for name, where in metadata["values"].items():
         if name in state:
             state[name] = contents[where["path"]]["values"][where["key"]]
+
+
+def fill_from_whole(state: dict[str, Any], saved: Mapping[str, Any]) -> None:
+    """Fills this rank's tensors, and replaces what is no tensor, from what was saved whole.
+
+    Args:
+        state: As ``state_of`` returned it; shapes and parameter groups must be those of the rest.
+        saved: The states of the model, and of its optimizer if that is to be restored.
+    """
+    import torch
+
+    whole = {_MODEL + name: value for name, value in saved[MODEL].items()}
+    if OPTIMIZER in saved:
+        whole |= _by_name(saved[OPTIMIZER], _parameters_of_groups(state))
+    for name, value in state.items():
+        if not isinstance(value, torch.Tensor):
+            state[name] = whole.get(name, value)
+            continue
+        offsets, block = _block(value)
+        if name in whole:
+            spans = list(zip(offsets, _ends(offsets, block.shape), strict=True))
+            block.copy_(whole[name][_slices(spans, [0] * len(spans))])
+        else:  # A parameter that had no gradient yet, and so no state.
+            block.zero_()
+
+
+def _parameters_of_groups(state: Iterable[str]) -> list[str]:
+    """The names of the optimizer's parameters, in the order of its groups."""
+    prefix = f"{_OPTIMIZER}param_groups."
+    keys = (name.removeprefix(prefix) for name in state if name.startswith(prefix))
+    return list(dict.fromkeys(key.rpartition(".")[0] for key in keys))
+
+
+def _by_name(optimizer: Mapping[str, Any], parameters: Iterable[str]) -> dict[str, Any]:
+    """An optimizer's whole state by the names of ``state_of``."""
+    found = {}
+    names = iter(parameters)
+    for group in optimizer["param_groups"]:
+        for number, name in zip(group["params"], names, strict=False):
+            for key, value in optimizer["state"].get(number, {}).items():
+                found[f"{_OPTIMIZER}state.{name}.{key}"] = value
+            for key, value in group.items():
+                found[f"{_OPTIMIZER}param_groups.{name}.{key}"] = value
+    return found
 
 
 def _overlaps(

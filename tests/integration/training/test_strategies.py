@@ -65,6 +65,7 @@ def four(page, recipes, folder):
     calls: dict[str, Any] = {
         "alone": (functions.one_process, (page, 50)),
         "ddp": (functions.interrupted, (page, page["ddp"], f"{folder}/ddp", 50)),
+        "ddp to 20": (functions.interrupted, (page, page["ddp"], f"{folder}/ddp20", 20)),
     }
     for name, recipe in exact.items():
         parts = (10, 20) if name in ("zero1", "fsdp2") else (20,)  # Others go on elsewhere.
@@ -74,6 +75,7 @@ def four(page, recipes, folder):
         calls[name] = functions.interrupted, (page, recipe, f"{folder}/{name}", 6)
     fsdp2 = exact["fsdp2"]
     calls["fsdp2 to the end"] = functions.on_a_copy, (page, fsdp2, f"{folder}/fsdp2", 50)
+    calls["ddp by 2d"] = functions.on_a_copy, (page, exact["2d"], f"{folder}/ddp20", 30)
     calls["2d by fsdp2"] = functions.on_a_copy, (page, fsdp2, f"{folder}/2d", 30)
     local = page["post_local_sgd"]
     calls["post-local"] = functions.interrupted, (page, local, f"{folder}/local", 10, 15)
@@ -94,6 +96,7 @@ def two(page, recipes, folder, four):
         for name, recipe in exact.items()
         if name != "tensor"
     }
+    calls["ddp by fsdp2"] = functions.on_a_copy, (page, exact["fsdp2"], f"{folder}/ddp20", 30)
     return run(2, {**calls, "memory": (functions.memory, (exact["fsdp2"],))})
 
 
@@ -125,9 +128,10 @@ def test_what_rounds_or_compresses_stays_near(four, recipes):
             same(four[name], four["ddp"], noise=1e-7)  # It does something.
 
 
-def test_a_checkpoint_of_two_by_two_is_restored_by_fsdp2_on_four(four):
-    assert list(four["2d by fsdp2"]) == list(range(21, 31))
-    same(four["2d by fsdp2"], four["ddp"])
+def test_a_checkpoint_of_another_strategy_is_restored(four, two):
+    for found in (four["2d by fsdp2"], four["ddp by 2d"], two["ddp by fsdp2"]):
+        assert list(found) == list(range(21, 31))
+        same(found, four["ddp"])
 
 
 def test_two_ranks_go_on_where_four_stopped(four, two, recipes):
