@@ -13,8 +13,8 @@ from sparkdl_runner.doctor.question import Question
 
 DESCRIPTION = """\
 Looks whether ranks can run here, on the driver and on every executor: Java, Spark, Arrow,
-petastorm, torch, Horovod, GPUs, network, clocks, disks, slots and MLflow. Each finding says what
-to do. Nothing is changed.
+petastorm, torch, Horovod, TensorFlow, GPUs, network, clocks, disks, slots and MLflow. Each finding
+says what to do. Nothing is changed.
 """
 EPILOG = """\
 exit codes: 0 nothing is broken (there may be warnings), 1 something is, 2 bad arguments
@@ -39,7 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--backend",
         choices=[*BACKENDS, "all"],
         default="all",
-        help="what ranks will use; 'all' only warns where Horovod is not installed (default: all)",
+        help="what ranks will use; 'all' only warns where Horovod is not installed, and takes "
+        "TensorFlow as it is (default: all)",
     )
     parser.add_argument("--gpu", action="store_true", help="ranks need GPUs")
     parser.add_argument(

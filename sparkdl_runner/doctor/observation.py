@@ -74,7 +74,7 @@ def host_request(question: Question, settings: Mapping[str, str]) -> dict[str, A
         directories[path] = "Spark's local files (spark.local.dir)"
     return {
         "scripts": {name: scripts.text_of(name) for name in ("native", "folder")},
-        "native": ["torch", *(name for name in question.backends if name == "horovod")],
+        "native": ["torch", *(name for name in question.backends if name != "torch")],
         "directories": directories,
         "folders": list(question.folders),
         "marker": f".sparkdl-runner-doctor-{secrets.token_hex(8)}",

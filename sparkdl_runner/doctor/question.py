@@ -14,7 +14,7 @@ class Question:
     Attributes:
         num_proc: How many ranks.
         master: Spark's master; None for what Spark is configured to, else ``local[num_proc]``.
-        backends: Those that ranks may use: ``"horovod"``, ``"torch"``.
+        backends: Those that ranks may use: ``"horovod"``, ``"torch"``, ``"tensorflow"``.
         gpus: Whether ranks need GPUs.
         tracking_uri: MLflow's; None if none is set.
         folders: URLs of folders that all hosts must be able to write.

@@ -1,4 +1,4 @@
-"""Do torch and Horovod load, and what were they built for?"""
+"""Do torch, Horovod and TensorFlow load, and what were they built for?"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from sparkdl_runner.backends import get_backend
 from sparkdl_runner.doctor.findings.checks import PYTHON, Place
 from sparkdl_runner.doctor.findings.finding import Finding, ok, problem, refused, warning
-from sparkdl_runner.doctor.findings.versions import out_of_range, range_of
+from sparkdl_runner.doctor.findings.versions import out_of_range, pip_install, range_of
 
 BUILD = "sparkdl-runner build-horovod"
 SCRIPT = "conf/horovod/build.sh"
@@ -16,12 +16,12 @@ FIRST_MENDED_REVISION = 2
 
 
 @PYTHON("torch", expected=range_of("torch"))
-def torch(place: Place) -> Finding:
+def torch(place: Place) -> Finding | None:
     """Whether a supported torch loads."""
     version = place.facts["packages"].get("torch")
     missing = refused(get_backend("torch").missing_sentence)
     if version is None and ("error" in place.torch or not place.torch):
-        return missing
+        return None if place.question.backends == ("tensorflow",) else missing
     if error := _why_not_loaded("torch", place):
         return problem(
             f"torch {version} does not load: {error}.",
@@ -98,6 +98,29 @@ def horovod_build(place: Place) -> Finding | None:
         advice=f"Build it with {BUILD}: as it was released, Horovod 0.28.1 forgets "
         "HOROVOD_GLOO_IFACE in process sets, and takes the address to which the host's own name "
         "leads.",
+    )
+
+
+@PYTHON("tensorflow", expected=range_of("tensorflow"))
+def tensorflow(place: Place) -> Finding | None:
+    """Whether a supported TensorFlow loads, where ranks may use it."""
+    question, told = place.question, place.facts["native"].get("tensorflow", {})
+    if "tensorflow" not in question.backends:
+        return None
+    missing = refused(get_backend("tensorflow").missing_sentence)
+    # Some of its builds, such as tensorflow-cpu, have names of their own.
+    version = told.get("version") or place.facts["packages"].get("tensorflow")
+    if version is None and "No module named 'tensorflow'" in told.get("error", ""):
+        return missing if question.backends == ("tensorflow",) else None
+    if error := _why_not_loaded("tensorflow", place):
+        return problem(
+            f"TensorFlow {version or ''} does not load: {error}.".replace("  ", " "),
+            expected="TensorFlow loads",
+            advice=f"Install it again, by itself: {pip_install('tensorflow')}.",
+        )
+    found = f"TensorFlow {version}"
+    return out_of_range("tensorflow", version, found=found, advice=missing.advice) or ok(
+        f"{found} loads"
     )
 
 

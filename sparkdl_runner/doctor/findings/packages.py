@@ -131,7 +131,7 @@ def same_packages(executor: Place) -> Iterator[Finding]:
         return
     pairs = {"sparkdl_runner": (answer["sparkdl_runner"], __version__)}
     if driver and executor.was_seen:
-        for name in ("torch", "horovod"):
+        for name in ("torch", "horovod", "tensorflow"):
             pairs[name] = (executor.facts["packages"].get(name), driver["packages"].get(name))
     others = {
         name: (here, there)

@@ -11,6 +11,7 @@ SUPPORTED = {
     "pyspark": ("3.5", "5"),
     "torch": ("2.3", "3"),
     "horovod": ("0.28.1", "0.29"),
+    "tensorflow": ("2.21", "3"),
     "petastorm": ("0.12.1", "0.13"),
     "mlflow": ("2.13", "4"),
 }

@@ -30,7 +30,7 @@ from typing import Any, NoReturn
 
 PACKAGES = (
     *("sparkdl-runner", "pyspark", "torch", "horovod", "petastorm", "pyarrow", "numpy", "pandas"),
-    *("mlflow", "mlflow-skinny"),
+    *("mlflow", "mlflow-skinny", "tensorflow"),
 )
 WRITTEN_BYTES = 1 << 16
 GPU_FIELDS = "index,uuid,name,driver_version"

@@ -53,6 +53,13 @@ def load_horovod() -> dict[str, Any]:
     }
 
 
+def load_tensorflow() -> dict[str, Any]:
+    """Imports TensorFlow."""
+    import tensorflow
+
+    return {"version": tensorflow.__version__}
+
+
 def load_petastorm() -> dict[str, Any]:
     """Imports what of petastorm a conversion and a reader need."""
     import petastorm.reader
@@ -61,7 +68,12 @@ def load_petastorm() -> dict[str, Any]:
     return {}
 
 
-LOADERS = {"torch": load_torch, "horovod": load_horovod, "petastorm": load_petastorm}
+LOADERS = {
+    "torch": load_torch,
+    "horovod": load_horovod,
+    "tensorflow": load_tensorflow,
+    "petastorm": load_petastorm,
+}
 for name in sys.argv[1:]:
     try:
         tell(name, LOADERS[name]())

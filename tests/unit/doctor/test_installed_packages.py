@@ -95,6 +95,31 @@ def test_no_horovod_matters_where_it_is_wanted(backends, status):
     assert one(native.horovod(without)).status == status
 
 
+NO_TENSORFLOW = "ModuleNotFoundError: No module named 'tensorflow'"
+
+
+@pytest.mark.parametrize(
+    ("backends", "told", "status"),
+    [
+        (("tensorflow",), {"version": "2.21.0"}, OK),
+        (("tensorflow",), {"version": "2.9.1"}, PROBLEM),
+        (("tensorflow",), {"error": NO_TENSORFLOW}, PROBLEM),
+        (("horovod", "torch", "tensorflow"), {"error": NO_TENSORFLOW}, None),
+        (("horovod", "torch", "tensorflow"), {"error": "ImportError: libtpu.so"}, PROBLEM),
+        (("horovod", "torch"), {}, None),
+    ],
+)
+def test_tensorflow_is_looked_at_where_ranks_may_use_it(backends, told, status):
+    found = native.tensorflow(place(Question(backends=backends), native={"tensorflow": told}))
+    assert [one.status for one in found] == [status] * (status is not None)
+
+
+def test_ranks_of_tensorflow_need_no_torch():
+    without = {"packages": {}, "native": {"torch": {"error": "no module"}}}
+    assert native.torch(place(Question(backends=("tensorflow",)), **without)) == []
+    assert one(native.torch(place(Question(backends=("torch",)), **without))).status == PROBLEM
+
+
 @pytest.mark.parametrize("folder", ["", "pip-wheels", "cp311-torch2.13.0-cpu-r1"])
 def test_a_horovod_that_was_not_built_by_our_script_forgets_its_interface(folder):
     found = one(native.horovod_build(place(horovod_record={"wheel_folder": folder})))
