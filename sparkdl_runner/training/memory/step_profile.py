@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -169,6 +170,8 @@ def _told(what: str, with_values: bool) -> Iterator[None]:
     was_disabled, log.disabled = log.disabled, True
     try:
         yield
+    except _SparseGradientError:
+        raise
     except Exception as error:
         text = f"{what} failed: {type(error).__name__}: {error}".rstrip(".")
         if isinstance(error, _NEEDS_VALUES):
@@ -192,9 +195,24 @@ def _follow(network: nn.Module, parts: Sequence[nn.Module], live: LiveBytes) -> 
     inside: list[int] = []
     for number, part in enumerate(parts, start=1):
         _follow_part(part, number, inside, live)
-    for parameter in network.parameters():
+    for name, parameter in network.named_parameters():
         if parameter.requires_grad:
-            parameter.register_post_accumulate_grad_hook(lambda one: live.add(one.grad, GRADIENT))
+            parameter.register_post_accumulate_grad_hook(partial(_add_gradient, live, name))
+
+
+class _SparseGradientError(ValueError):
+    """A gradient's size depends on the batch's values."""
+
+
+def _add_gradient(live: LiveBytes, name: str, parameter: Any) -> None:
+    gradient = parameter.grad
+    if gradient.layout is not torch.strided:
+        raise _SparseGradientError(
+            f"The gradient of {name!r} is sparse: how large it is depends on the values of a "
+            "batch. Make its layer with sparse=False for the plan; a training whose batches have "
+            "few of its rows then needs less than planned."
+        )
+    live.add(gradient, GRADIENT)
 
 
 def _follow_part(part: nn.Module, number: int, inside: list[int], live: LiveBytes) -> None:

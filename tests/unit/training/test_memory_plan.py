@@ -171,6 +171,13 @@ def test_a_model_may_change_its_type_and_share_its_parameters():
 
 
 @pytest.mark.parametrize("with_values", [False, True])
+def test_sparse_gradients_are_refused_with_the_way_out(with_values):
+    table = nn.Sequential(nn.Embedding(9, 4, sparse=True))
+    with pytest.raises(ValueError, match=r"gradient of '0.weight' is sparse.*sparse=False"):
+        plan_memory(table, torch.zeros(2, 3, dtype=torch.long), num_proc=2, with_values=with_values)
+
+
+@pytest.mark.parametrize("with_values", [False, True])
 def test_the_model_that_is_given_is_not_changed(with_values):
     model = layers()
     before, random = copy.deepcopy(model.state_dict()), torch.get_rng_state()
