@@ -59,15 +59,6 @@ class OfModel:
             )
         except (ValueError, TypeError, NotPicklableError) as error:
             raise ConfigError(str(error)) from None
-        is_one = len(self._plan.label_cols) == 1 and (
-            not isinstance(self._plan.feature_cols, Mapping) or len(self._plan.feature_cols) == 1
-        )
-        mlflow = self._settings.mlflow
-        if mlflow and mlflow.registered_model_name and not is_one:
-            raise ConfigError(
-                "mlflow.registered_model_name: this job logs models of one input and one output, "
-                "and this one has more: train it by TorchEstimator, and log it by log_torch_model."
-            )
 
     def check(self, searched: Mapping[str, Sequence[Any]]) -> None:
         """Refuses what a search may draw, and the training cannot take.

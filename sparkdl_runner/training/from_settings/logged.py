@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner.network.inputs import Inputs
 from sparkdl_runner.training.plan import Trained, TrainingPlan, columns_of, train
 
 if TYPE_CHECKING:
+    import torch
+
     from sparkdl_runner.data import SparkDatasetConverter
 
 
@@ -55,13 +58,20 @@ def _log_model(plan: TrainingPlan, trained: Trained, data: SparkDatasetConverter
     ) as loader:
         batch = next(iter(loader))
     inputs = Inputs.of(plan.feature_cols, network)
-    positional, named = inputs(batch)
-    tensors = [*positional, *named.values()]
-    if len(tensors) > 1 or len(plan.label_cols) > 1:
+    if inputs.extra:
         print(
-            "sparkdl_runner: the model was not logged: log_model takes networks of one input and "
-            "one output. Its weights are in the checkpoints.",
+            f"sparkdl_runner: the model was not logged: it takes {', '.join(inputs.extra)}, which "
+            "is no column of a table. Train it by TorchEstimator, and log it by log_torch_model.",
             flush=True,
         )
         return
-    log_model(network, input_example=tensors[0], columns=inputs.columns, step=trained.steps)
+    example, columns = example_of(inputs, batch)
+    log_model(network, input_example=example, columns=columns, step=trained.steps)
+
+
+def example_of(inputs: Inputs, batch: Mapping[str, torch.Tensor]) -> tuple[Any, Any]:
+    """What a network is called with for a batch, and its columns, as ``log_model`` takes both."""
+    positional, named = inputs(batch)
+    if positional:
+        return positional[0], inputs.columns
+    return named, {name: list(columns) for name, columns in inputs.arguments.items()}

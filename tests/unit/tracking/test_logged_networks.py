@@ -19,11 +19,13 @@ from mlflow.models import Model
 from torch import nn
 
 from checkpoint_fixtures import _torch_has_set_itself_up
+from sparkdl_runner.network.inputs import Inputs
 from sparkdl_runner.network.torch_export import NotExportableError
 from sparkdl_runner.tracking.models import exported_graph
 from sparkdl_runner.tracking.models import log_model as models
 from sparkdl_runner.tracking.models.example import Example
 from sparkdl_runner.tracking.models.requirements import own_modules, requirements
+from sparkdl_runner.training.from_settings.logged import example_of
 from sparkdl_runner.world import Peer, assign_ranks
 
 __all__ = ["_torch_has_set_itself_up"]
@@ -75,6 +77,32 @@ def save(
     saved = str(folder / "saved")
     flavor.save_model(saved, Model(), pip_requirements=requirements())
     return mlflow.pyfunc.load_model(saved), mlflow.models.get_model_info(saved).signature
+
+
+class Houses(nn.Module):
+    """Two inputs, two outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.price, self.kind = nn.Linear(3, 1), nn.Linear(3, 2)
+
+    def forward(self, numbers: torch.Tensor, rooms: torch.Tensor) -> dict[str, torch.Tensor]:
+        both = torch.cat([numbers, rooms[:, None]], 1)
+        return {"price": self.price(both)[:, 0], "kind": self.kind(both)}
+
+
+def test_the_train_jobs_model_of_several_inputs_takes_its_columns(tmp_path: Path) -> None:
+    network = Houses()
+    inputs = Inputs.of({"numbers": ["size", "age"], "rooms": "rooms"}, network)
+    batch = {name: torch.rand(2) for name in ("size", "age", "rooms")}
+    example, columns = example_of(inputs, batch)
+    loaded, _ = save(network, example, tmp_path, columns)
+    rows = pd.DataFrame({"rooms": [1.0, 2, 3], "age": [4.0, 5, 6], "size": [7.0, 8, 9]})
+    found = loaded.predict(rows)
+    given = torch.tensor(rows[["size", "age"]].to_numpy()).float()
+    expected = network(given, torch.tensor([1.0, 2, 3]))
+    assert np.allclose(found["price"], expected["price"].detach(), atol=1e-5)
+    assert np.allclose(found["kind"].tolist(), expected["kind"].detach(), atol=1e-5)
 
 
 def test_a_network_answers_to_sizes_that_it_was_not_exported_with(tmp_path: Path) -> None:
