@@ -16,6 +16,10 @@ from sparkdl_runner.network.outputs import Task
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+_MOST = 2**31 - 1
+NOT_WHOLE = -_MOST - 1
+"""What stands in a conversion for a label that is no whole number."""
+
 _REFUSAL = "sparkdl_runner refuses this: "
 """Stands before what Spark says of a value that it meets while it converts."""
 
@@ -100,24 +104,39 @@ def check_types(
 
 
 def whole_labels(df: DataFrame, labels: Collection[str]) -> DataFrame:
-    """Casts labels to whole numbers, as those of classes are.
+    """Casts labels to whole numbers, as those of classes are; what is none becomes ``NOT_WHOLE``.
 
-    Spark checks each value while it converts, so that this takes no job of its own.
+    To raise for it in Spark would bury the reason under the traces that Spark prints.
     """
     for name in labels:
-        kind = df.schema[name].dataType
-        if isinstance(kind, (t.IntegralType, t.BooleanType)) or is_list(kind):
+        if not is_fractional(df, name):
             continue
         label = F.col(quoted(name))
-        whole = F.when(label.isNull() | (label == label.cast("int")), label.cast("int"))
-        refusal = _refusal(
-            f"The label column {name!r} holds ",
-            label,
-            ", and labels of classes are whole numbers from 0: make them by "
-            "pyspark.ml.feature.StringIndexer, or say task='regression'.",
-        )
-        df = df.withColumn(name, whole.otherwise(refusal))
+        whole = F.when(_is_whole(label), label.cast("int")).otherwise(NOT_WHOLE)
+        df = df.withColumn(name, F.when(label.isNotNull(), whole))
     return df
+
+
+def is_fractional(df: DataFrame, name: str) -> bool:
+    """Whether a column of single numbers may hold fractions, by its type."""
+    kind = df.schema[name].dataType
+    return not (isinstance(kind, (t.IntegralType, t.BooleanType)) or is_list(kind))
+
+
+def not_whole(df: DataFrame, name: str) -> str:
+    """The sentence about a label that is not whole; finds one by a Spark job."""
+    label = F.col(quoted(name))
+    # None where the DataFrame has other rows each time that it is computed.
+    row = df.where(label.isNotNull() & ~_is_whole(label)).select(label).first()
+    return (
+        f"The label column {name!r} holds {'fractions' if row is None else row[0]}, and labels of "
+        "classes are whole numbers from 0: make them by pyspark.ml.feature.StringIndexer, or say "
+        "task='regression'."
+    )
+
+
+def _is_whole(label: Column) -> Column:
+    return (label % 1 == 0) & label.between(-_MOST, _MOST)
 
 
 def _refusal(before: str, value: Column, after: str) -> Column:

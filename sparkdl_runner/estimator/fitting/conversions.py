@@ -15,7 +15,15 @@ from sparkdl_runner.data import make_spark_converter
 from sparkdl_runner.data.convert.plan import quoted
 from sparkdl_runner.data.errors import ConversionError
 from sparkdl_runner.data.split import make_split_converters
-from sparkdl_runner.estimator.fitting.columns import refusal_in, split_condition, whole_labels
+from sparkdl_runner.estimator.fitting.columns import (
+    NOT_WHOLE,
+    is_fractional,
+    not_whole,
+    refusal_in,
+    split_condition,
+    whole_labels,
+)
+from sparkdl_runner.estimator.fitting.footers import extremes
 from sparkdl_runner.estimator.prediction.frame import network_columns
 
 if TYPE_CHECKING:
@@ -61,14 +69,15 @@ def convert(df: DataFrame, selection: Selection) -> FitData:
         ValueError: There are no rows, or none to validate with, or a label is no class.
         Exception: What ``make_spark_converter`` raises.
     """
-    validation = selection.validation
+    validation, given = selection.validation, df
     chosen = [F.col(quoted(name)) for name in selection.columns]
     if validation is not None:
         chosen.append(split_condition(df, validation, selection.seed).alias(_SPLIT))
     df = whole_labels(df.select(*chosen), selection.classes)
     try:
         if validation is None:
-            return FitData(train=_with_rows(make_spark_converter(df, allow_nulls=True)))
+            data = FitData(train=_with_rows(make_spark_converter(df, allow_nulls=True)))
+            return _with_whole_labels(data, given, selection.classes)
         train, validating = make_split_converters(df, _SPLIT, allow_nulls=True)
     except ConversionError as error:
         refusal = refusal_in(error)
@@ -76,7 +85,8 @@ def convert(df: DataFrame, selection: Selection) -> FitData:
             raise
         raise ValueError(refusal) from None
     if train is not None and validating is not None:
-        return FitData(train=train, validation=validating)
+        data = FitData(train=train, validation=validating)
+        return _with_whole_labels(data, given, selection.classes)
     whole = train or validating
     rows = 0 if whole is None else len(whole)
     if whole is not None:
@@ -98,6 +108,23 @@ def _with_rows(converter: SparkDatasetConverter) -> SparkDatasetConverter:
         converter.delete()
         raise ValueError(_NO_ROWS)
     return converter
+
+
+def _with_whole_labels(data: FitData, df: DataFrame, labels: Sequence[str]) -> FitData:
+    """The data, if each label that ``whole_labels`` has cast is whole, as the files' footers say.
+
+    Raises:
+        ValueError: One is not.
+    """
+    cast = [name for name in labels if is_fractional(df, name)]
+    for one in (data.train, data.validation):
+        if one is None or not cast:
+            continue
+        for name, (low, _) in extremes(one, cast).items():
+            if low == NOT_WHOLE:
+                data.delete()
+                raise ValueError(not_whole(df, name))
+    return data
 
 
 def columns_as_trained(

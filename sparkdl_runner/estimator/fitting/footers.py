@@ -23,7 +23,7 @@ def extremes(
     """Returns each column's smallest and largest value, of those whose files all tell."""
     manifest, filesystem, directory = converter.open()
 
-    def of_file(path: str) -> list[dict[str, tuple[float, float] | None]]:
+    def of_file(path: str) -> list[dict[str, tuple[float, float] | tuple[()] | None]]:
         with open_input(filesystem, f"{directory}/{path}") as stream:
             tail, _ = footer_bytes(stream, path)
         metadata = pq.ParquetFile(pa.BufferReader(tail)).metadata
@@ -40,15 +40,20 @@ def extremes(
     told = {}
     for name in names:
         ranges = [group[name] for group in groups]
-        known = [one for one in ranges if one is not None]
-        if known and len(known) == len(ranges):
+        known = [one for one in ranges if one]
+        if known and None not in ranges:
             told[name] = min(low for low, _ in known), max(high for _, high in known)
     return told
 
 
-def _range(chunk: pq.ColumnChunkMetaData | None) -> tuple[float, float] | None:
+def _range(chunk: pq.ColumnChunkMetaData | None) -> tuple[float, float] | tuple[()] | None:
+    """The smallest and largest value; empty if all are null, None if it is not known."""
     statistics = None if chunk is None else chunk.statistics
-    if statistics is None or not statistics.has_min_max:
+    if statistics is None:
+        return None
+    if statistics.has_null_count and statistics.num_values == 0:
+        return ()
+    if not statistics.has_min_max:
         return None
     low, high = statistics.min, statistics.max
     return (float(low), float(high)) if isinstance(low, (bool, int, float)) else None
