@@ -56,6 +56,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
                     "was_running": killed.returncode == -signal.SIGKILL,
                     "restored_step": ended["first"],
                     "again_s": round(time.monotonic() - again, 2),
+                    "problem": ended.get("problem"),
                     "same_weights": ended["weights"] == expected["weights"],
                     **_in_mlflow(folder, arguments.steps),
                 }
@@ -67,11 +68,11 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 def table(report: dict[str, Any]) -> str:
     """The report for a person."""
     right = sum(map(_is_right, report["results"]))
-    steps = sorted(one["restored_step"] for one in report["results"])
+    steps = [one["restored_step"] for one in report["results"] if not one["problem"]]
     return (
         f"{right} of {len(report['results'])} killed trainings ended with the weights of an "
         "undisturbed one, bit for bit, in one MLflow run with each step's metric once. They went "
-        f"on from steps {', '.join(map(str, steps))} of {report['settings']['steps']}."
+        f"on from steps {', '.join(map(str, sorted(steps)))} of {report['settings']['steps']}."
     )
 
 
@@ -82,7 +83,7 @@ def is_good(report: dict[str, Any]) -> bool:
 
 def _is_right(one: dict[str, Any]) -> bool:
     is_one_run = one["runs"] == 1 and not one["missing"] and not one["twice"]
-    return one["was_running"] and one["same_weights"] and is_one_run
+    return one["was_running"] and not one["problem"] and one["same_weights"] and is_one_run
 
 
 def _wait_for_first_step(folder: str, training: subprocess.Popen[str]) -> None:
@@ -96,14 +97,17 @@ def _start(folder: str, arguments: argparse.Namespace) -> subprocess.Popen[str]:
         module_command("life_training", *given),
         env=module_environment(),
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
     )
 
 
 def _finish(folder: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Gives the command, and returns what it says at its end."""
-    out, _ = _start(folder, arguments).communicate()
+    ended = _start(folder, arguments)
+    out, problem = ended.communicate()
+    if ended.returncode:
+        return {"first": None, "weights": None, "problem": problem[-2000:]}
     found: dict[str, Any] = json.loads(out.splitlines()[-1])
     return found
 

@@ -6,7 +6,7 @@ and keeps two. None may be torn, and the training must not notice.
 
 ``faults``: one write in three fails at random: of the S3 server's front, which answers 503; of the
 local folder, in the rank. Trainings with and without failures run in turns. The time lost is what
-their loops spent in ``due``, ``save`` and ``close``.
+their loops spent in ``save`` and ``close``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import statistics
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any
@@ -114,7 +115,9 @@ def _place(kind: str) -> Iterator[tuple[str, Options, ObjectStore | None]]:
         fs.S3FileSystem(**store.options(), scheme="http", allow_bucket_creation=True).create_dir(
             "checkpoints"
         )
-        yield "s3://checkpoints/run", store.options(), store
+        # A server of this process has what was put into the one before.
+        options = {**store.options(), "request_timeout": 30}
+        yield f"s3://checkpoints/{uuid.uuid4().hex}", options, store
 
 
 def _loads(kind: str, arguments: argparse.Namespace) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def train(
 
     Returns:
         The steps, the checkpoints, the seconds of the whole loop with its last save, and those that
-        it spent in ``due``, ``save`` and ``close``.
+        it spent in ``save`` and ``close``.
     """
     import time
 
@@ -58,11 +58,11 @@ def train(
                     parameter.fill_(step)
             time.sleep(step_seconds)
             stop = should_stop()
-            at = time.monotonic()
             if checkpoints.due(step) or stop or step == steps:
+                at = time.monotonic()
                 checkpoints.save(step, model, extra={"step": step})
+                waited += time.monotonic() - at
                 saves += 1
-            waited += time.monotonic() - at
             if stop:
                 break
         at = time.monotonic()

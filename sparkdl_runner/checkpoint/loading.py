@@ -72,6 +72,7 @@ class Checkpoint:
         which: int | Literal["newest", "best"] = "newest",
         *,
         storage_options: StorageOptions | None = None,
+        retry_seconds: float = 60.0,
     ) -> Checkpoint:
         """Reads a checkpoint, from any process and whether or not its training runs.
 
@@ -84,6 +85,7 @@ class Checkpoint:
             which: ``"newest"``: the newest that is whole. ``"best"``: the best that is whole, by
                 the ``best_metric`` of the training. A number: that of this step.
             storage_options: As in :func:`~sparkdl_runner.filesystem.open_filesystem`.
+            retry_seconds: As in ``CheckpointManager``.
 
         Raises:
             TypeError: An argument has the wrong type.
@@ -97,7 +99,7 @@ class Checkpoint:
                 raise ValueError(f"which is {which!r}; expected 'newest', 'best' or a step.")
         else:
             require_whole("which", which, least=0)
-        return _load(open_storage(directory_url(directory), storage_options), which)
+        return _load(open_storage(directory_url(directory), storage_options, retry_seconds), which)
 
 
 def _load(storage: Storage, which: int | str) -> Checkpoint:

@@ -67,7 +67,8 @@ class CheckpointManager:
         on_save_error: ``"fail"`` raises the error of a save; ``"warn"`` makes it a warning, which
             the MLflow run shows too, and training goes on.
         max_failed_saves: How many saves in a row may fail so; the next one raises the error.
-        retry_seconds: How long a storage that fails for a time is tried again, with growing pauses.
+        retry_seconds: How long a storage that fails for a time is tried again, with growing pauses;
+            for one file that cannot be read, a fifteenth of that.
         ranks_timeout_seconds: How long rank 0 waits for the other ranks' parts, once it is done.
         storage_options: As in :func:`~sparkdl_runner.filesystem.open_filesystem`.
 
@@ -94,7 +95,6 @@ class CheckpointManager:
         ranks_timeout_seconds: float = 120.0,
         storage_options: StorageOptions | None = None,
     ) -> None:
-        self._storage = open_storage(directory_url(directory), storage_options)
         self._asynchronous = asynchronous
         retention = Retention(
             keep_last=keep_last, keep_best=keep_best, best_metric=best_metric, best_mode=best_mode
@@ -105,6 +105,7 @@ class CheckpointManager:
             retry_seconds=retry_seconds,
             ranks_timeout_seconds=ranks_timeout_seconds,
         )
+        self._storage = open_storage(directory_url(directory), storage_options, retry_seconds)
         self._saver = Saver(self._storage, retention, policy)
         self._snapshots = Snapshots(self._storage, sharded, retention)
         self._schedule = Schedule(every_steps, every_seconds, preemption.requested)

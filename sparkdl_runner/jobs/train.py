@@ -51,8 +51,8 @@ def train(settings: TrainSettings) -> tuple[Any, str | None, Phases]:
         training.phases.end("train")
         if settings.script_place is None:
             print(f"rank 0 returned {value!r}"[:_MOST_CHARACTERS], flush=True)
-        is_new = training.finished is None
-        if is_new and run_id and settings.mlflow and settings.mlflow.registered_model_name:
+        # Also of a training that has finished: the job may have died before this.
+        if run_id and settings.mlflow and settings.mlflow.registered_model_name:
             name, alias = settings.mlflow.registered_model_name, settings.mlflow.alias
             mlflow_run.register(run_id, name, alias)
     training.phases.end("stop Spark")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import tempfile
 from collections.abc import Mapping
@@ -11,7 +12,13 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-_MLFLOW_PREFIXES = ("MLFLOW_", "DATABRICKS_")
+_MLFLOW, _DATABRICKS, _CLOUDS = "MLFLOW_", "DATABRICKS_", ("AWS_", "AZURE_", "GOOGLE_")
+# What says who somebody is. Of two places' variables, half of each would be nobody.
+_WHO = re.compile(
+    r"(MLFLOW_TRACKING|DATABRICKS|AWS|AZURE|GOOGLE)_.*"
+    r"(KEY|SECRET|TOKEN|PROFILE|CREDENTIAL|CLIENT_ID|TENANT|USER|PASSWORD|ROLE|ACCOUNT"
+    r"|CONNECTION|AUTH|HOST|SIGV4)"
+)
 NAME_TAG = "mlflow.runName"
 
 
@@ -68,12 +75,7 @@ class RunTicket(_Run):
         run.artifacts.mkdir(mode=0o700)
         # Processes that the function starts find the same run.
         environment = {
-            # A host's own credentials for its cloud come before the driver's.
-            **{
-                name: value
-                for name, value in self.credentials.items()
-                if name.startswith(_MLFLOW_PREFIXES) or name not in os.environ
-            },
+            **{name: self.credentials[name] for name in self.credentials if _is_taken(name)},
             "MLFLOW_TRACKING_URI": self.tracking_uri,
             "MLFLOW_EXPERIMENT_ID": self.experiment_id,
             "MLFLOW_RUN_ID": self.run_id,
@@ -83,6 +85,30 @@ class RunTicket(_Run):
             # Set on all ranks, since they must agree; rank 0 writes it.
             environment["HOROVOD_TIMELINE"] = str(run.artifacts / "horovod-timeline.json")
         return run, environment
+
+    def to_forget(self) -> list[str]:
+        """This host's own variables that say to MLflow or Databricks who it is: the driver does."""
+        kinds = [_MLFLOW]
+        if any(_WHO.match(name) and name.startswith(_DATABRICKS) for name in self.credentials):
+            kinds.append(_DATABRICKS)
+        return [
+            name
+            for name in os.environ
+            if name.startswith(tuple(kinds)) and _WHO.match(name) and name not in self.credentials
+        ]
+
+
+def _is_taken(name: str) -> bool:
+    """Whether a rank takes this variable of the driver's.
+
+    A host's own credentials for its cloud come before the driver's, and all of them do.
+    """
+    cloud = next((one for one in _CLOUDS if name.startswith(one)), None)
+    if cloud is None:
+        return True
+    if _WHO.match(name):
+        return not any(own.startswith(cloud) and _WHO.match(own) for own in os.environ)
+    return name not in os.environ
 
 
 def folder_prefix() -> str:

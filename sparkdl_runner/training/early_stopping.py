@@ -18,7 +18,8 @@ class EarlyStopping:
     Args:
         metric: Its name in the history; names with ``val_`` need validation data.
         mode: Whether small (``"min"``) or large (``"max"``) is good.
-        patience: How many epochs in a row may bring nothing better.
+        patience: How many epochs in a row may bring nothing better; None to go on whatever they
+            bring, and take back the best weights at the end.
         min_delta: By how much it must be better to count.
 
     Raises:
@@ -27,13 +28,13 @@ class EarlyStopping:
 
     metric: str = "val_loss"
     mode: Literal["min", "max"] = "min"
-    patience: int = 3
+    patience: int | None = 3
     min_delta: float = 0.0
 
     def __post_init__(self) -> None:
         if self.mode not in ("min", "max"):
             raise ValueError(f"mode is {self.mode!r}; expected 'min' or 'max'.")
-        if self.patience < 1:
+        if self.patience is not None and self.patience < 1:
             raise ValueError(f"patience is {self.patience}; expected 1 or more.")
         if not self.min_delta >= 0:
             raise ValueError(f"min_delta is {self.min_delta}; expected 0 or more.")
@@ -61,4 +62,5 @@ class EarlyStopping:
 
     def is_over(self, history: Sequence[Mapping[str, float]]) -> bool:
         """Whether the training ends after the last epoch of this history."""
-        return len(history) - 1 - self.best_epoch(history) >= self.patience
+        epochs_since = len(history) - 1 - self.best_epoch(history)
+        return self.patience is not None and epochs_since >= self.patience

@@ -61,6 +61,8 @@ class Trained:
     """The model's state, as a file of safetensors."""
     history: list[dict[str, float]]
     steps: int
+    weights_step: int
+    """The steps that were done when the model had these weights."""
 
 
 def train(
@@ -75,8 +77,11 @@ def train(
     with ExitStack() as stack:
         checkpoints = None
         if plan.checkpoint_dir is not None:
+            best: dict[str, Any] = {}
+            if (watched := plan.early_stopping) is not None:
+                best = {"best_metric": watched.metric, "best_mode": watched.mode}
             checkpoints = stack.enter_context(
-                CheckpointManager(plan.checkpoint_dir, every_seconds=60)
+                CheckpointManager(plan.checkpoint_dir, every_seconds=60, **best)
             )
         arguments = {name: getattr(plan, name) for name in _OF_TRAINER}
         trainer = Trainer(
@@ -112,7 +117,12 @@ def train(
         from safetensors.torch import save
 
         whole = {name: value.contiguous() for name, value in weights.items()}
-        return Trained(weights=save(whole), history=trainer.history, steps=trainer.step)
+        return Trained(
+            weights=save(whole),
+            history=trainer.history,
+            steps=trainer.step,
+            weights_step=trainer.best_step if trainer.best_weights else trainer.step,
+        )
 
 
 def train_with_parameters(

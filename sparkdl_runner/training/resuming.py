@@ -21,6 +21,7 @@ def save(trainer: Trainer, train_data: Any) -> None:
         "loss_and_rows": torch.cat(totals).tolist(),
         "should_stop": trainer.should_stop,
         "best_weights": trainer.best_weights,
+        "best_step": trainer.best_step,
         "learning_rate": trainer.learning_rate.state_dict(),
     }
     is_evaluated = len(trainer.history) > trainer.epoch
@@ -58,6 +59,7 @@ def restore(trainer: Trainer, train_data: Any) -> bool:
     state, ranks = restored.extra, trainer.ranks
     trainer.step, trainer.history = restored.step, state["history"]
     trainer.should_stop, trainer.best_weights = state["should_stop"], state["best_weights"]
+    trainer.best_step = state.get("best_step", 0)  # Earlier versions did not keep it.
     trainer.learning_rate.load_state_dict(state["learning_rate"])
     totals = state["loss_and_rows"]
     if len(totals) == ranks.size:

@@ -134,6 +134,8 @@ class Trainer:
         self._checks_labels = self.ranks.device.type == "cpu"  # A GPU would be waited for.
         self.best_weights: dict[str, Tensor] | None = None
         """Of the best epoch so far, with early stopping."""
+        self.best_step = 0
+        """The steps that were done then."""
         self.loss_and_rows = [0.0, 0.0]
         """Of this rank and epoch: the sum of the rows' losses, and the rows."""
 
@@ -250,7 +252,7 @@ class Trainer:
         self.learning_rate.end_epoch(metrics)
         if self.early_stopping is not None:
             if self.early_stopping.best_epoch(self.history) == self.epoch:
-                self.best_weights = self.weights()
+                self.best_weights, self.best_step = self.weights(), self.step
             self.should_stop |= self.early_stopping.is_over(self.history)
         if self.on_epoch:
             self.on_epoch(self)

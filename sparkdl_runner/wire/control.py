@@ -31,6 +31,8 @@ class Envelope:
     world: World
     environment: dict[str, str] = field(repr=False)
     """The variables to set before the function is unpickled."""
+    to_forget: list[str] = field(default_factory=list)
+    """Those of this host to remove before that."""
     search_path: list[str]
     """The driver's ``sys.path``. Folders that exist here are appended to the worker's."""
     function: bytes = field(repr=False)
@@ -80,6 +82,7 @@ class Envelope:
         return replace(
             envelope,
             environment={**variables, **environment},
+            to_forget=[one for one in ticket.to_forget() if one not in attempt.variables],
             mlflow_run=run.to_json(),
             system_metrics=ticket.system_metrics,
             trace_steps=ticket.trace_steps,

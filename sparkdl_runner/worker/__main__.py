@@ -61,6 +61,8 @@ def main() -> None:
         envelope = Envelope.receive(line)
     except EOFError:
         return  # The agent gave up before the run began.
+    for name in envelope.to_forget:
+        os.environ.pop(name, None)
     os.environ.update(beside_own(envelope.environment, os.environ))
     added = [path for path in envelope.search_path if _is_new(path)]
     os.environ["PYTHONPATH"] = search_path_for_children(added)

@@ -74,6 +74,10 @@ def test_a_failed_one_goes_on_and_a_finished_one_is_not_run_again(tracking, caps
     assert third.mlflow_run_id == first.mlflow_run_id
     assert "finished at" in (told := capsys.readouterr().out)
     assert "rerun_finished" in told
+    run_id = str(first.mlflow_run_id)
+    client_of(tracking).update_run(run_id, status="RUNNING")
+    assert runner(tracking).run(train, steps=9) == {"steps": 5}, "its driver died at the very end"
+    assert client_of(tracking).get_run(run_id).info.status == "FINISHED"
     with pytest.raises(LaunchError, match=r"'shop' trains test_named_trainings\.train .*otherwise"):
         runner(tracking).run(train_otherwise)
     anew = runner(tracking, rerun_finished=True)

@@ -15,8 +15,9 @@ from sparkdl_runner.storage_errors import failure_of
 _PIECE_BYTES = 4 << 20
 # Of a manifest, of a rank's list of its files, and of an attempt's fence.
 _MOST_BYTES = 64 << 20
-# Before a storage that cannot be read is tried again.
-RETRY_SECONDS = 4.0
+# How much of a storage's time for trying again one file gets that cannot be read: after that an
+# earlier checkpoint is taken.
+_READ_SHARE = 1 / 15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +86,7 @@ def read_file(
         found = FileEntry(path=path, size_bytes=size_bytes, sha256=digest.hexdigest())
         return b"".join(pieces), found
 
-    return patiently(storage, read, retry_seconds=RETRY_SECONDS)
+    return patiently(storage, read, retry_seconds=storage.retry_seconds * _READ_SHARE)
 
 
 def read_entry(

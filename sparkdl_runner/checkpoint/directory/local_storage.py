@@ -31,6 +31,7 @@ class LocalStorage:
     """
 
     is_local = True
+    retry_seconds = 60.0
 
     def __init__(self, path: str, shown: str, *, poll_seconds: float) -> None:
         self._base = path

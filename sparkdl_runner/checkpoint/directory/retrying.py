@@ -12,9 +12,6 @@ from sparkdl_runner.checkpoint.errors import DamageError, UnreadableError
 from sparkdl_runner.errors import RunnerError
 from sparkdl_runner.storage_errors import StorageFailure, failure_of
 
-# How long pauses last together. Less than the other ranks wait for this one.
-RETRY_SECONDS = 60.0
-
 _Answer = TypeVar("_Answer")
 # Of its own: the numbers of ``random`` are those of the training, which repeats them.
 _drawn = random.Random()
@@ -48,7 +45,7 @@ def patiently(
     storage: Storage,
     action: Callable[[], _Answer],
     hurry: threading.Event | None = None,
-    retry_seconds: float = RETRY_SECONDS,
+    retry_seconds: float | None = None,
 ) -> _Answer:
     """Returns what ``action`` returns, and calls it again if it raises what may pass.
 
@@ -56,10 +53,10 @@ def patiently(
         storage: What the action uses.
         action: May be called several times.
         hurry: Set when there is no time for pauses any more.
-        retry_seconds: How long pauses last together.
+        retry_seconds: How long pauses last together; by default the storage's own.
     """
     hurry = hurry or threading.Event()
-    for pause in pauses(retry_seconds):
+    for pause in pauses(storage.retry_seconds if retry_seconds is None else retry_seconds):
         try:
             return action()
         except Exception as error:

@@ -22,7 +22,7 @@ def seal(fields: Mapping[str, Any]) -> bytes:
     Raises:
         TypeError: A value is not plain.
     """
-    return _canonical({**fields, _SEAL: _digest(fields)})
+    return _written(fields, None)[0]
 
 
 def unseal(text: bytes, path: str = "a file") -> dict[str, Any]:
@@ -36,20 +36,32 @@ def unseal(text: bytes, path: str = "a file") -> dict[str, Any]:
         DamageError: They are anything else.
     """
     try:
-        fields = json.loads(text.decode("ascii"))
-        again = _canonical(fields)
+        fields: dict[str, Any] = json.loads(text.decode("ascii"))
+        is_sealed = isinstance(fields, dict) and isinstance(fields.get(_SEAL), str)
+        again, digest = _written(fields, fields[_SEAL]) if is_sealed else (b"", "")
     except (ValueError, RecursionError) as error:
         raise DamageError(f"{path} is damaged: it is not JSON ({error})") from None
-    if not isinstance(fields, dict) or again != text:
+    if again != text:
         raise DamageError(f"{path} is damaged: this package writes its JSON in another way")
-    if fields.pop(_SEAL, None) != _digest(fields):
+    if fields.pop(_SEAL) != digest:
         raise DamageError(f"{path} is damaged: it does not agree with its own checksum")
     return fields
 
 
-def _canonical(fields: Mapping[str, Any]) -> bytes:
-    return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+def _written(fields: Mapping[str, Any], seal: str | None) -> tuple[bytes, str]:
+    """The text of fields with a seal, by default the right one; and the right one.
+
+    All but the seal is written once, as there may be much of it.
+    """
+    before = _members({name: fields[name] for name in fields if name < _SEAL})
+    after = _members({name: fields[name] for name in fields if name > _SEAL})
+    digest = hashlib.sha256(_object(before, after)).hexdigest()
+    return _object(before, _members({_SEAL: digest if seal is None else seal}), after), digest
 
 
-def _digest(fields: Mapping[str, Any]) -> str:
-    return hashlib.sha256(_canonical(fields)).hexdigest()
+def _object(*members: str) -> bytes:
+    return f"{{{','.join(filter(None, members))}}}".encode()
+
+
+def _members(fields: Mapping[str, Any]) -> str:
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=True)[1:-1]

@@ -77,14 +77,17 @@ def merge(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """
     tensors: dict[str, Any] = {}
     values: dict[str, Any] = {}
+    places: dict[str, dict[tuple[int, ...], Any]] = {}
     for part in parts:
         values.update(part.get("values", {}))
         for name, mine in part.get("tensors", {}).items():
-            whole = tensors.setdefault(name, {**mine, "shards": []})
-            known = {tuple(shard["offsets"]) for shard in whole["shards"]}
-            whole["shards"] += [
-                shard for shard in mine["shards"] if tuple(shard["offsets"]) not in known
-            ]
+            tensors.setdefault(name, mine)
+            of_name = places.setdefault(name, {})
+            for shard in mine["shards"]:
+                of_name.setdefault(tuple(shard["offsets"]), shard)
+    tensors = {
+        name: {**one, "shards": list(places[name].values())} for name, one in tensors.items()
+    }
     for name, whole in tensors.items():
         found = sum(math.prod(shard["sizes"]) for shard in whole["shards"])
         if found != math.prod(whole["shape"]):

@@ -38,6 +38,8 @@ class Storage(Protocol):
     """How often to look whether another rank's file is there."""
     is_local: bool
     """Whether this host sees it as a local directory."""
+    retry_seconds: float
+    """How long what it failed to do is tried again."""
 
     def names(self, directory: str = "") -> list[str]:
         """The files below ``directory``, relative to the storage; none if it is not there."""
@@ -82,13 +84,24 @@ def directory_url(directory: str | os.PathLike[str]) -> str:
     return normalize_url(directory)
 
 
-def open_storage(url: str, storage_options: StorageOptions | None = None) -> Storage:
+def open_storage(
+    url: str,
+    storage_options: StorageOptions | None = None,
+    retry_seconds: float = LocalStorage.retry_seconds,
+) -> Storage:
     """Opens the directory of checkpoints.
 
     Args:
         url: As ``directory_url`` returned it.
         storage_options: As in :func:`~sparkdl_runner.filesystem.open_filesystem`.
+        retry_seconds: How long what it fails to do is tried again.
     """
+    storage = _open(url, storage_options)
+    storage.retry_seconds = retry_seconds
+    return storage
+
+
+def _open(url: str, storage_options: StorageOptions | None) -> Storage:
     path = local_path(url)
     if path is not None:
         is_mounted = url.startswith("dbfs:") or path.startswith("/dbfs/")
@@ -102,6 +115,7 @@ class RemoteStorage:
 
     poll_seconds = 0.5
     is_local = False
+    retry_seconds = LocalStorage.retry_seconds
 
     def __init__(self, filesystem: fs.FileSystem, base: str, shown: str) -> None:
         self._filesystem = filesystem

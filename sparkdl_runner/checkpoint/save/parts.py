@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Set
 from typing import Any
 
 from sparkdl_runner.checkpoint import sharded
@@ -27,6 +28,8 @@ class Parts:
         self._in_shards = in_shards
         self._asked_of: Any = _NOTHING_YET
         self._differ = False
+        self._shared: frozenset[str] | None = None
+        self._own: frozenset[str] = frozenset()
 
     def differ(self, peers: Peers, model: Any, optimizer: Any) -> bool:
         """Whether each rank is to write its own part; to be called by all ranks."""
@@ -38,6 +41,21 @@ class Parts:
             self._asked_of = model
             self._differ = _ask(peers, model)
         return self._differ
+
+    def own_of(self, peers: Peers, shared: Set[str]) -> Set[str]:
+        """Which keys are for this rank to write, as no lower rank has them; called by all ranks.
+
+        Ranks tell one another their keys at the first save, and when those of any have changed.
+
+        Args:
+            peers: All ranks.
+            shared: Keys that other ranks may have too.
+        """
+        if peers.any_rank(shared != self._shared):
+            self._shared = frozenset(shared)
+            lower_ranks = names_of_ranks(peers, shared)[: peers.rank]
+            self._own = frozenset(in_none(shared, lower_ranks))
+        return self._own
 
     def let_go(self) -> None:
         """Forgets the model."""

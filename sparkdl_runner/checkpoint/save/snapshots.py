@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sparkdl_runner import __version__
-from sparkdl_runner.checkpoint import generators, mismatch, names, sharded
+from sparkdl_runner.checkpoint import generators, mismatch, sharded
 from sparkdl_runner.checkpoint.arguments import require_whole
 from sparkdl_runner.checkpoint.directory.manifest import (
     EXTRA,
@@ -78,8 +78,7 @@ class Snapshots:
             _require_torch(peers)
             whole = sharded.state_of(model, optimizer)
             own, of_several = sharded.keys_of(whole, peers.size)
-            lower_ranks = names.names_of_ranks(peers, of_several)[: peers.rank]
-            own |= names.in_none(of_several, lower_ranks)
+            own |= self._parts.own_of(peers, of_several)
             content, shards = sharded.own_part(whole, peers.rank, own)
             states[shards_state(peers.rank)] = "the model's or optimizer's state", content
         elif peers.rank == 0:

@@ -23,6 +23,7 @@ from sparkdl_runner.tracking.run.server_calls import (
 from sparkdl_runner.tracking.settings import Tracking
 
 DESCRIBE_SECONDS = 20.0
+REGISTERED_TAG = "sparkdl_runner.registered"
 
 
 def use(tracking: Tracking) -> None:
@@ -89,7 +90,10 @@ def describe(run_id: str, hyperparameters: Mapping[str, Any], written: Mapping[s
 
 
 def register(run_id: str, name: str, alias: str | None) -> None:
-    """Registers the model that the run has logged last.
+    """Registers the model that the run has logged last, unless that has been done.
+
+    A job that died meanwhile is called again: what it has registered gets no second version, and an
+    alias that has been given since to another version stays there.
 
     Raises:
         RunnerError: It has logged none, or the registry refuses.
@@ -98,15 +102,21 @@ def register(run_id: str, name: str, alias: str | None) -> None:
 
     client = mlflow.MlflowClient()
     try:
-        uri = _newest_model(client, client.get_run(run_id))
+        run = client.get_run(run_id)
+        uri = _newest_model(client, run)
         if uri is None:
             raise RunnerError(
                 f"The training has logged no model that could be registered as {name}: call "
                 "sparkdl_runner.tracking.log_model in the function."
             )
-        version = mlflow.register_model(uri, name).version
+        done = json.dumps({"model": uri, "name": name, "alias": alias})
+        if run.data.tags.get(REGISTERED_TAG) == done:
+            print(f"The model of run {run_id} was registered as {name} before.")
+            return
+        version = _version_of(client, run_id, uri, name) or mlflow.register_model(uri, name).version
         if alias is not None:
             client.set_registered_model_alias(name, alias, str(version))
+        client.set_tag(run_id, REGISTERED_TAG, done)
     except RunnerError:
         raise
     except Exception as error:
@@ -141,6 +151,17 @@ def _newest_model(client: Any, run: Any) -> str | None:
     if not ready:
         return None
     return str(max(ready, key=lambda one: (one[0], one[1].creation_timestamp))[1].model_uri)
+
+
+def _version_of(client: Any, run_id: str, uri: str, name: str) -> str | None:
+    """The version as which a model of a run was registered; None if it was not."""
+    # Before MLflow 3, the source is where the run keeps the model's files.
+    place = uri.partition(run_id)[2] if uri.startswith("runs:/") else uri
+    for found in client.search_model_versions(f"name = '{name}'"):
+        is_it = found.run_id == run_id and str(found.source).endswith(place)
+        if is_it and found.status == "READY":
+            return str(found.version)
+    return None
 
 
 def _told(error: Exception) -> str:

@@ -6,7 +6,7 @@ import copy
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sparkdl_runner import world
 from sparkdl_runner.hooks import facts
@@ -30,6 +30,22 @@ if TYPE_CHECKING:
 Columns = str | Sequence[str] | Mapping[str, str | Sequence[str]] | None
 
 
+class SavedModel(Protocol):
+    """What ``Checkpoint.load`` returns, as far as it matters here."""
+
+    @property
+    def model(self) -> dict[str, Any] | None:
+        """The network's state."""
+
+    @property
+    def step(self) -> int:
+        """Steps that were done."""
+
+    @property
+    def path(self) -> str:
+        """Where it is."""
+
+
 def log_model(
     model: Any,
     *,
@@ -39,7 +55,7 @@ def log_model(
     name: str = "model",
     signature: Any = None,
     step: int | None = None,
-    checkpoint: str | None = None,
+    checkpoint: SavedModel | str | None = None,
     registered_model_name: str | None = None,
     alias: str | None = None,
     tags: Mapping[str, str] | None = None,
@@ -70,8 +86,10 @@ def log_model(
         name: What the model is called in the run.
         signature: Its inputs and outputs; by default they follow from the example.
         step: The step that it was trained to; by default the last one of a metric.
-        checkpoint: Where the checkpoint is that it is equal to; by default the newest one that a
-            ``CheckpointManager`` of this process has committed.
+        checkpoint: A ``Checkpoint`` whose weights to log, in place of the network's own:
+            ``Checkpoint.load(url, which="best")``. Or where the checkpoint is that the network is
+            equal to; by default the newest one that a ``CheckpointManager`` of this process has
+            committed.
         registered_model_name: Also registers it under this name.
         alias: Also gives this alias to what was registered.
         tags: Set on the model.
@@ -82,8 +100,8 @@ def log_model(
         which is said.
 
     Raises:
-        ValueError: There is an alias and no name to register under, the example has no rows, or
-            the columns are not as many as its numbers.
+        ValueError: There is an alias and no name to register under, the example has no rows, the
+            columns are not as many as its numbers, or the checkpoint is of another network.
         TypeError: The network is sharded, or returns something else than tensors.
         RuntimeError: The model does not answer as the network, once it is loaded again.
     """
@@ -111,10 +129,14 @@ def log_model(
         return None
     from mlflow.models import Model
 
+    network = copy.deepcopy(network).to("cpu").eval()
+    if not (checkpoint is None or isinstance(checkpoint, str)):
+        _load(network, checkpoint)
+        step = checkpoint.step if step is None else step
+        checkpoint = checkpoint.path
     if step is None:
         # MLflow shows with the model the run's metrics of its step.
         step = metrics.newest_step() or None
-    network = copy.deepcopy(network).to("cpu").eval()
     example = Example.of(input_example, network)
     names = _names_of(columns, example)
     with (
@@ -146,7 +168,9 @@ def log_model(
     all_tags = {
         "sparkdl_runner.serialization": "pt2" if flavor.is_graph else "pickle",
         "sparkdl_runner.step": "" if step is None else str(step),
-        "sparkdl_runner.checkpoint": checkpoint or str(known.get("checkpoint", "")),
+        "sparkdl_runner.checkpoint": (
+            str(known.get("checkpoint", "")) if checkpoint is None else checkpoint
+        ),
         **(tags or {}),
     }
     client = mlflow.MlflowClient()
@@ -157,6 +181,24 @@ def log_model(
         version = version_of(info, registered_model_name)
         client.set_registered_model_alias(registered_model_name, alias, version)
     return info
+
+
+def _load(network: torch.nn.Module, checkpoint: SavedModel) -> None:
+    """Gives a network the weights of a checkpoint.
+
+    Raises:
+        ValueError: They are another network's, or there are none.
+    """
+    if checkpoint.model is None:
+        raise ValueError(f"log_model: the checkpoint {checkpoint.path} holds no model.")
+    try:
+        network.load_state_dict(checkpoint.model)
+    except RuntimeError as error:
+        told = " ".join(line.strip() for line in str(error).splitlines()[1:3])
+        raise ValueError(
+            f"log_model: the checkpoint {checkpoint.path} is of another network than "
+            f"{type(network).__name__}: {told}"
+        ) from None
 
 
 def _names_of(columns: Columns, example: Example) -> dict[str, list[str]] | None:

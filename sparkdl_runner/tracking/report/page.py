@@ -17,6 +17,7 @@ MAX_ERROR_CHARACTERS = 20_000
 def write_page(summary: RunSummary, folder: Path) -> None:
     """Writes ``summary.html``, which needs no other file, into a folder; makes the folder."""
     ended_by = f"<pre>{html.escape(summary.error[:MAX_ERROR_CHARACTERS])}</pre>"
+    warning = summary.checkpoint_warning
     figures = " · ".join(f"{name} {value}" for name, value in summary.figures())
     page = _PAGE.substitute(
         name=html.escape(summary.name),
@@ -25,6 +26,7 @@ def write_page(summary: RunSummary, folder: Path) -> None:
         when=f"{clock(summary.began_at)} to {clock(summary.ended_at)}",
         sentence=html.escape(summary.sentence()),
         figures=html.escape(figures),
+        warning=f'<p class="warning">Checkpoints: {html.escape(warning)}</p>' if warning else "",
         error=f"<h2>What ended it</h2>{ended_by}" if summary.error else "",
         attempts="\n".join(_row(_attempt_cells(one)) for one in summary.attempts),
         times=_times(summary),
@@ -86,6 +88,7 @@ _PAGE = Template("""<!doctype html>
   body { font: 15px/1.5 system-ui, sans-serif; color: #23303a; margin: 0 auto; max-width: 60rem;
          padding: 1.5rem; }
   h1 { font-size: 1.6rem; margin: 0; } h2 { font-size: 1.1rem; margin: 1.8rem 0 .5rem; }
+  .warning { border-left: .3rem solid #e8a33d; padding-left: .6rem; }
   .quiet, th { color: #66737d; }
   table { border-collapse: collapse; width: 100%; }
   th, td { text-align: left; padding: .25rem .6rem .25rem 0; border-bottom: 1px solid #eceff1;
@@ -103,6 +106,7 @@ _PAGE = Template("""<!doctype html>
 <p class="quiet">$when, run $run_id</p>
 <p>$sentence</p>
 <p>$figures</p>
+$warning
 $error
 <h2>Attempts</h2>
 <table class="attempts">

@@ -17,6 +17,7 @@ PREFIX = "sparkdl_runner."
 SKIPPED_IMAGES = "skipped_images"
 """A metric: images that did not decode, of all ranks and attempts of a driver."""
 NUM_PROC_TAG, NUM_HOSTS_TAG = f"{PREFIX}num_proc", f"{PREFIX}num_hosts"
+CHECKPOINT_WARNING_TAG = f"{PREFIX}checkpoint_warning"
 
 
 @dataclass(kw_only=True)
@@ -70,6 +71,8 @@ class RunSummary:
     """The last value of each."""
     error: str = ""
     """What ended the training; empty if it went well."""
+    checkpoint_warning: str = ""
+    """How many saves failed, and why the last one did; empty if none has."""
     time_use: str = ""
     """Goodput, and where the rest of the time went, over all attempts of all drivers."""
 
@@ -84,6 +87,7 @@ class RunSummary:
             num_ranks=run.data.params.get("world_size", run.data.tags.get(NUM_PROC_TAG, "?")),
             num_hosts=run.data.tags.get(NUM_HOSTS_TAG, "?"),
             metrics=run.data.metrics,
+            checkpoint_warning=run.data.tags.get(CHECKPOINT_WARNING_TAG, ""),
             **known,
         )
 

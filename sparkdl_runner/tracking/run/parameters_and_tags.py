@@ -14,7 +14,11 @@ from typing import Any
 
 from sparkdl_runner import __version__
 from sparkdl_runner.tracking.entries import Entry
-from sparkdl_runner.tracking.report.run_summary import NUM_HOSTS_TAG, PREFIX
+from sparkdl_runner.tracking.report.run_summary import (
+    CHECKPOINT_WARNING_TAG,
+    NUM_HOSTS_TAG,
+    PREFIX,
+)
 
 PACKAGES = ("pyspark", "torch", "horovod", "petastorm", "pyarrow", "mlflow", "numpy")
 GIT_COMMIT_TAG = "mlflow.source.git.commit"
@@ -128,7 +132,7 @@ def known_facts(facts: Mapping[str, Any]) -> list[Entry]:
         told.append(["tag", f"{PREFIX}checkpoint_step", str(facts.get("checkpoint_step", ""))])
     if "failed_saves" in facts:
         failed = f"{facts['failed_saves']} saves failed. {facts.get('failed_save', '')}"
-        told.append(["tag", f"{PREFIX}checkpoint_warning", failed])
+        told.append(["tag", CHECKPOINT_WARNING_TAG, failed])
     return told
 
 

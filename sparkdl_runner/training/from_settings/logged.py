@@ -66,7 +66,10 @@ def _log_model(plan: TrainingPlan, trained: Trained, data: SparkDatasetConverter
         )
         return
     example, columns = example_of(inputs, batch)
-    log_model(network, input_example=example, columns=columns, step=trained.steps)
+    saved: dict[str, Any] = {"step": trained.weights_step}
+    if trained.weights_step != trained.steps:
+        saved["checkpoint"] = ""  # The newest one holds other weights.
+    log_model(network, input_example=example, columns=columns, **saved)
 
 
 def example_of(inputs: Inputs, batch: Mapping[str, torch.Tensor]) -> tuple[Any, Any]:

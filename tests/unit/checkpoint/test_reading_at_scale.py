@@ -13,11 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpoint_ranks import CountingStorage, Exchange, ThreadPeers, run_ranks
-from sparkdl_runner.checkpoint import names
+from sparkdl_runner.checkpoint import CheckpointError, names
+from sparkdl_runner.checkpoint.directory import shards
 from sparkdl_runner.checkpoint.directory.listing import committed
 from sparkdl_runner.checkpoint.read.plan import plan_of
 from sparkdl_runner.checkpoint.restoring import restore
 from sparkdl_runner.checkpoint.save.attempt import begin_together
+from sparkdl_runner.checkpoint.save.parts import Parts
 from sparkdl_runner.checkpoint.save.policy import SavePolicy
 from sparkdl_runner.checkpoint.save.retention import Retention
 from sparkdl_runner.checkpoint.save.saver import Saver
@@ -200,6 +202,42 @@ def test_the_names_of_ranks_are_those_that_they_have(of_ranks):
     for rank, mine in enumerate(of_ranks):
         assert names.in_none("abcdefg", found[0][rank : rank + 1]) == set("abcdefg") - mine
     assert names.in_none("abcdefg", found[0]) == set("abcdefg") - frozenset().union(*of_ranks)
+
+
+def test_the_parts_of_many_ranks_are_put_together_and_each_block_counts_once():
+    def part(rank: int, place: int) -> dict:
+        shard = {"path": f"rank-{rank}", "key": "w", "offsets": [place], "sizes": [1]}
+        tensors = {"w": {"shape": [4], "dtype": "torch.float32", "shards": [shard]}}
+        return {"tensors": tensors, "values": {f"v{place}": {"path": f"rank-{rank}", "key": "v"}}}
+
+    whole = shards.merge(part(rank, rank % 4) for rank in range(8))
+    assert [one["path"] for one in whole["tensors"]["w"]["shards"]] == [
+        f"rank-{rank}" for rank in range(4)
+    ]
+    assert sorted(whole["values"]) == ["v0", "v1", "v2", "v3"]
+    with pytest.raises(CheckpointError, match="shards of w hold 3 of its 4 elements"):
+        shards.merge(part(rank, rank) for rank in range(3))
+
+
+def test_ranks_tell_their_names_again_only_when_they_change():
+    ranks, count = 4, 100
+    exchange = Exchange(ranks)
+
+    def save(peers: ThreadPeers) -> list[int]:
+        parts, told = Parts(None), []
+        for more in ([], [], ["momentum"]):
+            keys = {f"{peers.rank // 2}.{number}" for number in range(count)} | {*more}
+            own = parts.own_of(peers, keys)
+            assert own == (set() if peers.rank % 2 else keys - ({*more} if peers.rank else set()))
+            told.append(exchange.numbers)
+        return told
+
+    with ThreadPoolExecutor(ranks) as threads:
+        told = threads.map(lambda rank: save(ThreadPeers(rank, exchange)), range(ranks))
+        first, second, third = list(told)[0]  # noqa: RUF015 - all are to end
+    assert first >= 2 * count
+    assert second - first == 1, "whether any has changed"
+    assert third - second >= 2 * count
 
 
 def test_names_that_many_ranks_share_are_told_once():

@@ -240,6 +240,34 @@ def test_a_hosts_own_way_into_its_cloud_comes_first_and_the_drivers_into_mlflow(
     assert run.tracking_uri == environment["MLFLOW_TRACKING_URI"] == "http://u:pw-pw-pw@h"
 
 
+def test_credentials_of_two_places_are_never_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user of the host with a token of the driver would be nobody."""
+    given = {
+        "MLFLOW_TRACKING_TOKEN": "driver",
+        "AWS_ACCESS_KEY_ID": "driver",
+        "AWS_SESSION_TOKEN": "driver",
+        "AWS_REGION": "driver",
+        "AZURE_CLIENT_ID": "driver",
+        "AZURE_CLIENT_SECRET": "driver",
+    }
+    for name in [name for name in os.environ if name.startswith(("MLFLOW_", "AWS_", "AZURE_"))]:
+        monkeypatch.delenv(name)
+    host = ["MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_S3_ENDPOINT_URL"]
+    for name in [*host, "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "DATABRICKS_TOKEN"]:
+        monkeypatch.setenv(name, "host")
+    made = ticket(credentials=given)
+    run, environment = made.for_rank(0, "h")
+    run.artifacts.rmdir()
+    run.artifacts.parent.rmdir()
+    assert sorted(made.to_forget()) == ["MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_USERNAME"]
+    assert {name for name, value in environment.items() if value == "driver"} == {
+        "MLFLOW_TRACKING_TOKEN",
+        "AWS_REGION",
+        "AZURE_CLIENT_ID",
+        "AZURE_CLIENT_SECRET",
+    }
+
+
 @pytest.mark.parametrize(
     ("settings", "error", "sentence"),
     [

@@ -54,6 +54,13 @@ def test_skipped_images_are_told_in_the_sentence(tmp_path: Path) -> None:
     assert " 1,234 images did not decode and were skipped." in text
 
 
+def test_saves_that_failed_are_a_line_of_the_page(tmp_path: Path) -> None:
+    told = "2 saves failed. The checkpoint of step 7 was <not> written."
+    line = '<p class="warning">Checkpoints: 2 saves failed. The checkpoint of step 7 was &lt;not'
+    assert line in page(tmp_path, checkpoint_warning=told)
+    assert 'class="warning"' not in page(tmp_path)
+
+
 def test_the_page_has_attempts_and_the_time_of_a_step_by_part_and_rank(tmp_path: Path) -> None:
     text = page(tmp_path, name="<script>alert(1)</script>", totals={0: counts(), 1: counts(7.0)})
     assert "2 ranks on 1 host, in 2 attempts." in text

@@ -210,6 +210,7 @@ def test_early_stopping_ends_the_training_and_takes_back_the_best_weights():
     )
     assert len(trainer.fit(rows(8, 4), [], epochs=9)) == 4
     assert torch.equal(trainer.weights()["layer.weight"], weights[1]["layer.weight"])
+    assert (trainer.best_step, trainer.step) == (4, 8)
 
 
 def test_hooks_are_called_and_may_end_the_training():

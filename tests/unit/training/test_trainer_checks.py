@@ -86,6 +86,8 @@ def test_early_stopping_follows_from_the_history():
     stopping = EarlyStopping(patience=3, min_delta=0.1)
     assert [stopping.best_epoch(history[:end]) for end in range(6)] == [-1, 0, 1, 1, 1, 1]
     assert [stopping.is_over(history[:end]) for end in range(1, 6)] == [False] * 4 + [True]
+    keeping = EarlyStopping(patience=None)
+    assert (keeping.best_epoch(history), keeping.is_over(history)) == (4, False)
     largest = EarlyStopping(mode="max")
     assert largest.best_epoch(history) == 0
     assert EarlyStopping(metric="val_loss").best_epoch([{"val_loss": float("nan")}]) == -1

@@ -91,12 +91,11 @@ class NamedRun:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the training is over: not if it was asked to end early, which keeps no value."""
-        return (
-            self.run is not None
-            and self.run.info.status == "FINISHED"
-            and RETURNED_TAG in self.run.data.tags
-        )
+        """Whether the training is over: not if it was asked to end early, which keeps no value.
+
+        The value is kept last, so a driver that was lost before it ended the run changes nothing.
+        """
+        return self.tag(RETURNED_TAG) is not None
 
     def tag(self, name: str) -> str | None:
         """The value of a tag of the run; None without it, or without a run."""
@@ -110,6 +109,8 @@ class NamedRun:
             The value, as JSON keeps it; None where it could not be kept.
         """
         record = json.loads(self.run.data.tags[RETURNED_TAG])
+        if self.run.info.status != "FINISHED":
+            self._end()
         info = self.run.info
         ended = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime((info.end_time or 0) / 1000))
         what = "its value is returned again"
@@ -121,6 +122,12 @@ class NamedRun:
             flush=True,
         )
         return record.get("value")
+
+    def _end(self) -> None:
+        run_id, client = self.run.info.run_id, self._store.client
+        end = partial(client.set_terminated, run_id, "FINISHED")
+        self._store.call(end, f"end run {run_id}")
+        self.run = self._store.call(partial(client.get_run, run_id), f"read run {run_id}")
 
     def open(self, name: str | None) -> Opened:
         """Opens the run, or a new one, for this driver alone.
