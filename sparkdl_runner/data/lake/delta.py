@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -15,6 +15,7 @@ from sparkdl_runner.data.lake.snapshot import (
     Snapshot,
     TableColumn,
     TableFile,
+    has_sure_bounds,
     missing_package,
 )
 from sparkdl_runner.filesystem import StorageOptions, local_path, redact
@@ -112,6 +113,7 @@ def _read(table: Any, shown: str) -> Snapshot:
             TableFile(
                 path=path,
                 partition={name: partition[name] for name in partitioned},
+                bounds=_bounds(action, columns),
                 deleted=deleted.pop(path, None),
             )
         )
@@ -128,6 +130,17 @@ def _read(table: Any, shown: str) -> Snapshot:
         columns=columns,
         files=tuple(sorted(files, key=lambda file: file.path)),
     )
+
+
+def _bounds(action: Mapping[str, Any], columns: Iterable[TableColumn]) -> Mapping[str, Any]:
+    """The lowest and highest values that the log has of a file."""
+    low, high = action.get("min") or {}, action.get("max") or {}
+    found = {
+        column.name: (low.get(column.name), high.get(column.name))
+        for column in columns
+        if has_sure_bounds(column.type) and column.file_names == (column.name,)
+    }
+    return {name: pair for name, pair in found.items() if None not in pair}
 
 
 def _columns(table: Any) -> tuple[TableColumn, ...]:

@@ -17,6 +17,7 @@ from sparkdl_runner.data.lake.snapshot import (
     Snapshot,
     TableColumn,
     TableFile,
+    has_sure_bounds,
     missing_package,
 )
 from sparkdl_runner.filesystem import StorageOptions, redact
@@ -144,6 +145,7 @@ def _read(table: Any, url: str, snapshot_id: int | None) -> Snapshot:
             TableFile(
                 path=_bare(path).removeprefix(root),
                 partition=_partition(table, task.file, columns),
+                bounds=_bounds(task.file, columns),
                 deleted=deletes.of(path, task.delete_files),
             )
         )
@@ -170,6 +172,25 @@ def _partition(table: Any, file: Any, columns: Iterable[TableColumn]) -> Mapping
         column = by_id.get(field.source_id)
         if column is not None and isinstance(field.transform, IdentityTransform):
             result[column.name] = pa.scalar(file.partition[number], column.type).as_py()
+    return result
+
+
+def _bounds(file: Any, columns: Iterable[TableColumn]) -> Mapping[str, Any]:
+    """The lowest and highest values that the manifests have of a file.
+
+    Whole numbers and days are little endian, in as many bytes as their type had at that time:
+    https://iceberg.apache.org/spec/#binary-single-value-serialization
+    """
+    low, high = file.lower_bounds or {}, file.upper_bounds or {}
+    result = {}
+    for column in columns:
+        if has_sure_bounds(column.type) and column.field_id in low and column.field_id in high:
+            pair = [
+                pa.scalar(int.from_bytes(side[column.field_id], "little", signed=True))
+                for side in (low, high)
+            ]
+            wide = pa.int32() if pa.types.is_date32(column.type) else column.type
+            result[column.name] = tuple(one.cast(wide).cast(column.type).as_py() for one in pair)
     return result
 
 

@@ -83,13 +83,16 @@ def read_part(
         row_filter: Which rows count.
 
     Returns:
-        None if its partition says already that no row counts.
+        None if its partition, or what the table says of it, tells already that no row counts.
 
     Raises:
         DatasetError: It is no Parquet file, or holds other columns than the table.
     """
     if row_filter is not None:
-        known = {name: _of_constant(value, 1) for name, value in file.partition.items()}
+        known = {
+            name: Bounds(low=low, high=high, rows=1) for name, (low, high) in file.bounds.items()
+        }
+        known |= {name: _of_constant(value, 1) for name, value in file.partition.items()}
         if row_filter.decide(known) is False:
             return None
     path = f"{directory}/{file.path}"

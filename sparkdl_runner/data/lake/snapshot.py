@@ -29,6 +29,11 @@ class TableColumn:
     """Its value in files that were written before there was such a column."""
 
 
+def has_sure_bounds(kind: pa.DataType) -> bool:
+    """Whether tables keep the bounds of such a column as they are."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_date32(kind))
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TableFile:
     """A Parquet file of the snapshot."""
@@ -37,6 +42,9 @@ class TableFile:
     """Relative to the table's folder."""
     partition: Mapping[str, Any] = field(default_factory=dict)
     """Values of the partition's columns, by the name of the column in the table."""
+    bounds: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+    """Lowest and highest value of columns, as far as the table itself says them and they are sure:
+    of whole numbers and days. Others may be rounded."""
     deleted: npt.NDArray[np.int64] | None = None
     """Numbers of the rows of the file that were deleted, sorted; None for none."""
 

@@ -68,6 +68,19 @@ def test_one_version_with_its_partition_and_columns_that_were_added(tmp_path: Pa
         make_spark_converter(str(table), snapshot_id=9)
 
 
+def test_files_without_wanted_rows_by_the_log_are_not_opened(tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    for first in (0, 10):
+        write_deltalake(table, numbers(first, first + 10), mode="append")
+    [old, _] = sorted(table.glob("*.parquet"), key=lambda path: path.stat().st_mtime_ns)
+    old.unlink()  # Whoever opens it is told that it is gone.
+    day = [("day", ">", date(2024, 1, 3))]
+    filters = [[("id", ">=", 10), ("id", "<", 15)], day]
+    assert rows_of(table, ["id"], filters=filters) == [(i,) for i in range(10, 15)]
+    with pytest.raises(DatasetError, match=r"\.parquet is not a file"):
+        make_spark_converter(str(table), filters=[("id", ">=", 9)])
+
+
 def test_a_converter_goes_on_with_its_version_while_the_table_changes(tmp_path: Path) -> None:
     write_deltalake(tmp_path, numbers(0, 40))
     converter = make_spark_converter(tmp_path)

@@ -128,6 +128,19 @@ def _as_deletes(update: Any) -> None:
     )
 
 
+def test_files_without_wanted_rows_by_the_manifests_are_not_opened(catalog: Any) -> None:
+    table = catalog.create_table("db.parts", schema=numbers(0, 1).schema)
+    table.append(numbers(0, 10))
+    [old] = Path(table.location().removeprefix("file://")).rglob("*.parquet")
+    table.append(numbers(10, 20))
+    old.unlink()  # Whoever opens it is told that it is gone.
+    place, late = table.location(), [("day", ">", date(2024, 1, 3))]
+    filters = [[("id", ">=", 10), ("id", "<", 15)], late]
+    assert rows_of(place, ["id"], filters=filters) == [(i,) for i in range(10, 15)]
+    with pytest.raises(DatasetError, match=r"\.parquet is not a file"):
+        make_spark_converter(place, filters=[("id", ">=", 9)])
+
+
 def test_rows_under_position_deletes_are_not_there(catalog: Any) -> None:
     table = catalog.create_table("db.deleted", schema=numbers(0, 1).schema)
     table.append(numbers(0, 50))
