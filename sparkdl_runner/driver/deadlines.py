@@ -110,6 +110,11 @@ def lost_ranks(running: Sequence[SeenRank], now: float, config: RunConfig) -> li
     return lost
 
 
+def is_silent(lost: Outcome) -> bool:
+    """Whether a lost rank's connection was still there: then Spark may not know of the loss."""
+    return lost.status == Status.LOST and lost.message != _GONE
+
+
 def gone_ranks(running: Sequence[SeenRank]) -> list[Outcome]:
     """The ranks whose connection has ended without a report, however shortly ago."""
     gone = [rank.world for rank in running if rank.gone_at is not None]

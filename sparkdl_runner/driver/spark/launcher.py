@@ -13,7 +13,7 @@ from sparkdl_runner import __version__
 from sparkdl_runner.agent.rank_task import RankTask
 from sparkdl_runner.backends import Backend
 from sparkdl_runner.config import RunConfig
-from sparkdl_runner.driver.deadlines import GONE_SECONDS
+from sparkdl_runner.driver.deadlines import GONE_SECONDS, is_silent
 from sparkdl_runner.driver.diagnosis import explains_the_end
 from sparkdl_runner.driver.gang import Gang
 from sparkdl_runner.driver.log_server import LogServer
@@ -26,6 +26,7 @@ from sparkdl_runner.driver.spark.context import (
 )
 from sparkdl_runner.driver.spark.gpu_scheduling import rank_profile
 from sparkdl_runner.driver.spark.job import Job, let_the_jvm_exit, tagged
+from sparkdl_runner.driver.spark.lost_hosts import LostHosts
 from sparkdl_runner.driver.spark.result_size import most_result_bytes
 from sparkdl_runner.driver.spark.slots import count_slots, wait_for_slots
 from sparkdl_runner.driver.stop_request import StopRequest
@@ -69,11 +70,13 @@ class SparkLauncher:
         checks.check(self._context, backend, config)
         self._profile = rank_profile(self._context)
         self._num_proc = num_proc
+        self._lost = LostHosts(self._context)
         self.is_single_host = is_single_host(self._context)
         self.application_id = self._context.applicationId
 
     def run(self, attempt: Attempt, reports: Sequence[Reports], stop: StopRequest) -> list[Outcome]:
         """See ``Launcher.run``."""
+        self._lost.leave_out()
         num_proc = wait_for_slots(
             self._context,
             self._num_proc,
@@ -84,7 +87,11 @@ class SparkLauncher:
         self._num_proc = self._num_proc or num_proc
         gang = SparkGang(self._context, self._profile, attempt, num_proc, reports)
         with stop.told_to(gang.request_stop):
-            return gang.run()
+            try:
+                return gang.run()
+            finally:
+                for one in filter(is_silent, gang.failures):
+                    self._lost.add(one.world.address, one.world.host)
 
 
 class SparkGang(Gang):

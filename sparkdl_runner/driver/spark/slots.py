@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark.resource import ResourceProfile
 
 POLL_SECONDS = 0.5
+SAY_SECONDS = 10.0
 
 
 def count_slots(context: SparkContext, profile: ResourceProfile | None = None) -> int:
@@ -53,16 +54,20 @@ def wait_for_slots(
     Raises:
         LaunchError: There are too few.
     """
-    deadline = time.monotonic() + (0 if is_single_host(context) else config.slot_wait_seconds)
+    seconds = 0.0 if is_single_host(context) else config.slot_wait_seconds
+    deadline = time.monotonic() + seconds
     wanted = needed or config.min_num_proc or 1
     available = count_slots(context, profile)
-    if available < wanted and time.monotonic() < deadline:
-        print(
-            f"sparkdl_runner: waiting up to {config.slot_wait_seconds:g} s for executors: "
-            f"{wanted} slots are needed, {available} are there.",
-            file=sys.stderr,
-        )
-    while available < wanted and time.monotonic() < deadline:
+    say_at = time.monotonic()
+    while available < wanted and (now := time.monotonic()) < deadline:
+        if now >= say_at:
+            say_at = now + SAY_SECONDS
+            then = f", and {available} will do after that" if least and available >= least else ""
+            print(
+                f"sparkdl_runner: waiting up to {deadline - now:.0f} s for executors: "
+                f"{wanted} slots are needed, {available} are there{then}.",
+                file=sys.stderr,
+            )
         time.sleep(POLL_SECONDS)
         available = count_slots(context, profile)
     if available >= wanted:

@@ -25,6 +25,7 @@ from sparkdl_runner import (
     WorkerDiedError,
     current_world,
 )
+from sparkdl_runner.driver import log_server
 
 pytestmark = pytest.mark.integration
 
@@ -128,6 +129,35 @@ def test_a_lost_executor_is_the_cause_and_the_next_run_works(cluster):
     assert re.match(r"Rank 1 of 2 on host \S+ is lost: executor \d exited", str(caught.value))
     assert not workers()
     assert runner.run(rank_functions.meet, backend="torch") == [0, 1]
+
+
+LATE_PYTHON = """import os, sys, time
+try:
+    os.mkdir({mark!r})
+    time.sleep(15)
+except FileExistsError:
+    pass
+"""
+
+
+@pytest.mark.one_lane
+def test_a_start_that_is_given_up_ends_no_executor(cluster, tmp_path, monkeypatch):
+    """Spark 3.5 ends the executor of a task that is killed while it waits in Spark's barrier."""
+    context = cluster.sparkContext
+    context.parallelize(range(2), 2).barrier().mapPartitions(list).count()
+    tracker = context._jsc.sc().statusTracker()
+    before = {(one.host(), one.port()) for one in tracker.getExecutorInfos()}
+    # One executor's Python takes long to start, so that the other agent asks for all in the barrier.
+    (tmp_path / "sitecustomize.py").write_text(LATE_PYTHON.format(mark=str(tmp_path / "mark")))
+    monkeypatch.setitem(context.environment, "PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(log_server, "GATHER_SECONDS", 1.0)
+    config = RunConfig(start_timeout_seconds=4)
+    with pytest.raises(LaunchError, match=r"1 of 2 ranks have started on .*, and the others have"):
+        DistributedRunner(num_proc=2, backend="horovod", config=config).run(print)
+    monkeypatch.delitem(context.environment, "PYTHONPATH")
+    context.parallelize(range(2), 2).barrier().mapPartitions(list).count()
+    time.sleep(2)
+    assert {(one.host(), one.port()) for one in tracker.getExecutorInfos()} == before
 
 
 def test_dynamic_allocation_is_refused_in_one_sentence(cluster, monkeypatch):

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import failure_rows
 import psutil
@@ -122,7 +123,7 @@ def test_ports_and_a_network_are_as_asked_and_a_driver_called_localhost_is_heard
 ):
     """Spark itself goes on as it was: it reads these settings when it starts."""
     # Executors that have yet to start would look for the driver at what is set below.
-    spark.sparkContext.parallelize(range(2), 2).barrier().mapPartitions(list).count()
+    DistributedRunner(num_proc=2, backend="horovod").run(print)
     settings = spark.sparkContext._conf
     before = {name: settings.get(f"spark.driver.{name}") for name in ("host", "bindAddress")}
     settings.set("spark.driver.host", "localhost").set("spark.driver.bindAddress", "0.0.0.0")
@@ -291,6 +292,52 @@ def test_a_network_cut_between_two_hosts_is_named_and_no_rank_is_blamed(
     assert re.search(rf"not acknowledged between \S+ ({either})", told), told
     assert "in allreduce_and_mark" in told
     assert "As a consequence" not in told
+
+
+@LIGHT
+@pytest.mark.one_lane
+def test_a_host_that_vanishes_costs_one_restart_and_is_left_out(spark, hosts, tmp_path, capsys):
+    def wait_to_be_lost(mark: str) -> list[int]:
+        from sparkdl_runner import current_world
+
+        world = current_world()
+        if world.attempt == 0:
+            Path(mark).touch()
+            time.sleep(120)
+        return [world.attempt, world.size]
+
+    def cut_when_it_runs() -> None:
+        while not mark.exists():
+            time.sleep(0.05)
+        hosts.cut(1)
+
+    DistributedRunner(num_proc=2, backend="horovod").run(print)  # Waits for executors.
+    mark = tmp_path / "mark"
+    threading.Thread(target=cut_when_it_runs, daemon=True).start()
+    config = RunConfig(
+        heartbeat_timeout_seconds=4,
+        max_restarts=1,
+        restart_backoff_seconds=0,
+        min_num_proc=1,
+        slot_wait_seconds=3,
+    )
+    try:
+        runner = DistributedRunner(num_proc=2, backend="horovod", config=config)
+        assert runner.run(wait_to_be_lost, mark=str(mark)) == [1, 1]
+    finally:
+        hosts.mend(1)
+    told = capsys.readouterr().err
+    assert f"({hosts.addresses[1]}) has vanished: its slots do not count" in told
+    assert "2 slots are needed, 1 are there, and 1 will do after that" in told
+    # The executor that vanished is not the one that is there when the host is back.
+    config = RunConfig(slot_wait_seconds=120)
+    assert DistributedRunner(num_proc=2, backend="horovod", config=config).run(size_of_all) == 2
+
+
+def size_of_all() -> int:
+    from sparkdl_runner import current_world
+
+    return current_world().size
 
 
 @LIGHT
