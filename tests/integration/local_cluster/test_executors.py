@@ -147,7 +147,7 @@ def test_a_start_that_is_given_up_ends_no_executor(cluster, tmp_path, monkeypatc
     context.parallelize(range(2), 2).barrier().mapPartitions(list).count()
     tracker = context._jsc.sc().statusTracker()
     before = {(one.host(), one.port()) for one in tracker.getExecutorInfos()}
-    # One executor's Python takes long to start, so that the other agent asks for all in the barrier.
+    # One executor starts Python late, and the other agent then asks for all in the barrier.
     (tmp_path / "sitecustomize.py").write_text(LATE_PYTHON.format(mark=str(tmp_path / "mark")))
     monkeypatch.setitem(context.environment, "PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(log_server, "GATHER_SECONDS", 1.0)
