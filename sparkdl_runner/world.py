@@ -64,7 +64,7 @@ class Peer:
     gpus: tuple[str, ...] = ()
     """What ``CUDA_VISIBLE_DEVICES`` would name: indexes or UUIDs of the GPUs given to the task."""
     rendezvous_port: int = 0
-    """Where partition 0 serves the rendezvous; 0 on all other partitions."""
+    """Where partition 0 serves the rendezvous, or another may serve a copy; 0 for neither."""
     server_port: int = 0
     """The port that is held for the rank's own server; 0 where the backend has none."""
     departures_port: int = 0

@@ -3,7 +3,8 @@
 Every fault is injected into a real run on ``local[2]`` (an executor's loss into one on
 ``local-cluster``). Reported for each: whether the error names the cause and the rank, the time from
 the fault to the error, and what was left behind: processes, listening ports, temporary files.
-The logs of failed ranks stay on purpose and do not count.
+The logs of failed ranks stay on purpose and do not count. ``--mixed 200`` adds so many
+faults, one to three at once, to ranks on two hosts; ``--only none`` leaves out all others.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks import mixed_faults
 from benchmarks.faulty_ranks import LOOP_SECONDS, RANKS, Fault, healthy_run, work_of_a_rank
 from benchmarks.figures import aligned
 from benchmarks.leftovers import belongings, leftovers
@@ -63,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backends", nargs="+", default=["horovod", "torch"])
     parser.add_argument("--random", type=int, default=50, help="faults at random moments")
     parser.add_argument("--seed", type=int, default=0, help="of the random moments")
+    parser.add_argument("--mixed", type=int, default=0, help="faults over several hosts, see there")
     parser.add_argument("--only", default="", help="faults whose name contains this")
 
 
@@ -81,6 +84,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         if arguments.only in fault.name
     ]
     results = _run_all(plan) if plan else []
+    if arguments.mixed:
+        results += mixed_faults.run(arguments.mixed, arguments.seed, arguments.backends)
     if not on_a_cluster and arguments.only in EXECUTOR.name:
         results += _on_a_cluster(arguments)
     return {"summary": _summary(results), "results": results}

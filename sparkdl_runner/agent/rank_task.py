@@ -70,8 +70,8 @@ class RankTask:
         with ExitStack() as stack:
             # Bound before its port is published, and kept open: another process could take a port
             # that is picked, closed and bound again.
-            is_first = context.partitionId() == 0
-            doors = backend.listen(address, config.port_range) if is_first else None
+            may_serve = context.partitionId() == 0 or backend.copies_store
+            doors = backend.listen(address, config.port_range) if may_serve else None
             if doors is not None:
                 stack.callback(doors.close)
             held = backend.hold_port()
@@ -135,16 +135,21 @@ class RankTask:
                 num_proc=world.size,
                 attempt=attempt,
                 servers=seat.servers,
+                copy_port=seat.copy_port,
             )
             environment = backend.environment(world, rendezvous)
             if seat.gpus:
                 environment["CUDA_VISIBLE_DEVICES"] = ",".join(seat.gpus)
-            if doors is not None:
+            if doors is not None and world.rank == 0:
                 stack.callback(
                     backend.serve(
                         doors, rendezvous, tell=lambda text: client.take(world, Text(text))
                     )
                 )
+            elif doors is not None and world.local_rank == 0:
+                stack.callback(backend.serve_copy(doors, rendezvous))
+            elif doors is not None:
+                doors.close()
             if farewells is not None:
                 departures = Departures(
                     farewells,

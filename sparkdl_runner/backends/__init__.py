@@ -51,6 +51,8 @@ class Rendezvous:
     """What the ranks run, and how long one may wait for the others."""
     servers: tuple[str, ...] = ()
     """Host and port of each rank's own server, by rank, where the backend has such."""
+    copy_port: int = 0
+    """Where the rank's own host serves a copy of rank 0's store; 0 where it does not."""
 
 
 class Backend(ABC):
@@ -63,6 +65,8 @@ class Backend(ABC):
     store_in_worker: bool
     """Whether rank 0's worker serves the rendezvous, behind a relay in its agent, and so stays
     until all ranks have ended. Else the agent serves it."""
+    copies_store = False
+    """Whether each host's first agent serves its ranks a copy of rank 0's store."""
     join_functions: tuple[tuple[str, str], ...]
     """The backend's rendezvous in user code: the end of a file's path, and a function in it."""
     waiting_in: tuple[str, ...]
@@ -122,6 +126,18 @@ class Backend(ABC):
         Returns:
             What to call at the end of the run.
         """
+
+    def serve_copy(self, doors: Doors, rendezvous: Rendezvous) -> Release:
+        """Serves this host's ranks a copy of rank 0's store, where ``copies_store``.
+
+        Args:
+            doors: What ``listen`` returned.
+            rendezvous: Where the store is.
+
+        Returns:
+            What to call at the end of the run.
+        """
+        raise NotImplementedError(f"the {self.name} backend copies no store")
 
     def join_in_worker(self, listener: socket.socket | None) -> None:  # noqa: B027 - most need none
         """Does, in the worker, what must precede the user's own call; the environment is set.

@@ -39,6 +39,7 @@ class HorovodBackend(Backend):
     name = "horovod"
     imports = ("torch", "horovod.torch")
     store_in_worker = False
+    copies_store = True
     join_functions = (("horovod/common/basics.py", "init"),)
     waiting_in = ("/horovod/",)
     missing_sentence = (
@@ -66,8 +67,7 @@ class HorovodBackend(Backend):
             "HOROVOD_CONTROLLER": "gloo",
             "HOROVOD_CPU_OPERATIONS": "gloo",
             "HOROVOD_GLOO_IFACE": world.interface,
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR": address_for_ranks(rendezvous),
-            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(rendezvous.port),
+            **_place_of_store(world, rendezvous),
             "HOROVOD_GLOO_TIMEOUT_SECONDS": str(join_seconds(config)),
         }
 
@@ -91,6 +91,12 @@ class HorovodBackend(Backend):
 
         return serve(doors, rendezvous, tell)
 
+    def serve_copy(self, doors: Doors, rendezvous: Rendezvous) -> Release:
+        """See ``Backend.serve_copy``."""
+        from sparkdl_runner.backends.rendezvous.cache import serve
+
+        return serve(doors, rendezvous)
+
     def join_in_worker(self, listener: socket.socket | None) -> None:
         """See ``Backend.join_in_worker``."""
         horovod_elastic.take_over()
@@ -98,9 +104,20 @@ class HorovodBackend(Backend):
             wrong_backend.refuse_tensorflow(self.name)
 
 
-def address_for_ranks(rendezvous: Rendezvous) -> str:
+def _place_of_store(world: World, rendezvous: Rendezvous) -> dict[str, str]:
+    """Where a rank finds the store: on its own host, if there is a copy."""
+    address, port = rendezvous.address, rendezvous.port
+    if rendezvous.copy_port:
+        address, port = world.address, rendezvous.copy_port
+    return {
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": address_for_ranks(address, port, rendezvous.secret),
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+    }
+
+
+def address_for_ranks(address: str, port: int, secret: str) -> str:
     """What Horovod's client takes for the host's address, so that all its paths hold the secret."""
-    return f"{rendezvous.address}:{rendezvous.port}/{rendezvous.secret}"
+    return f"{address}:{port}/{secret}"
 
 
 def _is_refusal(error: BaseException) -> bool:

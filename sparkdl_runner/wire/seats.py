@@ -20,6 +20,8 @@ class Seat:
     address: str
     """The IP address of rank 0."""
     rendezvous_port: int
+    copy_port: int
+    """Where the rank's own host serves a copy of the rendezvous' store; 0 if it does not."""
     departures_port: int
     peers: tuple[str, ...] = ()
     """The IP addresses of all hosts. Only those get them whom others connect to."""
@@ -67,6 +69,11 @@ def assign_seats(
     gpus = {key: visible_gpus(members, key) for key, members in hosts.items()}
     addresses = tuple(sorted({address for peer in peers for address in peer.addresses}))
     servers = servers_of(peers, worlds) if any(peer.server_port for peer in peers) else ()
+    copies = {
+        peer.host_key: peer.rendezvous_port
+        for peer in peers
+        if worlds[peer.partition].local_rank == 0
+    }
     first = next(peer for peer in peers if peer.partition == 0)
     return {
         peer.partition: Seat(
@@ -74,6 +81,7 @@ def assign_seats(
             gpus=gpus[peer.host_key],
             address=first.address,
             rendezvous_port=first.rendezvous_port,
+            copy_port=copies[peer.host_key],
             departures_port=first.departures_port,
             peers=addresses if peer is first or servers else (),
             servers=servers,

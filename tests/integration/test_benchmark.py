@@ -53,6 +53,18 @@ def test_scale_runs_simulated_ranks_to_the_failure_of_one(tmp_path: Path) -> Non
     assert (tmp_path / "benchmark-scale.png").stat().st_size > 0
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+def test_faults_over_two_hosts_are_told_rightly_and_leave_nothing(tmp_path: Path) -> None:
+    # This seed draws the death of a rank alone.
+    one = ["--only", "none", "--mixed", "1", "--seed", "1", "--backends", "horovod"]
+    done = run_benchmark(tmp_path, "faults", *one)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (result,) = json.loads((tmp_path / "benchmark-faults.json").read_text())["results"]
+    assert result["fault"] == "kill"
+    assert result["is_correct"], result
+    assert result["left"] == []
+
+
 def test_launch_measures_ours_beside_a_peer(tmp_path: Path) -> None:
     short = ["--launchers", *OURS, *PEERS, "--repeat", "1", "--output", "figures.json"]
     done = run_benchmark(tmp_path, "launch", *short)

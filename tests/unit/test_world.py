@@ -155,6 +155,12 @@ def test_each_agent_is_told_what_it_needs_alone():
     assert seats[0].peers == ("10.0.0.0", "10.0.0.1")
     assert [seats[partition].peers for partition in (1, 2, 3)] == [(), (), ()]
     # Where each rank has a server of its own, all connect to all.
+    with_ports = [replace(one, rendezvous_port=100 + one.partition) for one in peers]
+    copies = assign_seats(with_ports, backend="horovod", attempt=0, version="")
+    for seat in copies.values():  # A host's first rank serves the others of its host.
+        same_host = [one for one in copies if copies[one].world.host_id == seat.world.host_id]
+        assert seat.copy_port == 100 + min(same_host)
+        assert seat.rendezvous_port == 100
     with_servers = [replace(one, server_port=9000 + one.partition) for one in peers]
     seats = assign_seats(with_servers, backend="tensorflow", attempt=1, version="")
     assert {len(seat.servers) for seat in seats.values()} == {4}

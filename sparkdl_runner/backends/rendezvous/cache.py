@@ -11,6 +11,8 @@ import asyncio
 import socket
 from contextlib import suppress
 
+from sparkdl_runner.backends import Release, Rendezvous
+from sparkdl_runner.backends.doors import Doors
 from sparkdl_runner.backends.rendezvous.server import (
     ENTRY,
     MAX_VALUE_BYTES,
@@ -20,6 +22,7 @@ from sparkdl_runner.backends.rendezvous.server import (
     read_answer,
     request,
 )
+from sparkdl_runner.wire import network
 
 WAIT_SECONDS = 1.0
 FORWARD_SECONDS = 60.0
@@ -120,3 +123,16 @@ class _Copy:
         self.values[key] = value
         self.changed.set()
         self.changed = asyncio.Event()
+
+
+def serve(doors: Doors, rendezvous: Rendezvous) -> Release:
+    """Serves a copy of the store; see ``Backend.serve_copy``."""
+    cache = RendezvousCache(
+        doors.public,
+        (rendezvous.address, rendezvous.port),
+        frozenset(network.addresses_of_host()),
+        num_proc=rendezvous.num_proc,
+        secret=rendezvous.secret,
+    )
+    cache.start()
+    return cache.close

@@ -9,15 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkdl_runner.backends import Rendezvous
 from sparkdl_runner.backends.horovod_backend import address_for_ranks
 from sparkdl_runner.backends.rendezvous import server
 from sparkdl_runner.backends.rendezvous import store as rendezvous
 from sparkdl_runner.backends.rendezvous.server import parse_request
 from sparkdl_runner.backends.rendezvous.store import RendezvousStore
-from sparkdl_runner.config import RunConfig
 from sparkdl_runner.wire import network
-from sparkdl_runner.wire.attempt import Attempt
 
 SECRET = "s3cret"
 
@@ -44,15 +41,7 @@ def store(told):
 def ask(store, method, path, body=b"", secret=SECRET):
     """Asks as Horovod's client does, which puts its URL together without looking at the parts."""
     host, port = store.address
-    place = Rendezvous(
-        address=host,
-        port=port,
-        secret=secret,
-        peers=frozenset(),
-        num_proc=2,
-        attempt=Attempt(backend="horovod", function=b"", config=RunConfig(), run="r"),
-    )
-    url = f"http://{address_for_ranks(place)}:{port}{path}"
+    url = f"http://{address_for_ranks(host, port, secret)}:{port}{path}"
     connection = http.client.HTTPConnection(*store.address, timeout=30)
     try:
         connection.request(method, url.removeprefix(f"http://{host}:{port}"), body=body)
