@@ -70,8 +70,11 @@ class RankTask:
         with ExitStack() as stack:
             # Bound before its port is published, and kept open: another process could take a port
             # that is picked, closed and bound again.
-            may_serve = context.partitionId() == 0 or backend.copies_store
-            doors = backend.listen(address, config.port_range) if may_serve else None
+            is_first = context.partitionId() == 0
+            doors = None
+            if is_first or backend.copies_store:
+                # A copy is for the ranks of its own host, so no firewall is in their way.
+                doors = backend.listen(address, config.port_range if is_first else None)
             if doors is not None:
                 stack.callback(doors.close)
             held = backend.hold_port()
