@@ -75,6 +75,11 @@ class RunConfig:
     raised, or it is asked to stop (SIGTERM). The value of one that lingers counts, and a note says
     what kept it."""
 
+    spare_seconds: float | None = None
+    """How long a spare worker waits after a call for the next, which then need not import torch. It
+    is a process beside each agent, with the backend imported and nothing of yours. 0 starts none.
+    None, the default, is 60 in a notebook or an interactive Python and in ``tune``, else 0."""
+
     time_limit_seconds: float | None = None
     """How long the training may take, restarts included, before ``should_stop`` tells it to end by
     itself; None for any time. Set it below the limit of the cluster's job."""
@@ -156,6 +161,8 @@ class RunConfig:
             _check_seconds(name, getattr(self, name), least=least)
         if self.hang_timeout_seconds is not None:
             _check_seconds("hang_timeout_seconds", self.hang_timeout_seconds, least=2)
+        if self.spare_seconds is not None:
+            _check_seconds("spare_seconds", self.spare_seconds, least=0)
         if self.time_limit_seconds is not None:
             _check_seconds("time_limit_seconds", self.time_limit_seconds, least=1)
         _check_count("max_restarts", self.max_restarts, least=0)

@@ -14,6 +14,7 @@ from sparkdl_runner import world
 from sparkdl_runner.agent.worker_environment import driver_search_path, driver_variables
 from sparkdl_runner.backends import get_backend
 from sparkdl_runner.config import RunConfig, check_min_num_proc
+from sparkdl_runner.driver.interactive import is_interactive
 from sparkdl_runner.driver.launcher import Launcher
 from sparkdl_runner.driver.local_launcher import LocalLauncher
 from sparkdl_runner.driver.mlflow_run import named_run, open_run, wanted_tracking, watched
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+# How long spare workers wait for a person's next call.
+SPARE_SECONDS = 60.0
 
 
 class DistributedRunner:
@@ -180,6 +184,7 @@ class DistributedRunner:
                 number=0 if tracked is None else tracked.first_attempt,
                 search_path=tuple(driver_search_path()),
                 variables=driver_variables(self.config.environment),
+                spare_seconds=_spare_seconds(self.config),
             )
             self._stops.append(stop)
             shown = [bar, *self.reports]
@@ -259,6 +264,12 @@ def check_config(config: object) -> None:
     """Raises TypeError unless ``config`` is a ``RunConfig`` or None."""
     if config is not None and not isinstance(config, RunConfig):
         raise TypeError(f"config is {config!r}, a {type(config).__name__}; it must be a RunConfig.")
+
+
+def _spare_seconds(config: RunConfig) -> float:
+    if config.spare_seconds is not None:
+        return config.spare_seconds
+    return SPARE_SECONDS if is_interactive() else 0.0
 
 
 def _check_on_driver() -> None:

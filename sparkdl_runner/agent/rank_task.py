@@ -20,9 +20,9 @@ from sparkdl_runner.agent.log_client import LogClient
 from sparkdl_runner.agent.meeting import Meeting
 from sparkdl_runner.agent.other_users import check_host_is_not_shared
 from sparkdl_runner.agent.rank_log import rank_log
+from sparkdl_runner.agent.spares.pool import keep_spares, start_workers
 from sparkdl_runner.agent.supervision import supervise
 from sparkdl_runner.agent.worker_environment import worker_environment
-from sparkdl_runner.agent.worker_process import WorkerProcess
 from sparkdl_runner.backends import Rendezvous, get_backend
 from sparkdl_runner.backends.departures import Departures, attend
 from sparkdl_runner.errors import LaunchError
@@ -55,7 +55,16 @@ class RankTask:
         """Runs one rank. Spark calls this, in a barrier stage of as many tasks as ranks."""
         from pyspark import BarrierTaskContext
 
-        outcome = self._run(BarrierTaskContext.get())
+        context = BarrierTaskContext.get()
+        outcome = self._run(context)
+        if os.environ.get("SPARK_REUSE_WORKER"):  # Else this process ends with the task.
+            attempt = self.attempt
+            keep_spares(
+                1,
+                attempt.spare_seconds,
+                backend=attempt.backend,
+                environment=self._environment(context),
+            )
         if outcome is not None:
             yield outcome
 
@@ -98,13 +107,10 @@ class RankTask:
                 version=__version__,
             )
             # The worker imports torch and the backend while the agents find one another.
-            worker = WorkerProcess(
+            (worker,) = start_workers(
+                1,
                 backend=backend.name,
-                environment=worker_environment(
-                    threads=context.cpus(),
-                    variables=attempt.variables,
-                    overrule=self.spark_set_threads,
-                ),
+                environment=self._environment(context),
                 shutdown_grace_seconds=config.shutdown_grace_seconds,
             )
             stack.callback(worker.end)
@@ -191,6 +197,13 @@ class RankTask:
                     time.sleep(3 * SETTLE_SECONDS)
                 raise UnheardFailureError.of(outcome)
             return replace(outcome, notes=outcome.notes + client.notes(world))
+
+    def _environment(self, context: Any) -> dict[str, str]:
+        return worker_environment(
+            threads=context.cpus(),
+            variables=self.attempt.variables,
+            overrule=self.spark_set_threads,
+        )
 
     def _own_address(self, context: Any) -> tuple[str, str]:
         if self.single_host:

@@ -38,15 +38,21 @@ class WorkerProcess:
         backend: The backend's name; the worker begins to import it at once.
         environment: The whole environment to start with.
         shutdown_grace_seconds: See ``RunConfig``.
+        spare_seconds: How long a spare worker waits for its work; 0 for one that has it.
     """
 
     def __init__(
-        self, *, backend: str, environment: Mapping[str, str], shutdown_grace_seconds: float
+        self,
+        *,
+        backend: str,
+        environment: Mapping[str, str],
+        shutdown_grace_seconds: float,
+        spare_seconds: float = 0.0,
     ) -> None:
         self.grace_seconds = shutdown_grace_seconds
         self.secrets = secrets_of(environment)
         self.memory = MemoryEvidence()
-        """Looks that began before the process did."""
+        """Looks that began before the process did, or before it was taken."""
         self.events: queue.SimpleQueue[object] = queue.SimpleQueue()
         """What others ask: ``Stop`` or ``Release``. Who supervises the worker adds its own."""
         self._asking = threading.Lock()
@@ -61,7 +67,7 @@ class WorkerProcess:
         command = [sys.executable, "-P", "-m", "sparkdl_runner.worker", "--backend", backend]
         command += ["--control-fd", str(theirs.fileno()), "--lifeline-fd", str(lifeline_end)]
         command += ["--agent-pid", str(os.getpid()), "--stacks-fd", str(stacks_end)]
-        command += ["--requests-fd", str(requests_end)]
+        command += ["--requests-fd", str(requests_end), "--spare-seconds", str(spare_seconds)]
         try:
             self._process = subprocess.Popen(
                 command,
@@ -101,6 +107,12 @@ class WorkerProcess:
     def exit_code(self) -> int | None:
         """As ``subprocess`` has it; None until it is reaped."""
         return self._process.returncode
+
+    def renew(self, environment: Mapping[str, str], shutdown_grace_seconds: float) -> None:
+        """Makes of a spare worker, which has taken the work it was offered, that work's."""
+        self.grace_seconds = shutdown_grace_seconds
+        self.secrets = secrets_of(environment)
+        self.memory = MemoryEvidence()
 
     def take_output(self) -> int:
         """The reading end of what the worker prints; whoever takes it closes it."""

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 
 from sparkdl_runner.agent.other_users import check_host_is_not_shared
 from sparkdl_runner.agent.rank_log import RankLog, rank_log
+from sparkdl_runner.agent.spares.pool import keep_spares, start_workers
 from sparkdl_runner.agent.supervision import supervise
 from sparkdl_runner.agent.worker_environment import worker_environment
 from sparkdl_runner.agent.worker_process import WorkerProcess
@@ -59,7 +60,9 @@ class LocalLauncher:
         """See ``Launcher.run``."""
         gang = LocalGang(attempt, self._num_proc, reports)
         with stop.told_to(gang.request_stop):
-            return gang.run()
+            ends = gang.run()
+        gang.keep_spares()
+        return ends
 
 
 class LocalGang(Gang):
@@ -99,18 +102,14 @@ class LocalGang(Gang):
             )
             tell = functools.partial(self.message, worlds[0])
             stack.callback(self.backend.serve(doors, rendezvous, tell))
-            environment = worker_environment(
-                threads=max(1, len(os.sched_getaffinity(0)) // self.num_proc),
-                variables=self.attempt.variables,
+            self._workers = start_workers(
+                self.num_proc,
+                backend=self.backend.name,
+                environment=self._environment(),
+                shutdown_grace_seconds=self.attempt.config.shutdown_grace_seconds,
             )
-            for _ in worlds:
-                worker = WorkerProcess(
-                    backend=self.backend.name,
-                    environment=environment,
-                    shutdown_grace_seconds=self.attempt.config.shutdown_grace_seconds,
-                )
+            for worker in self._workers:
                 stack.callback(worker.end)
-                self._workers.append(worker)
             self.request_stop(self._requested)
             pool = stack.enter_context(ThreadPoolExecutor(self.num_proc, "sparkdl-rank"))
             stack.callback(self.close)
@@ -136,6 +135,15 @@ class LocalGang(Gang):
                 self.stop()
                 raise
 
+    def keep_spares(self) -> None:
+        """Starts spare workers for the next call, where they are wanted."""
+        keep_spares(
+            self.num_proc,
+            self.attempt.spare_seconds,
+            backend=self.backend.name,
+            environment=self._environment(),
+        )
+
     def end_ranks(self) -> None:
         """See ``Gang.end_ranks``."""
         for worker in self._workers:
@@ -150,6 +158,12 @@ class LocalGang(Gang):
     def ask_stacks(self) -> dict[int, Stacks]:
         """See ``Gang.ask_stacks``."""
         return {rank: Stacks(*worker.stacks()) for rank, worker in enumerate(self._workers)}
+
+    def _environment(self) -> dict[str, str]:
+        return worker_environment(
+            threads=max(1, len(os.sched_getaffinity(0)) // self.num_proc),
+            variables=self.attempt.variables,
+        )
 
     def _worlds(self) -> list[World]:
         """The ranks' places, in the order of ranks."""

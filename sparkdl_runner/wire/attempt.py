@@ -28,5 +28,7 @@ class Attempt:
     """Where the driver finds modules."""
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     """What ranks get of the driver's environment."""
+    spare_seconds: float = 0.0
+    """How long spare workers wait for the next call; 0 for none."""
     ticket: RunTicket | None = None
     """The MLflow run that the training goes into, if there is one."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import socket
 import struct
 import threading
@@ -159,6 +160,10 @@ class Line:
             raise EOFError("the control line is closed")
         os.set_inheritable(fds[0], False)
         return socket.socket(fileno=fds[0])
+
+    def wait(self, seconds: float) -> bool:
+        """Waits for a message, or the other end's end. Returns whether there is one in time."""
+        return bool(select.select([self._socket], [], [], seconds)[0])
 
     def has_word(self) -> bool:
         """Whether a message waits, or the other end is gone. Reads nothing and does not block."""

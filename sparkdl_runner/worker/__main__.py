@@ -30,7 +30,7 @@ from sparkdl_runner.wire.control import Envelope, Line
 from sparkdl_runner.wire.failure_report import MAX_MESSAGE, MAX_TRACEBACK
 from sparkdl_runner.wire.message_json import encode
 from sparkdl_runner.wire.messages import LoaderPlan, Progress, Raised, Returned
-from sparkdl_runner.worker import driver_log, gpu_memory, lifeline, pulse, stacks
+from sparkdl_runner.worker import driver_log, gpu_memory, lifeline, pulse, spare, stacks
 from sparkdl_runner.worker.search_path import complete_search_path, search_path_for_children
 
 
@@ -43,7 +43,10 @@ def main() -> None:
     parser.add_argument("--agent-pid", type=int, required=True)
     parser.add_argument("--stacks-fd", type=int, required=True)
     parser.add_argument("--requests-fd", type=int, required=True)
+    parser.add_argument("--spare-seconds", type=float, required=True)
     arguments = parser.parse_args()
+    del sys.argv[1:]  # They are not the function's.
+    started_with = dict(os.environ)
 
     complete_search_path()
     guard_pid = lifeline.die_with_agent(arguments.lifeline_fd, arguments.agent_pid)
@@ -57,6 +60,10 @@ def main() -> None:
     line = Line(socket.socket(fileno=arguments.control_fd))
     backend = get_backend(arguments.backend)
     _import_early(backend.imports)
+    if arguments.spare_seconds:
+        spare.await_work(
+            line, arguments.spare_seconds, started_with=started_with, guard_pid=guard_pid
+        )
     try:
         envelope = Envelope.receive(line)
     except EOFError:

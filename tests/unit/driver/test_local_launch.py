@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from sparkdl_runner.agent.spares import pool
 from sparkdl_runner.config import RunConfig
 from sparkdl_runner.driver import local_launcher
 from sparkdl_runner.wire.attempt import Attempt
@@ -25,7 +26,7 @@ def test_workers_that_were_started_end_where_another_cannot_be(
         def end(self) -> None:
             ended.append(self)
 
-    monkeypatch.setattr(local_launcher, "WorkerProcess", Worker)
+    monkeypatch.setattr(pool, "WorkerProcess", Worker)
     attempt = Attempt(backend="torch", function=b"", config=RunConfig(), run="r")
     with pytest.raises(OSError, match="Cannot allocate memory"):
         local_launcher.LocalGang(attempt, 2, ()).run()

@@ -1,0 +1,93 @@
+"""What a worker has from its start on, and no message can change later."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+# Variables that Python, the C library, BLAS, OpenMP, CUDA, torch or Horovod read while they start.
+READ_AT_START = (
+    *("ACC_*", "ATEN_*", "BLAS_*", "BLIS_*", "C10_*", "COMPILE_*", "CONDA_*", "CUBLAS*", "CUDA*"),
+    *("CUDNN_*", "DISABLE_*", "DNNL_*", "ENABLE_*", "FX_*", "GCONV_PATH", "GFORTRAN_*"),
+    *("GLIBC_TUNABLES", "GLOO_*", "GOMP_*", "GOTO*", "HIP_*", "HOME", "HOROVOD_*", "HSA_*"),
+    *("INTEL_*", "I_MPI_*", "JEMALLOC_*", "KINETO_*", "KMP_*", "LANG", "LANGUAGE", "LC_*", "LD_*"),
+    *("LOCPATH", "LOGNAME", "MALLOC_*", "MIMALLOC_*", "MKL*", "MPI_*", "NCCL_*", "NO_*", "NPY_*"),
+    *("NUMBA_*", "NUMEXPR_*", "NUMPY_*", "NVIDIA_*", "NVPL_*", "OMPI_*", "OMP_*", "ONEDNN_*"),
+    *("OPENBLAS_*", "OPENSSL_*", "PATH", "PMI*", "PSM*", "PSUTIL_*", "PYTHON*", "PYTORCH_*"),
+    *("ROCM_*", "ROCR_*", "SPARKDL_RUNNER_*", "TBB_*", "TCMALLOC_*", "TEMP", "TF_*", "TMP"),
+    *("TMPDIR", "TORCH*", "TRITON_*", "TZ", "TZDIR", "UCX_*", "USE_*", "USER", "VECLIB_*"),
+    *("VIRTUAL_ENV", "XDG_*", "XLA_*", "_PYTHON_*", "__PYVENV_LAUNCHER__"),
+)
+# In /proc/thread-self; those of the thread are what its child processes get.
+_FILES = ("cgroup", "limits", "oom_score_adj", "personality", "root", "ns")
+_STATUS = (
+    *("Umask", "Uid", "Gid", "Groups", "SigBlk", "SigIgn", "Cap", "NoNewPrivs", "Seccomp"),
+    *("Cpus_allowed", "Mems_allowed", "THP_enabled"),
+)
+
+
+@dataclass(frozen=True)
+class StartConditions:
+    """What must be equal for a worker that was started earlier to be like one started now."""
+
+    backend: str
+    variables: frozenset[tuple[str, str]] = field(repr=False)
+    """Those that are read while a worker starts."""
+    program: tuple[object, ...]
+    """The interpreter's file."""
+    folder: tuple[object, ...]
+    """The working folder."""
+    inherited: tuple[str, ...] = field(repr=False)
+    """What the kernel passes on: user, groups, limits, priority, signals, cgroup, namespaces."""
+
+    @classmethod
+    def now(cls, backend: str, environment: Mapping[str, str]) -> StartConditions:
+        """Those of a worker that this thread would start now.
+
+        Args:
+            backend: The backend's name.
+            environment: All that the worker would start with.
+        """
+        return cls(
+            backend=backend,
+            variables=frozenset(one for one in environment.items() if is_read_at_start(one[0])),
+            program=_identity(sys.executable),
+            folder=_identity(os.getcwd())[:3],
+            inherited=(
+                str(os.getpriority(os.PRIO_PROCESS, 0)),
+                str(os.sched_getscheduler(0)),
+                *(_text_of(Path("/proc/thread-self", name)) for name in _FILES),
+                *_status(),
+            ),
+        )
+
+
+def is_read_at_start(name: str) -> bool:
+    """Whether a variable may act while a worker starts, so that a later change comes too late."""
+    return any(fnmatchcase(name, pattern) for pattern in READ_AT_START)
+
+
+def _identity(path: str) -> tuple[object, ...]:
+    found = os.stat(path)
+    return path, found.st_dev, found.st_ino, found.st_mtime_ns
+
+
+def _status() -> list[str]:
+    text = _text_of(Path("/proc/thread-self/status"))
+    return [line for line in text.splitlines() if line.startswith(_STATUS)]
+
+
+def _text_of(path: Path) -> str:
+    """A file's text, where a link leads, or where each link of a folder leads."""
+    try:
+        if path.is_symlink():
+            return os.readlink(path)
+        if path.is_dir():
+            return " ".join(sorted(os.readlink(one) for one in path.iterdir()))
+        return path.read_text()
+    except OSError:
+        return ""  # This kernel has no such file.
