@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from sparkdl_runner.config import RunConfig as RunConfig
+    from sparkdl_runner.driver.calls.spares import end_spare_workers as end_spare_workers
     from sparkdl_runner.errors import LaunchError as LaunchError
     from sparkdl_runner.errors import NotPicklableError as NotPicklableError
     from sparkdl_runner.errors import RunCancelledError as RunCancelledError
@@ -46,6 +47,7 @@ _HOMES = {
     "Trainer": "training.trainer",
     "World": "world",
     "current_world": "world",
+    "end_spare_workers": "driver.calls.spares",
     "log_to_driver": "worker.driver_log",
     "plan_memory": "training.memory",
 }

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from sparkdl_runner.config import RunConfig
+from sparkdl_runner.driver.calls.run_future import RunFuture
 from sparkdl_runner.runner import DistributedRunner, check_config, check_count
 
 T = TypeVar("T")
@@ -70,6 +71,10 @@ class HorovodRunner:
             What ``main`` returned in rank 0.
         """
         return self._runner.run(main, **kwargs)
+
+    def submit(self, main: Callable[..., T], **kwargs: Any) -> RunFuture[T]:
+        """Starts what ``run`` runs, and returns at once; see ``DistributedRunner.submit``."""
+        return self._runner.submit(main, **kwargs)
 
     def run_script(
         self,

@@ -14,7 +14,8 @@ from sparkdl_runner import world
 from sparkdl_runner.agent.worker_environment import driver_search_path, driver_variables
 from sparkdl_runner.backends import get_backend
 from sparkdl_runner.config import RunConfig, check_min_num_proc
-from sparkdl_runner.driver.interactive import is_interactive
+from sparkdl_runner.driver.calls.run_future import LatestProgress, RunFuture
+from sparkdl_runner.driver.calls.spares import spare_seconds
 from sparkdl_runner.driver.launcher import Launcher
 from sparkdl_runner.driver.local_launcher import LocalLauncher
 from sparkdl_runner.driver.mlflow_run import named_run, open_run, wanted_tracking, watched
@@ -34,9 +35,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-# How long spare workers wait for a person's next call.
-SPARE_SECONDS = 60.0
 
 
 class DistributedRunner:
@@ -107,8 +105,32 @@ class DistributedRunner:
             RunCancelledError: The Spark job was cancelled, or its session stopped.
             RunnerError: Spark ended the run.
         """
-        function.check_call(main, *args, **kwargs)
-        return cast(T, self._run(main, *args, **kwargs))
+        return cast(T, self._call(main, args, kwargs)(StopRequest(), ()))
+
+    def submit(self, main: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> RunFuture[T]:
+        """Starts what ``run`` runs, and returns at once. Several may run side by side.
+
+        On Spark each takes its own slots, and waits for them where they are busy. A run ends with
+        this process at the latest.
+
+        Args:
+            main: The function.
+            *args: Its arguments by position.
+            **kwargs: Its arguments by name.
+
+        Returns:
+            Its future: a ``concurrent.futures.Future`` whose ``cancel()`` ends all ranks within
+            seconds, and whose ``progress`` says how far rank 0 is.
+
+        Raises:
+            TypeError: ``main`` cannot be called, or not with these arguments.
+            NotPicklableError: The function or an argument cannot travel.
+            LaunchError: This is not the driver. The future has what ``run`` raises later.
+        """
+        call, stop, latest = self._call(main, args, kwargs), StopRequest(), LatestProgress()
+        future: RunFuture[T] = RunFuture(stop, latest)
+        future.start(lambda: cast(T, call(stop, [latest])))
+        return future
 
     def run_script(
         self,
@@ -146,15 +168,29 @@ class DistributedRunner:
         found = Script.find(script, args, module=module, files=files, travels=self.num_proc >= 0)
         if told := found.told():
             print(f"sparkdl_runner: {told}.", file=sys.stderr, flush=True)
-        self._run(found)
+        self._call(found, (), {})(StopRequest(), ())
 
-    def _run(self, main: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _call(
+        self, main: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Callable[[StopRequest, Sequence[Reports]], Any]:
+        """Checks and packs a call. What is returned runs it."""
+        function.check_call(main, *args, **kwargs)
         _check_on_driver()
         packed = function.pack(main, *args, **kwargs)
+        return lambda stop, reports: self._run(packed, main, args, kwargs, stop, reports)
+
+    def _run(
+        self,
+        packed: bytes,
+        main: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        stop: StopRequest,
+        reports: Sequence[Reports],
+    ) -> Any:
         bar = ProgressBar() if is_watched() else ProgressLines()
         self.mlflow_run_id = None
         tracked: TrackedRun | None = None
-        stop = StopRequest()
         ended_by: BaseException | None = None
         try:
             settings = wanted_tracking(self.config, main)
@@ -184,10 +220,10 @@ class DistributedRunner:
                 number=0 if tracked is None else tracked.first_attempt,
                 search_path=tuple(driver_search_path()),
                 variables=driver_variables(self.config.environment),
-                spare_seconds=_spare_seconds(self.config),
+                spare_seconds=spare_seconds(self.config),
             )
             self._stops.append(stop)
-            shown = [bar, *self.reports]
+            shown = [bar, *self.reports, *reports]
             with stop.after(self.config.time_limit_seconds), watched(tracked, stop):
                 value = run_with_restarts(launcher, attempt, tracked, shown, stop)
             # What was asked to end early goes on when it is called again.
@@ -264,12 +300,6 @@ def check_config(config: object) -> None:
     """Raises TypeError unless ``config`` is a ``RunConfig`` or None."""
     if config is not None and not isinstance(config, RunConfig):
         raise TypeError(f"config is {config!r}, a {type(config).__name__}; it must be a RunConfig.")
-
-
-def _spare_seconds(config: RunConfig) -> float:
-    if config.spare_seconds is not None:
-        return config.spare_seconds
-    return SPARE_SECONDS if is_interactive() else 0.0
 
 
 def _check_on_driver() -> None:

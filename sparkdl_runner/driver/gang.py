@@ -123,10 +123,19 @@ class Gang(Console, ABC):
                 self.failures.append(_differs(*found))
         return with_failures(outcomes, self.failures)
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether the ranks have been told to end."""
+        return self._ending.locked()
+
     def stop(self) -> None:
         """Ends all ranks, unless that has been done."""
         if self._ending.acquire(blocking=False):
             self.end_ranks()
+
+    def interrupt(self) -> None:
+        """Has ``run`` end all ranks and return or raise; from any thread, also before ``run``."""
+        self.stop()
 
     def close(self) -> None:
         """Stops watching, and forgets an end that is still to come."""

@@ -59,7 +59,7 @@ class LocalLauncher:
     def run(self, attempt: Attempt, reports: Sequence[Reports], stop: StopRequest) -> list[Outcome]:
         """See ``Launcher.run``."""
         gang = LocalGang(attempt, self._num_proc, reports)
-        with stop.told_to(gang.request_stop):
+        with stop.told_to(gang.request_stop, gang.interrupt):
             ends = gang.run()
         gang.keep_spares()
         return ends
@@ -111,6 +111,8 @@ class LocalGang(Gang):
             for worker in self._workers:
                 stack.callback(worker.end)
             self.request_stop(self._requested)
+            if self.is_ending:  # It was asked for before there were workers.
+                self.end_ranks()
             pool = stack.enter_context(ThreadPoolExecutor(self.num_proc, "sparkdl-rank"))
             stack.callback(self.close)
             try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +55,7 @@ def run_with_restarts(
     reports = [*shown] if tracked is None else [tracked, *shown]
     first, restarts = attempt.number, 0
     while True:
+        stop.raise_if_cancelled()
         attempt = replace(attempt, number=first + restarts, is_restart=restarts > 0)
         if tracked is not None:
             tracked.begin_attempt(attempt.number)
@@ -67,7 +68,8 @@ def run_with_restarts(
                 tracked.end_attempt(error)
             if not isinstance(error, RunnerError):
                 raise
-            wait_or_raise(error, attempt, restarts)
+            stop.raise_if_cancelled()
+            wait_or_raise(error, attempt, restarts, wait=stop.cancelled.wait)
             restarts += 1
         else:
             if tracked is not None:
@@ -75,13 +77,20 @@ def run_with_restarts(
             return value
 
 
-def wait_or_raise(error: RunnerError, attempt: Attempt, restarts: int) -> None:
+def wait_or_raise(
+    error: RunnerError,
+    attempt: Attempt,
+    restarts: int,
+    *,
+    wait: Callable[[float], object] | None = None,
+) -> None:
     """Waits for the next attempt, or raises the error that ended this one.
 
     Args:
         error: What ended it.
         attempt: The one that has ended.
         restarts: How many attempts this driver made before it.
+        wait: Waits so many seconds; by default ``time.sleep``.
     """
     config = attempt.config
     if restarts >= config.max_restarts or not _is_worth_it(error, config):
@@ -98,7 +107,7 @@ def wait_or_raise(error: RunnerError, attempt: Attempt, restarts: int) -> None:
         f"{restarts + 1} of {config.max_restarts}.",
         file=sys.stderr,
     )
-    time.sleep(seconds)
+    (wait or time.sleep)(seconds)
 
 
 def _is_worth_it(error: RunnerError, config: RunConfig) -> bool:

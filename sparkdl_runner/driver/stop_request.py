@@ -1,4 +1,4 @@
-"""A person's or a clock's wish that a training ends by itself, and the attempt that hears it."""
+"""A person's or a clock's wish that a training ends, and the attempt that hears it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from sparkdl_runner.errors import RunCancelledError
 from sparkdl_runner.hooks.stop_request import MOST_BYTES
 
 
@@ -15,6 +16,9 @@ class StopRequest:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._tell: Callable[[str], None] | None = None
+        self._interrupt: Callable[[], None] | None = None
+        self.cancelled = threading.Event()
+        """Set once all ranks are to be ended, and none started any more."""
         self.reason = ""
         """Why the training is to end; empty if it is not."""
 
@@ -36,6 +40,19 @@ class StopRequest:
         if tell is not None:
             tell(reason)
 
+    def cancel(self) -> None:
+        """Has all ranks ended at once, and none started any more; safe from any thread."""
+        with self._lock:
+            self.cancelled.set()
+            interrupt = self._interrupt
+        if interrupt is not None:
+            interrupt()
+
+    def raise_if_cancelled(self) -> None:
+        """Raises RunCancelledError if the ranks are to be ended at once."""
+        if self.cancelled.is_set():
+            raise RunCancelledError("The run was cancelled by cancel() of its future.")
+
     @contextmanager
     def after(self, seconds: float | None) -> Iterator[None]:
         """Asks for the end when so many seconds have passed; never if that is None."""
@@ -51,15 +68,17 @@ class StopRequest:
             timer.cancel()
 
     @contextmanager
-    def told_to(self, tell: Callable[[str], None]) -> Iterator[None]:
-        """Calls ``tell`` with the reason, now or when the request is made."""
+    def told_to(self, tell: Callable[[str], None], interrupt: Callable[[], None]) -> Iterator[None]:
+        """Calls ``tell`` with the reason, ``interrupt`` to cancel: now, or when that is asked."""
         with self._lock:
-            self._tell = tell
+            self._tell, self._interrupt = tell, interrupt
             reason = self.reason
         try:
+            if self.cancelled.is_set():
+                interrupt()
             if reason:
                 tell(reason)
             yield
         finally:
             with self._lock:
-                self._tell = None
+                self._tell = self._interrupt = None

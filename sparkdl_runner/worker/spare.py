@@ -66,7 +66,7 @@ def _end(guard_pid: int) -> NoReturn:
 
 
 def _imported() -> tuple[object, ...]:
-    """What an import of the same modules would find now: where, in which files, beside what."""
+    """What an import of the same modules would find now: where, and in which files."""
     importlib.invalidate_caches()
     modules = dict(sys.modules)
     files = {getattr(module, "__file__", None) for module in modules.values()}
@@ -74,26 +74,7 @@ def _imported() -> tuple[object, ...]:
     return (
         {file: _state(file) for file in files if file},
         {name: spec.origin for name, spec in found.items() if spec},
-        {path: _packages(path) for path in sys.path},
     )
-
-
-def _packages(path: str) -> object:
-    """The packages installed in a folder of the search path; the state of an archive.
-
-    Modules look, while they are imported, which others are installed.
-    """
-    try:
-        with os.scandir(path or ".") as entries:
-            return {
-                one.name: one.inode()
-                for one in entries
-                if one.name.endswith((".dist-info", ".egg-info", ".pth", ".egg-link"))
-            }
-    except NotADirectoryError:
-        return _state(path)
-    except OSError:
-        return None
 
 
 def _state(file: str) -> object:

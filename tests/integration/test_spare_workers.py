@@ -1,20 +1,24 @@
-"""Spare workers: the next call takes them, and its function sees what it would see without."""
+"""Spare workers: what the next call's function sees in them. Runs that go on by themselves."""
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import CancelledError, wait
 from contextlib import contextmanager
+from pathlib import Path
 
 import psutil
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from processes import workers
-from sparkdl_runner import DistributedRunner, RunConfig
+from processes import wait_until_gone, workers
+from sparkdl_runner import DistributedRunner, RunConfig, WorkerFailedError, end_spare_workers
 from sparkdl_runner.agent.spares import pool
 from sparkdl_runner.agent.spares.pool import end_spares
 
@@ -165,3 +169,81 @@ def variables():
     import os
 
     return [one for one in os.environ.items() if not one[0].startswith(OF_ONE_RUN)]
+
+
+def test_a_spare_ends_when_it_has_waited_long_enough(light_ranks: None) -> None:
+    runner(0.5).run(pid)
+    assert waiting()
+    assert wait_until_gone("sparkdl_runner.worker", 30)
+
+
+def test_a_spare_whose_packages_have_changed_is_not_taken(
+    light_ranks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    runner().run(pid)
+    held = waiting()
+    (tmp_path / "my_module.py").touch()  # A module of the user's own.
+    assert runner().run(pid) in held
+    held = waiting()
+    (tmp_path / "other-1.0.dist-info").mkdir()
+    assert runner().run(pid) not in held
+
+
+def test_spares_end_with_the_process_that_holds_them(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError\n")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, time\n"
+        "from sparkdl_runner import DistributedRunner, RunConfig\n"
+        "config = RunConfig(tracking=False, spare_seconds=600)\n"
+        "DistributedRunner(num_proc=-1, backend='horovod', config=config).run(os.getpid)\n"
+        "time.sleep(1)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    assert subprocess.run([sys.executable, script]).returncode == -signal.SIGKILL
+    assert wait_until_gone("sparkdl_runner.worker", 30)
+
+
+def test_the_next_call_on_spark_takes_spares(light_spark_ranks: None, spark) -> None:
+    config = RunConfig(tracking=False, spare_seconds=60)
+    gang = DistributedRunner(num_proc=2, backend="horovod", config=config)
+    gang.gather(pid)
+    deadline = time.monotonic() + 30
+    while len({one.pid for one in workers()}) < 4 and time.monotonic() < deadline:
+        time.sleep(0.05)  # Two spares and their guards.
+    held = {one.pid for one in workers()}
+    assert set(gang.gather(pid)) <= held
+    end_spare_workers()
+    assert not workers()
+
+
+def test_a_run_that_was_submitted_can_be_cancelled(light_ranks: None) -> None:
+    gang = runner(0)
+    value, error = gang.submit(pid), gang.submit(int, "no number")
+    assert value.result() > 0
+    assert value.progress is None
+    assert isinstance(error.exception(), WorkerFailedError)
+    assert not value.cancel()
+    future = gang.submit(time.sleep, 600)
+    waiting()
+    assert future.running()
+    assert future.cancel()
+    with pytest.raises(CancelledError):
+        future.result(timeout=60)
+    assert future.cancelled()
+    assert not workers()
+
+
+def test_a_run_on_spark_can_be_cancelled_while_it_waits_for_slots(
+    light_spark_ranks: None, spark
+) -> None:
+    gang = DistributedRunner(num_proc=2, backend="horovod", config=RunConfig(tracking=False))
+    first, second = gang.submit(time.sleep, 600), gang.submit(pid)
+    for future in (second, first):
+        time.sleep(1)
+        assert not future.done()
+        assert future.cancel()
+        assert wait([future], timeout=60).done
+        assert future.cancelled()
+    assert gang.run(pid) > 0

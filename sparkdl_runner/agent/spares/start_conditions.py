@@ -22,6 +22,8 @@ READ_AT_START = (
     *("TMPDIR", "TORCH*", "TRITON_*", "TZ", "TZDIR", "UCX_*", "USE_*", "USER", "VECLIB_*"),
     *("VIRTUAL_ENV", "XDG_*", "XLA_*", "_PYTHON_*", "__PYVENV_LAUNCHER__"),
 )
+# What an installer adds to a folder of packages.
+_OF_PACKAGES = (".dist-info", ".egg-info", ".egg-link", ".pth")
 # In /proc/thread-self; those of the thread are what its child processes get.
 _FILES = ("cgroup", "limits", "oom_score_adj", "personality", "root", "ns")
 _STATUS = (
@@ -41,6 +43,8 @@ class StartConditions:
     """The interpreter's file."""
     folder: tuple[object, ...]
     """The working folder."""
+    packages: tuple[object, ...] = field(repr=False)
+    """What is installed on the search path: libraries look for others while they are imported."""
     inherited: tuple[str, ...] = field(repr=False)
     """What the kernel passes on: user, groups, limits, priority, signals, cgroup, namespaces."""
 
@@ -57,6 +61,7 @@ class StartConditions:
             variables=frozenset(one for one in environment.items() if is_read_at_start(one[0])),
             program=_identity(sys.executable),
             folder=_identity(os.getcwd())[:3],
+            packages=tuple(_packages(path) for path in sys.path),
             inherited=(
                 str(os.getpriority(os.PRIO_PROCESS, 0)),
                 str(os.sched_getscheduler(0)),
@@ -69,6 +74,18 @@ class StartConditions:
 def is_read_at_start(name: str) -> bool:
     """Whether a variable may act while a worker starts, so that a later change comes too late."""
     return any(fnmatchcase(name, pattern) for pattern in READ_AT_START)
+
+
+def _packages(path: str) -> tuple[object, ...]:
+    """The packages installed in a folder of the search path; the state of an archive."""
+    try:
+        with os.scandir(path or ".") as entries:
+            found = {(one.name, one.inode()) for one in entries if one.name.endswith(_OF_PACKAGES)}
+            return path, frozenset(found)
+    except NotADirectoryError:
+        return _identity(path)
+    except OSError:
+        return (path,)  # It is not there.
 
 
 def _identity(path: str) -> tuple[object, ...]:

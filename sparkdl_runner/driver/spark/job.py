@@ -5,10 +5,11 @@ from __future__ import annotations
 import atexit
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from sparkdl_runner.errors import RunCancelledError
 from sparkdl_runner.wire.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -34,6 +35,11 @@ class Job:
         """Waits for the action; may be interrupted. Raises what the action raised."""
         return self._end.result()
 
+    def interrupt(self) -> None:
+        """Lets ``result`` raise RunCancelledError; whoever waits there then cancels the action."""
+        with suppress(InvalidStateError):  # The action has just ended.
+            self._end.set_exception(RunCancelledError("The Spark job is to be cancelled."))
+
     def wait(self, timeout_seconds: float) -> bool:
         """Waits until the action has ended in any way, at most so long. Returns whether it has."""
         wait([self._end], timeout_seconds)
@@ -42,10 +48,13 @@ class Job:
         return self._end.done()
 
     def _run(self) -> None:
-        try:
-            self._end.set_result(self._action())
-        except BaseException as error:
-            self._end.set_exception(error)
+        with suppress(InvalidStateError):  # Nobody waits for it any more.
+            try:
+                self._end.set_result(self._action())
+            except InvalidStateError:
+                raise
+            except BaseException as error:
+                self._end.set_exception(error)
 
 
 @contextmanager

@@ -83,10 +83,11 @@ class SparkLauncher:
             attempt.config,
             profile=self._profile,
             least=attempt.config.min_num_proc if attempt.is_restart else None,
+            stop=stop,
         )
         self._num_proc = self._num_proc or num_proc
         gang = SparkGang(self._context, self._profile, attempt, num_proc, reports)
-        with stop.told_to(gang.request_stop):
+        with stop.told_to(gang.request_stop, gang.interrupt):
             try:
                 return gang.run()
             finally:
@@ -136,6 +137,7 @@ class SparkGang(Gang):
         )
         self._server.watch = self.watch
         self._launch_problem = ""
+        self._is_interrupted = False
 
     def run(self) -> list[Outcome]:
         """See ``Launcher.run``."""
@@ -151,6 +153,8 @@ class SparkGang(Gang):
             ends = tasks.barrier().mapPartitions(self._rank_task())
             self._server.start()
             self._job = Job(lambda: list(ends.collect()))
+            if self._is_interrupted:
+                self._job.interrupt()
             self.watch.start()
             try:
                 outcomes = self._job.result()
@@ -164,13 +168,19 @@ class SparkGang(Gang):
                     self._server.flush(FLUSH_SECONDS)  # They may be in Spark's barrier.
                 self._cancel_job()
                 self._job.wait(CANCEL_SECONDS)
-                if not isinstance(error, Exception):
+                if self._is_interrupted or not isinstance(error, Exception):
                     raise
                 return self._ends_after(error)
             finally:
                 # A lost rank cannot report why it stopped, so do not wait for it.
                 is_complete = all(one.status != Status.LOST for one in self.failures)
                 self._server.flush(FLUSH_SECONDS if is_complete else 0.5)
+
+    def interrupt(self) -> None:
+        """See ``Gang.interrupt``; ``run`` then also cancels a job that waits for slots."""
+        self._is_interrupted = True
+        if hasattr(self, "_job"):
+            self._job.interrupt()
 
     def end_ranks(self) -> None:
         """See ``Gang.end_ranks``."""

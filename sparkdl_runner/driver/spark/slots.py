@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from sparkdl_runner.config import RunConfig
 from sparkdl_runner.driver.spark.context import is_single_host
+from sparkdl_runner.driver.stop_request import StopRequest
 from sparkdl_runner.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def wait_for_slots(
     *,
     profile: ResourceProfile | None = None,
     least: int | None = None,
+    stop: StopRequest | None = None,
 ) -> int:
     """Makes sure that the cluster has enough slots, or will have soon.
 
@@ -47,13 +49,16 @@ def wait_for_slots(
         config: Says how long to wait for executors that have yet to register.
         profile: What each rank's task asks for.
         least: How few ranks will do, if there are no more slots after that wait.
+        stop: May end the wait.
 
     Returns:
         The number of ranks to start.
 
     Raises:
         LaunchError: There are too few.
+        RunCancelledError: ``stop`` was cancelled.
     """
+    stop = stop or StopRequest()
     seconds = 0.0 if is_single_host(context) else config.slot_wait_seconds
     deadline = time.monotonic() + seconds
     wanted = needed or config.min_num_proc or 1
@@ -68,7 +73,8 @@ def wait_for_slots(
                 f"{wanted} slots are needed, {available} are there{then}.",
                 file=sys.stderr,
             )
-        time.sleep(POLL_SECONDS)
+        stop.cancelled.wait(POLL_SECONDS)
+        stop.raise_if_cancelled()
         available = count_slots(context, profile)
     if available >= wanted:
         return needed or available
