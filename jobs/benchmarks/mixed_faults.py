@@ -32,7 +32,7 @@ from sparkdl_runner.wire import function
 from sparkdl_runner.wire.attempt import Attempt
 
 RANKS, HOSTS = 3, 2
-HANG_SECONDS, HEARTBEAT_SECONDS, SLOW_SECONDS = 8.0, 5.0, 3.0
+HANG_SECONDS, HEARTBEAT_SECONDS, SLOW_SECONDS = 8.0, 8.0, 3.0
 # Beyond its deadline, for stacks, stopping, and a busy machine.
 MARGIN_SECONDS = 20.0
 LONGEST_SECONDS = 240.0

@@ -12,7 +12,9 @@ import os
 import pickle
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +27,7 @@ from sparkdl_runner.driver.diagnosis import explains_the_end
 from sparkdl_runner.driver.gang import Gang
 from sparkdl_runner.driver.log_server import LogServer
 from sparkdl_runner.driver.watch import Verdict
+from sparkdl_runner.errors import RunnerError
 from sparkdl_runner.wire import network
 from sparkdl_runner.wire.attempt import Attempt
 from sparkdl_runner.wire.messages import Stacks
@@ -108,6 +111,8 @@ class NamespaceGang(Gang):
         self._server.watch = self.watch
         self.agents: list[subprocess.Popen[bytes]] = []
         self._end_by = float("inf")
+        self._barrier = tempfile.TemporaryDirectory()
+        self._launch_problem = ""
 
     def run(self) -> list[Outcome]:
         """See ``Gang.run``."""
@@ -123,6 +128,8 @@ class NamespaceGang(Gang):
             self._server.flush(0.5)
             outcomes = [self._outcome(one) for one in self.agents if one.poll() == 0]
             told = [one for one in outcomes if one is not None]
+            if self._launch_problem:
+                raise RunnerError(self._launch_problem)
             ends = self.ends(told)
             return ends if explains_the_end(ends) or len(told) == self.num_proc else self.failures
         finally:
@@ -131,6 +138,7 @@ class NamespaceGang(Gang):
                 one.communicate()
             self.close()
             self._server.close()
+            self._barrier.cleanup()
 
     def _start(self, partition: int) -> subprocess.Popen[bytes]:
         host = partition % len(self._hosts.names)
@@ -149,7 +157,8 @@ class NamespaceGang(Gang):
         )
         if process.stdin is not None:
             addresses = self._hosts.addresses
-            process.stdin.write(cloudpickle.dumps((task, partition, addresses[host])))
+            barrier = (self._barrier.name, self.num_proc)
+            process.stdin.write(cloudpickle.dumps((task, partition, addresses[host], barrier)))
             process.stdin.close()
             process.stdin = None
         return process
@@ -160,6 +169,7 @@ class NamespaceGang(Gang):
 
     def act_on(self, verdict: Verdict) -> None:
         """See ``Gang.act_on``; a host that is cut off hears nothing of it."""
+        self._launch_problem = verdict.launch_problem
         super().act_on(verdict)
         if any(one.status == Status.LOST for one in verdict.failures):
             self._end_by = 0.0
@@ -180,16 +190,26 @@ class NamespaceGang(Gang):
 
 def _run_task() -> None:
     """Runs one rank in this process, and writes its outcome."""
-    task, partition, address = pickle.loads(sys.stdin.buffer.read())  # noqa: S301 - our parent's
+    task, partition, address, barrier = pickle.loads(sys.stdin.buffer.read())  # noqa: S301 - ours
     infos = [SimpleNamespace(address=f"{address}:1")] * (partition + 1)
     context: Any = SimpleNamespace(
         partitionId=lambda: partition,
         cpus=lambda: 1,
         resources=dict,
         getTaskInfos=lambda: infos,
+        allGather=lambda message: _all_gather(Path(barrier[0]), barrier[1], partition, message),
     )
     outcome = task._run(context)
     sys.stdout.buffer.write(pickle.dumps(outcome))
+
+
+def _all_gather(folder: Path, num_proc: int, partition: int, message: str) -> list[str]:
+    """What Spark's barrier does, by files."""
+    (folder / f"new-{partition}").write_text(message)
+    (folder / f"new-{partition}").rename(folder / str(partition))
+    while not all((folder / str(one)).exists() for one in range(num_proc)):
+        time.sleep(0.1)
+    return [(folder / str(one)).read_text() for one in range(num_proc)]
 
 
 if __name__ == "__main__":
