@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sparkdl_runner import __version__
+from sparkdl_runner.agent.address_space import lift_limit
 from sparkdl_runner.agent.log_client import LogClient
 from sparkdl_runner.agent.meeting import Meeting
 from sparkdl_runner.agent.other_users import check_host_is_not_shared
@@ -114,6 +115,7 @@ class RankTask:
                 shutdown_grace_seconds=config.shutdown_grace_seconds,
             )
             stack.callback(worker.end)
+            limited = lift_limit(worker.pid)
             meeting = Meeting()
 
             def stop() -> None:
@@ -179,6 +181,8 @@ class RankTask:
                     )
                 )
             client.place(world)
+            if limited and world.local_rank == 0:
+                client.take(world, Text(limited))
             outcome = supervise(
                 worker,
                 Envelope.of(
