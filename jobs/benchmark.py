@@ -3,6 +3,8 @@
 python jobs/benchmark.py launch      # from a call to its result
 python jobs/benchmark.py convert     # from a DataFrame to files
 python jobs/benchmark.py loader      # from files to batches
+python jobs/benchmark.py mixing      # how well batches of a sorted table mix
+python jobs/benchmark.py memory      # the memory of a rank, beside its budget
 python jobs/benchmark.py remote      # from an S3 server to batches
 python jobs/benchmark.py images      # JPEGs, beside torch's DataLoader and others
 python jobs/benchmark.py fit         # Trainer beside a loop that is written by hand
@@ -36,6 +38,8 @@ from benchmarks import (
     launch,
     life,
     loader,
+    memory,
+    mixing,
     remote,
     scale,
     storage,
@@ -49,6 +53,8 @@ BENCHMARKS = {
     "convert": convert,
     "images": images,
     "loader": loader,
+    "memory": memory,
+    "mixing": mixing,
     "remote": remote,
     "fit": fit,
     "frameworks": frameworks,

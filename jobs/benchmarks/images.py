@@ -138,7 +138,7 @@ def _read(request: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def _jpegs(width: int, height: int, count: int) -> list[bytes]:
+def jpegs(width: int, height: int, count: int) -> list[bytes]:
     """Soft shapes with grain, which compress about as photographs do; one in eight is new."""
     from PIL import Image
 
@@ -165,22 +165,22 @@ def _write(folder: Path, width: int, height: int, count: int) -> None:
 
     if folder.exists():
         return
-    jpegs = _jpegs(width, height, count)
+    encoded = jpegs(width, height, count)
     parquet, files = folder / "parquet", folder / "files"
     for one in (parquet, files):
         one.mkdir(parents=True)
     pq.write_table(
-        pa.table({"image": jpegs, "label": np.arange(count)}),
+        pa.table({"image": encoded, "label": np.arange(count)}),
         parquet / "part-00000.parquet",
         compression="none",
         use_dictionary=False,
-        row_group_size=max(1, _GROUP_BYTES * count // sum(map(len, jpegs))),
+        row_group_size=max(1, _GROUP_BYTES * count // sum(map(len, encoded))),
     )
     filesystem = pyarrow.fs.LocalFileSystem()
     describe_parquet(filesystem, str(parquet), ["part-00000.parquet"]).write(
         filesystem, str(parquet)
     )
-    for number, jpeg in enumerate(jpegs):
+    for number, jpeg in enumerate(encoded):
         (files / f"{number:06}.jpg").write_bytes(jpeg)
     try:
         from streaming import MDSWriter
@@ -188,7 +188,7 @@ def _write(folder: Path, width: int, height: int, count: int) -> None:
         with MDSWriter(
             out=str(folder / "mosaic"), columns={"image": "bytes", "label": "int"}
         ) as out:
-            for number, jpeg in enumerate(jpegs):
+            for number, jpeg in enumerate(encoded):
                 out.write({"image": jpeg, "label": number})
     except ImportError as error:
         print(error)
@@ -198,7 +198,7 @@ def _write(folder: Path, width: int, height: int, count: int) -> None:
         lit = folder / "litdata"
         lit.mkdir()
         writer = BinaryWriter(str(lit), chunk_bytes="64MB")
-        for number, jpeg in enumerate(jpegs):
+        for number, jpeg in enumerate(encoded):
             writer[number] = {"image": jpeg, "label": number}
         writer.done()
         writer.merge()

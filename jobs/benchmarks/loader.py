@@ -62,7 +62,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         for table in arguments.tables:
             files = arguments.files
             rows = max(arguments.rows // {"image": 100, "packed": 10}.get(table, 1), files)
-            folder = Path(arguments.data or temporary) / f"{table}-{rows}-{files}"
+            folder = Path(arguments.data or temporary).resolve() / f"{table}-{rows}-{files}"
             write_table(table, folder, rows=rows, files=files)
             engines = list(arguments.engines)
             if table == "scalar" and "arrow" in engines:

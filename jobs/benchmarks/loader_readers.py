@@ -103,7 +103,7 @@ def _arrow(request: dict[str, Any], **more: Any) -> Callable[[], Iterator[int]]:
 def _rows(batch: dict[str, Any]) -> int:
     """Rows of a batch; tokens, if they are packed."""
     if "tokens_document_ids" in batch:
-        return int((batch["tokens_document_ids"] > 0).sum())
+        return int(np.count_nonzero(batch["tokens_document_ids"].numpy()))
     for name, values in batch.items():
         if name.endswith("_offsets"):
             return len(values) - 1

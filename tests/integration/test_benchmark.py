@@ -170,3 +170,26 @@ def test_loader_measures_every_engine(tmp_path: Path) -> None:
         results = json.loads((tmp_path / f"{table}.json").read_text())["results"]
         read = {one["engine"] for one in results if "skipped" not in one}
         assert {*engines} <= read if not options else read == {"arrow"}
+
+
+def test_mixing_counts_the_labels_of_real_batches_beside_a_permutation(tmp_path: Path) -> None:
+    short = ["--rows", "40000", "--row-groups", "64", "--without-spark", "--without-petastorm"]
+    done = run_benchmark(tmp_path, "mixing", *short, "--output", "figures.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {
+        (one["table"], one["loader"]): one
+        for one in json.loads((tmp_path / "figures.json").read_text())["results"]
+    }
+    permutation = found["64 row groups", "permutation"]
+    assert 9.5 < permutation["labels"] <= 10
+    assert found["64 row groups", "arrow"]["steps"] == permutation["steps"] == 78
+    assert found["as written by default", "arrow"]["labels"] < 5, "few row groups cannot be mixed"
+
+
+def test_memory_is_measured_beside_each_budget(tmp_path: Path) -> None:
+    short = ["--tables", "two_ints", "--scale", "0.001", "--budgets", "0", "64"]
+    done = run_benchmark(tmp_path, "memory", *short, "--output", "figures.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = json.loads((tmp_path / "figures.json").read_text())["results"]
+    assert [one["budget_mib"] for one in results] == [0, 64]
+    assert all(0 < one["share"] < 1.1 for one in results)

@@ -202,23 +202,21 @@ class Chunker:
         used: list[list[tuple[LoadedBlock, slice]]],
         count: int,
     ) -> pa.Array:
-        """Rows that differ in length: takes those of each lane, then orders them by step."""
-        parts = [pa.nulls(0, column.kept_type)]
-        lanes: list[list[IntArray]] = []
-        taken = 0
+        """Rows that differ in length: shuffles those of each lane, then joins them by step."""
+        nothing = pa.nulls(0, column.kept_type)
+        size = self.order.lane_batch
+        lanes: list[pa.Array] = []
         for blocks in used:
-            first = taken
-            for loaded, part in blocks:
-                parts.append(take(loaded.rows(column.name), loaded.order[part]))
-                taken += len(parts[-1])
-            lanes.append([np.arange(first, taken)])
-        flat = self._by_step(lanes, count)
-        if self.tail != "pad":
-            flat = flat[flat >= 0]
-        rows = pa.concat_arrays(parts)
-        if len(lanes) == 1 and len(flat) == len(rows):
-            return rows
-        return take(rows, flat)
+            parts = [take(loaded.rows(column.name), loaded.order[part]) for loaded, part in blocks]
+            missing = count * size - sum(map(len, parts))
+            if missing and self.tail == "pad":
+                parts.append(pa.nulls(missing, column.kept_type))
+            lanes.append(parts[0] if len(parts) == 1 else pa.concat_arrays([nothing, *parts]))
+        if len(lanes) == 1:
+            return lanes[0]
+        # A lane's rows of one step lie side by side: one copy puts all where they belong.
+        steps = range(0, count * size, size)
+        return pa.concat_arrays([lane.slice(first, size) for first in steps for lane in lanes])
 
     def _encoded(
         self, name: str, used: list[list[tuple[LoadedBlock, slice]]], count: int

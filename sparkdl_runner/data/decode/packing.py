@@ -42,24 +42,26 @@ def pack(rows: pa.Array, length: int, dtype: np.dtype[Any], pad_value: float) ->
     sequence, sizes = sequence[order], sizes[order]
     count = int(sequence.max(initial=0)) + 1
     used = np.bincount(sequence, weights=sizes, minlength=count).astype(np.int64)
-    begins = np.cumsum(sizes) - sizes
-    real = np.arange(length) < used[:, None]
-
-    def spread(values: Array, fill: float, to: np.dtype[Any]) -> Array:
-        result = np.full((count, length), fill, dtype=to)
-        result[real] = values
-        return result
-
-    int32 = np.dtype(np.int32)
-    places = np.arange(int(sizes.sum())) - np.repeat(begins, sizes)
-    gaps = np.cumsum(length - used) - (length - used)  # empty numbers before each sequence
-    tails = np.arange(count) * length + used
-    edges = [begins + gaps[sequence], tails, [count * length]]
+    # Where each sequence's pieces end, a piece of what is empty follows, perhaps of no length.
+    ends = np.searchsorted(sequence, np.arange(count), side="right")
+    spans = np.insert(sizes, ends, length - used)
+    owners = np.insert(document[order] + 1, ends, 0)
+    begins = np.cumsum(spans) - spans
+    positions = np.arange(count * length, dtype=np.int32)
+    positions -= np.repeat(begins.astype(np.int32), spans)
+    numbers = ragged(take(pieces, order), (), dtype).numbers
+    sequences = np.empty((count, length), dtype=dtype)
+    taken = 0
+    for number, size in enumerate(used.tolist()):
+        sequences[number, :size] = numbers[taken : taken + size]
+        sequences[number, size:] = pad_value
+        positions[number * length + size : (number + 1) * length] = 0
+        taken += size
     return {
-        "": spread(ragged(take(pieces, order), (), dtype).numbers, pad_value, dtype),
-        "_document_ids": spread(np.repeat(document[order] + 1, sizes), 0, int32),
-        "_positions": spread(places, 0, int32),
-        "_cu_seqlens": np.unique(np.concatenate(edges)).astype(np.int32),
+        "": sequences,
+        "_document_ids": np.repeat(owners.astype(np.int32), spans).reshape(count, length),
+        "_positions": positions.reshape(count, length),
+        "_cu_seqlens": np.append(begins[spans > 0], count * length).astype(np.int32),
     }
 
 

@@ -1,9 +1,10 @@
 """Memory for decoded rows: reused pages, and one gather for many columns.
 
 The decoded rows of all blocks in use are in one array per group of columns, so one index gathers a
-batch from all blocks. Scalar columns of equal width share one array: gathering a row of it costs
-one memory access instead of one per column. A block takes any free pages and returns them when it
-is used up, so memory neither grows nor fragments, and a page that is never needed is never touched.
+batch from all blocks. Many scalar columns of equal width share one array: gathering a row of it
+costs one memory access instead of one per column. A block takes any free pages and returns them
+when it is used up, so memory neither grows nor fragments, and a page that is never needed is never
+touched.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ Empty = Callable[[str, tuple[int, ...], np.dtype[Any]], Array]
 """Makes the array of a given name, shape and dtype that a gather fills."""
 
 _READ_BYTES = 1 << 20
+_FEW_BYTES = 48
+"""Up to so many bytes of a row, columns of their own are faster: they all fit into the cache."""
 _UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 
 
@@ -40,6 +43,9 @@ class Arena:
 
     def __init__(self, layout: Layout, *, pages: int, page_rows: int) -> None:
         self.page_rows = page_rows
+        self._page_bits = page_rows.bit_length() - 1
+        if page_rows != 1 << self._page_bits:
+            raise ValueError(f"page_rows is {page_rows}; expected a power of two.")
         self.read_rows = read_rows_for(layout, page_rows)
         self._free = list(range(pages))[::-1]
         self._pages = pages
@@ -57,6 +63,10 @@ class Arena:
                 width = int(np.prod(output.shape, dtype=np.int64))
                 self._add((output,), np.empty((capacity, width), dtype=output.dtype))
         for itemsize, outputs in narrow.items():
+            if itemsize * len(outputs) <= _FEW_BYTES:
+                for output in outputs:
+                    self._add((output,), np.empty((capacity, 1), dtype=_UNSIGNED[itemsize]))
+                continue
             rows = np.empty((capacity, len(outputs)), dtype=_UNSIGNED[itemsize])
             self._add(tuple(outputs), rows)
 
@@ -92,8 +102,9 @@ class Arena:
 
     def row_index(self, pages: IntArray, rows: IntArray) -> IntArray:
         """Where in the arena rows ``[n]`` of a block are, if the block has these pages."""
-        page, offset = np.divmod(rows, self.page_rows)
-        index: IntArray = pages[page] * self.page_rows + offset
+        # ``page_rows`` is a power of two, and a division would cost more than all else here.
+        index: IntArray = (pages * self.page_rows)[rows >> self._page_bits]
+        index += rows & (self.page_rows - 1)
         return index
 
     def write(

@@ -34,6 +34,8 @@ _OPEN_BUFFER_BYTES = 128 << 10
 _DECODING_BYTES = 16 << 20
 """Memory of each decoding thread. Arrow uses a third at a time; its allocators keep the rest."""
 _FILES_SHARE = 5
+_OVERHEAD_BYTES = 16 << 20
+"""Threads, code that is imported late, and what allocators keep: it counts in small budgets."""
 _CHUNK_BYTES = 2 << 20
 _PAGE_BYTES = 1 << 20
 
@@ -85,9 +87,9 @@ def open_group_bytes(manifest: Manifest) -> int:
 class Budget:
     """What ``memory_budget_bytes`` allows, on any number of ranks.
 
-    Half of the budget is for row groups that are partly read, those of a lane's window and of its
-    next one, and a quarter for the blocks in use and the next ones. The rest is for rows being
-    decoded, for batches made ahead, for ``files_bytes``, and for rounding.
+    Apart from a fixed part, half of the budget is for row groups that are partly read, those of a
+    lane's window and of its next one, and a quarter for the blocks in use and the next ones. The
+    rest is for rows being decoded, for batches made ahead, for ``files_bytes``, and for rounding.
     """
 
     memory_budget_bytes: int
@@ -143,6 +145,12 @@ class Budget:
         """Of that, for footers, and for remote row groups that are here and not yet decoded."""
         return self.reading_bytes // _FILES_SHARE
 
+    @property
+    def _divided_bytes(self) -> int:
+        """What lanes and blocks share."""
+        whole = self.memory_budget_bytes
+        return max(whole // 2, whole - _OVERHEAD_BYTES)
+
     def threads(self, most: int) -> int:
         """Threads that may decode: up to ``most``, and as a quarter of the memory allows."""
         return max(1, min(most, self.reading_bytes // 4 // _DECODING_BYTES))
@@ -162,7 +170,7 @@ class Budget:
     @property
     def most_lanes(self) -> int:
         """Lanes that one rank can read side by side: each takes at least a row group."""
-        return max(1, min(MOST_LANES, self.memory_budget_bytes // 2 // self.open_group_bytes))
+        return max(1, min(MOST_LANES, self._divided_bytes // 2 // self.open_group_bytes))
 
     def bytes_for(self, lanes: int) -> int:
         """Bytes that reading so many lanes side by side takes."""
@@ -171,14 +179,14 @@ class Budget:
     @property
     def block_rows(self) -> int:
         """Rows of a block, so that two of each of ``most_lanes`` take a quarter of the budget."""
-        block_bytes = self.memory_budget_bytes // 8 // self.most_lanes
+        block_bytes = self._divided_bytes // 8 // self.most_lanes
         return max(1, min(MOST_BLOCK_ROWS, block_bytes // (self.row_bytes + _PLACE_BYTES)))
 
     @property
     def window_groups(self) -> int:
         """Row groups of a lane that are mixed: read side by side, or whole if they are small."""
         # While a lane goes over to its next window, about half of that is open as well.
-        most_open = self.memory_budget_bytes // 3 // self.most_lanes // self.open_group_bytes
+        most_open = self._divided_bytes // 3 // self.most_lanes // self.open_group_bytes
         pieces = self.block_rows * self.row_bytes // _PIECE_BYTES
         side_by_side = min(MOST_WINDOW_GROUPS, most_open, pieces)
         return max(1, side_by_side, -(-self.block_rows // self.mean_group_rows))

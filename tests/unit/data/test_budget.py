@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import pytest
 
 from sparkdl_runner.data.order.plan import Order
 from sparkdl_runner.data.read.budget import Budget, Sizes
@@ -159,3 +160,20 @@ def test_pages_and_what_decodes_and_batches_ahead_stay_within_the_budget() -> No
     # a window of each lane, and half of the next one.
     assert pages > 2 * order.block_rows * row_bytes
     assert 0.45 * memory_bytes < 1.5 * side_by_side <= 0.5 * memory_bytes
+
+
+@pytest.mark.parametrize("mebibytes", [64, 128, 512])
+@pytest.mark.parametrize("row_bytes", [8, 16, 256, 30_000])
+@pytest.mark.parametrize("group_bytes", [1 << 20, 5 << 20, 40 << 20])
+def test_what_lanes_read_leaves_room_for_threads_and_allocators(
+    mebibytes: int, row_bytes: int, group_bytes: int
+) -> None:
+    budget = Budget(
+        memory_budget_bytes=mebibytes << 20,
+        row_bytes=row_bytes,
+        open_group_bytes=group_bytes,
+        mean_group_rows=max(1, group_bytes // row_bytes),
+    )
+    blocks = 2 * budget.block_rows * (row_bytes + 16)
+    taken = budget.most_lanes * (blocks + group_bytes)
+    assert budget.most_lanes == 1 or taken <= (mebibytes - 16) << 20
