@@ -29,7 +29,7 @@ _AGAIN = (
 
 
 # How many files a rank looks at when a loader opens.
-_LOCAL_SHARE, _REMOTE_SHARE = 4096, 64
+_LOCAL_SHARE, _REMOTE_SHARE = 4096, 16
 
 
 class VerifiedFiles:
