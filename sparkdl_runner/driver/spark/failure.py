@@ -5,12 +5,19 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from sparkdl_runner import errors, java
 from sparkdl_runner.driver.consequences import consequences
 from sparkdl_runner.driver.diagnosis import to_error
 from sparkdl_runner.wire.failure_report import UnheardFailureError
 from sparkdl_runner.wire.outcome import Outcome
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+# No stage has more ranks.
+MOST_TASKS = 1 << 20
 
 
 def explain(
@@ -19,6 +26,7 @@ def explain(
     python: str,
     failures: Sequence[Outcome] = (),
     application_end: str = "",
+    host: str = "",
 ) -> errors.RunnerError:
     """Makes an error that a person can act on.
 
@@ -27,6 +35,7 @@ def explain(
         python: The Python that Spark starts on executors.
         failures: What ranks have reported; none of it is the cause.
         application_end: See ``end_of``.
+        host: Where the task ran that failed; see ``host_of_task``.
 
     Returns:
         The error to raise in its place. Where the reason is not a known one, it is followed by
@@ -54,12 +63,12 @@ def explain(
             )
     if found := re.search(rf'Cannot run program "{re.escape(python)}"[^\n]*', text):
         return errors.LaunchError(
-            f"Executors cannot start {python}: {found[0].rstrip('.')}. Set PYSPARK_PYTHON to a "
+            f"{_on(host)} cannot start {python}: {found[0].rstrip('.')}. Set PYSPARK_PYTHON to a "
             "Python that all hosts have, before the session starts."
         )
     if found := re.search(r"Python in worker has different version[^\n]*", text):
         return errors.LaunchError(
-            f"Executors start {python}, another version of Python than the driver's "
+            f"{_on(host)} starts {python}, another version of Python than the driver's "
             f"{platform.python_version()} ({found[0].rstrip('.')}). Set PYSPARK_PYTHON to a Python "
             "of the driver's version that all hosts have, before the session starts, or send one "
             "along (--archives with venv-pack)."
@@ -86,6 +95,26 @@ def explain(
             ]
         )
     )
+
+
+def host_of_task(context: SparkContext, error: Exception) -> str:
+    """The host of the barrier task whose failure ended a stage; empty if Spark does not say."""
+    found = re.search(r"\bResultTask\((\d+), (\d+)\)", java.text_of(error))
+    if found is None:
+        return ""
+    stage, partition = map(int, found.groups())
+    try:
+        tasks = context._jsc.sc().statusStore().taskList(stage, 0, MOST_TASKS)
+        task = next(
+            one for i in range(tasks.size()) if (one := tasks.apply(i)).index() == partition
+        )
+        return str(task.host())
+    except Exception:  # Spark has forgotten the stage, or has ended.
+        return ""
+
+
+def _on(host: str) -> str:
+    return f"The executor on host {host}" if host else "An executor"
 
 
 def executor_loss(error: Exception) -> str:

@@ -267,6 +267,7 @@ class SparkGang(Gang):
             python=self._context.pythonExec,
             failures=failures,
             application_end=application_end,
+            host=failure.host_of_task(self._context, error),
         ) from None
 
     def _raise_launch_problem(self) -> None:

@@ -271,7 +271,7 @@ def test_executors_start_a_python_without_this_package(tmp_path):
 def test_executors_start_a_python_that_is_not_there_and_a_server_that_refuses_us(refusing_server):
     ill = run_doctor(PYSPARK_PYTHON="/nowhere/python3", MLFLOW_TRACKING_URI=refusing_server)
     said = ill.problem("spark.python")
-    assert "Executors cannot start /nowhere/python3" in said
+    assert "cannot start /nowhere/python3" in said
     assert "Set PYSPARK_PYTHON" in said
     said = ill.problem("mlflow.server")
     assert "401" in said

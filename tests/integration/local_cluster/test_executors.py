@@ -160,6 +160,17 @@ def test_a_start_that_is_given_up_ends_no_executor(cluster, tmp_path, monkeypatc
     assert {(one.host(), one.port()) for one in tracker.getExecutorInfos()} == before
 
 
+@pytest.mark.one_lane
+def test_a_host_without_python_is_named_and_not_tried_again(cluster, monkeypatch, capsys):
+    monkeypatch.setattr(cluster.sparkContext, "pythonExec", "/no/such/python")
+    runner = DistributedRunner(num_proc=2, config=RunConfig(max_restarts=1))
+    with pytest.raises(
+        LaunchError, match=r"on host 127\.0\.0\.1 cannot start /no/such/python: Cann"
+    ):
+        runner.run(print)
+    assert "Restarting" not in capsys.readouterr().err
+
+
 def test_dynamic_allocation_is_refused_in_one_sentence(cluster, monkeypatch):
     configuration = cluster.sparkContext._conf
     configuration.set("spark.dynamicAllocation.enabled", "true")

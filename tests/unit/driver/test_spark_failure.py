@@ -75,11 +75,11 @@ def test_an_executor_with_another_python_is_explained():
     [
         (
             'java.io.IOException: Cannot run program "python3": error=2, No such file',
-            'Executors cannot start python3: Cannot run program "python3": error=2, No such file.',
+            'An executor cannot start python3: Cannot run program "python3": error=2, No such',
         ),
         (
             "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than 3.11",
-            "Executors start python3, another version of Python than the driver's",
+            "An executor starts python3, another version of Python than the driver's",
         ),
     ],
 )
