@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sparkdl_runner import __version__
-from sparkdl_runner.agent.address_space import lift_limit
+from sparkdl_runner.agent.host.address_space import lift_limit
+from sparkdl_runner.agent.host.other_users import check_host_is_not_shared
 from sparkdl_runner.agent.log_client import LogClient
 from sparkdl_runner.agent.meeting import Meeting
-from sparkdl_runner.agent.other_users import check_host_is_not_shared
 from sparkdl_runner.agent.rank_log import rank_log
 from sparkdl_runner.agent.spares.pool import keep_spares, start_workers
 from sparkdl_runner.agent.supervision import supervise

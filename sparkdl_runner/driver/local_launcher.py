@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 
-from sparkdl_runner.agent.other_users import check_host_is_not_shared
+from sparkdl_runner.agent.host.other_users import check_host_is_not_shared
 from sparkdl_runner.agent.rank_log import RankLog, rank_log
 from sparkdl_runner.agent.spares.pool import keep_spares, start_workers
 from sparkdl_runner.agent.supervision import supervise

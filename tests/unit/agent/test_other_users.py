@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from sparkdl_runner.agent import other_users
+from sparkdl_runner.agent.host import other_users
 from sparkdl_runner.agent.rank_task import RankTask
 from sparkdl_runner.config import RunConfig
 from sparkdl_runner.driver.local_launcher import LocalGang
