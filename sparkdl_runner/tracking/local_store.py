@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,12 +21,42 @@ def make_private(uri: str) -> None:
     Args:
         uri: The store's, where nobody has chosen one. Only SQLite's are made.
     """
-    if not uri.startswith(_SQLITE):
-        return
+    if make_whole(uri, mode=0o600):
+        with suppress(OSError):
+            Path(ARTIFACTS).mkdir(mode=0o700)
+
+
+def make_whole(uri: str, mode: int = 0o666) -> bool:
+    """Makes a database that is not there yet, so that it is there with all of its tables or not.
+
+    MLflow makes one table after another. A driver that is killed meanwhile would leave some of
+    them, and no driver after it could open or mend the database.
+
+    Args:
+        uri: The store's. Only SQLite's are made.
+        mode: Of the file, before the umask.
+
+    Returns:
+        Whether it was made; if not, MLflow makes it or says why it cannot.
+    """
+    path = uri.removeprefix(_SQLITE)
+    if not uri.startswith(_SQLITE) or not path or "?" in path or os.path.lexists(path):
+        return False
+    try:
+        from mlflow.store.db.utils import _initialize_tables, create_sqlalchemy_engine
+    except ImportError:  # They are MLflow's own, and may be called otherwise one day.
+        return False
+    part = f"{path}.{uuid.uuid4().hex}.part"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        os.close(os.open(uri.removeprefix(_SQLITE), flags, 0o600))
+        os.close(os.open(part, flags, mode))
+        engine = create_sqlalchemy_engine(_SQLITE + part)
+        _initialize_tables(engine)
+        engine.dispose()
+        os.link(part, path)  # Unless another driver was faster.
     except OSError:
-        return  # It exists, or cannot be made: then MLflow raises.
-    with suppress(OSError):
-        Path(ARTIFACTS).mkdir(mode=0o700)
+        return False
+    finally:
+        with suppress(OSError):
+            os.unlink(part)
+    return True

@@ -10,13 +10,14 @@ import importlib.util
 import os
 import sys
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.importing import without_collecting
 from sparkdl_runner.redaction import Redactor
-from sparkdl_runner.tracking.local_store import make_private
+from sparkdl_runner.tracking.local_store import make_private, make_whole
 from sparkdl_runner.tracking.run.server import is_databricks, why_unreachable
 from sparkdl_runner.tracking.run.server_calls import WITHOUT, ServerCalls
 from sparkdl_runner.tracking.settings import Tracking
@@ -78,8 +79,9 @@ def connect(settings: Tracking) -> tuple[Any, ServerCalls]:
     uri = check_store(settings)
     import mlflow
 
-    make_default_store(settings)
     call = ServerCalls(uri=uri, timeout_seconds=settings.opening_timeout_seconds)
+    call(partial(make_default_store, settings), "make the database")
+    call(partial(make_whole, uri), "make the database")
     return call(lambda: mlflow.MlflowClient(tracking_uri=uri), "make a client"), call
 
 
