@@ -9,6 +9,7 @@ import pytest
 from sparkdl_runner.redaction import Redactor
 from sparkdl_runner.tracking.run.heartbeat import Heartbeat
 from sparkdl_runner.tracking.run.journal import Journal
+from sparkdl_runner.tracking.run.opening.lease import Lease
 from sparkdl_runner.tracking.run.tracked_run import TrackedRun
 
 
@@ -72,7 +73,7 @@ def test_a_trouble_with_mlflow_is_shown_once_each_time(capsys: pytest.CaptureFix
     heartbeat = Heartbeat(
         SimpleNamespace(),
         SimpleNamespace(),
-        SimpleNamespace(),
+        Lease(),
         Stumbling(),
         log=lambda _: None,
         report_trouble=lambda trouble: TrackedRun._report_trouble(run, trouble),
