@@ -52,4 +52,6 @@ def can_become(found: pa.DataType, wanted: pa.DataType) -> bool:
     if types.is_decimal(found) and types.is_decimal(wanted):
         whole = wanted.precision - wanted.scale >= found.precision - found.scale
         return bool(whole and wanted.scale >= found.scale)
+    if types.is_timestamp(found) and found.tz is None and types.is_timestamp(wanted):
+        return True  # Spark's usual 96 bits do not say that they are in UTC, as they are.
     return bool(types.is_date(found) and types.is_timestamp(wanted) and wanted.tz is None)

@@ -191,6 +191,19 @@ def test_a_type_that_was_widened(tmp_path: Path) -> None:
         make_spark_converter(tmp_path)
 
 
+def test_timestamps_as_spark_writes_them(tmp_path: Path) -> None:
+    """96 bits, of which Parquet does not say that they are in UTC."""
+    times = pa.array([1_700_000_000_123_456 + i for i in range(9)], pa.timestamp("us", "UTC"))
+    table = pa.table({"id": range(9), "time": times})
+    write_deltalake(tmp_path / "table", table)
+    [file] = (tmp_path / "table").glob("*.parquet")
+    pq.write_table(table, file, use_deprecated_int96_timestamps=True)
+    found = rows_of(tmp_path / "table", ["id", "time"])
+    assert found == [(i, 1_700_000_000_123_456 + i) for i in range(9)]
+    late = [("time", ">=", times[5].as_py())]
+    assert rows_of(tmp_path / "table", ["id"], filters=late) == [(i,) for i in range(5, 9)]
+
+
 def test_what_is_not_read_in_place_is_refused(tmp_path: Path) -> None:
     write_deltalake(tmp_path, pa.table({"id": [1]}), partition_by=None)
     elsewhere = {"path": "s3://other/p.parquet", "size": 1, "modificationTime": 0}
