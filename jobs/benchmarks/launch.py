@@ -2,7 +2,8 @@
 
 Every launcher runs the same work as two ranks on local[2]: import torch, initialise the backend,
 one allreduce. Two figures: calls in a session that has seen this launcher before, in turns; and the
-first call in a new session of a new process.
+first call in a new session of a new process. Of ours there are also calls that find the spares that
+the call before has left, as in a notebook, and calls of ranks on this host, without Spark.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache, partial
 from typing import Any
+
+import psutil
 
 from benchmarks.figures import aligned, in_turns, positive, reason_of, summary
 from benchmarks.processes import module_command, module_environment
@@ -23,9 +27,20 @@ from sparkdl_runner.jobs.spark.session import start_spark
 
 HELP = "from a call to its result, beside horovod.spark.run and TorchDistributor"
 RANKS = 2
-OURS = ("HorovodRunner", "DistributedRunner(torch)")
+WITH_SPARES = ", spares"
+ON_THIS_HOST = ("DistributedRunner(torch), this host", "HorovodRunner, this host")
+OURS = (
+    *("HorovodRunner", "DistributedRunner(torch)"),
+    *("HorovodRunner, spares", "DistributedRunner(torch), spares"),
+    *(name + spares for name in ON_THIS_HOST for spares in ("", WITH_SPARES)),
+)
 PEERS = ("horovod.spark.run", "TorchDistributor")
 FIRST_CALL_TIMEOUT_SECONDS = 300
+SPARE_SECONDS = 300.0
+# How long spares may take to import torch, and how little they compute once they have.
+READY_TIMEOUT_SECONDS = 120.0
+LOOK_SECONDS = 0.5
+IDLE_SECONDS = 0.02
 # A new session each takes its time; three tell a median.
 MOST_FIRST_CALLS = 3
 
@@ -63,16 +78,19 @@ def _torch_work() -> Callable[[], float]:
 # The launchers. What they import is imported before the clock starts. --------------------------
 
 
-def _horovod_runner() -> Launcher:
-    from sparkdl_runner import HorovodRunner
+def _horovod_runner(np: int = RANKS, spare_seconds: float = 0) -> Launcher:
+    from sparkdl_runner import HorovodRunner, RunConfig
 
-    return lambda: HorovodRunner(np=RANKS).run(_horovod_work())
+    runner = HorovodRunner(np=np, config=RunConfig(spare_seconds=spare_seconds))
+    return lambda: runner.run(_horovod_work())
 
 
-def _distributed_runner() -> Launcher:
-    from sparkdl_runner import DistributedRunner
+def _distributed_runner(num_proc: int = RANKS, spare_seconds: float = 0) -> Launcher:
+    from sparkdl_runner import DistributedRunner, RunConfig
 
-    return lambda: DistributedRunner(num_proc=RANKS, backend="torch").run(_torch_work())
+    config = RunConfig(spare_seconds=spare_seconds)
+    runner = DistributedRunner(num_proc=num_proc, backend="torch", config=config)
+    return lambda: runner.run(_torch_work())
 
 
 def _horovod_spark_run() -> Launcher:
@@ -92,6 +110,12 @@ def _torch_distributor() -> Launcher:
 LAUNCHERS: dict[str, Callable[[], Launcher]] = {
     "HorovodRunner": cache(_horovod_runner),
     "DistributedRunner(torch)": cache(_distributed_runner),
+    "HorovodRunner, spares": cache(partial(_horovod_runner, RANKS, SPARE_SECONDS)),
+    "DistributedRunner(torch), spares": cache(partial(_distributed_runner, RANKS, SPARE_SECONDS)),
+    ON_THIS_HOST[0]: cache(partial(_distributed_runner, -RANKS)),
+    ON_THIS_HOST[0] + WITH_SPARES: cache(partial(_distributed_runner, -RANKS, SPARE_SECONDS)),
+    ON_THIS_HOST[1]: cache(partial(_horovod_runner, -RANKS)),
+    ON_THIS_HOST[1] + WITH_SPARES: cache(partial(_horovod_runner, -RANKS, SPARE_SECONDS)),
     "horovod.spark.run": cache(_horovod_spark_run),
     "TorchDistributor": cache(_torch_distributor),
 }
@@ -117,8 +141,13 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     # Peers announce every start and end; the table is what is wanted.
     logging.disable(logging.INFO)
     print("First calls, each in a new session:", flush=True)
-    firsts = {name: partial(_first_call, name) for name in arguments.launchers}
-    first = in_turns(firsts, min(arguments.repeat, MOST_FIRST_CALLS), warm_up=False)
+    firsts = {
+        name: partial(_first_call, name)
+        for name in arguments.launchers
+        if not name.endswith(WITH_SPARES)
+    }
+    repeat = min(arguments.repeat, MOST_FIRST_CALLS)
+    first = in_turns(firsts, repeat, warm_up=False) if firsts else {}
     print("Calls in one session:", flush=True)
     spark = start_spark("launch benchmark", slots=RANKS)
     calls = {name: partial(_timed_call, name) for name in arguments.launchers}
@@ -134,12 +163,29 @@ def _timed_call(name: str) -> float:
         RuntimeError: The ranks did not sum what they should have.
     """
     launch = LAUNCHERS[name]()
+    if name.endswith(WITH_SPARES):
+        launch()
+        _await_spares()
     started = time.perf_counter()
     total = launch()
     seconds = time.perf_counter() - started
     if total != RANKS:
         raise RuntimeError(f"the allreduce of {RANKS} ones returned {total}")
     return seconds
+
+
+def _await_spares() -> None:
+    """Waits until the workers below this process do nothing any more: they are spares."""
+    deadline = time.monotonic() + READY_TIMEOUT_SECONDS
+    spent, now = -1.0, 0.0
+    while time.monotonic() < deadline and (not now or now - spent > IDLE_SECONDS):
+        spent = now
+        time.sleep(LOOK_SECONDS)
+        now = 0.0
+        for one in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):  # It has just ended.
+                if "sparkdl_runner.worker" in one.cmdline():
+                    now += sum(one.cpu_times()[:2])
 
 
 def _first_call(name: str) -> float:
