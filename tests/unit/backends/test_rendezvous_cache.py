@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from sparkdl_runner.backends.rendezvous import cache
 from sparkdl_runner.backends.rendezvous.cache import RendezvousCache
 from sparkdl_runner.backends.rendezvous.server import prefix_of
 from sparkdl_runner.backends.rendezvous.store import RendezvousStore
@@ -42,7 +43,8 @@ def store(told):
 
 
 @pytest.fixture
-def caches(store):
+def caches(store, monkeypatch):
+    monkeypatch.setattr(cache, "WAIT_SECONDS", 0.05)
     found = [
         RendezvousCache(
             network.listen("127.0.0.1"),

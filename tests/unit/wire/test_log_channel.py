@@ -597,6 +597,7 @@ def test_confirmations_are_waited_for_at_the_end_where_the_driver_hears(is_conne
     assert order == [*["confirmed"] * is_connected, "close", "sent", "abandon"]
 
 
+@settings(max_examples=30)
 @given(st.lists(st.dictionaries(st.text(max_size=5), st.integers(), max_size=3)), st.data())
 def test_frames_are_found_whole_however_they_come_in_pieces(sent, data):
     sealing, opening = (FrameCodec(b"key", b"nonce", b"agent") for _ in range(2))
