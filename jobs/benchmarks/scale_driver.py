@@ -132,7 +132,7 @@ def attempt_of(num_proc: int, processes: int, seconds: float) -> dict[str, float
         while (joined := len(gang.watch.running())) < num_proc:
             if time.perf_counter() - clock > PATIENCE_SECONDS:
                 raise TimeoutError(f"{joined} of {num_proc} ranks have joined")
-            time.sleep(0.1)
+            time.sleep(0.5)
         figures["joined_s"] = time.perf_counter() - clock
         figures["joined_cpu_s"] = time.process_time() - cpu
         clock, cpu = time.perf_counter(), time.process_time()
