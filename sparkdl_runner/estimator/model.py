@@ -189,10 +189,14 @@ class TorchModel(Model, MLReadable["TorchModel"], MLWritable):
             )
         packed = self._packed_for(dataset.sparkSession.sparkContext)
         prediction = Prediction(packed, description, self.getOrDefault("batch_size"))
-        struct = f"predictions of {self.uid}"
-        found = dataset.withColumn(struct, prediction_udf(prediction, description)(*given))
+        made_of = f"predictions of {self.uid}"
+        found = dataset.withColumn(made_of, prediction_udf(prediction, description)(*given))
+        is_struct = sum(len(one.columns) for one in description.outputs.values()) > 1
         added = [
-            _typed(struct, number, name, description.outputs[label]).alias(column)
+            _typed(
+                f"`{made_of}`" + f".{field(number, name)}" * is_struct,
+                is_vector=description.outputs[label].columns[name] and name != PREDICTION,
+            ).alias(column)
             for number, (label, made) in enumerate(names.items())
             for name, column in made.items()
         ]
@@ -212,10 +216,8 @@ class TorchModel(Model, MLReadable["TorchModel"], MLWritable):
         return self._packed[place]
 
 
-def _typed(struct: str, number: int, name: str, output: Output) -> SparkColumn:
+def _typed(place: str, *, is_vector: bool) -> SparkColumn:
     from pyspark.ml.functions import array_to_vector
     from pyspark.sql import functions as f
 
-    value = f.col(f"`{struct}`")[field(number, name)]
-    is_vector = output.columns[name] and name != PREDICTION
-    return array_to_vector(value) if is_vector else value
+    return array_to_vector(f.col(place)) if is_vector else f.col(place)

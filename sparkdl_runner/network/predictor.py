@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     import torch
 
 
+_BLOCK_ROWS = 512
+
+
 @dataclass(frozen=True, kw_only=True)
 class Description:
     """What a network takes and returns, beside its weights.
@@ -94,11 +97,9 @@ class Predictor:
             for column, one in zip(self.description.columns, values, strict=True)
         }
         for argument, columns in self._matrices.items():
-            # NumPy makes a matrix of columns in a quarter of torch's time.
             dtype = np.dtype(given[columns[0]][0].dtype)
-            matrix = np.empty((rows, len(columns)), dtype if dtype.kind == "f" else np.float32)
-            for place, name in enumerate(columns):
-                matrix[:, place] = numbers_of(*given.pop(name))
+            found = [numbers_of(*given.pop(name)) for name in columns]
+            matrix = _matrix(found, dtype if dtype.kind == "f" else np.dtype(np.float32))
             batch[argument] = torch.from_numpy(matrix)
         for column, one in given.values():
             batch.update(tensors(column, one))
@@ -127,6 +128,20 @@ class Predictor:
         positional, named = self._inputs(on_device)
         found = self.network(*positional, **named)
         return by_label(found, list(self.description.outputs))
+
+
+def _matrix(columns: Sequence[Array], dtype: np.dtype[Any]) -> Array:
+    """Columns ``[rows]`` as one matrix ``[rows, columns]``, in a fraction of torch's time.
+
+    Filled by blocks of rows, which a processor's cache holds.
+    """
+    rows = len(columns[0])
+    matrix = np.empty((rows, len(columns)), dtype)
+    for start in range(0, rows, _BLOCK_ROWS):
+        block = matrix[start : start + _BLOCK_ROWS]
+        for place, column in enumerate(columns):
+            block[:, place] = column[start : start + _BLOCK_ROWS]
+    return matrix
 
 
 def _matrices(description: Description) -> dict[str, Sequence[str]]:

@@ -102,27 +102,39 @@ class Prediction:
         self._description = description
         self._batch_size = batch_size
 
-    def of_arrow(self, batches: Iterator[Any]) -> Iterator[pa.StructArray]:
-        """Predicts for batches of Arrow arrays, one for each column."""
+    def of_arrow(self, batches: Iterator[Any]) -> Iterator[pa.Array]:
+        """Predicts for batches of Arrow arrays, one for each column.
+
+        Yields:
+            The column of predictions, or a struct of them if there are several.
+        """
         from .arrow_values import values_of
 
         return self._of_each(batches, values_of)
 
     def of_pandas(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Predicts for batches of pandas series, one for each column."""
+        """Predicts for batches of pandas series, one for each column.
+
+        Yields:
+            A series, or a DataFrame of several columns.
+        """
         import pandas as pd
+        import pyarrow as pa
 
         from .pandas_values import values_of
 
-        for made in self._of_each(batches, values_of):
+        def as_pandas(column: pa.Array) -> Any:
             # Arrow's arrays as they are: of NumPy's, pyspark would make a list for each row.
-            columns = {
-                one.name: pd.array(made.field(number), dtype=pd.ArrowDtype(one.type))
-                for number, one in enumerate(made.type)
-            }
-            yield pd.DataFrame(columns, copy=False)
+            return pd.array(column, dtype=pd.ArrowDtype(column.type))
 
-    def _of_each(self, batches: Iterator[Any], values_of: Any) -> Iterator[pa.StructArray]:
+        for made in self._of_each(batches, values_of):
+            if pa.types.is_struct(made.type):
+                columns = dict(zip(_names(made.type), map(as_pandas, made.flatten()), strict=True))
+                yield pd.DataFrame(columns, copy=False)
+            else:
+                yield pd.Series(as_pandas(made))
+
+    def _of_each(self, batches: Iterator[Any], values_of: Any) -> Iterator[pa.Array]:
         from pyspark import TaskContext
 
         task = TaskContext.get()
@@ -133,7 +145,7 @@ class Prediction:
                 columns = batch if isinstance(batch, tuple) else (batch,)
                 values = list(map(values_of, self._description.columns, columns))
                 rows = len(columns[0])
-                yield _struct(predictor.predict(values, rows), rows)
+                yield _as_arrow(predictor.predict(values, rows), rows)
 
 
 def field(number: int, name: str) -> str:
@@ -141,7 +153,12 @@ def field(number: int, name: str) -> str:
     return f"p{number}_{name}"
 
 
-def _struct(found: dict[str, dict[str, Array]], rows: int) -> pa.StructArray:
+def _names(struct: pa.StructType) -> list[str]:
+    return [struct.field(number).name for number in range(struct.num_fields)]
+
+
+def _as_arrow(found: dict[str, dict[str, Array]], rows: int) -> pa.Array:
+    """The only column, or a struct of several: a struct takes Python and Java longer."""
     import pyarrow as pa
 
     arrays, names = [], []
@@ -160,4 +177,4 @@ def _struct(found: dict[str, dict[str, Array]], rows: int) -> pa.StructArray:
                 array = pa.ListArray.from_arrays(pa.array(offsets), array)
             arrays.append(array)
             names.append(field(number, name))
-    return pa.StructArray.from_arrays(arrays, names)
+    return arrays[0] if len(arrays) == 1 else pa.StructArray.from_arrays(arrays, names)

@@ -10,7 +10,7 @@ from sparkdl_runner.network.spark_worker import Prediction, field
 
 
 def prediction_udf(prediction: Prediction, description: Description) -> Any:
-    """Returns a function of columns that makes a struct of all columns of predictions.
+    """Returns a function of columns that makes the column of predictions, or a struct of several.
 
     Python gets these columns alone, and all others stay in Java. Where Spark can, from 4.1, it
     gets them as Arrow has them.
@@ -28,10 +28,12 @@ def prediction_udf(prediction: Prediction, description: Description) -> Any:
 
 
 def result_type(description: Description) -> str:
-    """Of the struct, as Spark writes types."""
-    fields = [
-        f"{field(number, name)}: {'array<double>' if several else 'double'}"
+    """Of what it makes, as Spark writes types."""
+    fields = {
+        field(number, name): "array<double>" if several else "double"
         for number, output in enumerate(description.outputs.values())
         for name, several in output.columns.items()
-    ]
-    return f"struct<{', '.join(fields)}>"
+    }
+    if len(fields) == 1:
+        return fields.popitem()[1]
+    return f"struct<{', '.join(f'{name}: {kind}' for name, kind in fields.items())}>"
