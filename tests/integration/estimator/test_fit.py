@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 
@@ -89,6 +90,37 @@ def test_a_fit_is_an_mlflow_run_with_its_settings_and_deletes_its_conversion(
         "train_data",
         "validation_data",
     }
+
+
+@pytest.fixture
+def bucket(monkeypatch):
+    """The URL of a bucket on an S3-compatible server in this process, known by the environment."""
+    from moto.server import ThreadedMotoServer
+    from pyarrow import fs
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "tests")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "only")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    options = {"access_key": "tests", "secret_key": "only", "region": "us-east-1"}
+    place = {"endpoint_override": f"{host}:{port}", "scheme": "http"}
+    fs.S3FileSystem(**options, **place, allow_bucket_creation=True).create_dir("fits")
+    yield "s3://fits"
+    server.stop()
+
+
+@pytest.mark.one_lane
+def test_a_fit_goes_on_from_checkpoints_in_an_object_store(spark, bucket):
+    parts = {"checkpoint_dir": f"{bucket}/all/", "config": RunConfig(tracking=False)}
+    first = estimator(epochs=1, **parts).fit(frame(spark))
+    # Of another model with weights of its own, so that an epoch done anew would differ.
+    both = estimator(epochs=2, **parts).fit(frame(spark))
+    assert len(both.history) == 2
+    assert both.history[0] == first.history[0]
 
 
 def test_each_row_is_in_one_of_both_data_sets_though_the_plan_gives_other_rows_each_time(
