@@ -121,7 +121,7 @@ mutants: setup-classic  ## break the code in N small ways, what BASE lacks first
 	@PYTHONPATH=tests $(call in_lane,classic) -m mutants --count $(N) --seed $(SEED) \
 	    --base "$(BASE)" --jobs $(JOBS) $(ARGS)
 
-foreign: frameworks  ## other people's tests, as ranks and under their own launcher; HOROVOD_SOURCE=…
+foreign: frameworks  ## other people's tests, as ranks and under their own launcher; HOROVOD_SOURCE=… SPARK_SOURCE=…
 	@PYTHONPATH=tests:build/frameworks $(call in_lane,classic) -m foreign $(ARGS)
 
 bench: run-classic  ## time from call to result, beside horovod.spark.run and TorchDistributor

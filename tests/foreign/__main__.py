@@ -55,8 +55,9 @@ def main() -> int:
     if unknown := set(names) - set(known):
         print(f"There is no suite {', '.join(unknown)}; there are {', '.join(known)}.")
         return 2
-    if not os.environ.get("HOROVOD_SOURCE"):
-        print("Horovod's tests are left out: HOROVOD_SOURCE names no unpacked source of 0.28.1.")
+    for variable, whose in (("HOROVOD_SOURCE", "Horovod 0.28.1"), ("SPARK_SOURCE", "Spark 3.3")):
+        if not os.environ.get(variable):
+            print(f"The tests of {whose} are left out: {variable} names no unpacked source of it.")
     problems = [f"{name}: {line}" for name in names for line in compare(known[name])]
     print("\n" + ("\n".join(problems) or "Nothing that passes under its own launcher fails here."))
     return 1 if problems else 0

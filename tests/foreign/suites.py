@@ -49,7 +49,7 @@ class Suite:
 
 def suites() -> list[Suite]:
     """All suites that can be run here."""
-    return [_torch(), _accelerate(), _petastorm(), *_horovod()]
+    return [_torch(), _accelerate(), _petastorm(), *_spark(), *_horovod()]
 
 
 def _package(name: str) -> Path:
@@ -97,6 +97,28 @@ def _petastorm() -> Suite:
         num_proc=1,
         known=PETASTORM_DIFFERENCES,
     )
+
+
+def _spark() -> list[Suite]:
+    """Those of tuning are in no wheel: SPARK_SOURCE names an unpacked source of Spark 3.2 or 3.3.
+
+    Left out is OneVsRest, which takes Spark's own classifiers, and what looks at their Params.
+    """
+    source = os.environ.get("SPARK_SOURCE")
+    if not source:
+        return []
+    file = Path(source, "python/pyspark/ml/tests/test_tuning.py").absolute()
+    python = {"PYSPARK_PYTHON": sys.executable}
+    chosen = "not nested and not pipeline and not coercion"
+    return [
+        Suite(
+            name="spark-tuning",
+            here=by_command(sys.executable, **python, FOREIGN_ESTIMATOR="sparkdl_runner"),
+            there=by_command(sys.executable, **python),
+            starts=(("tests", str(file), "-p", "foreign.spark_names", "-k", chosen),),
+            num_proc=1,
+        )
+    ]
 
 
 def _horovod() -> list[Suite]:
