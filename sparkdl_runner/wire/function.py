@@ -19,10 +19,6 @@ from sparkdl_runner.world import World
 RESULT_REFUSALS = (NotPicklableError, ResultTooLargeError)
 # A larger exception is not sent; its text and traceback are sent in any case.
 MAX_EXCEPTION_BYTES = 16 << 20
-# The packages through which a rank comes to the user's function.
-_CALLERS = {f"sparkdl_runner.{name}" for name in ("worker", "wire", "horovod")}
-# Where a script cannot be compiled, or ends by an exit code, no frame is its own.
-_SCRIPT = "sparkdl_runner.script"
 
 
 def check_call(main: object, /, *args: Any, **kwargs: Any) -> None:
@@ -170,17 +166,6 @@ def unpack_exception(packed: bytes) -> BaseException | None:
     except Exception:
         return None
     return error if isinstance(error, BaseException) else None
-
-
-def user_traceback(error: BaseException) -> types.TracebackType | None:
-    """Drops the leading frames of what called the user's function, which tell nothing about it."""
-    frame = error.__traceback__
-    while frame is not None:
-        package = frame.tb_frame.f_globals.get("__package__")
-        if package != _SCRIPT and (package not in _CALLERS or frame.tb_next is None):
-            break
-        frame = frame.tb_next
-    return frame
 
 
 def _name(main: object) -> str:

@@ -32,6 +32,7 @@ from sparkdl_runner.wire.message_json import encode
 from sparkdl_runner.wire.messages import LoaderPlan, Progress, Raised, Returned
 from sparkdl_runner.worker import driver_log, gpu_memory, lifeline, pulse, spare, stacks
 from sparkdl_runner.worker.search_path import complete_search_path, search_path_for_children
+from sparkdl_runner.worker.user_traceback import user_traceback
 
 
 def main() -> None:
@@ -143,7 +144,7 @@ def _end_if_forked(pid: int, error: BaseException | None) -> None:
 
 def _send_failure(line: Line, backend: Backend, error: BaseException) -> None:
     name = type(error).__name__
-    shown = error.with_traceback(function.user_traceback(error))
+    shown = error.with_traceback(user_traceback(error))
     raised = Raised(
         exception=name,
         message=_text_of(error),

@@ -32,7 +32,8 @@ print(json.dumps({
 # How a rank calls it, without one.
 CALL = """
 import json, os, pickle, sys
-from sparkdl_runner.wire.function import call, user_traceback
+from sparkdl_runner.wire.function import call
+from sparkdl_runner.worker.user_traceback import user_traceback
 script, args, module, travels = json.loads(sys.argv[1])
 from sparkdl_runner.script.script import Script
 from sparkdl_runner.wire.function import pack
