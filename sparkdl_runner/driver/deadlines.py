@@ -137,7 +137,10 @@ def stuck_ranks(
     running = [rank for rank in seen if rank.ended_at is None]
     # The end of a rank is progress: those that waited for it go on from there.
     last_end = max((rank.ended_at for rank in seen if rank.ended_at is not None), default=-inf)
-    looks = [(rank, _aged(rank.signs, now - rank.signs_at)) for rank in running if rank.signs]
+    # Whose agent is not heard may be lost, which ``lost_ranks`` judges: it is not silent for that.
+    looks = [
+        (rank, _aged(rank.signs, rank.heard_at - rank.signs_at)) for rank in running if rank.signs
+    ]
     importing = [(rank, signs) for rank, signs in looks if not signs.has_begun]
     begun = [(rank, signs) for rank, signs in looks if signs.has_begun]
     stuck = _late(importing, now, config.start_timeout_seconds, imports)

@@ -170,6 +170,19 @@ def test_a_rank_0_that_stays_for_the_others_is_not_the_cause():
     assert [one.world.rank for one in failures if not one.is_communication_error] == [1, 2]
 
 
+def test_a_host_that_is_not_heard_is_lost_however_short_the_deadline_for_hangs():
+    config = replace(CONFIG, hang_timeout_seconds=8, heartbeat_timeout_seconds=10)
+    ranks = ThreeRanks(config, stacks={0: WAITS, 1: WAITS})
+    ranks.begin()
+    for _ in range(11):
+        for rank in range(3 if ranks.seconds == 1000 else 2):
+            ranks.look(rank, idle=ranks.seconds - 1000, silent=0.5)
+        assert ranks.watch.check() is None
+        ranks.seconds += 1
+    (lost,) = ranks.watch.check().failures
+    assert (lost.world.rank, lost.status) == (2, Status.LOST)
+
+
 def test_one_that_works_while_the_others_wait_is_no_hang():
     ranks = ThreeRanks()
     ranks.begin()
@@ -218,6 +231,8 @@ def test_the_age_of_the_last_look_counts():
     for rank in range(3):
         ranks.look(rank, idle=55)
     ranks.seconds += 6
+    for rank in range(3):
+        ranks.watch.heard(rank)
     assert ranks.blamed() == [0, 1, 2]
 
 
