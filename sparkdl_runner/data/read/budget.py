@@ -34,7 +34,7 @@ _OPEN_BUFFER_BYTES = 128 << 10
 _DECODING_BYTES = 16 << 20
 """Memory of each decoding thread. Arrow uses a third at a time; its allocators keep the rest."""
 _FILES_SHARE = 5
-_OVERHEAD_BYTES = 16 << 20
+_OVERHEAD_BYTES = 20 << 20
 """Threads, code that is imported late, and what allocators keep: it counts in small budgets."""
 _CHUNK_BYTES = 2 << 20
 _PAGE_BYTES = 1 << 20

@@ -370,5 +370,5 @@ def test_numpys_whole_numbers_are_whole_numbers(tmp_path: Path, manifest: Manife
 
 
 def test_lanes_beyond_the_budget_are_told_of(tmp_path: Path, manifest: Manifest) -> None:
-    with pytest.warns(UserWarning, match=r"reads 4 lanes .* budget is for 2: about 8,000 bytes"):
-        load(tmp_path, manifest, batch_size=4, lanes=4, memory_budget_bytes=4_000).close()
+    with pytest.warns(UserWarning, match=r"reads 4 lanes .* budget is for 2: about 16,000 bytes"):
+        load(tmp_path, manifest, batch_size=4, lanes=4, memory_budget_bytes=8_000).close()
