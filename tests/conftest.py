@@ -8,11 +8,12 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+import mlflow_stores
 import processes  # noqa: F401  # marks what the tests start
 
 # They read scripts, settings and pages, or look at what meets neither Spark nor Arrow nor NumPy:
@@ -78,3 +79,16 @@ def _chooses_nothing_in_mlflow_for_others(_leaves_nothing_behind: None) -> Itera
         mlflow.end_run()
     mlflow.set_tracking_uri(None)
     fluent._active_experiment_id = None
+
+
+@pytest.fixture(scope="session")
+def new_store(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], str]:
+    """Puts an MLflow store into a folder, and returns its URI."""
+    folder = tmp_path_factory.getbasetemp()
+    # The processes of one session have folders of their own beside one another.
+    shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+    def put(folder: Path) -> str:
+        return mlflow_stores.copy_empty(mlflow_stores.make_empty(shared), folder)
+
+    return put

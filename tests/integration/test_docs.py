@@ -62,7 +62,8 @@ def run(command: list[str], **options) -> subprocess.CompletedProcess[str]:
     ],
     ids=lambda page: getattr(page, "stem", None),
 )
-def test_python_blocks_run_and_print_what_is_shown(tmp_path, page):
+def test_python_blocks_run_and_print_what_is_shown(tmp_path, page, new_store):
+    new_store(tmp_path)
     blocks = blocks_of(page)
     parts = [block.text for block in blocks if block.kind == "python"]
     end = f"\nprint({SEPARATOR!r}, flush=True)\n"
@@ -81,7 +82,8 @@ def test_python_blocks_run_and_print_what_is_shown(tmp_path, page):
 
 @pytest.mark.one_lane
 @pytest.mark.parametrize("block", COMMANDS, ids=str)
-def test_bash_blocks_run(tmp_path, block):
+def test_bash_blocks_run(tmp_path, block, new_store):
+    new_store(tmp_path)
     for folder in ("conf", "jobs"):  # What a block writes is not to be left in this project.
         (tmp_path / folder).symlink_to(ROOT / folder)
     text = SHORTENED.get(block.text.strip(), block.text)

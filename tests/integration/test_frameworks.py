@@ -82,9 +82,9 @@ def digits(sessions: dict, home: Path) -> SparkDatasetConverter:
 class Store:
     """The MLflow store of these tests, and the runs that drivers have opened in it."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, uri: str) -> None:
         # Ranks write as well, and on a busy machine they wait for one another.
-        self.uri = f"sqlite:///{home}/mlflow.db?timeout=60"
+        self.uri = f"{uri}?timeout=60"
         self.client = MlflowClient(self.uri)
         self.runs: set[str] = set()
 
@@ -104,8 +104,8 @@ class Store:
 
 
 @pytest.fixture(scope="module")
-def store(home: Path) -> Store:
-    return Store(home)
+def store(home: Path, new_store: Callable[[Path], str]) -> Store:
+    return Store(new_store(home))
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,8 @@ import dataclasses
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import mlflow
@@ -32,8 +34,8 @@ def train_otherwise() -> object:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return f"sqlite:///{tmp_path_factory.mktemp('named')}/mlflow.db"
+def store(tmp_path_factory: pytest.TempPathFactory, new_store: Callable[[Path], str]) -> str:
+    return new_store(tmp_path_factory.mktemp("named"))
 
 
 @pytest.fixture

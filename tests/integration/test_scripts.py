@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,10 +80,12 @@ def _leaves_no_copy() -> Iterator[None]:
     assert copies() <= before
 
 
-def test_a_script_of_torchs_is_one_mlflow_run_of_its_name(project: Path, capfd: Any) -> None:
+def test_a_script_of_torchs_is_one_mlflow_run_of_its_name(
+    project: Path, capfd: Any, new_store: Callable[[Path], str]
+) -> None:
     import mlflow
 
-    store = f"sqlite:///{project}/mlflow.db"
+    store = new_store(project)
     tracking = Tracking(tracking_uri=store, system_metrics=False, report=False)
     runner = DistributedRunner(num_proc=-2, config=RunConfig(tracking=tracking))
     assert runner.run_script("allreduce.py", ["--token", "hush-hush"]) is None

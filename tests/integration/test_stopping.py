@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from processes import workers
 from sparkdl_runner import DistributedRunner, RunConfig
 from sparkdl_runner.errors import RunnerError
 
@@ -34,30 +37,41 @@ def ask_for_long(backend: str) -> Any:
     return None
 
 
+def once_ranks_run(action: Callable[..., None], *arguments: str) -> None:
+    """Calls it in the background; a clock would not know how long a busy machine takes."""
+
+    def wait() -> None:
+        while not workers():
+            time.sleep(0.1)
+        action(*arguments)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 def test_the_driver_asks_and_all_ranks_end_at_one_step():
     runner = DistributedRunner(num_proc=-2, config=RunConfig(tracking=False))
     with pytest.raises(RunnerError, match="runs nothing"):
         runner.request_stop()
-    threading.Timer(3, runner.request_stop, ["it is late"]).start()
+    once_ranks_run(runner.request_stop, "it is late")
     first, second = runner.gather(ask_for_long, "torch")
     assert first == second
     assert first[1:] == ("it is late", 0, False)
 
 
-def test_the_tag_of_the_run_asks_once(tmp_path, monkeypatch):
+def test_the_tag_of_the_run_asks_once(tmp_path, monkeypatch, new_store):
     import mlflow
 
     from sparkdl_runner.tracking import Tracking, stop_tag
 
     monkeypatch.setattr(stop_tag, "LOOK_SECONDS", 0.2)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    client = mlflow.MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    store = new_store(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    client = mlflow.MlflowClient(store)
     run = client.create_run("0").info.run_id
     client.set_tag(run, stop_tag.STOP_TAG, "of an earlier attempt")
     config = RunConfig(tracking=Tracking(run_id=run), time_limit_seconds=120)
     runner = DistributedRunner(num_proc=-2, backend="horovod", config=config)
-    asked = threading.Timer(6, client.set_tag, [run, stop_tag.STOP_TAG, "enough"])
-    asked.start()
+    once_ranks_run(client.set_tag, run, stop_tag.STOP_TAG, "enough")
     first, second = runner.gather(ask_for_long, "horovod")
     assert first == second
     assert first[1:] == ("the run's tag sparkdl_runner.stop asks for it: enough", 0, False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import shutil
 from collections.abc import Iterator
@@ -244,9 +245,11 @@ def test_checkpoints_on_s3(s3, caplog, capfd):
     assert SECRET_KEY not in said
 
 
-def test_s3_that_cannot_be_reached_is_said(s3):
-    from sparkdl_runner.checkpoint import CheckpointError
+def test_s3_that_cannot_be_reached_is_said(s3, monkeypatch):
+    from sparkdl_runner.checkpoint import CheckpointError, peers
 
+    soon = functools.partial(peers.patiently, retry_seconds=0.1)
+    monkeypatch.setattr(peers, "patiently", soon)
     options = {**s3, "endpoint_override": "127.0.0.1:1", "connect_timeout": 1}
     with (
         CheckpointManager("s3a://checkpoints/x", storage_options=options) as checkpoints,

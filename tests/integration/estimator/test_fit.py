@@ -50,11 +50,11 @@ def ids(converter) -> list[int]:
 
 @pytest.mark.usefixtures("_same_environment")
 def test_a_fit_is_an_mlflow_run_with_its_settings_and_deletes_its_conversion(
-    spark, cache, tmp_path_factory
+    spark, cache, tmp_path_factory, new_store
 ):
     import mlflow
 
-    uri = f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db"
+    uri = new_store(tmp_path_factory.mktemp("mlflow"))
     model = nn.Linear(2, 2)
     before = model.weight.clone()
     fitted = estimator(

@@ -322,14 +322,15 @@ def test_a_pickle_is_opened_only_where_it_is_trusted(frame, tmp_path, monkeypatc
     assert TorchModel.load(path).run_id is None
 
 
-def test_mlflow_scores_it_by_its_spark_udf(frame, tmp_path, monkeypatch):
+def test_mlflow_scores_it_by_its_spark_udf(frame, tmp_path, monkeypatch, new_store):
     import mlflow
     from pyspark.sql import functions as F
 
     from sparkdl_runner.estimator.prediction.mlflow_model import log_torch_model
 
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
+    store = new_store(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    mlflow.set_tracking_uri(store)
     client = mlflow.MlflowClient()
     experiment = client.create_experiment("transform", artifact_location=f"file://{tmp_path}/files")
     run = client.create_run(experiment)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +54,8 @@ def _as_in_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """One for all: to make its tables takes some seconds."""
-    return f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db"
+def store(tmp_path_factory: pytest.TempPathFactory, new_store: Callable[[Path], str]) -> str:
+    return new_store(tmp_path_factory.mktemp("store"))
 
 
 @pytest.fixture

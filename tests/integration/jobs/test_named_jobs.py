@@ -56,8 +56,9 @@ def job(tmp_path: Path, *argv: str, code: int = 0, **environment: str) -> dict[s
     return json.loads(done.stdout.splitlines()[-1]) if code == 0 else {}
 
 
-def test_the_second_try_goes_on_and_the_third_trains_nothing(tmp_path):
+def test_the_second_try_goes_on_and_the_third_trains_nothing(tmp_path, new_store):
     """The scheduler here is Airflow: its tries of a task share the graph's run."""
+    new_store(tmp_path)
     airflow = {
         "AIRFLOW_CTX_DAG_ID": "shop",
         "AIRFLOW_CTX_TASK_ID": "train",

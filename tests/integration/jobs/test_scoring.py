@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,9 @@ def rows(spark: Any, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+def model(
+    tmp_path_factory: pytest.TempPathFactory, new_store: Callable[[Path], str]
+) -> tuple[str, ...]:
     """Flags that name a registered model, which takes three numbers of each row."""
     import mlflow
     import torch
@@ -70,7 +72,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     from sparkdl_runner.tracking import log_model
 
     folder = tmp_path_factory.mktemp("model")
-    store = f"sqlite:///{folder}/mlflow.db"
+    store = new_store(folder)
     before, environment = os.getcwd(), dict(os.environ)
     os.chdir(folder)  # where MLflow puts the artifacts of such a store
     try:
@@ -110,9 +112,11 @@ SUBMIT = (Path(sys.executable).with_name("spark-submit"), "--master", "local[2]"
 
 
 @pytest.mark.one_lane
-def test_what_train_registers_is_what_score_applies(spark: Any, rows: Path, tmp_path: Path) -> None:
+def test_what_train_registers_is_what_score_applies(
+    spark: Any, rows: Path, tmp_path: Path, new_store: Callable[[Path], str]
+) -> None:
     (tmp_path / "shop.py").write_text(TRAINING)
-    store = f"sqlite:///{tmp_path}/mlflow.db"
+    store = new_store(tmp_path)
     told = in_a_process(
         *(sys.executable, JOBS / "train.py", "--function", "shop:train", "--backend", "torch"),
         *("--num-proc", 2, "--data", f"data={{path: {rows}, columns: [v]}}"),

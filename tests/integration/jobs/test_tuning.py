@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,11 @@ def runs(folder: Path) -> list[Any]:
     return sorted(
         client.search_runs([experiment.experiment_id]), key=lambda run: run.info.start_time
     )
+
+
+@pytest.fixture(autouse=True)
+def _store(tmp_path: Path, new_store: Callable[[Path], str]) -> None:
+    new_store(tmp_path)
 
 
 def test_a_killed_search_goes_on_with_its_study_and_prunes(tmp_path: Path, no_torch: str) -> None:

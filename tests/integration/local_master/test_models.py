@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +68,9 @@ def log_both(can_be_exported: bool) -> dict[str, Any]:
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_store: Callable[[Path], str]) -> str:
     monkeypatch.chdir(tmp_path)  # where MLflow puts the artifacts of such a store
-    return f"sqlite:///{tmp_path}/mlflow.db"
+    return new_store(tmp_path)
 
 
 def run(store: str, ranks: int, can_be_exported: bool) -> tuple[Any, Any]:

@@ -23,7 +23,7 @@ class Page:
 
     Args:
         source: The notebook in Databricks' source format.
-        folder: An empty folder, in which it runs.
+        folder: Where it runs.
 
     Attributes:
         notebook: The cells with their outputs, as a Jupyter notebook.

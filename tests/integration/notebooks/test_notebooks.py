@@ -28,13 +28,17 @@ each = pytest.mark.parametrize("number", NOTEBOOKS)
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Page]:
+def ran(
+    tmp_path_factory: pytest.TempPathFactory, new_store: Callable[[Path], str]
+) -> Callable[[str], Page]:
     """The notebook of that number, after it ran in Jupyter: once for all tests here."""
     done: dict[str, Page] = {}
 
     def run(number: str) -> Page:
         if number not in done:
-            done[number] = Page(NOTEBOOKS[number], tmp_path_factory.mktemp(f"notebook-{number}-"))
+            folder = tmp_path_factory.mktemp(f"notebook-{number}-")
+            new_store(folder)
+            done[number] = Page(NOTEBOOKS[number], folder)
         return done[number]
 
     return run

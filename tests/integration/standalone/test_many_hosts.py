@@ -170,12 +170,12 @@ def log_on_a_host() -> str:
 
 @LIGHT
 @pytest.mark.one_lane
-def test_one_run_holds_what_both_hosts_tell(spark, tmp_path, monkeypatch):
+def test_one_run_holds_what_both_hosts_tell(spark, tmp_path, monkeypatch, new_store):
     """The store is a file of the driver's, which no executor is to look for on its own disk."""
     import mlflow
 
     monkeypatch.chdir(tmp_path)
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    uri = new_store(tmp_path)
     tracking = Tracking(tracking_uri=uri, experiment="hosts")
     runner = DistributedRunner(num_proc=2, backend="horovod", config=RunConfig(tracking=tracking))
     told = runner.run(log_on_a_host)

@@ -6,6 +6,7 @@ import dataclasses
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,8 @@ def point(step: int, value: float = 1.0) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db"
+def store(tmp_path_factory: pytest.TempPathFactory, new_store: Callable[[Path], str]) -> str:
+    return new_store(tmp_path_factory.mktemp("store"))
 
 
 @pytest.fixture
