@@ -43,8 +43,8 @@ for name in _2_28 _2_17 _2_12 2014 2010; do platforms+=(--platform "manylinux${n
 
 mkdir "$kit/project"
 cp tests/gpu/run.py "$kit/"
-cp --parents setup.cfg tests/conftest.py tests/processes.py tests/unit/data/parquet_sets.py \
-    conf/spark/discover_gpus.sh tests/gpu/*.py "$kit/project/"
+cp --parents setup.cfg tests/conftest.py tests/mlflow_stores.py tests/processes.py \
+    tests/unit/data/parquet_sets.py conf/spark/discover_gpus.sh tests/gpu/*.py "$kit/project/"
 rm "$kit/project/tests/gpu/run.py"
 
 size=$(du -sb "$kit" | cut -f 1)
