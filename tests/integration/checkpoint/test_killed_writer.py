@@ -31,7 +31,7 @@ class Counting:
     def __init__(self, storage, fatal):
         self.storage, self.fatal, self.count = storage, fatal, 0
         self.shown, self.is_local = storage.shown, storage.is_local
-        self.poll_seconds = storage.poll_seconds
+        self.poll_seconds, self.retry_seconds = storage.poll_seconds, storage.retry_seconds
         self.halved, self.os_write, self.fsync = set(), os.write, os.fsync
         os.write, os.fsync = self.write_half, self.flush
     def ask(self):
@@ -63,7 +63,7 @@ while alive:
     shutil.copytree(base / "before", target)
     child = os.fork()
     if child == 0:
-        manager.open_storage = lambda url, options: Counting(open_storage(url, options), fatal)
+        manager.open_storage = lambda *given: Counting(open_storage(*given), fatal)
         training = Training()
         with CheckpointManager(target, keep_last=1) as checkpoints:
             checkpoints.restore(training.model, training.optimizer)
