@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pyarrow import fs
 
 from sparkdl_runner.data.batches import expectations
-from sparkdl_runner.data.batches.column_plan import plan_columns
+from sparkdl_runner.data.batches.columns.plan import plan_columns
 from sparkdl_runner.data.batches.feed import Batch, Feed, Transform
 from sparkdl_runner.data.batches.image_decoder import OnBadImage
 from sparkdl_runner.data.batches.memory import memory_of

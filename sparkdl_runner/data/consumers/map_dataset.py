@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset as TorchDataset
 
-from sparkdl_runner.data.batches.column_plan import plan_columns
+from sparkdl_runner.data.batches.columns.plan import plan_columns
 from sparkdl_runner.data.consumers.rows_by_number import RowsByNumber
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.decode.columns import ColumnOptions

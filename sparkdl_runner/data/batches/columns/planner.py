@@ -9,16 +9,14 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from sparkdl_runner.data.dataset.manifest import Manifest
+from sparkdl_runner.data.batches.columns.settings import ColumnSettings
 from sparkdl_runner.data.decode import arrays as decode
 from sparkdl_runner.data.decode import codecs, images
 from sparkdl_runner.data.decode import rows as kept_rows
 from sparkdl_runner.data.decode.arrays import Array, Leaf
 from sparkdl_runner.data.decode.collated import collated_column
 from sparkdl_runner.data.decode.columns import (
-    NULLS,
     Column,
-    ColumnOptions,
     DenseColumn,
     ImageColumn,
     Output,
@@ -28,7 +26,7 @@ from sparkdl_runner.data.decode.columns import (
 from sparkdl_runner.data.errors import DatasetError
 
 
-class ColumnPlanner:
+class ColumnPlanner(ColumnSettings):
     """Plans one column.
 
     Raises:
@@ -36,41 +34,6 @@ class ColumnPlanner:
         DatasetError: The column holds nulls, or lists of different lengths, and no option says
             what to do about it.
     """
-
-    def __init__(self, manifest: Manifest, name: str, options: ColumnOptions) -> None:
-        info = self.info = manifest.column(name)
-        self.name = name
-        self.type = manifest.schema.field(name).type
-        if pa.types.is_dictionary(self.type):
-            self.type = self.type.value_type
-        # Twice its size before compression, since dictionaries expand, and 8 bytes for an offset.
-        self.row_bytes = 8 + 2 * info.size_bytes // max(1, manifest.rows)
-        self.options = options
-        nulls, pad = options.nulls, options.pad
-        self.nulls = nulls.get(name, "error") if isinstance(nulls, Mapping) else nulls
-        self.pad = pad.get(name) if isinstance(pad, Mapping) else pad
-        self.has_nulls = info.null_count > 0
-        self.is_masked = self.has_nulls and self.nulls == "mask"
-        self.fill: float | None = None
-        if self.has_nulls:
-            self.fill = float("nan") if self.nulls == "nan" else options.fill_value
-        if self.nulls not in NULLS:
-            raise ValueError(f"nulls is {self.nulls!r}; expected one of {', '.join(NULLS)}.")
-        if self.has_nulls and self.nulls == "error":
-            raise DatasetError(
-                f"column {name!r} holds {info.null_count:,} nulls, and a tensor has no null. "
-                "Pass nulls='fill' (with fill_value), 'nan' or 'mask', for all columns or as "
-                f"{{{name!r}: …}}, or drop those rows before converting."
-            )
-        self.pack = (options.pack or {}).get(name)
-        for argument, length in (("pad", self.pad), ("pack", self.pack)):
-            is_longest = argument == "pad" and length == "longest"
-            if length is None or is_longest or (isinstance(length, int) and length >= 1):
-                continue
-            raise ValueError(
-                f"{argument} for column {name!r} is {length!r}; expected 1 or more"
-                f"{', or longest' if argument == 'pad' else ''}."
-            )
 
     def plan(self) -> Column:
         """The column's plan, by its type."""
@@ -101,37 +64,7 @@ class ColumnPlanner:
             raise ValueError(
                 f"pack names {self.name!r}, which is {self.info.type}: it is for lists of numbers."
             )
-        return self._dense(self._leaf(inner), ())
-
-    def _leaf(self, arrow_type: pa.DataType) -> Leaf:
-        leaf = decode.leaf_of(arrow_type, decimals=self.options.decimals)
-        if isinstance(leaf, str):
-            raise DatasetError(f"column {self.name!r} is {self.info.type}: {leaf}.")
-        if self.nulls == "nan" and self.has_nulls and leaf.dtype.kind != "f":
-            raise DatasetError(
-                f"column {self.name!r} is {self.info.type} and holds {self.info.null_count:,} "
-                "nulls: only floating-point columns can have NaN. Use nulls='fill' or 'mask' for "
-                "it, or cast it before converting."
-            )
-        self._check_fits("fill_value", self.fill, leaf)
-        if self.pad is not None or self.pack is not None:
-            self._check_fits("pad_value", self.options.pad_value, leaf)
-        return leaf
-
-    def _check_fits(self, argument: str, value: float | None, leaf: Leaf) -> None:
-        """Refuses a value that the column's type would silently change, such as 0.5 to 0."""
-        if value is None or leaf.dtype.kind == "f":
-            return
-        if leaf.dtype.kind == "b":
-            fits = value in (0, 1)
-        else:
-            limits = np.iinfo(leaf.dtype)
-            fits = float(value).is_integer() and limits.min <= value <= limits.max
-        if not fits:
-            raise ValueError(
-                f"{argument} is {value!r}, and column {self.name!r} is {self.info.type}, which "
-                "cannot hold that. Give a value that it can, or cast the column before converting."
-            )
+        return self._dense(self.leaf(inner), ())
 
     def _words(self, kind: Literal["text", "binary"], depth: int) -> VariableColumn:
         """Text or bytes, which come as Python lists, since no tensor can hold them."""
@@ -144,17 +77,17 @@ class ColumnPlanner:
             )
         if depth == 0:
             kept_type = pa.large_string() if kind == "text" else pa.large_binary()
-            return self._variable(kind, None, 0, kept_rows.keep_words, kept_type)
+            return self.variable_column(kind, None, 0, kept_rows.keep_words, kept_type)
 
         def keep(array: pa.Array) -> pa.Array:
             if kind == "text":
                 kept_rows.check_utf8(array)
             return array
 
-        return self._variable(kind, None, depth, keep, self.type)
+        return self.variable_column(kind, None, depth, keep, self.type)
 
     def _list(self, depth: int, inner: pa.DataType) -> Column:
-        leaf = self._leaf(inner)
+        leaf = self.leaf(inner)
         lengths = (*self.info.list_lengths, *[None] * depth)[:depth]
         rest = tuple(length for length in lengths[1:] if length is not None)
         if len(rest) < depth - 1:
@@ -172,8 +105,8 @@ class ColumnPlanner:
                     f"ragged names {self.name!r}, which is {self.info.type}: values and offsets "
                     "are given for lists of numbers only. Use pad for it."
                 )
-            keep = self._keep(leaf, ())
-            return self._variable("ragged", leaf, 0, keep, pa.large_binary())
+            keep = self.keeping(leaf, ())
+            return self.variable_column("ragged", leaf, 0, keep, pa.large_binary())
         if lengths[0] is None:
             raise DatasetError(
                 f"column {self.name!r} is {self.info.type} with lists of different lengths. Pass "
@@ -192,7 +125,7 @@ class ColumnPlanner:
             values, valid = decode.dense(array, lengths, leaf, self.fill, masked=self.is_masked)
             return (values,) if valid is None else (values, valid)
 
-        return self._column(outputs, decode_dense)
+        return self.dense_column(outputs, decode_dense)
 
     def _padded(self, leaf: Leaf, length: int, inner: tuple[int, ...]) -> PaddedColumn:
         if self.is_masked:
@@ -208,7 +141,7 @@ class ColumnPlanner:
         return PaddedColumn(
             name=self.name,
             kind="ragged",
-            decode=self._keep(leaf, inner),
+            decode=self.keeping(leaf, inner),
             kept_type=pa.large_binary(),
             leaf=leaf,
             has_nulls=self.has_nulls,
@@ -227,16 +160,13 @@ class ColumnPlanner:
         return collated_column(
             self.name,
             leaf,
-            self._keep(leaf, ()),
+            self.keeping(leaf, ()),
             has_nulls=self.has_nulls,
             row_bytes=self.row_bytes,
             pack=self.pack,
             pad_multiple=self.options.pad_multiple,
             pad_value=self.options.pad_value,
         )
-
-    def _keep(self, leaf: Leaf, inner: tuple[int, ...]) -> Callable[[pa.Array], pa.Array]:
-        return lambda array: kept_rows.keep_numbers(array, inner, leaf, self.fill)
 
     def _vector(self) -> DenseColumn:
         size = self.info.list_lengths[0] if self.info.list_lengths else None
@@ -293,7 +223,7 @@ class ColumnPlanner:
                 f"column {self.name!r} was written by petastorm's {codec}, and {decoder}. Leave it "
                 "out with columns=[…], or use engine='petastorm'."
             )
-        self._check_fits("fill_value", self.fill, Leaf(dtype=decoder.dtype))
+        self.check_fits("fill_value", self.fill, Leaf(dtype=decoder.dtype))
         return self._whole_rows(
             decoder.shape, decoder.dtype.type, lambda array: decoder.decode(array, self.fill or 0)
         )
@@ -304,41 +234,8 @@ class ColumnPlanner:
         """A column in which only whole rows can be null."""
         outputs = [Output(name=self.name, dtype=np.dtype(dtype), shape=shape)]
         if not self.is_masked:
-            return self._column(outputs, lambda array: (decode_rows(array),))
+            return self.dense_column(outputs, lambda array: (decode_rows(array),))
         outputs.append(Output(name=f"{self.name}_mask", dtype=np.dtype(np.bool_)))
-        return self._column(outputs, lambda array: (decode_rows(array), decode.validity(array)))
-
-    def _column(
-        self, outputs: list[Output], decode_rows: Callable[[pa.Array], tuple[Array, ...]]
-    ) -> DenseColumn:
-        return DenseColumn(
-            name=self.name,
-            outputs=tuple(outputs),
-            decode=decode_rows,
-            has_nulls=self.has_nulls,
-        )
-
-    def _variable(
-        self,
-        kind: Literal["ragged", "text", "binary"],
-        leaf: Leaf | None,
-        depth: int,
-        keep: Callable[[pa.Array], pa.Array],
-        kept_type: pa.DataType,
-    ) -> VariableColumn:
-        if self.nulls in ("nan", "mask") and self.has_nulls:
-            raise DatasetError(
-                f"column {self.name!r} is {self.info.type} and holds {self.info.null_count:,} "
-                f"nulls: nulls={self.nulls!r} is for numbers of fixed shape. Use nulls='fill', "
-                "which makes them empty."
-            )
-        return VariableColumn(
-            name=self.name,
-            kind=kind,
-            decode=keep,
-            kept_type=kept_type,
-            leaf=leaf,
-            has_nulls=self.has_nulls,
-            row_bytes=self.row_bytes,
-            depth=depth,
+        return self.dense_column(
+            outputs, lambda array: (decode_rows(array), decode.validity(array))
         )

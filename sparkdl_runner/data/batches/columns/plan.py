@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from sparkdl_runner.data.batches.column_types import ColumnPlanner
+from sparkdl_runner.data.batches.columns.planner import ColumnPlanner
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.decode.columns import (
     ROW_MASK,

@@ -1,0 +1,1 @@
+"""Which columns a loader reads, and what each becomes in a batch, before a row is read."""

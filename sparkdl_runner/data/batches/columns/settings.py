@@ -1,0 +1,147 @@
+"""One column, what the loader's options say of it, and how its plan is built from that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from sparkdl_runner.data.dataset.manifest import Manifest
+from sparkdl_runner.data.decode import arrays as decode
+from sparkdl_runner.data.decode import rows as kept_rows
+from sparkdl_runner.data.decode.arrays import Array, Leaf
+from sparkdl_runner.data.decode.columns import (
+    NULLS,
+    ColumnOptions,
+    DenseColumn,
+    Output,
+    VariableColumn,
+)
+from sparkdl_runner.data.errors import DatasetError
+
+
+class ColumnSettings:
+    """A column of a data set with the options that are given for it.
+
+    Raises:
+        ValueError: An option is none that any column has.
+        DatasetError: The column holds nulls, and no option says what to do about it.
+    """
+
+    def __init__(self, manifest: Manifest, name: str, options: ColumnOptions) -> None:
+        info = self.info = manifest.column(name)
+        self.name = name
+        self.type = manifest.schema.field(name).type
+        if pa.types.is_dictionary(self.type):
+            self.type = self.type.value_type
+        # Twice its size before compression, since dictionaries expand, and 8 bytes for an offset.
+        self.row_bytes = 8 + 2 * info.size_bytes // max(1, manifest.rows)
+        self.options = options
+        nulls, pad = options.nulls, options.pad
+        self.nulls = nulls.get(name, "error") if isinstance(nulls, Mapping) else nulls
+        self.pad = pad.get(name) if isinstance(pad, Mapping) else pad
+        self.has_nulls = info.null_count > 0
+        self.is_masked = self.has_nulls and self.nulls == "mask"
+        self.fill: float | None = None
+        if self.has_nulls:
+            self.fill = float("nan") if self.nulls == "nan" else options.fill_value
+        if self.nulls not in NULLS:
+            raise ValueError(f"nulls is {self.nulls!r}; expected one of {', '.join(NULLS)}.")
+        if self.has_nulls and self.nulls == "error":
+            raise DatasetError(
+                f"column {name!r} holds {info.null_count:,} nulls, and a tensor has no null. "
+                "Pass nulls='fill' (with fill_value), 'nan' or 'mask', for all columns or as "
+                f"{{{name!r}: …}}, or drop those rows before converting."
+            )
+        self.pack = (options.pack or {}).get(name)
+        for argument, length in (("pad", self.pad), ("pack", self.pack)):
+            is_longest = argument == "pad" and length == "longest"
+            if length is None or is_longest or (isinstance(length, int) and length >= 1):
+                continue
+            raise ValueError(
+                f"{argument} for column {name!r} is {length!r}; expected 1 or more"
+                f"{', or longest' if argument == 'pad' else ''}."
+            )
+
+    def leaf(self, arrow_type: pa.DataType) -> Leaf:
+        """What numbers of this type become, if the options fit them.
+
+        Raises:
+            DatasetError: No tensor holds them.
+            ValueError: They cannot hold ``fill_value`` or ``pad_value``.
+        """
+        leaf = decode.leaf_of(arrow_type, decimals=self.options.decimals)
+        if isinstance(leaf, str):
+            raise DatasetError(f"column {self.name!r} is {self.info.type}: {leaf}.")
+        if self.nulls == "nan" and self.has_nulls and leaf.dtype.kind != "f":
+            raise DatasetError(
+                f"column {self.name!r} is {self.info.type} and holds {self.info.null_count:,} "
+                "nulls: only floating-point columns can have NaN. Use nulls='fill' or 'mask' for "
+                "it, or cast it before converting."
+            )
+        self.check_fits("fill_value", self.fill, leaf)
+        if self.pad is not None or self.pack is not None:
+            self.check_fits("pad_value", self.options.pad_value, leaf)
+        return leaf
+
+    def check_fits(self, argument: str, value: float | None, leaf: Leaf) -> None:
+        """Refuses a value that the column's type would silently change, such as 0.5 to 0."""
+        if value is None or leaf.dtype.kind == "f":
+            return
+        if leaf.dtype.kind == "b":
+            fits = value in (0, 1)
+        else:
+            limits = np.iinfo(leaf.dtype)
+            fits = float(value).is_integer() and limits.min <= value <= limits.max
+        if not fits:
+            raise ValueError(
+                f"{argument} is {value!r}, and column {self.name!r} is {self.info.type}, which "
+                "cannot hold that. Give a value that it can, or cast the column before converting."
+            )
+
+    def keeping(self, leaf: Leaf, inner: tuple[int, ...]) -> Callable[[pa.Array], pa.Array]:
+        """Makes of lists of numbers what is kept of them until rows are shuffled."""
+        return lambda array: kept_rows.keep_numbers(array, inner, leaf, self.fill)
+
+    def dense_column(
+        self, outputs: list[Output], decode_rows: Callable[[pa.Array], tuple[Array, ...]]
+    ) -> DenseColumn:
+        """A plan for rows of one shape."""
+        return DenseColumn(
+            name=self.name,
+            outputs=tuple(outputs),
+            decode=decode_rows,
+            has_nulls=self.has_nulls,
+        )
+
+    def variable_column(
+        self,
+        kind: Literal["ragged", "text", "binary"],
+        leaf: Leaf | None,
+        depth: int,
+        keep: Callable[[pa.Array], pa.Array],
+        kept_type: pa.DataType,
+    ) -> VariableColumn:
+        """A plan for rows of many lengths.
+
+        Raises:
+            DatasetError: It has nulls that are to be marked, which only rows of one shape can be.
+        """
+        if self.nulls in ("nan", "mask") and self.has_nulls:
+            raise DatasetError(
+                f"column {self.name!r} is {self.info.type} and holds {self.info.null_count:,} "
+                f"nulls: nulls={self.nulls!r} is for numbers of fixed shape. Use nulls='fill', "
+                "which makes them empty."
+            )
+        return VariableColumn(
+            name=self.name,
+            kind=kind,
+            decode=keep,
+            kept_type=kept_type,
+            leaf=leaf,
+            has_nulls=self.has_nulls,
+            row_bytes=self.row_bytes,
+            depth=depth,
+        )
