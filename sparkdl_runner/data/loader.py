@@ -7,29 +7,26 @@ from typing import Any, Literal
 
 from pyarrow import fs
 
-from sparkdl_runner.data.batches import expectations
 from sparkdl_runner.data.batches.columns.plan import plan_columns
 from sparkdl_runner.data.batches.feed import Batch, Feed, Transform
 from sparkdl_runner.data.batches.image_decoder import OnBadImage
 from sparkdl_runner.data.batches.memory import memory_of
+from sparkdl_runner.data.batches.order_arguments import OrderArguments
 from sparkdl_runner.data.batches.passes import Passes
 from sparkdl_runner.data.batches.pipeline import Pipeline
 from sparkdl_runner.data.batches.sample_transform import SampleTransform
+from sparkdl_runner.data.batches.shared_order import SharedOrder
 from sparkdl_runner.data.dataset.converted import Converted
 from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.decode.columns import ColumnOptions, Nulls
-from sparkdl_runner.data.order.lanes import choose_lanes
-from sparkdl_runner.data.order.plan import NO_LENGTH, TAILS, Order, Tail
-from sparkdl_runner.data.order.shard import global_batch, whole_number
-from sparkdl_runner.data.order.state import LoaderState, Position
-from sparkdl_runner.data.read.allowance import MemoryFacts
-from sparkdl_runner.data.read.budget import Budget
+from sparkdl_runner.data.order.plan import NO_LENGTH, Tail
+from sparkdl_runner.data.order.shard import whole_number
+from sparkdl_runner.data.order.state import Position
 from sparkdl_runner.data.read.disk_cache import open_cache
 from sparkdl_runner.data.read.reader import RowGroupReader
 from sparkdl_runner.data.shard_group import shard_of
-from sparkdl_runner.hooks import facts, loader_plans
 
 
 class ArrowLoader:
@@ -154,21 +151,23 @@ class ArrowLoader:
         cache_size_limit: int | None = None,
         converted: Converted | None = None,
     ) -> None:
-        batch_size = whole_number("batch_size", batch_size)
-        global_batch_size = whole_number("global_batch_size", global_batch_size)
-        num_epochs = whole_number("num_epochs", num_epochs)
-        lanes = whole_number("lanes", lanes)
-        memory_budget_bytes = whole_number("memory_budget_bytes", memory_budget_bytes)
+        arguments = OrderArguments(
+            batch_size=batch_size,
+            global_batch_size=global_batch_size,
+            num_epochs=num_epochs,
+            seed=seed,
+            shuffle=shuffle,
+            tail=tail,
+            lanes=lanes,
+            memory_budget_bytes=memory_budget_bytes,
+        )
         prefetch_batches = whole_number("prefetch_batches", prefetch_batches)
         workers_count = whole_number("workers_count", workers_count)
         cache_size_limit = whole_number("cache_size_limit", cache_size_limit)
-        if tail not in TAILS:
-            raise ValueError(f"tail is {tail!r}; expected one of {', '.join(TAILS)}.")
-        seed = whole_number("seed", seed, least=0, most=(1 << 64) - 1) or 0
         if transform is not None and not callable(transform):
             raise TypeError(f"transform is {transform!r}; expected a function of a batch.")
         self.rank, self.world_size = shard_of(shard_by, cur_shard, shard_count)
-        rows = global_batch(batch_size, global_batch_size, self.world_size)
+        arguments.global_batch(self.world_size)  # Refused before a file is looked at.
         self.manifest = manifest
         self.layout = layout = plan_columns(
             manifest,
@@ -192,43 +191,10 @@ class ArrowLoader:
         cache = None
         if not files.dataset.is_local:
             cache = open_cache(cache_type, cache_location, cache_size_limit, files.identity)
-        memory = MemoryFacts.here()
-        budget = Budget.of(
-            memory_budget_bytes,
-            manifest,
-            layout,
-            most_bytes=memory.data_bytes,
-        )
-        budget.check_batch(rows // self.world_size, layout.batch_row_bytes)
-        most = budget.most_lanes if shuffle else 1
-        self._order = order = Order(
-            group_rows=manifest.row_groups.rows,
-            global_batch_size=rows,
-            lanes=choose_lanes(lanes, rows, self.world_size, most),
-            block_rows=budget.block_rows,
-            window_groups=budget.window_groups if shuffle else 1,
-            seed=seed,
-            shuffle=bool(shuffle),
-            wrap=tail == "wrap",
-        )
-        expectations.check_memory(order, budget, self.world_size, memory.rank_bytes)
-        expectations.warn(manifest, layout, order, budget, tail, self.rank, self.world_size)
-        if shuffle:  # An unshuffled loader is one for evaluation.
-            per_rank, steps = rows // self.world_size, order.steps(tail)
-            facts.note(batch_size_per_rank=per_rank, global_batch_size=rows, steps_per_epoch=steps)
-        self._tail, self._directory = tail, directory
-        self._made_at = loader_plans.place_of_caller()
-        self._has_told = self.world_size == 1 and shard_by is None  # Nobody shares its rows.
-        self._arguments = {
-            "batch_size": batch_size,
-            "global_batch_size": global_batch_size,
-            "num_epochs": num_epochs,
-            "seed": seed,
-            "shuffle": bool(shuffle),
-            "tail": tail,
-            "lanes": lanes,
-            "memory_budget_bytes": memory_budget_bytes,
-        }
+        is_shared = self.world_size > 1 or shard_by is not None
+        shard, told_as = (self.rank, self.world_size), directory if is_shared else None
+        self._shared = SharedOrder(arguments, manifest, layout, shard, told_as)
+        budget = self._shared.budget
         self._pipeline = Pipeline(
             layout=layout,
             budget=budget,
@@ -240,8 +206,7 @@ class ArrowLoader:
             workers_count=workers_count,
             prefetch_batches=prefetch_batches,
         )
-        self._passes = Passes(num_epochs)
-        self._closed = False
+        self._passes = Passes(arguments.num_epochs)
 
     def __len__(self) -> int:
         """Steps of one epoch, the same on every rank.
@@ -256,7 +221,7 @@ class ArrowLoader:
     @property
     def steps_per_epoch(self) -> int:
         """Steps of one epoch, the same on every rank."""
-        return self._order.steps(self._tail)
+        return self._shared.steps
 
     @property
     def epoch(self) -> int:
@@ -271,17 +236,17 @@ class ArrowLoader:
     @property
     def global_batch_size(self) -> int:
         """Rows that all ranks together get in a step."""
-        return self._order.global_batch_size
+        return self._shared.order.global_batch_size
 
     @property
     def lanes(self) -> int:
         """Into how many lanes the rows are cut."""
-        return self._order.lanes
+        return self._shared.order.lanes
 
     @property
     def has_row_mask(self) -> bool:
         """Whether batches have ``row_mask``: some rows only fill up, or may have a bad image."""
-        return self._tail == "pad" or self._pipeline.skips_images
+        return self._shared.tail == "pad" or self._pipeline.skips_images
 
     def set_epoch(self, epoch: int) -> None:
         """Moves to the start of an epoch.
@@ -296,8 +261,7 @@ class ArrowLoader:
 
         Valid after any step: what was read ahead, and not yet handed out, does not count.
         """
-        position, fingerprint = self._passes.position, self.manifest.fingerprint
-        return LoaderState.of(position, self._order, self._tail, fingerprint).to_dict()
+        return self._shared.state(self._passes.position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where ``state`` was taken, on any number of ranks that divides its lanes.
@@ -306,10 +270,7 @@ class ArrowLoader:
             StateError: It is of another data set, seed, order or global batch size.
         """
         self._passes.refuse_while_iterating("load_state_dict")
-        loaded = LoaderState.from_dict(state)
-        loaded.check(self._order, self._tail, self.manifest.fingerprint, self.world_size)
-        self._order = loaded.order(self._order)
-        self._passes.resume(loaded)
+        self._passes.resume(self._shared.resume(state))
 
     def __iter__(self) -> Iterator[Batch]:
         """Goes on from where the loader stands, to the end of the pass.
@@ -319,31 +280,17 @@ class ArrowLoader:
         Raises:
             RuntimeError: The loader is closed.
         """
-        if self._closed:
-            raise RuntimeError("the loader is closed. Make a new one.")
         return self._passes.iterate(self._open_feed, self.steps_per_epoch)
 
     def _open_feed(self, start: Position, end_epoch: int | None) -> Feed:
-        self._tell_plan()
-        lanes = self._order.lanes // self.world_size
-        mine = range(self.rank * lanes, (self.rank + 1) * lanes)
-        return self._pipeline.feed(self._order, mine, self._tail, start, end_epoch)
-
-    def _tell_plan(self) -> None:
-        """Tells the driver, once, which settings must be equal in all ranks."""
-        if self._has_told:
-            return
-        self._has_told = True
-        order = {**self.state_dict(), "shard_count": self.world_size}
-        del order["version"], order["first_epoch"]
-        order["num_epochs"] = self._passes.num_epochs
-        loader_plans.tell(self._directory, self._made_at, order=order, arguments=self._arguments)
+        shared = self._shared
+        shared.tell(start)
+        return self._pipeline.feed(shared.order, shared.rank_lanes, shared.tail, start, end_epoch)
 
     def close(self) -> None:
         """Ends an iteration under way, the threads, and lets the memory go."""
         self._passes.close()
         self._pipeline.close()
-        self._closed = True
 
     def __enter__(self) -> ArrowLoader:
         return self

@@ -20,7 +20,7 @@ def warn(
     rank: int,
     world_size: int,
 ) -> None:
-    """Warns the caller of the loader's constructor, on rank 0 alone."""
+    """Warns the caller of the loader's constructor, by way of ``SharedOrder``, on rank 0 alone."""
     if rank != 0:
         return
     lanes = order.lanes // world_size
@@ -32,7 +32,7 @@ def warn(
     ]
     for sentence in sentences:
         if sentence is not None:
-            warnings.warn(sentence, stacklevel=3)
+            warnings.warn(sentence, stacklevel=5)
 
 
 def _no_step(order: Order, tail: Tail) -> str | None:

@@ -16,6 +16,7 @@ class Passes:
         self.num_epochs = num_epochs
         self.position = Position()
         self._just_moved = False
+        self._closed = False
         self._feed: Feed | None = None
         self._turn = 0
         # Weak, so that leaving a for loop ends the iteration.
@@ -43,7 +44,12 @@ class Passes:
         Args:
             open_feed: Makes batches from a position on, up to, not including, an epoch.
             steps: Of one epoch.
+
+        Raises:
+            RuntimeError: The loader is closed.
         """
+        if self._closed:
+            raise RuntimeError("the loader is closed. Make a new one.")
         if self._feed is not None:
             self._feed.stop()  # Both would use the same memory.
         self._turn += 1
@@ -97,10 +103,11 @@ class Passes:
             )
 
     def close(self) -> None:
-        """Ends an iteration under way."""
+        """Ends an iteration under way; there is none after it."""
         iterator = self._active() if self._active is not None else None
         if iterator is not None:
             iterator.close()
         if self._feed is not None:
             self._feed.stop()
         self._feed = self._active = None
+        self._closed = True

@@ -1,0 +1,89 @@
+"""The arguments of a loader that the order of its rows follows from, and that order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparkdl_runner.data.batches import expectations
+from sparkdl_runner.data.dataset.manifest import Manifest
+from sparkdl_runner.data.decode.columns import Layout
+from sparkdl_runner.data.order.lanes import choose_lanes
+from sparkdl_runner.data.order.plan import TAILS, Order, Tail
+from sparkdl_runner.data.order.shard import global_batch, whole_number
+from sparkdl_runner.data.read.allowance import MemoryFacts
+from sparkdl_runner.data.read.budget import Budget
+from sparkdl_runner.hooks import facts
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrderArguments:
+    """As the caller of ``ArrowLoader`` gave them, by the names that they know.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is out of range.
+    """
+
+    batch_size: int | None
+    global_batch_size: int | None
+    num_epochs: int | None
+    seed: int
+    shuffle: bool
+    tail: Tail
+    lanes: int | None
+    memory_budget_bytes: int | None
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "global_batch_size", "num_epochs", "lanes"):
+            self._set_number(name)
+        self._set_number("memory_budget_bytes")
+        if self.tail not in TAILS:
+            raise ValueError(f"tail is {self.tail!r}; expected one of {', '.join(TAILS)}.")
+        seed = whole_number("seed", self.seed, least=0, most=(1 << 64) - 1) or 0
+        object.__setattr__(self, "seed", seed)
+        object.__setattr__(self, "shuffle", bool(self.shuffle))
+
+    def _set_number(self, name: str) -> None:
+        """Makes a plain int of NumPy's."""
+        object.__setattr__(self, name, whole_number(name, getattr(self, name)))
+
+    def global_batch(self, world_size: int) -> int:
+        """Rows that all ranks together get in a step.
+
+        Raises:
+            ValueError: Both sizes or none are given, or the ranks cannot share them evenly.
+        """
+        return global_batch(self.batch_size, self.global_batch_size, world_size)
+
+    def order(
+        self, manifest: Manifest, layout: Layout, rank: int, world_size: int
+    ) -> tuple[Order, Budget]:
+        """Decides the order of rows, and warns where it is not as one expects.
+
+        Returns:
+            The order, and the memory in which it is read.
+
+        Raises:
+            ValueError: The arguments do not fit the data set, the ranks or the memory.
+        """
+        memory = MemoryFacts.here()
+        budget = Budget.of(self.memory_budget_bytes, manifest, layout, most_bytes=memory.data_bytes)
+        rows = self.global_batch(world_size)
+        budget.check_batch(rows // world_size, layout.batch_row_bytes)
+        most = budget.most_lanes if self.shuffle else 1
+        order = Order(
+            group_rows=manifest.row_groups.rows,
+            global_batch_size=rows,
+            lanes=choose_lanes(self.lanes, rows, world_size, most),
+            block_rows=budget.block_rows,
+            window_groups=budget.window_groups if self.shuffle else 1,
+            seed=self.seed,
+            shuffle=self.shuffle,
+            wrap=self.tail == "wrap",
+        )
+        expectations.check_memory(order, budget, world_size, memory.rank_bytes)
+        expectations.warn(manifest, layout, order, budget, self.tail, rank, world_size)
+        if self.shuffle:  # An unshuffled loader is one for evaluation.
+            per_rank, steps = rows // world_size, order.steps(self.tail)
+            facts.note(batch_size_per_rank=per_rank, global_batch_size=rows, steps_per_epoch=steps)
+        return order, budget
