@@ -11,6 +11,10 @@ from sparkdl_runner.errors import RunnerError
 from sparkdl_runner.wire.messages import Gather, Stop
 from sparkdl_runner.wire.seats import Seat
 
+# A driver that is reached gives up the start before its agents do: it knows which of them are
+# missing, and an agent that raises makes Spark kill those that wait in its barrier.
+DRIVER_FIRST_SECONDS = 5.0
+
 
 class Meeting:
     """Waits for an agent's seat. What comes is put by other threads."""
@@ -29,7 +33,7 @@ class Meeting:
             gather: Asks all other agents by Spark's barrier. It runs in a thread of its own, and is
                 left behind there if the start is given up: Spark 3.5 ends the executor of a task
                 that is killed in its barrier, and does no harm to one that has returned.
-            timeout_seconds: How long it may take.
+            timeout_seconds: How long it may take, and a little more.
 
         Returns:
             The seat; None if the driver has given up the start.
@@ -37,7 +41,7 @@ class Meeting:
         Raises:
             RunnerError: Nobody has answered in time.
         """
-        deadline = time.monotonic() + timeout_seconds
+        deadline = time.monotonic() + timeout_seconds + DRIVER_FIRST_SECONDS
         gathering: threading.Thread | None = None
         while True:
             try:

@@ -25,8 +25,10 @@ from sparkdl_runner.world import Peer, World
 
 HELLO_SECONDS = 10.0
 PING_SECONDS = 1.0
-# After the first agent has come. Longer than agents try before they turn to one another.
-GATHER_SECONDS = 10.0
+# After so much of the time for the start, counted from the first agent, one that has not come is
+# taken for one that cannot reach the driver. The rest of the time is for Spark's barrier, which
+# sends each agent what all have told, and so grows with the square of their number.
+GATHER_SHARE = 0.5
 # A stopped process is woken for its stacks, which takes a moment.
 STACKS_SECONDS = 6.0
 CHUNK_BYTES = 1 << 16
@@ -57,6 +59,7 @@ class LogServer(ServerThread):
         num_proc: How many agents there will be.
         sink: Where what they say goes.
         assign: Makes the seats of all agents once they are known: see ``assign_seats``.
+        start_timeout_seconds: See ``RunConfig``.
     """
 
     watch: Watch
@@ -69,6 +72,7 @@ class LogServer(ServerThread):
         num_proc: int,
         sink: Sink,
         assign: Callable[[Sequence[Peer]], Mapping[int, Seat]],
+        start_timeout_seconds: float,
     ) -> None:
         super().__init__(listener, name="sparkdl-log-channel", expected=num_proc)
         self._sink = sink
@@ -78,6 +82,7 @@ class LogServer(ServerThread):
         self._stop_requested = False
         self._requested = ""
         self._assign = assign
+        self._gather_seconds = GATHER_SHARE * start_timeout_seconds
         self._known: dict[int, Peer] = {}
         self._seats: Mapping[int, Seat] = {}
         self._is_gathering = False
@@ -148,7 +153,7 @@ class LogServer(ServerThread):
     def _seat(self, peer: Peer) -> None:
         """Answers an agent that has come; the last one to come lets all have their ranks."""
         if not self._known:
-            self._loop.call_later(GATHER_SECONDS, self._gather)
+            self._loop.call_later(self._gather_seconds, self._gather)
         self._known.setdefault(peer.partition, peer)
         waiting = self._agents
         if self._is_gathering:

@@ -134,6 +134,7 @@ class SparkGang(Gang):
                 attempt=attempt.number,
                 version=__version__,
             ),
+            start_timeout_seconds=attempt.config.start_timeout_seconds,
         )
         self._server.watch = self.watch
         self._launch_problem = ""

@@ -17,7 +17,6 @@ from sparkdl_runner.agent import log_client
 from sparkdl_runner.agent.log_client import LogClient
 from sparkdl_runner.backends import get_backend
 from sparkdl_runner.config import RunConfig
-from sparkdl_runner.driver import log_server
 from sparkdl_runner.driver.log_server import LogServer
 from sparkdl_runner.driver.watch import Watch
 from sparkdl_runner.wire import network
@@ -39,7 +38,7 @@ from sparkdl_runner.wire.messages import (
     VitalSigns,
 )
 from sparkdl_runner.wire.outcome import Outcome, Status
-from sparkdl_runner.wire.seats import assign_seats
+from sparkdl_runner.wire.seats import Seat, assign_seats
 from sparkdl_runner.wire.sink import Sink
 from sparkdl_runner.world import Peer, assign_ranks
 
@@ -92,7 +91,7 @@ def watch_of(num_proc=2):
     )
 
 
-def server_of(recorder, *, num_proc=2, listener=None):
+def server_of(recorder, *, num_proc=2, listener=None, start_timeout_seconds=120.0):
     """Not started."""
     server = LogServer(
         listener or network.listen("127.0.0.1"),
@@ -100,6 +99,7 @@ def server_of(recorder, *, num_proc=2, listener=None):
         num_proc=num_proc,
         sink=recorder,
         assign=partial(assign_seats, backend="torch", attempt=0, version=""),
+        start_timeout_seconds=start_timeout_seconds,
     )
     server.watch = watch_of(num_proc)
     return server
@@ -445,13 +445,36 @@ def test_the_driver_gives_each_agent_its_seat_once_all_have_come(server):
     second.close()
 
 
-def test_agents_turn_to_one_another_where_one_does_not_reach_the_driver(server, monkeypatch):
-    monkeypatch.setattr(log_server, "GATHER_SECONDS", 0.1)
+def test_agents_turn_to_one_another_where_one_does_not_reach_the_driver(recorder):
+    server = server_of(recorder, start_timeout_seconds=0.2)
+    server.start()
     answers: list[list] = [[], []]
     first = client_of(server, 0, on_seat=answers[0].append)
     wait_for(lambda: answers[0] == [Gather()])
     second = client_of(server, 1, on_seat=answers[1].append)  # It comes late.
     wait_for(lambda: answers[1] == [Gather()])
+    first.close()
+    second.close()
+    server.close()
+
+
+def test_agents_that_come_late_in_the_time_for_the_start_are_waited_for(server, monkeypatch):
+    """In Spark's barrier each would get what all have told, a square of their number."""
+    alarms: list[float] = []
+    call_later = server._loop.call_later
+
+    def note(seconds, *rest, **more):
+        alarms.append(seconds)
+        return call_later(seconds, *rest, **more)
+
+    monkeypatch.setattr(server._loop, "call_later", note)
+    answers: list[list] = [[], []]
+    first = client_of(server, 0, on_seat=answers[0].append)
+    assert first.is_connected
+    assert max(alarms) == 60.0  # Half of start_timeout_seconds.
+    second = client_of(server, 1, on_seat=answers[1].append)
+    wait_for(lambda: all(answers))
+    assert [type(one[0]) for one in answers] == [Seat, Seat]
     first.close()
     second.close()
 
