@@ -47,6 +47,8 @@ class PrivateListener:
         self.socket: Final = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         """For the process that serves it to inherit."""
         self._one_at_a_time = asyncio.Lock()
+        # The port may have been an earlier attempt's, whose connections the kernel remembers.
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             self.socket.bind((address, port))
             try:

@@ -79,8 +79,9 @@ def listen(address: str, port_range: network.PortRange | None = None) -> Doors:
     that it connects to.
     """
     behind = "127.0.0.2" if address == network.LOOPBACK else network.LOOPBACK
+    port = 0
     for left in reversed(range(_TRIES)):
-        listener = network.listen(address, port_range)
+        listener = network.listen(address, port_range, above=port)
         port = listener.getsockname()[1]
         try:
             return Doors(listener, PrivateListener(behind, port))
@@ -88,6 +89,4 @@ def listen(address: str, port_range: network.PortRange | None = None) -> Doors:
             listener.close()
             if not left:
                 raise
-            if port_range is not None:
-                port_range = (port + 1, port_range[1])
     raise AssertionError

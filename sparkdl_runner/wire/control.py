@@ -163,7 +163,9 @@ class Line:
 
     def wait(self, seconds: float) -> bool:
         """Waits for a message, or the other end's end. Returns whether there is one in time."""
-        return bool(select.select([self._socket], [], [], seconds)[0])
+        waiting = select.poll()  # select() refuses descriptors from 1024 on.
+        waiting.register(self._socket, select.POLLIN)
+        return bool(waiting.poll(1000 * seconds))
 
     def has_word(self) -> bool:
         """Whether a message waits, or the other end is gone. Reads nothing and does not block."""

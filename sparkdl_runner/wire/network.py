@@ -132,19 +132,22 @@ def host_key(address: str) -> str:
     return "|".join(parts)
 
 
-def listen(address: str, port_range: PortRange | None = None) -> socket.socket:
+def listen(
+    address: str, port_range: PortRange | None = None, *, above: int = 0
+) -> socket.socket:
     """Opens a listening TCP socket on ``address`` alone, at a free port.
 
     Args:
         address: An IP address of this host.
         port_range: The first and the last port to try; None for any that the kernel gives.
+        above: Of the range, only ports above this one are tried.
 
     Raises:
         LaunchError: No port of the range is free.
     """
     if port_range is None:
         return _listen(address, 0)
-    for port in range(port_range[0], port_range[1] + 1):
+    for port in range(max(port_range[0], above + 1), port_range[1] + 1):
         try:
             return _listen(address, port)
         except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 
 from sparkdl_runner.backends import store_relay
 from sparkdl_runner.backends.store_relay import StoreRelay
+from sparkdl_runner.errors import LaunchError
 
 NOBODY = 65534
 
@@ -100,3 +102,16 @@ def test_a_port_that_is_taken_behind_is_given_up_for_another():
     public, private = store_relay.listen("127.0.0.1", (port, port + 20))
     with taken, closing(public), closing(private):
         assert public.getsockname()[1] == private.socket.getsockname()[1] != port
+
+
+def test_a_range_of_ports_can_be_used_again_at_once_and_its_end_is_told():
+    public, private = store_relay.listen("127.0.0.1")
+    port = public.getsockname()[1]
+    with closing(public), closing(private):
+        client = asyncio.run(private.connect())
+        private.socket.accept()[0].close()  # This end closes first, so the kernel remembers it.
+        client.close()
+    public, private = store_relay.listen("127.0.0.1", (port, port))
+    public.close()
+    with closing(private), pytest.raises(LaunchError, match=rf"port_range=\({port}, {port}\) is"):
+        store_relay.listen("127.0.0.1", (port, port))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import resource
 import socket
 import threading
 
@@ -105,3 +107,18 @@ def test_a_socket_arrives_with_its_envelope_and_is_not_inherited_further(lines):
             assert not received.get_inheritable()
     one.send({"kind": "release"})
     assert two.receive() == ({"kind": "release"}, b"")
+
+
+@pytest.mark.skipif(
+    resource.getrlimit(resource.RLIMIT_NOFILE)[0] <= 5000, reason="so many files may not be open"
+)
+def test_a_line_is_waited_on_where_many_files_are_open():
+    """A notebook may have them, and ``select`` takes no descriptor from 1024 on."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        high = os.dup2(ours.fileno(), 5000, inheritable=False)
+        line = Line(socket.socket(fileno=high))
+        assert not line.wait(0)
+        Line(theirs).send({"a": 1})
+        assert line.wait(30)
+        line.close()
