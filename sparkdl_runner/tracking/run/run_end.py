@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from sparkdl_runner.errors import RunCancelledError
 from sparkdl_runner.tracking.report.description import NOTE_TAG, description_of, may_replace
 from sparkdl_runner.tracking.report.page import write_page
 from sparkdl_runner.tracking.report.run_folder import RunFolder
@@ -72,6 +73,12 @@ class RunEnd:
 
     def set_status(self, status: str) -> None:
         """Ends the run, unless the caller of ``run`` has it open."""
-        if self._opened.is_ours:
-            end = partial(self._client.set_terminated, self._run_id, status)
-            self.try_step(end, REQUEST_SECONDS, f"the run's status is not set to {status}")
+        end = partial(self._opened.set_status, status)
+        self.try_step(end, REQUEST_SECONDS, f"the run's status is not set to {status}")
+
+
+def status_of(error: BaseException | None, stopped: str) -> str:
+    """MLflow's status of a run that ended by an error, if by any, or was asked to stop early."""
+    if isinstance(error, (RunCancelledError, KeyboardInterrupt)) or (stopped and not error):
+        return "KILLED"
+    return "FINISHED" if error is None else "FAILED"

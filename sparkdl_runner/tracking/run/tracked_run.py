@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from sparkdl_runner.errors import LaunchError, RunCancelledError
+from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.hooks.reports import Reports
 from sparkdl_runner.private_folder import private_folder
 from sparkdl_runner.redaction import Redactor, secrets_of
@@ -17,22 +17,23 @@ from sparkdl_runner.tracking.rank_run import NAME_TAG, RunTicket
 from sparkdl_runner.tracking.report.performance import host_entries
 from sparkdl_runner.tracking.report.run_folder import RunFolder
 from sparkdl_runner.tracking.report.run_summary import RunSummary
-from sparkdl_runner.tracking.run import datasets, undelivered
 from sparkdl_runner.tracking.run import parameters_and_tags as description
+from sparkdl_runner.tracking.run import undelivered
 from sparkdl_runner.tracking.run.attempts import Attempts
 from sparkdl_runner.tracking.run.delivery import Delivery
 from sparkdl_runner.tracking.run.heartbeat import Heartbeat
 from sparkdl_runner.tracking.run.journal import Journal, earlier_values
 from sparkdl_runner.tracking.run.opening.lease import Lease, held_here, require_not_held
 from sparkdl_runner.tracking.run.opening.named import NamedRun, returned_entry
-from sparkdl_runner.tracking.run.opening.opened import PARENT_TAG, Opened, open_run
+from sparkdl_runner.tracking.run.opening.opened import Opened, open_run
+from sparkdl_runner.tracking.run.opening.run_start import start_run
+from sparkdl_runner.tracking.run.opening.ticket import ticket_of
 from sparkdl_runner.tracking.run.rank_reports import RankReports
-from sparkdl_runner.tracking.run.run_end import RunEnd
+from sparkdl_runner.tracking.run.run_end import RunEnd, status_of
 from sparkdl_runner.tracking.run.server import (
     REQUEST_SECONDS,
     TrackingServer,
     credentials,
-    is_remote,
     wait_for_server,
 )
 from sparkdl_runner.tracking.run.server_calls import first_line, problem_within
@@ -63,7 +64,7 @@ class TrackedRun(Reports):
         self._spool = Spool(private_folder(SPOOLS) / f"{self.run_id}.jsonl")
         # What an earlier driver could not deliver counts as if MLflow had it.
         try:
-            left_at = self._take_what_was_left(opened)
+            left_at = undelivered.spool_left(opened, self._spool, self._redact)
             params, last_steps, attempts = earlier_values(opened, self._spool.waiting())
         except BaseException:
             self._spool.close()
@@ -105,9 +106,7 @@ class TrackedRun(Reports):
         try:
             run = cls(settings, opened, lease)
         except BaseException as error:
-            if opened.is_ours:
-                end = partial(opened.client.set_terminated, opened.run.info.run_id, "FAILED")
-                problem_within(end, REQUEST_SECONDS)
+            problem_within(partial(opened.set_status, "FAILED"), REQUEST_SECONDS)
             if isinstance(error, OSError):
                 raise LaunchError(
                     f"The driver cannot keep metrics in its temporary folder: {error}. Make room, "
@@ -119,18 +118,6 @@ class TrackedRun(Reports):
         run._heartbeat.start()
         run._show_address()
         return run
-
-    def _take_what_was_left(self, opened: Opened) -> str:
-        """Spools what an earlier driver, on another host, could not deliver. Returns where it is.
-
-        MLflow may have taken some of it after all, and drops that: a point that it knows is none.
-        """
-        if len(self._spool) or not opened.first_attempt:
-            return ""
-        url, entries = undelivered.of_run(opened)
-        if entries:
-            self._spool.put(undelivered.not_known(opened, entries, self._redact))
-        return url if entries else ""
 
     def _keep_beside_checkpoints(self) -> None:
         self._undelivered.keep(self._spool.waiting(), self._ranks.checkpoint)
@@ -154,26 +141,7 @@ class TrackedRun(Reports):
         self._journal.begin_attempt(self.first_attempt)
         self._own += description.parameters(arguments)
         self._log(description.tags(self._settings.tags, settings, application_id))
-        self._tell_parent()
-        for name, converter in converters.items():
-            if told := datasets.difference(self._opened.run, name, converter):
-                self._problems.append(told)
-            # A page without it is better than no training.
-            self._end.try_step(
-                partial(datasets.log, self._opened.client, self.run_id, name, converter),
-                REQUEST_SECONDS,
-                f"the data set {name!r} is not in MLflow",
-            )
-
-    def _tell_parent(self) -> None:
-        run = self._opened.run
-        parent_id = run.data.tags.get(PARENT_TAG)
-        if parent_id is not None and not self.first_attempt:
-            self._end.try_step(
-                partial(description.tell_parent, self._opened.client, parent_id, run),
-                REQUEST_SECONDS,
-                f"the run {parent_id} does not name this one",
-            )
+        start_run(self._opened, converters, self._end, self._problems)
 
     def ticket(self, *, single_host: bool) -> RunTicket:
         """What ranks need to know of the run.
@@ -181,22 +149,12 @@ class TrackedRun(Reports):
         Args:
             single_host: Whether all ranks are on this host, and so reach a store that is a file.
         """
-        info = self._opened.run.info
-        reaches = single_host or is_remote(self._opened.uri)
-        return RunTicket(
-            run_id=self.run_id,
+        return ticket_of(
+            self._opened,
+            self._settings,
             run_name=self._run_name,
-            experiment_id=info.experiment_id,
-            artifact_uri=info.artifact_uri,
-            tracking_uri=self._opened.uri,
-            credentials=self._credentials if reaches else {},
-            is_named=self._settings.run_name is not None,
-            source=self._opened.source_tags,
-            store_is_elsewhere=not reaches,
-            other_ranks=self._settings.other_ranks,
-            system_metrics=self._settings.system_metrics,
-            trace_steps=self._settings.torch_profiler,
-            horovod_timeline=self._settings.horovod_timeline,
+            credentials=self._credentials,
+            single_host=single_host,
         )
 
     def begin_attempt(self, attempt: int) -> None:
@@ -293,11 +251,8 @@ class TrackedRun(Reports):
                 f"{self._folder.path}"
             )
             return
-        status = "FINISHED" if error is None else "FAILED"
-        if isinstance(error, (RunCancelledError, KeyboardInterrupt)) or (stopped and not error):
-            status = "KILLED"
         summarize = partial(self._summary, error) if self._settings.report else None
-        self._end.finish(status, summarize, seconds)
+        self._end.finish(status_of(error, stopped), summarize, seconds)
 
     def _summary(self, error: BaseException | None, run: Any) -> RunSummary:
         return RunSummary.of(

@@ -14,6 +14,7 @@ from sparkdl_runner.redaction import Redactor
 from sparkdl_runner.tracking.entries import Entry, is_entry
 from sparkdl_runner.tracking.run.journal import Journal, earlier_values
 from sparkdl_runner.tracking.run.opening.opened import Opened
+from sparkdl_runner.tracking.run.spool import Spool
 
 FOLDER = "undelivered"
 CHECKPOINT_TAG = "sparkdl_runner.checkpoint"
@@ -75,6 +76,19 @@ def of_run(opened: Opened) -> tuple[str, list[Entry]]:
         return url, read(url)
     except Exception:  # Mostly there is none. Storages raise errors of many kinds.
         return "", []
+
+
+def spool_left(opened: Opened, spool: Spool, redact: Redactor) -> str:
+    """Spools what an earlier driver, on another host, could not deliver. Returns where it is.
+
+    MLflow may have taken some of it after all, and drops that: a point that it knows is none.
+    """
+    if len(spool) or not opened.first_attempt:
+        return ""
+    url, entries = of_run(opened)
+    if entries:
+        spool.put(not_known(opened, entries, redact))
+    return url if entries else ""
 
 
 def not_known(opened: Opened, entries: list[Entry], redact: Redactor) -> list[Entry]:

@@ -43,6 +43,11 @@ class Opened:
             if name == "mlflow.user" or name.startswith(_SOURCE_TAGS)
         }
 
+    def set_status(self, status: str) -> None:
+        """Ends the run, if that is ours to do."""
+        if self.is_ours:
+            self.client.set_terminated(self.run.info.run_id, status)
+
     def address(self, redact: Redactor, databricks_host: str | None) -> str:
         """Where to look at the run: a page, or a store and the command that shows it."""
         info, uri = self.run.info, redact(self.uri)
