@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
-from sparkdl_runner import world
 from sparkdl_runner.agent.worker_environment import driver_search_path, driver_variables
 from sparkdl_runner.backends import get_backend
 from sparkdl_runner.config import RunConfig, check_min_num_proc
+from sparkdl_runner.driver.calls.checks import check_config, check_count, check_on_driver
 from sparkdl_runner.driver.calls.run_future import LatestProgress, RunFuture
 from sparkdl_runner.driver.calls.spares import spare_seconds
 from sparkdl_runner.driver.launcher import Launcher
@@ -21,7 +21,7 @@ from sparkdl_runner.driver.local_launcher import LocalLauncher
 from sparkdl_runner.driver.mlflow_run import named_run, open_run, wanted_tracking, watched
 from sparkdl_runner.driver.restarts import run_with_restarts
 from sparkdl_runner.driver.stop_request import StopRequest
-from sparkdl_runner.errors import LaunchError, RunnerError
+from sparkdl_runner.errors import RunnerError
 from sparkdl_runner.hooks.reports import Reports
 from sparkdl_runner.script.script import Script
 from sparkdl_runner.tracking.report.progress_bar import ProgressBar, is_watched
@@ -175,7 +175,7 @@ class DistributedRunner:
     ) -> Callable[[StopRequest, Sequence[Reports]], Any]:
         """Checks and packs a call. What is returned runs it."""
         function.check_call(main, *args, **kwargs)
-        _check_on_driver()
+        check_on_driver()
         packed = function.pack(main, *args, **kwargs)
         return lambda stop, reports: self._run(packed, main, args, kwargs, stop, reports)
 
@@ -285,32 +285,3 @@ class DistributedRunner:
         from sparkdl_runner.driver.spark.launcher import SparkLauncher
 
         return SparkLauncher(self.num_proc, self.backend, self.config)
-
-
-def check_count(name: str, value: object) -> None:
-    """Raises TypeError unless ``value`` is an int (and no bool)."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(
-            f"{name} is {value!r}, a {type(value).__name__}; it must be an int: positive for that "
-            "many ranks on Spark, negative for that many processes on this host."
-        )
-
-
-def check_config(config: object) -> None:
-    """Raises TypeError unless ``config`` is a ``RunConfig`` or None."""
-    if config is not None and not isinstance(config, RunConfig):
-        raise TypeError(f"config is {config!r}, a {type(config).__name__}; it must be a RunConfig.")
-
-
-def _check_on_driver() -> None:
-    if world.in_worker():
-        raise LaunchError(
-            f"run() was called inside rank {world.current_world().rank} of another run; it must be "
-            "called on the driver."
-        )
-    pyspark = sys.modules.get("pyspark")
-    if pyspark is not None and pyspark.TaskContext.get() is not None:
-        raise LaunchError(
-            "run() was called inside a Spark task; it must be called on the driver, outside of "
-            "functions that are passed to Spark."
-        )
