@@ -171,12 +171,7 @@ class RunConfig:
         object.__setattr__(self, "port_range", _port_range(self.port_range))
         _check_interface(self.network_interface)
         _check_name(self.name, self.tracking)
-        for name in (
-            "rerun_finished",
-            "restart_user_errors",
-            "allow_unencrypted",
-            "refuse_shared_hosts",
-        ):
+        for name in _SWITCHES:
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name} is {getattr(self, name)!r}; it must be True or False.")
         if self.tracking is not None and not isinstance(self.tracking, (bool, Tracking)):

@@ -7,16 +7,13 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pyarrow import fs
-
 from sparkdl_runner.data.batches.mixing import Mixing, mixing_of
 from sparkdl_runner.data.consumers.tf_dataset import TFDatasetContext, check_arguments
-from sparkdl_runner.data.dataset.converted import Converted
+from sparkdl_runner.data.dataset.converted import Converted, open_conversion
 from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.dataset.place import PARENT_CACHE_DIR_URL_CONF
 from sparkdl_runner.data.engine_choice import choose_engine
-from sparkdl_runner.data.errors import DatasetError, NoManifestError
 from sparkdl_runner.data.loader_context import TorchLoaderContext
 from sparkdl_runner.data.petastorm.unischema import Unischema
 from sparkdl_runner.filesystem import StorageOptions, join_url, open_filesystem, redact
@@ -71,6 +68,8 @@ class SparkDatasetConverter:
         self._manifest = manifest
         self._converted = converted
         self._unischema = unischema
+        # Whether the columns are encoded by a schema that cannot be read without running it.
+        self._is_opaque = unischema is not None and unischema.problem is not None
         self._delete = delete
         self.dataframe: DataFrame | None = None
         """What was converted, on the driver that converted it."""
@@ -86,8 +85,7 @@ class SparkDatasetConverter:
         return self.dataset_size
 
     def __repr__(self) -> str:
-        url = redact(self.cache_dir_url)
-        return f"{type(self).__name__}({url!r}, {self.dataset_size:,} rows)"
+        return f"{type(self).__name__}({redact(self.cache_dir_url)!r}, {self.dataset_size:,} rows)"
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy in another process reads the files and must not delete them. Names of a hundred
@@ -128,35 +126,11 @@ class SparkDatasetConverter:
             NoManifestError: The files were deleted.
             DatasetError: The manifest is damaged, or of another conversion that took its place.
         """
-        filesystem, directory = open_filesystem(self.cache_dir_url, storage_options)
         if self._manifest is not None:
-            return Dataset(self._manifest, filesystem, directory)
-        try:
-            manifest = Manifest.read(filesystem, directory)
-            self._check_same(manifest)
-            return Dataset(manifest, filesystem, directory)
-        except NoManifestError:
-            if filesystem.get_file_info(directory).type != fs.FileType.NotFound:
-                raise
-        raise NoManifestError(
-            f"The conversion {redact(self.cache_dir_url)} is gone: it was deleted, the process "
-            "that made it has ended, or this machine does not see that directory."
+            return Dataset(self._manifest, *open_filesystem(self.cache_dir_url, storage_options))
+        return open_conversion(
+            self.cache_dir_url, storage_options, self._converted, self._file_urls
         )
-
-    def _check_same(self, manifest: Manifest) -> None:
-        """Raises a DatasetError if another conversion took its place: all ranks read the same."""
-        if self._converted is not None:
-            same = manifest.digest == self._converted.manifest_digest
-        else:
-            there = [join_url(self.cache_dir_url, file.path) for file in manifest.files]
-            same = not self._file_urls or there == self._file_urls
-        if not same:
-            url = redact(self.cache_dir_url)
-            raise DatasetError(
-                f"The conversion {url} was overwritten by another one after this converter was "
-                f"made: make it again, by make_spark_converter({url!r}) on the driver, and start "
-                "the training again."
-            )
 
     def mixing(
         self, batch_size: int, num_ranks: int, *, memory_budget_bytes: int | None = None
@@ -323,8 +297,3 @@ class SparkDatasetConverter:
 
         open_dataset = functools.partial(self.open, storage_options)
         return RowDataset(open_dataset, self._converted, len(self), memory_budget_bytes, options)
-
-    @property
-    def _is_opaque(self) -> bool:
-        """Whether the columns are encoded by a schema that cannot be read without running it."""
-        return self._unischema is not None and self._unischema.problem is not None

@@ -12,6 +12,7 @@ changes only.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,9 +20,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from pyarrow import fs
 
 from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.files import Files, pack, unpack
+from sparkdl_runner.data.dataset.manifest import Manifest
+from sparkdl_runner.data.errors import DatasetError, NoManifestError
+from sparkdl_runner.filesystem import StorageOptions, join_url, open_filesystem, redact
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -108,6 +113,56 @@ def _local_files(host: str, count: int, owners: str, changed_ns: str) -> LocalFi
 def _converted(digest: str, local: LocalFiles | None, count: int, remote_ns: str) -> Converted:
     times = unpack(remote_ns, np.int64, count) if remote_ns else None
     return Converted(manifest_digest=digest, local=local, remote_ns=times)
+
+
+def open_conversion(
+    url: str,
+    storage_options: StorageOptions | None,
+    converted: Converted | None,
+    file_urls: Sequence[str] | None,
+) -> Dataset:
+    """Opens a directory from this process, if it is what its converter was made of.
+
+    Args:
+        url: The directory.
+        storage_options: As in :func:`~sparkdl_runner.filesystem.open_filesystem`.
+        converted: What the converter remembers of it, if it does.
+        file_urls: Else the files that it knows; none of them where it knows nothing.
+
+    Raises:
+        NoManifestError: The files were deleted.
+        DatasetError: The manifest is damaged, or of another conversion that took its place.
+    """
+    filesystem, directory = open_filesystem(url, storage_options)
+    try:
+        manifest = Manifest.read(filesystem, directory)
+    except NoManifestError:
+        if filesystem.get_file_info(directory).type != fs.FileType.NotFound:
+            raise
+    else:
+        _check_same(manifest, url, converted, file_urls)
+        return Dataset(manifest, filesystem, directory)
+    raise NoManifestError(
+        f"The conversion {redact(url)} is gone: it was deleted, the process that made it has "
+        "ended, or this machine does not see that directory."
+    )
+
+
+def _check_same(
+    manifest: Manifest, url: str, converted: Converted | None, file_urls: Sequence[str] | None
+) -> None:
+    """Raises a DatasetError if another conversion took its place: all ranks read the same."""
+    if converted is not None:
+        same = manifest.digest == converted.manifest_digest
+    else:
+        there = [join_url(url, file.path) for file in manifest.files]
+        same = not file_urls or there == file_urls
+    if not same:
+        raise DatasetError(
+            f"The conversion {redact(url)} was overwritten by another one after this converter was "
+            f"made: make it again, by make_spark_converter({redact(url)!r}) on the driver, and "
+            "start the training again."
+        )
 
 
 def owner_and_time(found: os.stat_result) -> tuple[int, int]:

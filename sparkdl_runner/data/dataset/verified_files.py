@@ -27,7 +27,6 @@ _AGAIN = (
     "again, by make_spark_converter on the driver."
 )
 
-
 # How many files a rank looks at when a loader opens.
 _LOCAL_SHARE, _REMOTE_SHARE = 4096, 16
 
@@ -56,9 +55,7 @@ class VerifiedFiles:
     def advice(self) -> str:
         """What to do when a file is gone or damaged."""
         view = self.dataset.manifest.view
-        if view is not None:
-            return view.advice
-        return "Convert the DataFrame again, or restore the file."
+        return "Convert the DataFrame again, or restore the file." if view is None else view.advice
 
     def path(self, index: int) -> str:
         """The path of the file of this number."""
