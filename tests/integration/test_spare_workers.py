@@ -239,7 +239,11 @@ def test_a_run_on_spark_can_be_cancelled_while_it_waits_for_slots(
     light_spark_ranks: None, spark
 ) -> None:
     gang = DistributedRunner(num_proc=2, backend="horovod", config=RunConfig(tracking=False))
-    first, second = gang.submit(time.sleep, 600), gang.submit(pid)
+    first = gang.submit(time.sleep, 600)
+    deadline = time.monotonic() + 60
+    while len(workers()) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)  # Else the second may be the first to ask for slots.
+    second = gang.submit(pid)
     for future in (second, first):
         time.sleep(1)
         assert not future.done()
