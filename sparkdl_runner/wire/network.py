@@ -132,9 +132,7 @@ def host_key(address: str) -> str:
     return "|".join(parts)
 
 
-def listen(
-    address: str, port_range: PortRange | None = None, *, above: int = 0
-) -> socket.socket:
+def listen(address: str, port_range: PortRange | None = None, *, above: int = 0) -> socket.socket:
     """Opens a listening TCP socket on ``address`` alone, at a free port.
 
     Args:
