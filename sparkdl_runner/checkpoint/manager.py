@@ -68,7 +68,8 @@ class CheckpointManager:
             the MLflow run shows too, and training goes on.
         max_failed_saves: How many saves in a row may fail so; the next one raises the error.
         retry_seconds: How long a storage that fails for a time is tried again, with growing pauses;
-            for one file that cannot be read, a fifteenth of that.
+            for one file that cannot be read, a fifteenth of that; for old checkpoints that cannot
+            be removed, a fifth.
         ranks_timeout_seconds: How long rank 0 waits for the other ranks' parts, once it is done.
         storage_options: As in :func:`~sparkdl_runner.filesystem.open_filesystem`.
 

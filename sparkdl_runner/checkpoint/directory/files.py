@@ -30,9 +30,20 @@ class FileEntry:
     sha256: str
 
 
-def write_file(storage: Storage, directory: str, path: str, content: bytes) -> FileEntry:
-    """Writes ``content`` as a new file, and flushes it."""
-    storage.write(f"{directory}/{path}", content)
+def write_file(
+    storage: Storage, directory: str, path: str, content: bytes, *, is_again: bool = False
+) -> FileEntry:
+    """Writes ``content`` as a new file, and flushes it.
+
+    Args:
+        storage: Where.
+        directory: The directory to write in.
+        path: The file's path in there.
+        content: All of it.
+        is_again: Whether this process has tried before, so that the file may be there.
+    """
+    write = storage.replace if is_again else storage.write
+    write(f"{directory}/{path}", content)
     digest = hashlib.sha256(content).hexdigest()
     return FileEntry(path=path, size_bytes=len(content), sha256=digest)
 

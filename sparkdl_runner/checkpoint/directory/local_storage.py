@@ -67,6 +67,10 @@ class LocalStorage:
                 os.unlink(path)
             raise
 
+    def replace(self, name: str, content: bytes) -> None:
+        self.delete(name)
+        self.write(name, content)
+
     def open(self, name: str) -> BinaryIO:
         # Folder by folder, so that no symbolic link on the way leads elsewhere.
         *folders, file = name.split("/")

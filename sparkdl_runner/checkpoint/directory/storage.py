@@ -53,6 +53,9 @@ class Storage(Protocol):
         Returns once the file would survive a crash of the host.
         """
 
+    def replace(self, name: str, content: bytes) -> None:
+        """Writes a file again that this process may have written before, wholly or in part."""
+
     def open(self, name: str) -> BinaryIO:
         """Opens a file to be read from its beginning to its end."""
 
@@ -149,6 +152,11 @@ class RemoteStorage:
             raise FileExistsError(f"{self.shown}/{name} is there already.")
         if self._filesystem.type_name not in _WITHOUT_DIRECTORIES:
             self._filesystem.create_dir(self._path(name).rpartition("/")[0], recursive=True)
+        self.replace(name, content)
+
+    def replace(self, name: str, content: bytes) -> None:
+        # One request less than to delete and to write: on S3, Arrow's ``delete_file`` also writes
+        # a marker of the folder.
         with self._filesystem.open_output_stream(self._path(name)) as stream:
             stream.write(content)
 

@@ -189,10 +189,8 @@ class Commit:
 
         def once() -> FileEntry:
             nonlocal is_again
-            if is_again:  # The storage failed half-way.
-                self._storage.delete(f"{self._directory}/{path}")
-            is_again = True
-            return write_file(self._storage, self._directory, path, content)
+            was_tried, is_again = is_again, True
+            return write_file(self._storage, self._directory, path, content, is_again=was_tried)
 
         return self._patiently(once)
 

@@ -43,6 +43,11 @@ class SavePolicy:
         return 30 * self.ranks_timeout_seconds
 
     @property
+    def removal_retry_seconds(self) -> float:
+        """How long the removal of old checkpoints is tried again: the next save waits for it."""
+        return self.retry_seconds / 5
+
+    @property
     def hurry_seconds(self) -> float:
         """How long others are waited for where training has failed, perhaps as they are gone."""
         return self.retry_seconds / 20

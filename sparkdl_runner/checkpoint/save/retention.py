@@ -25,6 +25,8 @@ class Retention:
     best_metric: str | None
     best_mode: Mode
     _metrics: dict[Name, Mapping[str, float]] = field(default_factory=dict)
+    _removing: set[Name] = field(default_factory=set)
+    """Those whose removal has begun; the storage may have failed in the middle of it."""
 
     def __post_init__(self) -> None:
         require_whole("keep_last", self.keep_last, least=1)
@@ -51,7 +53,8 @@ class Retention:
     def apply(self, storage: Storage, new: Manifest) -> None:
         """Removes what need not stay, now that ``new`` is committed.
 
-        Also what earlier attempts left unfinished, or committed after their end.
+        Also what earlier attempts left unfinished, or committed after their end. To be called again
+        if the storage fails: what is left then is removed by the next call.
         """
         if later_attempt(storage, new.attempt) is not None:
             return  # What is there is another attempt's now.
@@ -66,10 +69,16 @@ class Retention:
                     self._metrics[name] = read_manifest(storage, name).metrics
                 except DamageError:
                     self._metrics[name] = {}
-        unfinished = {name for name in written(names) - found if name.attempt < new.attempt}
+        unfinished = {
+            name
+            for name in written(names) - found
+            if name.attempt < new.attempt or name in self._removing
+        }
         for name in sorted(found - self._kept(found, new.name)) + sorted(unfinished):
-            self._metrics.pop(name, None)
+            self._removing.add(name)
             remove(storage, str(name), [one for one in names if one.startswith(f"{name}/")])
+            self._removing.discard(name)
+            self._metrics.pop(name, None)
 
     def _kept(self, names: Iterable[Name], new: Name) -> set[Name]:
         """Which of the checkpoints stay; the new one always does, as it is known to be good."""

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from sparkdl_runner.checkpoint.directory.listing import committed
 from sparkdl_runner.checkpoint.directory.manifest import Name
+from sparkdl_runner.checkpoint.directory.retrying import patiently
 from sparkdl_runner.checkpoint.directory.storage import Storage
 from sparkdl_runner.checkpoint.errors import CheckpointError, CheckpointStorageError
 from sparkdl_runner.checkpoint.save.commit import Commit, Job
@@ -139,7 +140,12 @@ class Saver:
         place = f"{self._storage.shown}/{manifest.name}"
         facts.note(checkpoint_step=manifest.step, checkpoint=place)
         try:
-            self._retention.apply(self._storage, manifest)
+            patiently(
+                self._storage,
+                lambda: self._retention.apply(self._storage, manifest),
+                self._hurry,
+                retry_seconds=self._policy.removal_retry_seconds,
+            )
         except Exception as error:  # The checkpoint is safe; that old ones stay hurts nobody yet.
             _log.warning(
                 "Rank %d on host %s could not remove old checkpoints from %s: %s",

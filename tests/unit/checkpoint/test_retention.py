@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 
 import pytest
@@ -104,6 +105,44 @@ def test_that_old_ones_cannot_be_removed_is_no_failure(tmp_path, monkeypatch, ca
     monkeypatch.setattr(LocalStorage, "delete", refuse)
     assert kept(tmp_path, [None] * 3, keep_last=1) == [1, 2, 3]
     assert "could not remove old checkpoints" in caplog.text
+
+
+def test_old_ones_go_where_the_storage_fails_at_times(tmp_path, monkeypatch, caplog):
+    """Each file's removal fails once, also after the manifest, which makes it a checkpoint."""
+    failed = set()
+    delete = LocalStorage.delete
+
+    def fail_once(self, name):
+        if name not in failed:
+            failed.add(name)
+            raise TimeoutError(errno.ETIMEDOUT, "the mount does not answer", name)
+        delete(self, name)
+
+    monkeypatch.setattr(LocalStorage, "delete", fail_once)
+    assert kept(tmp_path, [None] * 3, keep_last=1) == [3]
+    assert len(failed) > 4
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["attempts", "step-3"]
+    assert not caplog.text
+
+
+def test_what_one_removal_left_goes_with_the_next(tmp_path, monkeypatch, caplog):
+    delete = LocalStorage.delete
+
+    def refuse(self, name):
+        if name.startswith("step-1/") and not name.endswith("/manifest.json"):
+            raise PermissionError(errno.EACCES, "no")
+        delete(self, name)
+
+    with CheckpointManager(tmp_path, keep_last=1) as checkpoints:
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalStorage, "delete", refuse)
+            for step in (1, 2):
+                checkpoints.save(step)
+            checkpoints.wait()
+        assert (tmp_path / "step-1").exists()
+        assert "could not remove old checkpoints" in caplog.text
+        checkpoints.save(3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["attempts", "step-3"]
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import fsspec
 import pytest
@@ -13,6 +15,8 @@ from small_training import Training, equal, save_steps
 from sparkdl_runner.checkpoint import CheckpointError, CheckpointManager
 from sparkdl_runner.checkpoint.directory import retrying
 from sparkdl_runner.checkpoint.directory.storage import RemoteStorage, directory_url, open_storage
+from sparkdl_runner.checkpoint.save.commit import Commit, Job
+from sparkdl_runner.checkpoint.save.policy import SavePolicy
 
 
 def test_urls_and_paths(tmp_path, monkeypatch):
@@ -61,6 +65,10 @@ def test_storages_do_the_same(url):
         assert bytes(opened.read(4)) == b"ent"
     with pytest.raises(FileExistsError):
         storage.write("a/d", b"")
+    for content in (b"longer", b"new"):
+        storage.replace("a/d", content)
+    with storage.open("a/d") as opened:
+        assert bytes(opened.read(9)) == b"new"
     with pytest.raises(FileNotFoundError):
         storage.open("a/x")
     storage.delete("a/b/c")
@@ -132,3 +140,34 @@ def test_damage_on_any_fsspec_filesystem(url):
     ):
         assert checkpoints.restore(training.model, training.optimizer).step == 1
     assert equal(training.weights(), weights[1])
+
+
+def test_a_write_that_failed_half_way_is_repeated_without_a_removal(tmp_path, monkeypatch):
+    """On S3, Arrow's removal of a file writes a marker of its folder: one more that can fail."""
+    write = RemoteStorage.write
+    failed = []
+
+    def fail_half_way(self, name, content):
+        write(self, name, content[:9])
+        if name.startswith("step-"):
+            failed.append(name)
+            raise TimeoutError(errno.ETIMEDOUT, "no answer")
+
+    def refuse(self, name):
+        raise AssertionError(f"{name} is removed")
+
+    monkeypatch.setattr(RemoteStorage, "write", fail_half_way)
+    monkeypatch.setattr(RemoteStorage, "delete", refuse)
+    storage = open_storage(f"memory://{tmp_path.name}")
+    commit = Commit(
+        storage,
+        Job(manifest=SimpleNamespace(name="step-1"), rank=0, hosts=["a"], states={}),
+        threading.Event(),
+        SavePolicy(retry_seconds=1),
+    )
+    entry = commit._write("model", b"all of the content")
+    assert failed == ["step-1/model"]
+    with storage.open("step-1/model") as opened:
+        assert opened.read() == b"all of the content"
+    assert entry.size_bytes == 18
+    fsspec.filesystem("memory").store.clear()
