@@ -81,25 +81,29 @@ def tensor(step: StepProfile, ranks: int) -> RankMemory:
 def pipeline(step: StepProfile, ranks: int) -> RankMemory:
     """Each rank has neighboring parts of the model, by GPipe with N microbatches.
 
-    The parts are divided so that the rank with most has least. It keeps what the forward pass saves
-    of all microbatches; what a backward pass needs beside it is that of one.
+    The parts are divided so that the highest peak of a rank is as low as can be. A rank keeps what
+    the forward pass saves of all microbatches; what a backward pass needs beside it is that of one.
     """
-    stage = _largest_stage([_piece(step, part) for part in range(len(step.saved_bytes))], ranks)
     passing = max(0, _work(step) - sum(step.saved_bytes)) // ranks
-    activations = stage.saved_bytes + passing
-    parameters = stage.parameter_bytes + step.buffer_bytes
-    update = _update(step, stage.parameter_bytes / max(1, _parameters(step)))
-    return RankMemory(
-        parameter_bytes=parameters,
-        gradient_bytes=stage.gradient_bytes,
-        optimizer_bytes=stage.optimizer_bytes,
-        activation_bytes=activations,
-        communication_bytes=0,
-        peak_bytes=parameters
-        + stage.optimizer_bytes
-        + stage.gradient_bytes
-        + max(activations, step.kept_bytes + update),
-    )
+
+    def needs(stage: _Piece) -> RankMemory:
+        activations = stage.saved_bytes + passing
+        parameters = stage.parameter_bytes + step.buffer_bytes
+        update = _update(step, stage.parameter_bytes / max(1, _parameters(step)))
+        return RankMemory(
+            parameter_bytes=parameters,
+            gradient_bytes=stage.gradient_bytes,
+            optimizer_bytes=stage.optimizer_bytes,
+            activation_bytes=activations,
+            communication_bytes=0,
+            peak_bytes=parameters
+            + stage.optimizer_bytes
+            + stage.gradient_bytes
+            + max(activations, step.kept_bytes + update),
+        )
+
+    pieces = [_piece(step, part) for part in range(len(step.saved_bytes))]
+    return needs(_largest_stage(pieces, ranks, lambda stage: needs(stage).peak_bytes))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,10 +116,6 @@ class _States:
 @dataclass(frozen=True, kw_only=True)
 class _Piece(_States):
     saved_bytes: int
-
-    @property
-    def total_bytes(self) -> int:
-        return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes + self.saved_bytes
 
     def __add__(self, other: _Piece) -> _Piece:
         return _Piece(**{name: value + vars(other)[name] for name, value in vars(self).items()})
@@ -131,23 +131,34 @@ def _piece(step: StepProfile, part: int) -> _Piece:
     )
 
 
-def _largest_stage(pieces: Sequence[_Piece], ranks: int) -> _Piece:
-    """The largest of so many runs of neighbors, divided so that it is as small as can be."""
-    low, high = max(one.total_bytes for one in pieces), sum(one.total_bytes for one in pieces)
+def _largest_stage(
+    pieces: Sequence[_Piece], ranks: int, peak_bytes: Callable[[_Piece], int]
+) -> _Piece:
+    """The largest of so many runs of neighbors, divided so that it is as small as can be.
+
+    Args:
+        pieces: The parts of the model.
+        ranks: The most runs.
+        peak_bytes: What a rank with such a run needs; never less for a longer run.
+    """
+    low = max(map(peak_bytes, pieces))
+    high = peak_bytes(sum(pieces[1:], pieces[0]))
     while low < high:
         middle = (low + high) // 2
-        if len(_stages(pieces, middle)) <= ranks:
+        if len(_stages(pieces, middle, peak_bytes)) <= ranks:
             high = middle
         else:
             low = middle + 1
-    return max(_stages(pieces, low), key=lambda one: one.total_bytes)
+    return max(_stages(pieces, low, peak_bytes), key=peak_bytes)
 
 
-def _stages(pieces: Sequence[_Piece], most_bytes: int) -> list[_Piece]:
+def _stages(
+    pieces: Sequence[_Piece], most_bytes: int, peak_bytes: Callable[[_Piece], int]
+) -> list[_Piece]:
     stages = [pieces[0]]
     for piece in pieces[1:]:
         joined = stages[-1] + piece
-        if joined.total_bytes <= most_bytes:
+        if peak_bytes(joined) <= most_bytes:
             stages[-1] = joined
         else:
             stages.append(piece)
