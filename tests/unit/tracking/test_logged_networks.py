@@ -19,6 +19,7 @@ from mlflow.models import Model
 from torch import nn
 
 from checkpoint_fixtures import _torch_has_set_itself_up
+from sparkdl_runner.checkpoint import Checkpoint, CheckpointManager
 from sparkdl_runner.network.inputs import Inputs
 from sparkdl_runner.network.torch_export import NotExportableError
 from sparkdl_runner.tracking.models import exported_graph
@@ -309,6 +310,44 @@ def test_a_model_is_of_the_step_that_is_given_or_of_the_last_that_was_told(
     monkeypatch.setattr(Model, "log", lambda step, **_: logged.append(step))
     models.log_model(nn.Identity(), input_example=torch.ones(2, 3), step=given)
     assert logged == [step]
+
+
+def test_a_checkpoints_weights_are_logged_in_place_of_the_networks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[nn.Module] = []
+    steps: list[int] = []
+    tags: dict[str, str] = {}
+
+    def write(network: nn.Module, *_: Any) -> Any:
+        written.append(network)
+        return SimpleNamespace(is_graph=True)
+
+    def log(step: int, **_: Any) -> Any:
+        steps.append(step)
+        return SimpleNamespace(model_id="m")
+
+    client = SimpleNamespace(set_logged_model_tags=lambda _, told: tags.update(told))
+    monkeypatch.setattr(models, "_write", write)
+    monkeypatch.setattr(Model, "log", log)
+    monkeypatch.setattr(mlflow, "MlflowClient", lambda: client)
+    saved, network = nn.Linear(3, 1), nn.Linear(3, 1)
+    before = network.weight.clone()
+    with CheckpointManager(tmp_path) as checkpoints:
+        checkpoints.save(7, saved)
+        checkpoints.save(8)
+    checkpoint, without_model = (Checkpoint.load(tmp_path, which=step) for step in (7, 8))
+    for step in (None, 5):
+        models.log_model(network, input_example=torch.ones(2, 3), checkpoint=checkpoint, step=step)
+    assert all(torch.equal(one.weight, saved.weight) for one in written)
+    assert torch.equal(network.weight, before)
+    assert steps == [7, 5]
+    assert tags["sparkdl_runner.checkpoint"] == checkpoint.path
+    assert tags["sparkdl_runner.step"] == "5"
+    with pytest.raises(ValueError, match="is of another network than Linear: size mismatch"):
+        models.log_model(nn.Linear(4, 1), input_example=torch.ones(2, 4), checkpoint=checkpoint)
+    with pytest.raises(ValueError, match=r"step-8.* holds no model"):
+        models.log_model(network, input_example=torch.ones(2, 3), checkpoint=without_model)
 
 
 def test_a_pickled_network_needs_the_packages_of_its_classes() -> None:
