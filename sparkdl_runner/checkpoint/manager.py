@@ -114,7 +114,7 @@ class CheckpointManager:
         self._attempt: Attempt | None = None
         self._restored = False
         self._closed = False
-        self._stop_listening = _stop_listening if preemption.listen() else lambda: None
+        self._stop_listening = stopping.stop_listening if preemption.listen() else lambda: None
         # A save under way when the interpreter ends is finished, and SIGTERM ends processes again.
         self._finalizer = weakref.finalize(self, finish, self._saver, self._stop_listening)
 
@@ -296,8 +296,3 @@ class CheckpointManager:
         if self._attempt is None:
             self._attempt = begin_together(self._storage, self._peers())
         return self._attempt
-
-
-def _stop_listening() -> None:
-    preemption.stop_listening()
-    stopping.forget_unless_listening()

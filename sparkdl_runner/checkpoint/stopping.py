@@ -114,6 +114,12 @@ def should_stop(reason: str = "") -> Stop | None:
     return agreement.ask(_peers, reason or stop_request.reason())
 
 
+def stop_listening() -> None:
+    """Takes one listener from SIGTERM, and forgets the agreement with the last."""
+    preemption.stop_listening()
+    forget_unless_listening()
+
+
 def forget_unless_listening() -> None:
     """Lets another training of this process begin anew, once nobody listens to SIGTERM."""
     global agreement
