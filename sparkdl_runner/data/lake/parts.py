@@ -173,7 +173,7 @@ def _groups(
         rows = group.num_rows
         bounds = _bounds(group, owners, projection, types)
         decided = True if row_filter is None else row_filter.decide(bounds)
-        keep = _without_deleted(file, first, rows)
+        keep = file.without_deleted(first, rows)
         first += rows
         if decided is None and row_filter is not None:
             passed = _passed(parquet, index, projection, row_filter)
@@ -269,17 +269,6 @@ def _of_constant(value: Any, rows: int) -> Bounds:
 
 def _length(value: Any) -> int:
     return len(value) if isinstance(value, (str, bytes)) else 0  # Others say it by their type.
-
-
-def _without_deleted(file: TableFile, first: int, rows: int) -> BoolArray | None:
-    if file.deleted is None:
-        return None
-    begin, end = np.searchsorted(file.deleted, [first, first + rows])
-    if begin == end:
-        return None
-    keep = np.ones(rows, dtype=np.bool_)
-    keep[file.deleted[begin:end] - first] = False
-    return keep
 
 
 def _passed(

@@ -48,6 +48,25 @@ class TableFile:
     deleted: npt.NDArray[np.int64] | None = None
     """Numbers of the rows of the file that were deleted, sorted; None for none."""
 
+    def without_deleted(self, first: int, rows: int) -> npt.NDArray[np.bool_] | None:
+        """Which rows of a row group are left.
+
+        Args:
+            first: The number of its first row in the file.
+            rows: How many it has.
+
+        Returns:
+            ``[rows]``; None if all of them are.
+        """
+        if self.deleted is None:
+            return None
+        begin, end = np.searchsorted(self.deleted, [first, first + rows])
+        if begin == end:
+            return None
+        keep = np.ones(rows, dtype=np.bool_)
+        keep[self.deleted[begin:end] - first] = False
+        return keep
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Snapshot:
