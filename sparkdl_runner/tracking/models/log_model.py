@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -12,6 +12,7 @@ from sparkdl_runner import world
 from sparkdl_runner.hooks import facts
 from sparkdl_runner.network.torch_export import NotExportableError
 from sparkdl_runner.tracking.models import exported_graph
+from sparkdl_runner.tracking.models.columns import Columns, names_of
 from sparkdl_runner.tracking.models.example import Example, Place
 from sparkdl_runner.tracking.models.exported_graph import Shapes
 from sparkdl_runner.tracking.models.flavor_arguments import keeps_graphs, taken_by, version_of
@@ -26,8 +27,6 @@ from sparkdl_runner.unwrapping import is_sharded, unwrapped
 
 if TYPE_CHECKING:
     import torch
-
-Columns = str | Sequence[str] | Mapping[str, str | Sequence[str]] | None
 
 
 class SavedModel(Protocol):
@@ -138,7 +137,7 @@ def log_model(
         # MLflow shows with the model the run's metrics of its step.
         step = metrics.newest_step() or None
     example = Example.of(input_example, network)
-    names = _names_of(columns, example)
+    names = names_of(columns, example)
     with (
         tempfile.TemporaryDirectory(prefix="sparkdl_runner-model-") as folder,
         without_package_lists(),
@@ -199,40 +198,6 @@ def _load(network: torch.nn.Module, checkpoint: SavedModel) -> None:
             f"log_model: the checkpoint {checkpoint.path} is of another network than "
             f"{type(network).__name__}: {told}"
         ) from None
-
-
-def _names_of(columns: Columns, example: Example) -> dict[str, list[str]] | None:
-    """The columns of each argument.
-
-    Raises:
-        ValueError: They are not as many as the numbers of a row, or an argument has none.
-    """
-    if columns is None:
-        return None
-    by_argument = columns if isinstance(columns, Mapping) else {"": columns}
-    if by_argument.keys() != example.tensors.keys():
-        takes = ", ".join(filter(None, example.tensors)) or "one tensor"
-        raise ValueError(
-            f"log_model: columns is of {', '.join(by_argument) or 'no argument'}, and "
-            f"input_example has {takes}. Name the columns of each argument: columns={{'tokens': "
-            "'words', …}."
-        )
-    named = {
-        argument: [given] if isinstance(given, str) else list(given)
-        for argument, given in by_argument.items()
-    }
-    for argument, names in named.items():
-        rows = example.tensors[argument]
-        numbers = rows[0].numel()
-        if not names or (len(names) > 1 and (rows.ndim != 2 or numbers != len(names))):
-            of = f" for {argument}" if argument else ""
-            raise ValueError(
-                f"log_model: columns has {len(names)} names{of}, and a row of input_example has "
-                f"{numbers} numbers in the shape {list(rows.shape[1:])}. Name one column of "
-                "arrays, or one column for each number of a flat row."
-            )
-    # In the order of the arguments.
-    return {argument: named[argument] for argument in example.tensors}
 
 
 def _write(

@@ -71,7 +71,7 @@ def save(
 ) -> tuple[Any, Any]:
     """Writes a model as ``log_model`` does; returns it as loaded, and its signature."""
     rows = Example.of(example, network)
-    names = models._names_of(columns, rows)
+    names = models.names_of(columns, rows)
     (folder / "parts").mkdir()
     place = folder / "parts" / "model"
     flavor = models._write(network.eval(), rows, names, dynamic_shapes, place, "m")
