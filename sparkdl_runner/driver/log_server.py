@@ -117,6 +117,11 @@ class LogServer(ServerThread):
         """Waits until all agents that are connected have said their last word, at most so long."""
         self.call(self._drain(), timeout_seconds)
 
+    def addresses_of(self, world: World) -> tuple[str, ...]:
+        """All addresses of a rank's host, as its agents have told them."""
+        peers = self._known.values()
+        return next((one.addresses for one in peers if one.address == world.address), ())
+
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Listens to one agent."""
         nonce = secrets.token_bytes(NONCE_BYTES)

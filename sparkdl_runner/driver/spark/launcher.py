@@ -38,6 +38,7 @@ from sparkdl_runner.wire.channel import FLUSH_SECONDS
 from sparkdl_runner.wire.messages import Stacks
 from sparkdl_runner.wire.outcome import Outcome, Status
 from sparkdl_runner.wire.seats import assign_seats
+from sparkdl_runner.world import World
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -91,8 +92,8 @@ class SparkLauncher:
             try:
                 return gang.run()
             finally:
-                for one in filter(is_silent, gang.failures):
-                    self._lost.add(one.world.address, one.world.host)
+                for one in () if self.is_single_host else filter(is_silent, gang.failures):
+                    self._lost.add(one.world, gang.addresses_of(one.world))
 
 
 class SparkGang(Gang):
@@ -194,6 +195,10 @@ class SparkGang(Gang):
     def ask_stacks(self) -> dict[int, Stacks]:
         """See ``Gang.ask_stacks``."""
         return self._server.ask_stacks()
+
+    def addresses_of(self, world: World) -> tuple[str, ...]:
+        """All addresses of a rank's host."""
+        return self._server.addresses_of(world)
 
     def lost_slots(self) -> str | None:
         """See ``Gang.lost_slots``.

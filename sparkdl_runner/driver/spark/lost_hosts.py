@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from sparkdl_runner.wire import network
+from sparkdl_runner.world import World
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -22,11 +24,19 @@ class LostHosts:
     def __init__(self, context: SparkContext) -> None:
         self._context = context
         self._names: dict[str, str] = {}
-        """By address."""
+        """By the address that ranks use."""
+        self._addresses: set[str] = set()
 
-    def add(self, address: str, name: str) -> None:
-        """Takes a host that was not heard of any more, of which Spark may not know yet."""
-        self._names[address] = name
+    def add(self, world: World, addresses: Iterable[str]) -> None:
+        """Takes a host that was not heard of any more, of which Spark may not know yet.
+
+        Args:
+            world: One of its ranks.
+            addresses: All of its addresses: Spark may know it by another than its ranks use.
+        """
+        self._names[world.address] = world.host
+        self._addresses |= {world.address}
+        self._addresses |= {one for one in addresses if not network.is_loopback(one)}
 
     def leave_out(self) -> None:
         """Lets Spark give up the executors of these hosts, at once and for good.
@@ -36,7 +46,7 @@ class LostHosts:
         """
         spark = self._context._jsc.sc()
         for identifier, address in self._executors():
-            if address in self._names:
+            if address in self._addresses:
                 with suppress(Exception):  # It may have gone meanwhile.
                     spark.killAndReplaceExecutor(identifier)
         for address, name in self._names.items():
@@ -46,6 +56,7 @@ class LostHosts:
                 file=sys.stderr,
             )
         self._names.clear()
+        self._addresses.clear()
 
     def _executors(self) -> list[tuple[str, str]]:
         """Each executor's name in Spark, and its IP address."""

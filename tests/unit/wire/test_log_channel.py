@@ -479,6 +479,18 @@ def test_agents_that_come_late_in_the_time_for_the_start_are_waited_for(server, 
     second.close()
 
 
+def test_all_addresses_of_a_host_are_known_where_ranks_use_another_than_spark(server, monkeypatch):
+    peer = replace(PEERS[1], address="10.1.0.1", addresses=("10.0.0.1", "10.1.0.1"))
+    monkeypatch.setitem(globals(), "PEERS", [PEERS[0], peer])
+    clients = [client_of(server, rank) for rank in range(2)]
+    assert all(client.is_connected for client in clients)
+    world = replace(WORLDS[1], address="10.1.0.1")
+    assert server.addresses_of(world) == ("10.0.0.1", "10.1.0.1")
+    assert server.addresses_of(replace(world, address="10.2.0.1")) == ()
+    for client in clients:
+        client.close()
+
+
 def test_a_refusal_of_the_agents_is_the_reason_why_nothing_starts(server, monkeypatch):
     old = [PEERS[0], replace(PEERS[1], version="0.0.1")]
     monkeypatch.setitem(globals(), "PEERS", old)
