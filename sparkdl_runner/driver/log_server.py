@@ -24,6 +24,8 @@ from sparkdl_runner.wire.sink import Sink
 from sparkdl_runner.world import Peer, World
 
 HELLO_SECONDS = 10.0
+# An agent tells little but the addresses of its host. Strangers may send as much, each of them.
+HELLO_BYTES = 64 * 1024
 PING_SECONDS = 1.0
 # After so much of the time for the start, counted from the first agent, one that has not come is
 # taken for one that cannot reach the driver. The rest of the time is for Spark's barrier, which
@@ -128,7 +130,8 @@ class LogServer(ServerThread):
         writer.write(nonce)
         incoming = FrameCodec(self._key, nonce, b"agent")
         async with asyncio.timeout(HELLO_SECONDS):
-            hello = decode(await read_frame(reader, incoming), messages.AGENT_TO_DRIVER)
+            values = await read_frame(reader, incoming, most_bytes=HELLO_BYTES)
+        hello = decode(values, messages.AGENT_TO_DRIVER)
         if not isinstance(hello, messages.Hello):
             raise ValueError("the first message is no hello")
         partition = hello.peer.partition

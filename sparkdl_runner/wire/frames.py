@@ -82,14 +82,21 @@ class FrameCodec:
         return hmac.digest(self._key, self._prefix + number + text, "sha256")
 
 
-async def read_frame(reader: asyncio.StreamReader, codec: FrameCodec) -> dict[str, Any]:
+async def read_frame(
+    reader: asyncio.StreamReader, codec: FrameCodec, *, most_bytes: int = MAX_FRAME_BYTES
+) -> dict[str, Any]:
     """Waits for the next frame.
 
+    Args:
+        reader: The connection.
+        codec: Opens what comes on it.
+        most_bytes: How long the frame's text may be. All of it is kept before it is checked.
+
     Raises:
-        ValueError: It is none of this connection.
+        ValueError: It is none of this connection, or too long.
         EOFError: The connection has ended.
     """
-    size = _size(await reader.readexactly(LENGTH.size))
+    size = _size(await reader.readexactly(LENGTH.size), most_bytes)
     mac = await reader.readexactly(MAC_BYTES)
     return codec.open(mac, await reader.readexactly(size))
 
@@ -118,8 +125,8 @@ def receive_exactly(connection: socket.socket, size: int) -> bytearray:
     return data
 
 
-def _size(length: bytes | bytearray) -> int:
+def _size(length: bytes | bytearray, most_bytes: int = MAX_FRAME_BYTES) -> int:
     (size,) = LENGTH.unpack(length)
-    if size > MAX_FRAME_BYTES:
+    if size > most_bytes:
         raise ValueError("the frame is over the limit")
     return int(size)

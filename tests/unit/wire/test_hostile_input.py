@@ -19,6 +19,7 @@ from test_log_channel import PEERS, WORLDS, Recorder, client_of, server_of
 from sparkdl_runner.agent import log_client
 from sparkdl_runner.backends.rendezvous.server import parse_request
 from sparkdl_runner.backends.rendezvous.store import RendezvousStore
+from sparkdl_runner.driver import log_server
 from sparkdl_runner.wire import network
 from sparkdl_runner.wire.frames import LENGTH, NONCE_BYTES, FrameCodec, read_frame
 from sparkdl_runner.wire.message_json import encode
@@ -118,6 +119,17 @@ def test_a_healthy_rank_notices_nothing_of_strangers(recorder, monkeypatch):
     server.close()
     assert [text for _, _, text in recorder.heard] == [f"message {n}" for n in range(0, 300, 30)]
     assert test_log_channel.WORLDS[0].rank == 0
+
+
+def test_a_stranger_cannot_have_more_kept_than_a_hello_takes(recorder, monkeypatch):
+    monkeypatch.setattr(log_server, "HELLO_SECONDS", 2 * PATIENCE_SECONDS)
+    server = server_of(recorder)
+    server.start()
+    with socket.create_connection(server.address, timeout=PATIENCE_SECONDS) as stranger:
+        assert len(stranger.recv(NONCE_BYTES, socket.MSG_WAITALL)) == NONCE_BYTES
+        stranger.sendall(LENGTH.pack(100_000))  # Less than a frame may have.
+        assert stranger.recv(1) == b""  # Long before the time for a hello is over.
+    server.close()
 
 
 def test_a_store_outlives_strangers_and_keeps_its_bounds(monkeypatch):
