@@ -47,6 +47,13 @@ class _Agent:
     def __init__(self, writer: asyncio.StreamWriter, codec: FrameCodec) -> None:
         self.writer = writer
         self._codec = codec
+        self._requested = ""
+
+    def request_stop(self, reason: str) -> None:
+        """Asks once for each reason: an agent that comes meanwhile is asked from two sides."""
+        if reason != self._requested:
+            self._requested = reason
+            self.send(messages.RequestStop(reason))
 
     def send(self, message: Message) -> None:
         self.writer.write(self._codec.seal(encode(message)))
@@ -149,8 +156,7 @@ class LogServer(ServerThread):
                 agent.send(messages.Stop())
             else:
                 self._seat(hello.peer)
-            if self._requested:
-                agent.send(messages.RequestStop(self._requested))
+            agent.request_stop(self._requested)
             await self._listen(partition, agent, reader, incoming)
         finally:
             self._delivering.discard(partition)
@@ -257,7 +263,7 @@ class LogServer(ServerThread):
 
     async def _send_request(self, reason: str) -> None:
         for agent in self._agents.values():
-            agent.send(messages.RequestStop(reason))
+            agent.request_stop(reason)
 
     async def _gather_stacks(self) -> None:
         asked = len(self._agents)

@@ -214,6 +214,9 @@ def test_a_request_to_stop_reaches_ranks_that_are_there_and_ranks_that_come_late
     server.request_stop("enough")
     second = client_of(server, rank=1, on_request=heard[1].append)
     wait_for(lambda: heard == [["enough"], ["enough"]])
+    server.call(server._send_request("enough"), PATIENCE_SECONDS)
+    server.request_stop("more than enough")
+    wait_for(lambda: heard == 2 * [["enough", "more than enough"]])
     first.close()
     second.close()
 
