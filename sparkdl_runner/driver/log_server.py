@@ -151,12 +151,12 @@ class LogServer(ServerThread):
         self.watch.present(partition, hello.peer.host)
         self._pinging = self._pinging or self.spawn(self._ping())
         try:
-            agent.send(messages.Ping())  # By this it knows that we are the driver.
             if self._stop_requested:
                 agent.send(messages.Stop())
             else:
                 self._seat(hello.peer)
             agent.request_stop(self._requested)
+            agent.send(messages.Ping())  # By the first answer it knows that we are the driver.
             await self._listen(partition, agent, reader, incoming)
         finally:
             self._delivering.discard(partition)
