@@ -56,7 +56,7 @@ def started_ticks(pid: int) -> int | None:
 
 
 def boot_id() -> str:
-    """A text that is another one each time that the machine starts; empty if unknown."""
+    """A text that changes each time the machine starts; empty if unknown."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -63,7 +63,7 @@ def start_workers(
 def keep_spares(
     number: int, seconds: float, *, backend: str, environment: Mapping[str, str]
 ) -> None:
-    """Starts spares in the background, so many that there are ``number``; ends those of old.
+    """Starts spares in the background until there are ``number``, and ends those that do not fit.
 
     Args:
         number: How many the next call may take.

@@ -1,4 +1,4 @@
-"""A host's copy of the rendezvous store: what its ranks read there crosses the network once.
+"""A host's copy of the rendezvous store, so that what its ranks read crosses the network once.
 
 Each of Horovod's ranks reads the values of all others, which grow with the number of ranks. So the
 ranks of a host ask their own first agent. It follows each scope of the store over one connection,
