@@ -107,6 +107,7 @@ class NamespaceGang(Gang):
                 attempt=attempt.number,
                 version=__version__,
             ),
+            start_timeout_seconds=attempt.config.start_timeout_seconds,
         )
         self._server.watch = self.watch
         self.agents: list[subprocess.Popen[bytes]] = []

@@ -42,7 +42,12 @@ class SimulatedGang(Gang):
         super().__init__(attempt, num_proc, (), show_output=False)
         listener = network.listen(network.LOOPBACK)
         self.server = LogServer(
-            listener, host=network.LOOPBACK, num_proc=num_proc, sink=self, assign=ASSIGN
+            listener,
+            host=network.LOOPBACK,
+            num_proc=num_proc,
+            sink=self,
+            assign=ASSIGN,
+            start_timeout_seconds=attempt.config.start_timeout_seconds,
         )
         self.server.watch = self.watch
         self.has_ended = threading.Event()
