@@ -34,7 +34,7 @@ def healthy_run(backend: str) -> None:
 
 
 def work_of_a_rank() -> Callable[..., int]:
-    """What ranks run. A nested function travels by value: ranks need not find this file."""
+    """Makes the function of the ranks. It is nested, so that pickle sends its code along."""
     loop_seconds = LOOP_SECONDS
 
     def work(backend: str, fault: Any = None, converter: Any = None, mark: str = "") -> int:

@@ -33,7 +33,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Runs one training undisturbed, and then others that are killed.
 
     Returns:
-        What became of each of the others.
+        For each killed training, whether it ended as the undisturbed one did.
     """
     draw = random.Random(arguments.seed)
     with tempfile.TemporaryDirectory(prefix="life-") as folder:

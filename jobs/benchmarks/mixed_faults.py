@@ -169,7 +169,7 @@ def _inject(
 
 
 def work_of_a_rank() -> Callable[..., int]:
-    """What ranks run. A nested function travels by value."""
+    """Makes the function of the ranks. It is nested, so that pickle sends its code along."""
 
     def work(backend: str, folder: str) -> int:
         import threading

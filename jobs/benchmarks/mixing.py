@@ -254,7 +254,7 @@ def _petastorm(folder: Path, arguments: argparse.Namespace) -> _Batches:
 
 
 def _permutation(folder: Path, arguments: argparse.Namespace) -> _Batches:
-    """What a full shuffle gives."""
+    """The batches of a table whose rows are all shuffled together."""
     labels = _labels(arguments.rows)[np.random.default_rng(1).permutation(arguments.rows)]
     shape = (-1, arguments.ranks, arguments.batch_size)
     whole = arguments.rows // (arguments.ranks * arguments.batch_size)

@@ -51,7 +51,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Runs both on each storage.
 
     Returns:
-        What became of each.
+        By storage: the loads, and the trainings with and without faults.
     """
     results = {}
     for kind in arguments.storage:

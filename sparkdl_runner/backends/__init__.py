@@ -52,7 +52,7 @@ class Rendezvous:
     servers: tuple[str, ...] = ()
     """Host and port of each rank's own server, by rank, where the backend has such."""
     copy_port: int = 0
-    """Where the rank's own host serves a copy of rank 0's store; 0 where it does not."""
+    """The port of the copy of rank 0's store on the rank's own host; 0 if there is none."""
 
 
 class Backend(ABC):

@@ -1,4 +1,4 @@
-"""What to say where all ranks wait for one another and none is late: where to look, and stacks."""
+"""The error of ranks that all wait in one collective: between which hosts to look, and stacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an agent must know of the others to begin its rank, made once from what all have told."""
+"""Seats: each agent's rank and the addresses it needs, assigned once all agents are known."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Seat:
     """The IP address of rank 0."""
     rendezvous_port: int
     copy_port: int
-    """Where the rank's own host serves a copy of the rendezvous' store; 0 if it does not."""
+    """The port of the copy of rank 0's store on the rank's own host; 0 if there is none."""
     departures_port: int
     peers: tuple[str, ...] = ()
     """The IP addresses of all hosts. Only those get them whom others connect to."""

@@ -22,7 +22,7 @@ from sparkdl_runner import DistributedRunner, RunConfig, WorkerFailedError, end_
 from sparkdl_runner.agent.spares import pool
 from sparkdl_runner.agent.spares.pool import end_spares
 
-# What no two runs have in common, with or without spares.
+# Variables whose values differ between any two runs, also without spares.
 OF_ONE_RUN = (
     "SPARKDL_RUNNER_F",
     "SPARKDL_RUNNER_TESTS",

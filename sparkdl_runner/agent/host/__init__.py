@@ -1,1 +1,1 @@
-"""What an agent looks at on its host before its rank begins: other users, and limits."""
+"""Checks of the host before a rank begins: other users of its GPUs and memory, and its limits."""

@@ -16,7 +16,7 @@ def lift_limit(pid: int) -> str:
         pid: The worker's process.
 
     Returns:
-        What to tell where the kernel forbids it; else empty.
+        A sentence for the user if the kernel forbids it; empty if the limit is lifted.
     """
     limit = resource.prlimit(pid, resource.RLIMIT_AS)[0]
     if limit == resource.RLIM_INFINITY:

@@ -111,7 +111,7 @@ class RendezvousCache(KeyValueServer):
 
 
 class _Copy:
-    """What has come of one scope."""
+    """The keys and values of one scope that this host has received so far."""
 
     following: asyncio.Task[None]
 

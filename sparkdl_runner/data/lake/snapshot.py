@@ -49,14 +49,14 @@ class TableFile:
     """Numbers of the rows of the file that were deleted, sorted; None for none."""
 
     def without_deleted(self, first: int, rows: int) -> npt.NDArray[np.bool_] | None:
-        """Which rows of a row group are left.
+        """Marks the rows of a row group that were not deleted.
 
         Args:
             first: The number of its first row in the file.
             rows: How many it has.
 
         Returns:
-            ``[rows]``; None if all of them are.
+            ``[rows]``, True for a row that is left; None if no row was deleted.
         """
         if self.deleted is None:
             return None

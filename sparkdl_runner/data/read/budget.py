@@ -65,8 +65,8 @@ def _column_bytes(manifest: Manifest, column: ColumnInfo, rows: int) -> float:
 def open_group_bytes(manifest: Manifest) -> int:
     """Bytes that a row group takes while it is partly read, at most: a page of each column.
 
-    What requests brought of a remote one is on the local disk, or counts in ``files_bytes``. So
-    the order of rows is the same wherever the files are.
+    The bytes of a remote row group are not counted here: they are on the local disk, or part of
+    ``files_bytes``. So the order of rows is the same for local and for remote files.
     """
     groups = manifest.row_groups
     whole = int(groups.size_bytes.sum())
@@ -147,7 +147,7 @@ class Budget:
 
     @property
     def _divided_bytes(self) -> int:
-        """What lanes and blocks share."""
+        """Bytes for lanes and blocks together: the budget without its fixed part."""
         whole = self.memory_budget_bytes
         return max(whole // 2, whole - _OVERHEAD_BYTES)
 
