@@ -103,8 +103,9 @@ def _horovod_spark_run() -> Launcher:
 def _torch_distributor() -> Launcher:
     from pyspark.ml.torch.distributor import TorchDistributor
 
-    distributor = TorchDistributor(num_processes=RANKS, local_mode=False, use_gpu=False)
-    return lambda: distributor.run(_torch_work())
+    # It can be made only in a session.
+    options = {"num_processes": RANKS, "local_mode": False, "use_gpu": False}
+    return lambda: TorchDistributor(**options).run(_torch_work())
 
 
 LAUNCHERS: dict[str, Callable[[], Launcher]] = {
@@ -165,7 +166,8 @@ def _timed_call(name: str) -> float:
     launch = LAUNCHERS[name]()
     if name.endswith(WITH_SPARES):
         launch()
-        _await_spares()
+    # Spares that an earlier launcher's call has left would take a core while they import torch.
+    _await_spares(left=name.endswith(WITH_SPARES))
     started = time.perf_counter()
     total = launch()
     seconds = time.perf_counter() - started
@@ -174,11 +176,15 @@ def _timed_call(name: str) -> float:
     return seconds
 
 
-def _await_spares() -> None:
-    """Waits until the workers below this process do nothing any more: they are spares."""
+def _await_spares(*, left: bool) -> None:
+    """Waits until the workers below this process do nothing any more: they are spares.
+
+    Args:
+        left: Whether the call before has left some, so that at least one has to appear.
+    """
     deadline = time.monotonic() + READY_TIMEOUT_SECONDS
     spent, now = -1.0, 0.0
-    while time.monotonic() < deadline and (not now or now - spent > IDLE_SECONDS):
+    while time.monotonic() < deadline and ((left and not now) or now - spent > IDLE_SECONDS):
         spent = now
         time.sleep(LOOK_SECONDS)
         now = 0.0

@@ -7,7 +7,6 @@ starting one process for each rank and carrying its task there, is a few lines h
 
 from __future__ import annotations
 
-import functools
 import os
 import pickle
 import subprocess
@@ -21,7 +20,6 @@ from typing import Any
 import cloudpickle
 
 from benchmarks.processes import module_command, module_environment
-from sparkdl_runner import __version__
 from sparkdl_runner.agent.rank_task import RankTask
 from sparkdl_runner.driver.diagnosis import explains_the_end
 from sparkdl_runner.driver.gang import Gang
@@ -32,7 +30,6 @@ from sparkdl_runner.wire import network
 from sparkdl_runner.wire.attempt import Attempt
 from sparkdl_runner.wire.messages import Stacks
 from sparkdl_runner.wire.outcome import Outcome, Status
-from sparkdl_runner.wire.seats import assign_seats
 
 # How long the agents may take to end after the driver's word.
 END_SECONDS = 12.0
@@ -101,13 +98,7 @@ class NamespaceGang(Gang):
             host=hosts.driver,
             num_proc=num_proc,
             sink=self,
-            assign=functools.partial(
-                assign_seats,
-                backend=attempt.backend,
-                attempt=attempt.number,
-                version=__version__,
-            ),
-            start_timeout_seconds=attempt.config.start_timeout_seconds,
+            attempt=attempt,
         )
         self._server.watch = self.watch
         self.agents: list[subprocess.Popen[bytes]] = []

@@ -6,7 +6,6 @@ ones; its memory and processor time are this process's own.
 
 from __future__ import annotations
 
-import functools
 import json
 import resource
 import subprocess
@@ -17,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.processes import module_command, module_environment
+from sparkdl_runner import __version__
 from sparkdl_runner.config import RunConfig
 from sparkdl_runner.driver.diagnosis import result_of
 from sparkdl_runner.driver.gang import Gang
@@ -31,7 +31,6 @@ from sparkdl_runner.world import Peer
 
 RANKS_PER_HOST = 8
 PATIENCE_SECONDS = 300.0
-ASSIGN = functools.partial(assign_seats, backend="torch", attempt=0, version="")
 
 
 class SimulatedGang(Gang):
@@ -46,8 +45,7 @@ class SimulatedGang(Gang):
             host=network.LOOPBACK,
             num_proc=num_proc,
             sink=self,
-            assign=ASSIGN,
-            start_timeout_seconds=attempt.config.start_timeout_seconds,
+            attempt=attempt,
         )
         self.server.watch = self.watch
         self.has_ended = threading.Event()
@@ -122,11 +120,12 @@ def attempt_of(num_proc: int, processes: int, seconds: float) -> dict[str, float
             host_key=f"key-{partition // RANKS_PER_HOST}",
             address=f"10.0.{partition // 2048}.{partition // RANKS_PER_HOST % 256}",
             interface="eth0",
+            version=__version__,
         )
         for partition in range(num_proc)
     ]
     cpu = time.process_time()
-    ASSIGN(peers)
+    assign_seats(peers, backend="torch", attempt=0, version=__version__)
     figures = {"assignment_cpu_s": time.process_time() - cpu}
     gang = SimulatedGang(num_proc, processes)
     try:

@@ -9,16 +9,18 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
+from sparkdl_runner import __version__
 from sparkdl_runner.driver.watch import Watch
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.wire import messages
+from sparkdl_runner.wire.attempt import Attempt
 from sparkdl_runner.wire.channel import FLUSH_SECONDS, ChannelAddress
 from sparkdl_runner.wire.frames import NONCE_BYTES, FrameCodec, read_frame
 from sparkdl_runner.wire.message_json import decode, encode
 from sparkdl_runner.wire.messages import Message, Stacks
-from sparkdl_runner.wire.seats import Seat
+from sparkdl_runner.wire.seats import Seat, assign_seats
 from sparkdl_runner.wire.serving import ServerThread
 from sparkdl_runner.wire.sink import Sink
 from sparkdl_runner.world import Peer, World
@@ -67,8 +69,7 @@ class LogServer(ServerThread):
         host: The name or address under which executors reach the driver.
         num_proc: How many agents there will be.
         sink: Where what they say goes.
-        assign: Makes the seats of all agents once they are known: see ``assign_seats``.
-        start_timeout_seconds: See ``RunConfig``.
+        attempt: What they run.
     """
 
     watch: Watch
@@ -80,8 +81,7 @@ class LogServer(ServerThread):
         host: str,
         num_proc: int,
         sink: Sink,
-        assign: Callable[[Sequence[Peer]], Mapping[int, Seat]],
-        start_timeout_seconds: float,
+        attempt: Attempt,
     ) -> None:
         super().__init__(listener, name="sparkdl-log-channel", expected=num_proc)
         self._sink = sink
@@ -90,8 +90,7 @@ class LogServer(ServerThread):
         self._host = host
         self._stop_requested = False
         self._requested = ""
-        self._assign = assign
-        self._gather_seconds = GATHER_SHARE * start_timeout_seconds
+        self._attempt = attempt
         self._known: dict[int, Peer] = {}
         self._seats: Mapping[int, Seat] = {}
         self._is_gathering = False
@@ -167,7 +166,8 @@ class LogServer(ServerThread):
     def _seat(self, peer: Peer) -> None:
         """Answers an agent that has come; the last one to come lets all have their ranks."""
         if not self._known:
-            self._loop.call_later(self._gather_seconds, self._gather)
+            seconds = GATHER_SHARE * self._attempt.config.start_timeout_seconds
+            self._loop.call_later(seconds, self._gather)
         self._known.setdefault(peer.partition, peer)
         waiting = self._agents
         if self._is_gathering:
@@ -177,7 +177,12 @@ class LogServer(ServerThread):
             waiting = {peer.partition: self._agents[peer.partition]}
         elif len(self._known) == self._num_proc:
             try:
-                self._seats = self._assign(list(self._known.values()))
+                self._seats = assign_seats(
+                    list(self._known.values()),
+                    backend=self._attempt.backend,
+                    attempt=self._attempt.number,
+                    version=__version__,
+                )
             except LaunchError as error:
                 self.watch.refuse(str(error))
         if self._seats:

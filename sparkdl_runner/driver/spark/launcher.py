@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sparkdl_runner import __version__
 from sparkdl_runner.agent.rank_task import RankTask
 from sparkdl_runner.backends import Backend
 from sparkdl_runner.config import RunConfig
@@ -37,7 +35,6 @@ from sparkdl_runner.wire.attempt import Attempt
 from sparkdl_runner.wire.channel import FLUSH_SECONDS
 from sparkdl_runner.wire.messages import Stacks
 from sparkdl_runner.wire.outcome import Outcome, Status
-from sparkdl_runner.wire.seats import assign_seats
 from sparkdl_runner.world import World
 
 if TYPE_CHECKING:
@@ -129,13 +126,7 @@ class SparkGang(Gang):
             host=host,
             num_proc=num_proc,
             sink=self,
-            assign=functools.partial(
-                assign_seats,
-                backend=attempt.backend,
-                attempt=attempt.number,
-                version=__version__,
-            ),
-            start_timeout_seconds=attempt.config.start_timeout_seconds,
+            attempt=attempt,
         )
         self._server.watch = self.watch
         self._launch_problem = ""

@@ -6,13 +6,13 @@ import threading
 import time
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sparkdl_runner import __version__
 from sparkdl_runner.agent import log_client
 from sparkdl_runner.agent.log_client import LogClient
 from sparkdl_runner.backends import get_backend
@@ -20,6 +20,7 @@ from sparkdl_runner.config import RunConfig
 from sparkdl_runner.driver.log_server import LogServer
 from sparkdl_runner.driver.watch import Watch
 from sparkdl_runner.wire import network
+from sparkdl_runner.wire.attempt import Attempt
 from sparkdl_runner.wire.channel import ChannelAddress
 from sparkdl_runner.wire.frames import LENGTH, MAC_BYTES, FrameCodec
 from sparkdl_runner.wire.message_json import encode
@@ -38,12 +39,20 @@ from sparkdl_runner.wire.messages import (
     VitalSigns,
 )
 from sparkdl_runner.wire.outcome import Outcome, Status
-from sparkdl_runner.wire.seats import Seat, assign_seats
+from sparkdl_runner.wire.seats import Seat
 from sparkdl_runner.wire.sink import Sink
 from sparkdl_runner.world import Peer, assign_ranks
 
 PEERS = [
-    Peer(partition=i, host="h", host_key="k", address="127.0.0.1", interface="lo") for i in range(2)
+    Peer(
+        partition=i,
+        host="h",
+        host_key="k",
+        address="127.0.0.1",
+        interface="lo",
+        version=__version__,
+    )
+    for i in range(2)
 ]
 WORLDS = assign_ranks(PEERS, backend="torch")
 
@@ -93,13 +102,13 @@ def watch_of(num_proc=2):
 
 def server_of(recorder, *, num_proc=2, listener=None, start_timeout_seconds=120.0):
     """Not started."""
+    config = RunConfig(start_timeout_seconds=start_timeout_seconds)
     server = LogServer(
         listener or network.listen("127.0.0.1"),
         host="127.0.0.1",
         num_proc=num_proc,
         sink=recorder,
-        assign=partial(assign_seats, backend="torch", attempt=0, version=""),
-        start_timeout_seconds=start_timeout_seconds,
+        attempt=Attempt(backend="torch", function=b"", config=config, run="run"),
     )
     server.watch = watch_of(num_proc)
     return server
@@ -448,7 +457,7 @@ def test_the_driver_gives_each_agent_its_seat_once_all_have_come(server):
 
 
 def test_agents_turn_to_one_another_where_one_does_not_reach_the_driver(recorder):
-    server = server_of(recorder, start_timeout_seconds=0.2)
+    server = server_of(recorder, start_timeout_seconds=1)
     server.start()
     answers: list[list] = [[], []]
     first = client_of(server, 0, on_seat=answers[0].append)
