@@ -90,6 +90,8 @@ class ArrowLoader:
             the same shape, and ``<name>_cu_seqlens`` ``[pieces + 1]``.
         ragged: List columns to be given as values ``[total]`` and ``<name>_offsets``
             ``[batch + 1]``.
+        balance: A column whose rows differ in length (lists, texts, bytes): each rank's step gets
+            about as much of it as any other. Rows are moved between the steps of their block.
         images: Size of encoded images by column: ``(height, width)`` or ``(height, width,
             mode)``, decoded to uint8 ``[batch, height, width, channels]`` after rows are shuffled.
         on_bad_image: What to do with a row whose image does not decode: ``"error"`` stops,
@@ -142,6 +144,7 @@ class ArrowLoader:
         pad_multiple: int = 1,
         pack: Mapping[str, int] | None = None,
         ragged: Sequence[str] = (),
+        balance: str | None = None,
         images: Mapping[str, Any] | None = None,
         on_bad_image: OnBadImage = "error",
         decimals: Literal["error", "float64"] = "error",
@@ -160,12 +163,9 @@ class ArrowLoader:
             tail=tail,
             lanes=lanes,
             memory_budget_bytes=memory_budget_bytes,
+            balance=balance,
         )
-        prefetch_batches = whole_number("prefetch_batches", prefetch_batches)
-        workers_count = whole_number("workers_count", workers_count)
         cache_size_limit = whole_number("cache_size_limit", cache_size_limit)
-        if transform is not None and not callable(transform):
-            raise TypeError(f"transform is {transform!r}; expected a function of a batch.")
         self.rank, self.world_size = shard_of(shard_by, cur_shard, shard_count)
         arguments.global_batch(self.world_size)  # Refused before a file is looked at.
         self.manifest = manifest

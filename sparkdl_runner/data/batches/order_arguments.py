@@ -32,6 +32,7 @@ class OrderArguments:
     tail: Tail
     lanes: int | None
     memory_budget_bytes: int | None
+    balance: str | None
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "global_batch_size", "num_epochs", "lanes"):
@@ -42,6 +43,11 @@ class OrderArguments:
         seed = whole_number("seed", self.seed, least=0, most=(1 << 64) - 1) or 0
         object.__setattr__(self, "seed", seed)
         object.__setattr__(self, "shuffle", bool(self.shuffle))
+        if self.balance is not None and not self.shuffle:
+            raise ValueError(
+                f"balance={self.balance!r} moves rows between steps, and shuffle=False keeps them "
+                "in order: give one of the two."
+            )
 
     def _set_number(self, name: str) -> None:
         """Makes a plain int of NumPy's."""
@@ -69,6 +75,8 @@ class OrderArguments:
         memory = MemoryFacts.here()
         budget = Budget.of(self.memory_budget_bytes, manifest, layout, most_bytes=memory.data_bytes)
         rows = self.global_batch(world_size)
+        if self.balance is not None:
+            layout.check_balance(self.balance)
         budget.check_batch(rows // world_size, layout.batch_row_bytes)
         most = budget.most_lanes if self.shuffle else 1
         order = Order(
@@ -78,6 +86,7 @@ class OrderArguments:
             block_rows=budget.block_rows,
             window_groups=budget.window_groups if self.shuffle else 1,
             seed=self.seed,
+            balance=self.balance,
             shuffle=self.shuffle,
             wrap=self.tail == "wrap",
         )

@@ -14,6 +14,7 @@ from sparkdl_runner.data.batches.sample_threads import SampleThreads, cores
 from sparkdl_runner.data.batches.sample_transform import SampleTransform, SampleTransformer
 from sparkdl_runner.data.decode.columns import CollatedColumn, Layout
 from sparkdl_runner.data.order.plan import Order, Tail
+from sparkdl_runner.data.order.shard import whole_number
 from sparkdl_runner.data.order.state import Position
 from sparkdl_runner.data.read.arena import Arena
 from sparkdl_runner.data.read.blocks import BlockLoader
@@ -42,6 +43,10 @@ class Pipeline:
     """Batches made ahead; None decides by their size."""
 
     def __post_init__(self) -> None:
+        self.prefetch_batches = whole_number("prefetch_batches", self.prefetch_batches)
+        self.workers_count = whole_number("workers_count", self.workers_count)
+        if self.transform is not None and not callable(self.transform):
+            raise TypeError(f"transform is {self.transform!r}; expected a function of a batch.")
         self._threads = self.workers_count or self.budget.threads(most=min(4, cores()))
         self._samples = SampleThreads(self.workers_count)
         self._transformer: SampleTransformer | None = None

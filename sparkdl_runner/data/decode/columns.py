@@ -168,6 +168,15 @@ class Layout:
         late = [column for column in self.columns if isinstance(column, LateColumn)]
         return [output for column in late for output in column.outputs]
 
+    def check_balance(self, name: str) -> None:
+        """Raises a ValueError unless the rows of a column differ in length."""
+        variable = [column.name for column in self.columns if isinstance(column, VariableColumn)]
+        if name not in variable:
+            raise ValueError(
+                f"balance names {name!r}; expected a column that is read and whose rows differ in "
+                f"length: {', '.join(variable) or 'there is none'}."
+            )
+
     @property
     def outputs(self) -> list[Output]:
         """The dense entries of a batch that are decoded before rows are shuffled."""

@@ -61,6 +61,8 @@ class Order:
     """How many row groups of one lane, at most, these rows come from."""
     seed: int = 0
     shuffle: bool = True
+    balance: str | None = None
+    """The column of which each step of a lane gets about as much; None for none."""
     wrap: bool = False
     """Whether the epoch's first rows are repeated at its end, to fill the last global batch."""
 

@@ -37,6 +37,7 @@ class LoaderState:
     lanes: int
     block_rows: int
     window_groups: int
+    balance: str | None = None
     version: int = 2
 
     @classmethod
@@ -52,6 +53,7 @@ class LoaderState:
             lanes=order.lanes,
             block_rows=order.block_rows,
             window_groups=order.window_groups,
+            balance=order.balance,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -111,6 +113,7 @@ class LoaderState:
             ("seed", self.seed, order.seed),
             ("shuffle", self.shuffle, order.shuffle),
             ("tail", self.tail, tail),
+            ("balance", self.balance, order.balance),
             ("global_batch_size", self.global_batch_size, order.global_batch_size),
         ):
             if found != expected:

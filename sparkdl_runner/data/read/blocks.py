@@ -11,27 +11,31 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from sparkdl_runner.data.decode.arrays import as_numpy, is_list
 from sparkdl_runner.data.decode.columns import Column, DenseColumn
+from sparkdl_runner.data.order.balance import balanced
 from sparkdl_runner.data.order.permutation import IntArray
 from sparkdl_runner.data.order.plan import Block, Order, Piece
 from sparkdl_runner.data.read.arena import Arena
 from sparkdl_runner.data.read.reader import RowGroupReader
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False)
 class LoadedBlock:
     """A block whose rows are in memory, or being read."""
 
     block: Block
     pages: IntArray
     order: IntArray
-    """int64 ``[rows]``, the permutation of the block."""
+    """int64 ``[rows]``, the permutation of the block; a balanced one once its rows are there."""
     place: IntArray
     """int64 ``[rows]``, where in the arena the row is that is used i-th."""
     variable: dict[str, list[list[pa.Array]]]
     """By column of variable length: the rows of each piece, in parts."""
     reads: list[Future[None]] = field(default_factory=list)
+    is_balanced: bool = False
 
     @property
     def end(self) -> int:
@@ -60,6 +64,16 @@ class LoadedBlock:
             parts[place][row - int(ends[place])].as_buffer()  # counted from the part's end
             for place, row in zip(places, rows.tolist(), strict=True)
         ]
+
+    def lengths(self, name: str) -> IntArray:
+        """int64 ``[rows]``: of a column of variable length, by the order in which rows were read.
+
+        Bytes of a row, or the length of its list of texts; 0 for a null.
+        """
+        parts = [part for segment in self.variable[name] for part in segment]
+        measure = pc.list_value_length if is_list(parts[0].type) else pc.binary_length
+        found = [as_numpy(pc.fill_null(measure(part), 0)) for part in parts]
+        return np.concatenate(found).astype(np.int64)
 
     def wait(self) -> None:
         """Waits for the rows; raises what reading them raised."""
@@ -238,7 +252,16 @@ class BlockLoader:
         ]
         for loaded in found:
             loaded.wait()
+            if self.order.balance is not None and not loaded.is_balanced:
+                self._balance(loaded, self.order.balance)
         return found
+
+    def _balance(self, loaded: LoadedBlock, name: str) -> None:
+        loaded.is_balanced = True
+        loaded.order = balanced(
+            loaded.order, loaded.lengths(name), loaded.block.position, self.order.lane_batch
+        )
+        loaded.place = self.arena.row_index(loaded.pages, loaded.order)
 
     def release(self, epoch: int, until: int) -> None:
         """Gives back the memory of every block that ends at or before lane position ``until``."""
