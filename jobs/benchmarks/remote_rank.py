@@ -32,6 +32,8 @@ def _read(request: dict[str, Any]) -> None:
         **request["arguments"],
     ) as loader:
         opened = time.perf_counter() - began
+        print("open", flush=True)
+        sys.stdin.readline()
         for epoch in range(request["epochs"]):
             loader.set_epoch(epoch)
             rows, total = 0, 0.0

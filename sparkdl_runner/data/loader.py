@@ -24,7 +24,7 @@ from sparkdl_runner.data.decode.columns import ColumnOptions, Nulls
 from sparkdl_runner.data.order.plan import NO_LENGTH, Tail
 from sparkdl_runner.data.order.shard import whole_number
 from sparkdl_runner.data.order.state import Position
-from sparkdl_runner.data.read.disk_cache import open_cache
+from sparkdl_runner.data.read.cache_choice import open_cache
 from sparkdl_runner.data.read.reader import RowGroupReader
 from sparkdl_runner.data.shard_group import shard_of
 

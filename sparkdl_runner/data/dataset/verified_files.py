@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pwd
 import stat
 import zlib
 from dataclasses import replace
@@ -74,16 +75,16 @@ class VerifiedFiles:
         found = -1 if self._remote_ns is None else int(self._remote_ns[index])
         return None if found < 0 else found
 
-    def open(self, index: int, tail_bytes: int = 0) -> tuple[pa.NativeFile, bytes | None]:
+    def open(self, index: int, tail_bytes: int | None = 0) -> tuple[pa.NativeFile, bytes | None]:
         """Opens the file of this number.
 
         Args:
             index: The file.
-            tail_bytes: How much of its end to read at least, where it is read to be compared.
+            tail_bytes: How much of its end to read at least, where it is read to be compared; None
+                if its footer is known, and a remote file of a known time need not be compared.
 
         Returns:
-            The stream, and the end of the file with its Parquet footer; None in its place if there
-            was no need to read it. A remote file's is always read.
+            The stream, and the end of the file with its footer; None if there was no need of it.
 
         Raises:
             OSError: It cannot be opened, or is a folder, a pipe or some such.
@@ -101,9 +102,9 @@ class VerifiedFiles:
             finally:
                 os.close(descriptor)
         try:
-            if found is None:
-                self._compare_remote(stream, path, index)
-            return stream, self._compare(stream, found, path, index, tail_bytes)
+            if found is None and self._is_same_remote(stream, path, index) and tail_bytes is None:
+                return stream, None
+            return stream, self._compare(stream, found, path, index, tail_bytes or 0)
         except BaseException:
             stream.close()
             raise
@@ -153,8 +154,8 @@ class VerifiedFiles:
     def check_share(self, rank: int, world_size: int) -> None:
         """Checks that some of the files are there, in each rank others, and lists no folder.
 
-        All that ``check_all`` finds is found when the file is first opened. This finds most of it
-        before a training begins, in a time that does not depend on the number of files.
+        What ``check_all`` finds is found when a file is first opened. This finds most of it before
+        a training begins, in a time that does not depend on the number of files.
 
         Args:
             rank: This rank.
@@ -210,15 +211,17 @@ class VerifiedFiles:
             return not self._local.is_same(index, found)
         return self._files[index].modified_ns != found.st_mtime_ns
 
-    def _compare_remote(self, stream: Any, path: str, index: int) -> None:
-        """Refuses an open remote file of another size or time."""
+    def _is_same_remote(self, stream: Any, path: str, index: int) -> bool:
+        """Refuses an open remote file of another size or time; False if no time is known."""
         self._refuse_other_size(path, self._files[index], stream.size())
         then = self._then(index)
-        if then is not None:
-            now = _written_ns(stream)
-            if now is None:
-                now = self.dataset.filesystem.get_file_info(path).mtime_ns
-            _refuse_written_again(path, then, now)
+        if then is None:
+            return False
+        now = _written_ns(stream)
+        if now is None:
+            now = self.dataset.filesystem.get_file_info(path).mtime_ns
+        _refuse_written_again(path, then, now)
+        return now is not None
 
     def _compare(
         self,
@@ -290,8 +293,6 @@ def _refuse_other_owner(found: os.stat_result, path: str) -> None:
 
 
 def _user_name(uid: int) -> str:
-    import pwd
-
     try:
         return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
     except KeyError:

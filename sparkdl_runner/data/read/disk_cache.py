@@ -1,10 +1,11 @@
 """A cache on the local disk for what comes from far away, shared by the processes of one user.
 
 Each entry is a file that is written under another name and renamed, so that a process sees all of
-it or none, and two that write the same do no harm. It ends in its CRC-32, which a process compares
-when it first reads the entry: one that does not fit is removed and fetched again. Entries are never
-exchanged for others: an epoch reads everything once, in another order each time, so what is kept
-first serves as well as what comes last.
+it or none. Whoever fetches it holds a lock on that file, and others that want it wait, so that one
+request serves all ranks of a host. It ends in its CRC-32, which a process compares when it first
+reads the entry: one that does not fit is removed and fetched again. Entries are never exchanged for
+others: an epoch reads everything once, in another order each time, so what is kept first serves as
+well as what comes last.
 
 The folder and its limit are shared by all data sets. One that no process has open makes room for
 another.
@@ -17,10 +18,10 @@ import fcntl
 import logging
 import os
 import shutil
-import tempfile
 import threading
+import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -30,13 +31,12 @@ from sparkdl_runner.private_folder import private_folder
 
 _log = logging.getLogger(__name__)
 
-CACHE_TYPES = ("null", "local-disk")
-"""petastorm's names."""
-
 _NAME = "sparkdl_runner-cache"
 _USED, _USERS, _PART = "used", "users", ".part"
 _CRC_BYTES = 4
 _READ_BYTES = 1 << 20
+_LOOK_SECONDS, _WAIT_SECONDS = 0.01, 30.0
+"""How often, and how long, an entry is waited for that another process fetches."""
 
 
 class DiskCache:
@@ -102,36 +102,87 @@ class DiskCache:
         finally:
             os.close(descriptor)
 
-    def put(self, key: str, value: bytes | memoryview, start: int = 0) -> None:
-        """Keeps a value, if there is room; a disk that fails ends the caching and nothing else.
+    def get_or_fetch(
+        self,
+        key: str,
+        fetch: Callable[[], memoryview],
+        start: int = 0,
+        wait: Callable[[float], object] = time.sleep,
+    ) -> memoryview:
+        """The value of a key, which is fetched and kept if it is not there and there is room.
+
+        One process, and one thread of it, fetches; others that want the same wait for it. A disk
+        that fails ends the caching and nothing else.
 
         Args:
             key: What to find it by.
-            value: Its bytes.
-            start: Where they are in the entry's file, which takes no room before them.
+            fetch: Gets the value from where it comes from.
+            start: Where it is in the entry's file, which takes no room before it.
+            wait: Waits so many seconds; returns true if there is no time to go on.
         """
-        if self._is_full:
-            return
-        path = self._folder / key
-        part = path.with_name(f"{key}-{os.getpid()}-{threading.get_ident()}{_PART}")
-        size = len(value) + _CRC_BYTES
+        content = self.get(key, start)
+        if content is not None:
+            return content
         try:
-            if path.exists():
-                return
+            turn = self._turn(key, wait)
+        except OSError as error:
+            self._give_up(error)
+            turn = None
+        try:
+            content = self.get(key, start)  # Another one may have fetched it since.
+            if content is None:
+                content = fetch()
+                if turn is not None:
+                    self._keep(key, content, start, turn)
+            return content
+        finally:
+            if turn is not None:
+                if _is_at(turn, self._part(key)):  # Nothing was kept.
+                    os.unlink(self._part(key))
+                os.close(turn)
+
+    def _part(self, key: str) -> Path:
+        return self._folder / f"{key}{_PART}"
+
+    def _turn(self, key: str, wait: Callable[[float], object]) -> int | None:
+        """A locked file to write an entry to; None if another one wrote it, or takes too long."""
+        until = time.monotonic() + _WAIT_SECONDS
+        while not self._is_full:
+            descriptor = os.open(self._part(key), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # Who had the lock before may have renamed or removed this very file.
+                if _is_at(descriptor, self._part(key)):
+                    os.ftruncate(descriptor, 0)
+                    return descriptor
+            except BlockingIOError:
+                if wait(_LOOK_SECONDS) or time.monotonic() > until:
+                    os.close(descriptor)
+                    return None
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)
+            if (self._folder / key).exists():
+                return None
+        return None
+
+    def _keep(self, key: str, value: memoryview, start: int, part: int) -> None:
+        size = len(value) + _CRC_BYTES
+        path = self._folder / key
+        try:
             if not self._reserve(size):
                 self._is_full = True
                 _log.info("The cache in %s is full: the rest is fetched each time.", self._root)
                 return
             try:
-                with part.open("wb") as file:
+                with open(part, "wb", closefd=False) as file:
                     file.seek(start)
                     file.write(value)
                     file.write(zlib.crc32(value).to_bytes(_CRC_BYTES, "little"))
-                part.rename(path)
+                self._part(key).rename(path)
                 self._checked[key] = path.stat().st_ctime_ns
             except BaseException:
-                with suppress(OSError):
-                    part.unlink()
                 self._reserve(-size)
                 raise
         except OSError as error:
@@ -200,6 +251,14 @@ class DiskCache:
         return total
 
 
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether a path names an open file."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
 def _is_whole(descriptor: int, start: int, end: int) -> bool:
     """Whether the CRC-32 at the end of a file is that of what is before it."""
     crc32 = 0
@@ -225,37 +284,3 @@ def _is_unused(folder: Path) -> bool:
     finally:
         os.close(descriptor)
     return True
-
-
-def open_cache(
-    cache_type: str | None, location: str | None, limit_bytes: int | None, dataset: str
-) -> DiskCache | None:
-    """The cache that the arguments of a loader ask for, if any.
-
-    Without a type there is one where Spark, or YARN, gives the host a folder for local files.
-
-    Raises:
-        ValueError: There is no such type.
-    """
-    if cache_type not in (None, *CACHE_TYPES):
-        raise ValueError(f"cache_type is {cache_type!r}; expected one of {', '.join(CACHE_TYPES)}.")
-    local = local_folder()
-    if cache_type == "null" or (cache_type is None and local is None):
-        return None
-    folder = Path(location or local or tempfile.gettempdir())
-    try:
-        return DiskCache(folder, limit_bytes, dataset)
-    except OSError as error:
-        _log.warning(
-            "There is no cache in %s (%s): everything is fetched each time. Give another "
-            "cache_location.",
-            folder,
-            error,
-        )
-        return None
-
-
-def local_folder() -> Path | None:
-    """Where Spark, or YARN, lets this host's processes put large files, as far as that is told."""
-    listed = os.environ.get("LOCAL_DIRS") or os.environ.get("SPARK_LOCAL_DIRS") or ""
-    return Path(listed.split(",")[0]) if listed else None

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,8 @@ from sparkdl_runner.data.dataset.footers import footer_of
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.read.ahead import THREADS, ReadAhead
-from sparkdl_runner.data.read.disk_cache import DiskCache, local_folder
+from sparkdl_runner.data.read.cache_choice import local_folder
+from sparkdl_runner.data.read.disk_cache import DiskCache
 from sparkdl_runner.data.read.partial_file import Pieces, in_memory, on_disk
 from sparkdl_runner.data.retrying import patiently
 
@@ -172,14 +173,15 @@ class RemoteRowGroups:
                     self._opened.move_to_end(number)
                     return file, b""
             size = self._files.dataset.manifest.files[number].size_bytes
-            stream, tail = None, b""
-            content = None if self._cache is None else self._cache.get(f"{number}-footer")
-            if content is None:
-                least = size if self._is_wanted_whole(number, size, names) else 0
-                stream, tail = self._open(number, least)
-                content = memoryview(footer_of(tail, self._files.path(number)))
-                if self._cache is not None:
-                    self._cache.put(f"{number}-footer", content)
+            least = size if self._is_wanted_whole(number, size, names) else 0
+            read: list[tuple[pa.NativeFile, bytes]] = []
+
+            def fetch() -> memoryview:
+                read.append(self._open(number, least))
+                return memoryview(footer_of(read[0][1], self._files.path(number)))
+
+            content = self._kept(f"{number}-footer", fetch)
+            stream, tail = read[0] if read else (None, b"")
             metadata = pq.read_metadata(pa.BufferReader(content))
             file = _RemoteFile(metadata=metadata, stream=stream)
             with self._lock:
@@ -189,9 +191,9 @@ class RemoteRowGroups:
                     self._chunks -= self._opened.popitem(last=False)[1].chunks
             return file, tail
 
-    def _open(self, number: int, least_bytes: int = 0) -> tuple[pa.NativeFile, bytes]:
-        stream, tail = self._patiently(lambda: self._files.open(number, least_bytes))
-        return stream, cast("bytes", tail)
+    def _open(self, number: int, tail_bytes: int | None) -> tuple[pa.NativeFile, bytes]:
+        stream, tail = self._patiently(lambda: self._files.open(number, tail_bytes))
+        return stream, tail or b""
 
     def _is_wanted_whole(self, file: int, size: int, names: Sequence[str]) -> bool:
         """Whether a file has one row group, of which most is wanted: then one request will do."""
@@ -206,24 +208,28 @@ class RemoteRowGroups:
         self, number: int, file: _RemoteFile, start: int, size: int, tail: bytes
     ) -> memoryview:
         """Bytes of a file: from the cache, from its end that is here, or from the storage."""
-        key = _key(number, start, size)
-        content = None if self._cache is None else self._cache.get(key, start)
-        if content is not None:
+
+        def fetch() -> memoryview:
+            begin = start - (self._files.dataset.manifest.files[number].size_bytes - len(tail))
+            if begin >= 0:
+                content = memoryview(tail)[begin : begin + size]
+            else:
+                with self._opening[number % len(self._opening)]:
+                    if file.stream is None:
+                        file.stream, _ = self._open(number, None)
+                stream = file.stream
+                content = memoryview(self._patiently(lambda: stream.read_at(size, start)))
+            if len(content) < size:
+                raise DatasetError(f"it ends after {start + len(content):,} bytes")
             return content
-        begin = start - (self._files.dataset.manifest.files[number].size_bytes - len(tail))
-        if begin >= 0:
-            content = memoryview(tail)[begin : begin + size]
-        else:
-            with self._opening[number % len(self._opening)]:
-                if file.stream is None:
-                    file.stream, _ = self._open(number)
-            stream = file.stream
-            content = memoryview(self._patiently(lambda: stream.read_at(size, start)))
-        if len(content) < size:
-            raise DatasetError(f"it ends after {start + len(content):,} bytes")
-        if self._cache is not None:
-            self._cache.put(key, content, start)
-        return content
+
+        return self._kept(_key(number, start, size), fetch, start)
+
+    def _kept(self, key: str, fetch: Callable[[], memoryview], start: int = 0) -> memoryview:
+        """A value of the cache, which is fetched if it is not there; just fetched without one."""
+        if self._cache is None:
+            return fetch()
+        return self._cache.get_or_fetch(key, fetch, start, self._closed.wait)
 
     def _patiently(self, request: Callable[[], _Answer]) -> _Answer:
         return patiently(request, self._closed.wait)

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
+from sparkdl_runner.data.read import disk_cache
 from sparkdl_runner.data.read.disk_cache import DiskCache
 
 FAR = 1 << 30
 
 
+def put(cache: DiskCache, key: str, value: bytes, start: int = 0) -> None:
+    assert cache.get_or_fetch(key, lambda: memoryview(value), start) == value
+
+
 def test_a_value_is_read_at_its_place_and_takes_no_room_before_it(tmp_path: Path) -> None:
     first, second = (DiskCache(tmp_path, 100_000, "a") for _ in range(2))
     value = os.urandom(50_000)
-    first.put("far", value, FAR)
+    put(first, "far", value, FAR)
     for cache in (first, second):
         stream = cache.open("far", FAR)
         assert stream is not None
@@ -23,14 +32,14 @@ def test_a_value_is_read_at_its_place_and_takes_no_room_before_it(tmp_path: Path
         cache.close()
     first.close()
     later = DiskCache(tmp_path, 100_000, "b")
-    later.put("more", os.urandom(40_000))
+    put(later, "more", os.urandom(40_000))
     assert later.get("more") is not None, "what lies before a value does not count"
     later.close()
 
 
 def test_damage_is_found_by_whoever_has_not_read_the_entry(tmp_path: Path, caplog) -> None:
     cache = DiskCache(tmp_path, None, "a")
-    cache.put("key", b"a value", 4096)
+    put(cache, "key", b"a value", 4096)
     [path] = tmp_path.glob("*/a/key")
     content = bytearray(path.read_bytes())
     content[4097] ^= 1
@@ -39,8 +48,67 @@ def test_damage_is_found_by_whoever_has_not_read_the_entry(tmp_path: Path, caplo
         assert cache.open("key", 4096) is None, "the file was changed after it was written"
     assert "was damaged and is fetched again" in caplog.text
     assert not path.exists()
-    cache.put("key", b"a value", 4096)
+    put(cache, "key", b"a value", 4096)
     assert cache.get("key", 4096) == b"a value"
     path.write_bytes(b"")
     assert cache.get("key", 4096) is None
     cache.close()
+
+
+def test_what_many_want_at_once_is_fetched_by_one(tmp_path: Path) -> None:
+    caches = [DiskCache(tmp_path, None, "a") for _ in range(4)]
+    fetched: list[str] = []
+
+    def fetch(key: str) -> memoryview:
+        fetched.append(key)
+        return memoryview(key.encode() * 1000)
+
+    def ask(number: int) -> bytes:
+        cache, key = caches[number % len(caches)], f"key-{number % 3}"
+        return bytes(cache.get_or_fetch(key, lambda: fetch(key), 4096))
+
+    with ThreadPoolExecutor(12) as pool:
+        found = list(pool.map(ask, range(96)))
+    assert found == [f"key-{number % 3}".encode() * 1000 for number in range(96)]
+    assert sorted(fetched) == ["key-0", "key-1", "key-2"]
+    assert not list(tmp_path.glob("*/a/*.part"))
+    for cache in caches:
+        cache.close()
+
+
+def test_who_fails_lets_the_next_one_fetch(tmp_path: Path) -> None:
+    first, second = (DiskCache(tmp_path, None, "a") for _ in range(2))
+    begun, go_on = threading.Event(), threading.Event()
+
+    def fail() -> memoryview:
+        begun.set()
+        go_on.wait()
+        raise OSError("the storage is away")
+
+    with ThreadPoolExecutor(2) as pool:
+        failing = pool.submit(first.get_or_fetch, "key", fail)
+        begun.wait()
+        # Called by the second one when it finds that it has to wait.
+        waiting = pool.submit(
+            second.get_or_fetch, "key", lambda: memoryview(b"value"), 0, lambda _: go_on.set()
+        )
+        assert waiting.result() == b"value"
+        with pytest.raises(OSError, match="away"):
+            failing.result()
+    assert second.get("key") == b"value"
+    for cache in (first, second):
+        cache.close()
+
+
+def test_nobody_waits_for_ever_for_another_one(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(disk_cache, "_WAIT_SECONDS", 0.0)
+    first, second = (DiskCache(tmp_path, None, "a") for _ in range(2))
+
+    def ask_the_other() -> memoryview:
+        assert second.get_or_fetch("key", lambda: memoryview(b"own"), 0) == b"own"
+        return memoryview(b"value")
+
+    assert first.get_or_fetch("key", ask_the_other) == b"value"
+    assert second.get("key") == b"value"
+    for cache in (first, second):
+        cache.close()

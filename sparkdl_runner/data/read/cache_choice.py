@@ -1,0 +1,49 @@
+"""Which cache on the local disk a loader has, if any."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from pathlib import Path
+
+from sparkdl_runner.data.read.disk_cache import DiskCache
+
+_log = logging.getLogger(__name__)
+
+CACHE_TYPES = ("null", "local-disk")
+"""petastorm's names."""
+
+
+def open_cache(
+    cache_type: str | None, location: str | None, limit_bytes: int | None, dataset: str
+) -> DiskCache | None:
+    """The cache that the arguments of a loader ask for, if any.
+
+    Without a type there is one where Spark, or YARN, gives the host a folder for local files.
+
+    Raises:
+        ValueError: There is no such type.
+    """
+    if cache_type not in (None, *CACHE_TYPES):
+        raise ValueError(f"cache_type is {cache_type!r}; expected one of {', '.join(CACHE_TYPES)}.")
+    local = local_folder()
+    if cache_type == "null" or (cache_type is None and local is None):
+        return None
+    folder = Path(location or local or tempfile.gettempdir())
+    try:
+        return DiskCache(folder, limit_bytes, dataset)
+    except OSError as error:
+        _log.warning(
+            "There is no cache in %s (%s): everything is fetched each time. Give another "
+            "cache_location.",
+            folder,
+            error,
+        )
+        return None
+
+
+def local_folder() -> Path | None:
+    """Where Spark, or YARN, lets this host's processes put large files, as far as that is told."""
+    listed = os.environ.get("LOCAL_DIRS") or os.environ.get("SPARK_LOCAL_DIRS") or ""
+    return Path(listed.split(",")[0]) if listed else None
