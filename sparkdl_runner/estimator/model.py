@@ -194,7 +194,7 @@ class TorchModel(Model, MLReadable["TorchModel"], MLWritable):
         is_struct = sum(len(one.columns) for one in description.outputs.values()) > 1
         added = [
             _typed(
-                f"`{made_of}`" + f".{field(number, name)}" * is_struct,
+                f"`{made_of}`.{field(number, name)}" if is_struct else f"`{made_of}`",
                 is_vector=description.outputs[label].columns[name] and name != PREDICTION,
             ).alias(column)
             for number, (label, made) in enumerate(names.items())

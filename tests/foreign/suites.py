@@ -117,6 +117,10 @@ def _spark() -> list[Suite]:
             there=by_command(sys.executable, **python),
             starts=(("tests", str(file), "-p", "foreign.spark_names", "-k", chosen),),
             num_proc=1,
+            known={
+                "test_tuning.py::CrossValidatorTests::test_expose_sub_models": "Spark's reader of "
+                "models that are not Java's gives each fold the submodels of the last one."
+            },
         )
     ]
 
