@@ -143,12 +143,12 @@ class Chunker:
         bounds = np.arange(count + 1) * (len(self.lanes) * self.order.lane_batch)
         row_mask, kept = None, None
         if self.tail == "pad":
-            row_mask = real
+            row_mask, flat = real, np.maximum(flat, 0)
         elif not real.all():
             bounds = np.concatenate([[0], np.cumsum(real)])[bounds]
             kept = np.flatnonzero(real)
             flat = flat[kept]
-        dense = dict(self.arena.gather(np.maximum(flat, 0), empty))
+        dense = dict(self.arena.gather(flat, empty))
         variable: dict[str, list[Any] | Ragged | Uncollated] = {}
         encoded: dict[str, list[pa.Buffer | None]] = {}
         for column in self.layout.columns:
@@ -187,13 +187,13 @@ class Chunker:
 
     def _by_step(self, lanes: list[list[IntArray]], count: int) -> IntArray:
         """Interleaves the rows of the lanes, step by step; -1 where a lane has ended."""
-        index = np.full((count, len(lanes), self.order.lane_batch), -1, dtype=np.int64)
+        size, nothing = self.order.lane_batch, np.empty(0, dtype=np.int64)
+        index = np.empty((count, len(lanes), size), dtype=np.int64)
         for number, parts in enumerate(lanes):
-            if parts:
-                rows = np.full(count * self.order.lane_batch, -1, dtype=np.int64)
-                found = np.concatenate(parts)
-                rows[: len(found)] = found
-                index[:, number] = rows.reshape(count, self.order.lane_batch)
+            rows = parts[0] if len(parts) == 1 else np.concatenate([*parts, nothing])
+            if len(rows) < count * size:
+                rows = np.pad(rows, (0, count * size - len(rows)), constant_values=-1)
+            index[:, number] = rows.reshape(count, size)
         return index.ravel()
 
     def _interleave(

@@ -25,7 +25,8 @@ Empty = Callable[[str, tuple[int, ...], np.dtype[Any]], Array]
 
 _READ_BYTES = 1 << 20
 _FEW_BYTES = 48
-"""Up to so many bytes of a row, columns of their own are faster: they all fit into the cache."""
+"""Rows of so few bytes fit into the cache, a block of them: their columns lie apart, and they are
+moved when a block is shuffled."""
 _UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 
 
@@ -54,6 +55,7 @@ class Arena:
         self._groups: list[_Group] = []
         self._place: dict[str, tuple[int, int]] = {}
         self._scratch: dict[int, Array] = {}
+        self._moves_rows = sum(output.row_bytes for output in layout.outputs) <= _FEW_BYTES
         capacity = pages * page_rows
         narrow: dict[int, list[Output]] = {}
         for output in layout.outputs:
@@ -100,11 +102,39 @@ class Arena:
         with self._lock:
             self._free.extend(pages[::-1].tolist())
 
-    def row_index(self, pages: IntArray, rows: IntArray) -> IntArray:
+    def shuffle(self, pages: IntArray, order: IntArray) -> IntArray:
+        """Shuffles the rows of a block that has these pages, and is read.
+
+        Rows of few bytes are moved, while they are in the cache of the thread that decoded them:
+        gathering them goes through memory from end to end then. Others are gathered from where
+        they are, since moving them costs more than that saves.
+
+        Args:
+            pages: The block's pages.
+            order: int64 ``[rows]``; entry i is the row to be used i-th.
+
+        Returns:
+            int64 ``[rows]``: where in the arena the row is that is used i-th.
+        """
+        if not self._moves_rows:
+            return self._row_index(pages, order)
+        firsts = (pages * self.page_rows).tolist()
+        for group in self._groups:
+            parts = [group.rows[first : first + self.page_rows] for first in firsts]
+            block = np.concatenate(parts)
+            for part, first in zip(parts, range(0, len(order), self.page_rows), strict=True):
+                rows = order[first : first + self.page_rows]
+                # mode="clip" writes straight into `out`; the index is known to be in range.
+                np.take(block, rows, axis=0, out=part[: len(rows)], mode="clip")
+        places = np.add.outer(pages * self.page_rows, np.arange(self.page_rows))
+        return places.ravel()[: len(order)]
+
+    def _row_index(self, pages: IntArray, rows: IntArray) -> IntArray:
         """Where in the arena rows ``[n]`` of a block are, if the block has these pages."""
         # ``page_rows`` is a power of two, and a division would cost more than all else here.
-        index: IntArray = (pages * self.page_rows)[rows >> self._page_bits]
-        index += rows & (self.page_rows - 1)
+        shifts = (pages - np.arange(len(pages))) * self.page_rows
+        index: IntArray = np.take(shifts, rows >> self._page_bits, mode="clip")
+        index += rows
         return index
 
     def write(
@@ -123,7 +153,6 @@ class Arena:
             targets = [(self._place[self._layout.features.name][0], column.feature)]
         else:
             targets = [self._place[output.name] for output in column.outputs]
-        first, count = rows.start, rows.stop - rows.start
         for (number, place), array in zip(targets, values, strict=True):
             group = self._groups[number]
             shared = column.feature is not None or group.members[0].shape == ()
@@ -131,17 +160,8 @@ class Arena:
                 array = array.view(group.rows.dtype)
             elif not shared:
                 array = array.reshape(len(array), group.rows.shape[1])
-            done = 0
-            while done < count:
-                page, offset = divmod(at + done, self.page_rows)
-                step = min(self.page_rows - offset, count - done)
-                begin = int(pages[page]) * self.page_rows + offset
-                source = array[first + done : first + done + step]
-                if shared:
-                    group.rows[begin : begin + step, place] = source
-                else:
-                    group.rows[begin : begin + step] = source
-                done += step
+            to = group.rows[:, place] if shared else group.rows
+            _copy(array[rows], to, pages, at, self.page_rows)
 
     def gather(self, index: IntArray, empty: Empty) -> Mapping[str, Array]:
         """Collects rows into new arrays.
@@ -182,6 +202,17 @@ class Arena:
         if scratch is None or len(scratch) < count:
             scratch = self._scratch[key] = np.empty((count, group.rows.shape[1]), group.rows.dtype)
         return scratch[:count]
+
+
+def _copy(source: Array, to: Array, pages: IntArray, at: int, page_rows: int) -> None:
+    """Copies rows into a block, from its row ``at`` on."""
+    done = 0
+    while done < len(source):
+        page, offset = divmod(at + done, page_rows)
+        step = min(page_rows - offset, len(source) - done)
+        begin = int(pages[page]) * page_rows + offset
+        to[begin : begin + step] = source[done : done + step]
+        done += step
 
 
 def read_rows_for(layout: Layout, page_rows: int) -> int:

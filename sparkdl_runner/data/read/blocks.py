@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future
@@ -26,16 +27,18 @@ from sparkdl_runner.data.read.reader import RowGroupReader
 class LoadedBlock:
     """A block whose rows are in memory, or being read."""
 
+    epoch: int
     block: Block
     pages: IntArray
-    order: IntArray
-    """int64 ``[rows]``, the permutation of the block; a balanced one once its rows are there."""
-    place: IntArray
-    """int64 ``[rows]``, where in the arena the row is that is used i-th."""
     variable: dict[str, list[list[pa.Array]]]
     """By column of variable length: the rows of each piece, in parts."""
+    pieces_left: int
+    """Pieces that are still to be read."""
     reads: list[Future[None]] = field(default_factory=list)
-    is_balanced: bool = False
+    order: IntArray = field(init=False)
+    """int64 ``[rows]``, the permutation of the block, once its rows are there."""
+    place: IntArray = field(init=False)
+    """int64 ``[rows]``, where in the arena the row is that is used i-th, likewise."""
 
     @property
     def end(self) -> int:
@@ -127,6 +130,7 @@ class BlockLoader:
         self._loaded: dict[tuple[int, int], deque[LoadedBlock]] = {}
         self._reads: set[Future[None]] = set()
         self._readings: dict[tuple[int, int], _Reading] = {}  # by epoch and segment
+        self._lock = threading.Lock()
 
     def start(self, *, epoch: int, position: int, end_epoch: int | None, lane_end: int) -> None:
         """Begins at a position in the lanes of an epoch; every epoch ends at ``lane_end``."""
@@ -194,18 +198,16 @@ class BlockLoader:
             target.loaded.reads.append(read)
 
     def _place(self, epoch: int, block: Block) -> LoadedBlock:
-        pages = self.arena.take_pages(block.rows)
-        order = self.order.block_order(epoch, block.lane, block.number, block.rows)
         return LoadedBlock(
+            epoch=epoch,
             block=block,
-            pages=pages,
-            order=order,
-            place=self.arena.row_index(pages, order),
+            pages=self.arena.take_pages(block.rows),
             variable={
                 column.name: [[] for _ in block.pieces]
                 for column in self.columns
                 if not isinstance(column, DenseColumn)
             },
+            pieces_left=len(block.pieces),
         )
 
     def _read(self, reading: _Reading, before: Future[None] | None, targets: list[_Target]) -> None:
@@ -224,6 +226,22 @@ class BlockLoader:
         reading.part = None if is_used_up or part[0] + part[1] == end else part
         if is_used_up:
             next(reading.parts, None)  # Lets the reader put its file back.
+        for target in targets:
+            self._shuffle_if_read(target.loaded)
+
+    def _shuffle_if_read(self, loaded: LoadedBlock) -> None:
+        """Shuffles a block after its last piece, in the thread that has just read that."""
+        with self._lock:
+            loaded.pieces_left -= 1
+            if loaded.pieces_left:
+                return
+        block = loaded.block
+        order = self.order.block_order(loaded.epoch, block.lane, block.number, block.rows)
+        if self.order.balance is not None:
+            lengths = loaded.lengths(self.order.balance)
+            order = balanced(order, lengths, block.position, self.order.lane_batch)
+        loaded.order = order
+        loaded.place = self.arena.shuffle(loaded.pages, loaded.order)
 
     def _copy(self, part: tuple[int, int, list[Any]], targets: list[_Target]) -> None:
         first, length, decoded = part
@@ -252,16 +270,7 @@ class BlockLoader:
         ]
         for loaded in found:
             loaded.wait()
-            if self.order.balance is not None and not loaded.is_balanced:
-                self._balance(loaded, self.order.balance)
         return found
-
-    def _balance(self, loaded: LoadedBlock, name: str) -> None:
-        loaded.is_balanced = True
-        loaded.order = balanced(
-            loaded.order, loaded.lengths(name), loaded.block.position, self.order.lane_batch
-        )
-        loaded.place = self.arena.row_index(loaded.pages, loaded.order)
 
     def release(self, epoch: int, until: int) -> None:
         """Gives back the memory of every block that ends at or before lane position ``until``."""
