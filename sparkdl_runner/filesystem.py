@@ -65,6 +65,11 @@ def normalize_url(url: str) -> str:
     return url.rstrip("/")
 
 
+def is_s3(url: str) -> bool:
+    """Whether a normalized URL names a place that ``pyarrow.fs.S3FileSystem`` opens."""
+    return urlsplit(url).scheme in _S3
+
+
 def join_url(directory_url: str, name: str) -> str:
     """Returns the URL of ``name`` in the directory."""
     return f"{directory_url.rstrip('/')}/{name}"

@@ -20,6 +20,8 @@ Refusal = tuple[int, str, str]
 """An error's HTTP status, S3 code and message."""
 _Answer = tuple[int, list[tuple[str, str]], bytes]
 """Status, headers and content."""
+# Said anew on the way to the server behind.
+_OF_A_LINK = ("transfer-encoding", "content-length", "expect", "connection")
 _LEFT_OUT = ("connection", "date", "server", "transfer-encoding", "content-length")
 
 
@@ -96,7 +98,7 @@ def _front(store: ObjectStore) -> type[BaseHTTPRequestHandler]:
         disable_nagle_algorithm = True
 
         def do_GET(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            body = self._body()
             parts = urlsplit(self.path)
             is_list = self.command == "GET" and "list-type" in parse_qs(parts.query)
             kind = "LIST" if is_list else self.command
@@ -120,9 +122,21 @@ def _front(store: ObjectStore) -> type[BaseHTTPRequestHandler]:
 
         do_HEAD = do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815 - http.server's names
 
+        def _body(self) -> bytes:
+            if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
+                return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            body = b""
+            while size := int(self.rfile.readline().split(b";")[0], 16):
+                body += self.rfile.read(size)
+                self.rfile.readline()
+            while self.rfile.readline().strip():
+                pass
+            return body
+
         def _ask(self, body: bytes) -> _Answer:
             behind = http.client.HTTPConnection(address, timeout=60)
-            behind.request(self.command, self.path, body, dict(self.headers.items()))
+            sent = {k: v for k, v in self.headers.items() if k.lower() not in _OF_A_LINK}
+            behind.request(self.command, self.path, body, sent)
             answer = behind.getresponse()
             content = answer.read()
             headers = [(k, v) for k, v in answer.getheaders() if k.lower() not in _LEFT_OUT]

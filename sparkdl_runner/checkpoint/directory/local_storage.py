@@ -10,6 +10,7 @@ import errno
 import os
 import shutil
 import stat
+from collections.abc import Collection
 from contextlib import suppress
 from typing import BinaryIO
 
@@ -89,7 +90,9 @@ class LocalStorage:
         with suppress(FileNotFoundError):
             os.unlink(self._path(name))
 
-    def delete_directories(self, directory: str) -> None:
+    def delete_directory(self, directory: str, names: Collection[str]) -> None:
+        for name in names:
+            self.delete(name)
         # step-N goes too, if this was its last attempt. What holds a file of somebody's stays.
         below = [folder for folder, _, _ in os.walk(self._path(directory), topdown=False)]
         for folder in [*below, os.path.dirname(self._path(directory))]:

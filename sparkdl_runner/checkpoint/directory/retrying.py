@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -53,14 +54,17 @@ def patiently(
         storage: What the action uses.
         action: May be called several times.
         hurry: Set when there is no time for pauses any more.
-        retry_seconds: How long pauses last together; by default the storage's own.
+        retry_seconds: How long it is called again, with the time that calls themselves take, which
+            may have retries of the storage's client in them; by default the storage's own.
     """
     hurry = hurry or threading.Event()
-    for pause in pauses(storage.retry_seconds if retry_seconds is None else retry_seconds):
+    seconds = storage.retry_seconds if retry_seconds is None else retry_seconds
+    end = time.monotonic() + seconds
+    for pause in pauses(seconds):
         try:
             return action()
         except Exception as error:
-            if hurry.is_set() or not may_pass(storage, error):
+            if hurry.is_set() or time.monotonic() >= end or not may_pass(storage, error):
                 raise
         hurry.wait(pause)
     return action()

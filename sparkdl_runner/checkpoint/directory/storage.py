@@ -7,14 +7,16 @@ checkpoints.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from sparkdl_runner.checkpoint.directory.local_storage import LocalStorage
 from sparkdl_runner.filesystem import (
     StorageOptions,
+    is_s3,
     local_path,
     normalize_url,
     open_filesystem,
@@ -27,6 +29,10 @@ if TYPE_CHECKING:
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 # These make directories by themselves, and would keep one made by us as an empty object.
 _WITHOUT_DIRECTORIES = ("s3", "gcs", "abfs")
+# Of one request, within 7 seconds: the first try again comes at once, the next after 0.05 s, each
+# further one after twice as long. Only Arrow's client can send a part of a file again; what fails
+# for longer is an outage, in which a whole call is tried again (see ``retrying``).
+_S3_RETRIES = 8
 
 
 class Storage(Protocol):
@@ -62,8 +68,11 @@ class Storage(Protocol):
     def delete(self, name: str) -> None:
         """Deletes a file; no error if there is none."""
 
-    def delete_directories(self, directory: str) -> None:
-        """Deletes a directory whose files are deleted, as far as that is needed and possible."""
+    def delete_directory(self, directory: str, names: Collection[str]) -> None:
+        """Deletes these files of a directory, and the directory where it holds no others.
+
+        Also the directory above, if it is empty then.
+        """
 
     def free_bytes(self) -> int | None:
         """What can still be written, where that is known."""
@@ -109,7 +118,12 @@ def _open(url: str, storage_options: StorageOptions | None) -> Storage:
     if path is not None:
         is_mounted = url.startswith("dbfs:") or path.startswith("/dbfs/")
         return LocalStorage(path, redact(url), poll_seconds=0.5 if is_mounted else 0.05)
-    filesystem, base = open_filesystem(url, storage_options)
+    options = dict(storage_options or {})
+    if is_s3(url) and "retry_strategy" not in options:
+        from pyarrow import fs
+
+        options["retry_strategy"] = fs.AwsDefaultS3RetryStrategy(max_attempts=_S3_RETRIES)
+    filesystem, base = open_filesystem(url, options)
     return RemoteStorage(filesystem, base, redact(url))
 
 
@@ -157,8 +171,15 @@ class RemoteStorage:
     def replace(self, name: str, content: bytes) -> None:
         # One request less than to delete and to write: on S3, Arrow's ``delete_file`` also writes
         # a marker of the folder.
-        with self._filesystem.open_output_stream(self._path(name)) as stream:
+        stream = self._filesystem.open_output_stream(self._path(name))
+        try:
             stream.write(content)
+            stream.close()
+        except BaseException:
+            # Never freed: that would send the request again, with the GIL held until it is
+            # answered, and perhaps make a file that was given up.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(stream))
+            raise
 
     def open(self, name: str) -> BinaryIO:
         stream: BinaryIO = self._filesystem.open_input_stream(self._path(name))
@@ -170,14 +191,23 @@ class RemoteStorage:
         except FileNotFoundError:
             pass
 
-    def delete_directories(self, directory: str) -> None:
+    def delete_directory(self, directory: str, names: Collection[str]) -> None:
+        # On S3, Arrow deletes a directory by one request, and each file by three. Either leaves an
+        # empty object that stands for the directory above.
+        if set(self.names(directory)) <= set(names):
+            self._delete_directory(directory)
+        else:
+            for name in names:
+                self.delete(name)
         above = directory.rpartition("/")[0]
-        for path in (directory, above):
-            try:
-                if path and not self.names(path):
-                    self._filesystem.delete_dir(self._path(path))
-            except OSError:
-                pass  # Where directories are only a way to see names, there is nothing to delete.
+        if above and not self.names(above):
+            self._delete_directory(above)
+
+    def _delete_directory(self, directory: str) -> None:
+        try:
+            self._filesystem.delete_dir(self._path(directory))
+        except FileNotFoundError:
+            pass
 
     def free_bytes(self) -> int | None:
         return None

@@ -69,11 +69,8 @@ class Retention:
                     self._metrics[name] = read_manifest(storage, name).metrics
                 except DamageError:
                     self._metrics[name] = {}
-        unfinished = {
-            name
-            for name in written(names) - found
-            if name.attempt < new.attempt or name in self._removing
-        }
+        unfinished = {name for name in written(names) - found if name.attempt < new.attempt}
+        unfinished |= self._removing - found  # Also those of which a directory alone is left.
         for name in sorted(found - self._kept(found, new.name)) + sorted(unfinished):
             self._removing.add(name)
             remove(storage, str(name), [one for one in names if one.startswith(f"{name}/")])
@@ -96,6 +93,7 @@ def remove(storage: Storage, directory: str, names: Iterable[str]) -> None:
 
     The manifest goes first, so that no checkpoint is half there.
     """
-    for name in sorted(names, key=lambda name: not name.endswith(f"/{MANIFEST}")):
-        storage.delete(name)
-    storage.delete_directories(directory)
+    manifest, files = f"{directory}/{MANIFEST}", set(names)
+    if manifest in files:
+        storage.delete(manifest)
+    storage.delete_directory(directory, files - {manifest})

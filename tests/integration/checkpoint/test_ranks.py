@@ -246,11 +246,14 @@ def test_checkpoints_on_s3(s3, caplog, capfd):
 
 
 def test_s3_that_cannot_be_reached_is_said(s3, monkeypatch):
+    from pyarrow import fs
+
     from sparkdl_runner.checkpoint import CheckpointError, peers
 
     soon = functools.partial(peers.patiently, retry_seconds=0.1)
     monkeypatch.setattr(peers, "patiently", soon)
-    options = {**s3, "endpoint_override": "127.0.0.1:1", "connect_timeout": 1}
+    once = fs.AwsDefaultS3RetryStrategy(max_attempts=0)
+    options = {**s3, "endpoint_override": "127.0.0.1:1", "retry_strategy": once}
     with (
         CheckpointManager("s3a://checkpoints/x", storage_options=options) as checkpoints,
         pytest.raises(CheckpointError, match="no checkpoint can be kept in s3a://checkpoints/x"),

@@ -73,8 +73,8 @@ def test_storages_do_the_same(url):
         storage.open("a/x")
     storage.delete("a/b/c")
     storage.delete("a/b/c")
-    storage.delete_directories("a/b")
-    storage.delete_directories("nothing/here")
+    storage.delete_directory("a/b", [])
+    storage.delete_directory("nothing/here", [])
     assert sorted(storage.names()) == ["a/d", "e"]
 
 
