@@ -59,8 +59,7 @@ on_lanes := $(LANE:%=test-%) $(if $(filter classic,$(LANE)),test-tensorflow)
 test: $(on_lanes)  ## lint and test both lanes; LANE=classic|modern, ARGS="-k name"
 
 # Two processes for two cores, which take equally long; only one of them imports torch.
-without_torch := $(addprefix tests/unit/data/test_,cache foreign_folder leftovers manifest plan \
-    replacing_killed scan)
+without_torch := $(addprefix tests/unit/data/test_,cache foreign_folder leftovers replacing_killed scan)
 with_torch := $(filter-out $(without_torch:=.py),$(wildcard tests/unit/data/test_*.py)) \
     $(addprefix tests/unit/,backends/test_horovod_elastic.py backends/test_backends.py checkpoint \
     estimator fuzz network training worker jobs/test_training_of_a_model.py test_examples.py \

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from sparkdl_runner.tracking.local_store import make_private, make_whole
+from sparkdl_runner.tracking.local_store import make_private
 from sparkdl_runner.tracking.run.opening import store
 from sparkdl_runner.tracking.settings import Tracking
 
@@ -22,11 +20,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def modes(folder: Path) -> dict[str, int]:
     return {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
-
-
-def test_a_new_one_is_closed_to_others(here: Path) -> None:
-    make_private(f"sqlite:///{here}/mlflow.db")
-    assert modes(here) == {"mlflow.db": 0o600, "mlruns": 0o700}
 
 
 def test_one_that_is_there_stays_as_it_is(here: Path) -> None:
@@ -57,25 +50,3 @@ def test_a_store_that_somebody_named_is_left_to_mlflow(
     assert not made
     store.make_default_store(Tracking())
     assert made == ["sqlite:///mlflow.db"]
-
-
-def test_a_driver_that_is_killed_while_it_makes_a_database_leaves_none_behind(
-    tmp_path: Path,
-) -> None:
-    """MLflow makes one table after another, and could not go on with a part of them."""
-    code = (
-        "import os, sys; import mlflow.store.db.utils as utils\n"
-        "from sparkdl_runner.tracking import local_store\n"
-        "utils._upgrade_db = lambda engine: os._exit(9)\n"
-        "local_store.make_whole(sys.argv[1])\n"
-    )
-    database = tmp_path / "mlflow.db"
-    import mlflow
-
-    uri = f"sqlite:///{database}"
-    done = subprocess.run([sys.executable, "-c", code, uri], check=False)
-    assert done.returncode == 9
-    assert not database.exists()
-    assert make_whole(uri)
-    assert not make_whole(uri), "it is there"
-    assert mlflow.MlflowClient(tracking_uri=uri).search_experiments()[0].name == "Default"
