@@ -45,6 +45,7 @@ class LogClient:
             not reached in time. More is tried then, so that the rank is heard from when it is.
         on_stop: Called when the driver asks for the worker's end, or the agent is cut off.
         on_request: Called when the driver asks the function to end by itself; gets the reason.
+        on_preempt: Called when the driver knows that this host will be taken away; gets the reason.
         on_stacks: Called when the driver asks for the worker's stacks; see
             ``WorkerProcess.stacks``.
     """
@@ -60,6 +61,7 @@ class LogClient:
         on_seat: Callable[[Seat | messages.Gather], None],
         on_stop: Callable[[], None],
         on_request: Callable[[str], None],
+        on_preempt: Callable[[str], None],
         on_stacks: Callable[[], tuple[str, list[str]]],
     ) -> None:
         self._channel = channel
@@ -72,6 +74,7 @@ class LogClient:
         self._on_seat = on_seat
         self._on_stop = on_stop
         self._on_request = on_request
+        self._on_preempt = on_preempt
         self._on_stacks = on_stacks
         self._outbox = Outbox()
         self._connected = threading.Event()
@@ -261,6 +264,8 @@ class LogClient:
                 self._on_stop()
             case messages.RequestStop(reason):
                 self._on_request(reason)
+            case messages.Preempt(reason):
+                self._on_preempt(reason)
             case messages.AskStacks():
                 self._outbox.put(messages.Stacks(*self._on_stacks()))
             case messages.Confirmed(number):

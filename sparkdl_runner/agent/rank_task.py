@@ -17,6 +17,7 @@ from typing import Any
 
 from sparkdl_runner import __version__
 from sparkdl_runner.agent.host.address_space import lift_limit
+from sparkdl_runner.agent.host.ec2_notice import SpotNotice, endpoint
 from sparkdl_runner.agent.host.other_users import check_host_is_not_shared
 from sparkdl_runner.agent.log_client import LogClient
 from sparkdl_runner.agent.meeting import Meeting
@@ -131,6 +132,7 @@ class RankTask:
                 on_seat=meeting.answer,
                 on_stop=stop,
                 on_request=worker.request_stop,
+                on_preempt=worker.preempt,
                 on_stacks=worker.stacks,
             )
             stack.callback(client.close)
@@ -183,6 +185,8 @@ class RankTask:
             client.place(world)
             if limited and world.local_rank == 0:
                 client.take(world, Text(limited))
+            if world.local_rank == 0 and not self.single_host and (url := endpoint()):
+                stack.callback(SpotNotice(url, worker.preempt).close)
             outcome = supervise(
                 worker,
                 Envelope.of(

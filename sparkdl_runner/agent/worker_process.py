@@ -56,7 +56,7 @@ class WorkerProcess:
         self.events: queue.SimpleQueue[object] = queue.SimpleQueue()
         """What others ask: ``Stop`` or ``Release``. Who supervises the worker adds its own."""
         self._asking = threading.Lock()
-        self._is_requested = False
+        self._requested: set[bytes] = set()
         self._family = uuid.uuid4().hex
         self._folder = os.path.join(tempfile.gettempdir(), f"sparkdl_runner-{self._family}")
         ours, theirs = socket.socketpair()
@@ -125,10 +125,17 @@ class WorkerProcess:
 
     def request_stop(self, reason: str) -> None:
         """Asks the function to end by itself; safe from any thread, and after the end."""
+        self._request(stop_request.STOP, reason)
+
+    def preempt(self, reason: str) -> None:
+        """Says that the host will be taken away; safe as ``request_stop`` is."""
+        self._request(stop_request.PREEMPT, reason)
+
+    def _request(self, kind: bytes, reason: str) -> None:
         with self._asking, suppress(OSError):
-            if self._requests >= 0 and not self._is_requested:
-                self._is_requested = True
-                os.write(self._requests, reason.encode()[: stop_request.MOST_BYTES])
+            if self._requests >= 0 and kind not in self._requested:
+                self._requested.add(kind)
+                os.write(self._requests, stop_request.packed(kind, reason))
 
     def release(self) -> None:
         """Says that all other ranks have ended; safe from any thread, and after the end."""

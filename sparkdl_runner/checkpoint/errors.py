@@ -33,25 +33,27 @@ class UnreadableError(DamageError):
 
 
 class Preempted(RunnerError):  # noqa: N818 - not an error of anyone: the host was needed elsewhere
-    """A rank was asked to stop (SIGTERM); all ranks saved a checkpoint first.
+    """A rank's host will be taken away; all ranks saved a checkpoint and ended.
 
     Attributes:
         step: The step that was saved.
-        rank: The rank that was asked to stop, the highest one if there were several.
+        rank: The rank that knew of it, the lowest one if there were several.
         host: Its host.
+        reason: How it knew: SIGTERM, or a notice of the cloud or of Spark.
         is_preemption: By this whoever started the ranks knows that starting them again is right.
     """
 
     is_preemption = True
 
-    def __init__(self, step: int, rank: int, host: str) -> None:
+    def __init__(self, step: int, rank: int, host: str, reason: str = "SIGTERM") -> None:
         super().__init__(
-            f"Rank {rank} on host {host} was asked to stop (SIGTERM); all ranks saved step {step} "
+            f"Rank {rank} on host {host} was asked to stop ({reason}); all ranks saved step {step} "
             "and ended."
         )
         self.step = step
         self.rank = rank
         self.host = host
+        self.reason = reason
 
-    def __reduce__(self) -> tuple[type[Preempted], tuple[int, int, str]]:
-        return type(self), (self.step, self.rank, self.host)
+    def __reduce__(self) -> tuple[type[Preempted], tuple[int, int, str, str]]:
+        return type(self), (self.step, self.rank, self.host, self.reason)

@@ -24,7 +24,7 @@ from sparkdl_runner.checkpoint.save.schedule import Schedule
 from sparkdl_runner.checkpoint.save.snapshots import Snapshots
 from sparkdl_runner.checkpoint.stateful import Stateful
 from sparkdl_runner.filesystem import StorageOptions
-from sparkdl_runner.hooks import facts, preemption
+from sparkdl_runner.hooks import facts, preemption, stop_request
 
 
 class CheckpointManager:
@@ -109,7 +109,7 @@ class CheckpointManager:
         self._storage = open_storage(directory_url(directory), storage_options, retry_seconds)
         self._saver = Saver(self._storage, retention, policy)
         self._snapshots = Snapshots(self._storage, sharded, retention)
-        self._schedule = Schedule(every_steps, every_seconds, preemption.requested)
+        self._schedule = Schedule(every_steps, every_seconds, stop_request.preemption_reason)
         self._connected: peers.Peers | None = None
         self._attempt: Attempt | None = None
         self._restored = False
@@ -120,8 +120,8 @@ class CheckpointManager:
 
     @property
     def preempted(self) -> bool:
-        """Whether a rank was asked to stop by SIGTERM, and all ranks know."""
-        return self._schedule.stopping_rank is not None
+        """Whether a rank's host will be taken away, and all ranks know."""
+        return self._schedule.preempted is not None
 
     def due(self, step: int) -> bool:
         """Whether to save now. To be asked by all ranks after every step; true on all or none.
@@ -165,7 +165,7 @@ class CheckpointManager:
             TypeError: Something has no state, or one that could not be loaded again without running
                 code from the file.
             ValueError: There are ``metrics``, and ``best_metric`` is none of them.
-            Preempted: A rank was asked to stop; the checkpoint is committed.
+            Preempted: A rank's host will be taken away; the checkpoint is committed.
         """
         require_whole("step", step, least=0)
         if self._closed:
@@ -186,8 +186,8 @@ class CheckpointManager:
             )
             self._schedule.note(step)
             self._saver.start(job)
-        if self.preempted:
-            end_preempted(self._saver, attempt, self._schedule.stopping_rank or 0, step)
+        if (stop := self._schedule.preempted) is not None:
+            end_preempted(self._saver, attempt, stop, step)
         if not self._asynchronous:
             self.wait()
 

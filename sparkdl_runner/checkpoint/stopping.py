@@ -1,7 +1,8 @@
 """Whether to end the training early: the same answer on all ranks at the same step.
 
-A rank may know a reason that the others do not: SIGTERM has come, the driver asks, its own loop
-found that nothing gets better. About once a second, by rank 0's clock, ranks tell one another.
+A rank may know a reason that the others do not: its host will be taken away, the driver asks, its
+own loop found that nothing gets better. About once a second, by rank 0's clock, ranks tell one
+another.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class StopAgreement:
     def learn(self, peers: Peers, own: str, *, is_preemption: bool | None = None) -> None:
         """Tells all ranks the reason of the lowest that has one: there is one at least."""
         if is_preemption is None:
-            is_preemption = preemption.requested()
+            is_preemption = bool(stop_request.preemption_reason())
         told = peers.gather_text(
             f"{'!' if is_preemption else '.'}{own}" if own else "", stop_request.MOST_BYTES + 1
         )
@@ -93,9 +94,10 @@ def should_stop(reason: str = "") -> Stop | None:
     """Whether to end the training early; to be called by all ranks, as often on each.
 
     Ask it after each step, or each epoch. It is true on all ranks at the same call, within about
-    two seconds of: SIGTERM on any rank; ``RunConfig.time_limit_seconds``; ``request_stop`` of the
-    runner on the driver; the tag ``sparkdl_runner.stop`` of the MLflow run; or a reason of a
-    rank's own. The function then saves, and returns.
+    two seconds of: SIGTERM on any rank, or another notice that its host will be taken away;
+    ``RunConfig.time_limit_seconds``; ``request_stop`` of the runner on the driver; the tag
+    ``sparkdl_runner.stop`` of the MLflow run; or a reason of a rank's own. The function then
+    saves, and returns.
 
     Args:
         reason: Why this rank wants to end, if it does; up to 200 bytes.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from sparkdl_runner import __version__
 from sparkdl_runner.driver.watch import Watch
@@ -49,13 +49,13 @@ class _Agent:
     def __init__(self, writer: asyncio.StreamWriter, codec: FrameCodec) -> None:
         self.writer = writer
         self._codec = codec
-        self._requested = ""
+        self._requested: list[Message] = []
 
-    def request_stop(self, reason: str) -> None:
-        """Asks once for each reason: an agent that comes meanwhile is asked from two sides."""
-        if reason != self._requested:
-            self._requested = reason
-            self.send(messages.RequestStop(reason))
+    def request(self, request: Message) -> None:
+        """Asks once for the same: an agent that comes meanwhile is asked from two sides."""
+        if request not in self._requested:
+            self._requested.append(request)
+            self.send(request)
 
     def send(self, message: Message) -> None:
         self.writer.write(self._codec.seal(encode(message)))
@@ -115,6 +115,10 @@ class LogServer(ServerThread):
         self._requested = reason
         self.call(self._send_request(reason), FLUSH_SECONDS)
 
+    def preempt(self, partitions: Collection[int], reason: str) -> None:
+        """Tells agents that their hosts will be taken away; an agent hears each reason once."""
+        self.call(self._send_preempt(partitions, reason), FLUSH_SECONDS)
+
     def ask_stacks(self) -> dict[int, Stacks]:
         """The Python stacks of all ranks that answer in time, by rank."""
         self._stacks.clear()
@@ -154,7 +158,8 @@ class LogServer(ServerThread):
                 agent.send(messages.Stop())
             else:
                 self._seat(hello.peer)
-            agent.request_stop(self._requested)
+            if self._requested:
+                agent.request(messages.RequestStop(self._requested))
             agent.send(messages.Ping())  # By the first answer it knows that we are the driver.
             await self._listen(partition, agent, reader, incoming)
         finally:
@@ -268,7 +273,11 @@ class LogServer(ServerThread):
 
     async def _send_request(self, reason: str) -> None:
         for agent in self._agents.values():
-            agent.request_stop(reason)
+            agent.request(messages.RequestStop(reason))
+
+    async def _send_preempt(self, partitions: Collection[int], reason: str) -> None:
+        for partition in self._agents.keys() & set(partitions):
+            self._agents[partition].request(messages.Preempt(reason))
 
     async def _gather_stacks(self) -> None:
         asked = len(self._agents)

@@ -53,10 +53,10 @@ def run_with_restarts(
         RunnerError: What ended the last attempt.
     """
     reports = [*shown] if tracked is None else [tracked, *shown]
-    first, restarts = attempt.number, 0
+    first, made, restarts, preempted_at = attempt.number, 0, 0, -1
     while True:
         stop.raise_if_cancelled()
-        attempt = replace(attempt, number=first + restarts, is_restart=restarts > 0)
+        attempt = replace(attempt, number=first + made, is_restart=made > 0)
         if tracked is not None:
             tracked.begin_attempt(attempt.number)
             ticket = tracked.ticket(single_host=launcher.is_single_host)
@@ -69,6 +69,14 @@ def run_with_restarts(
             if not isinstance(error, RunnerError):
                 raise
             stop.raise_if_cancelled()
+            made += 1
+            step = _preempted_step(error)
+            if attempt.config.max_restarts and step is not None and step > preempted_at:
+                preempted_at = step
+                print(
+                    f"sparkdl_runner: {_first_line(error)} The training goes on.", file=sys.stderr
+                )
+                continue
             wait_or_raise(error, attempt, restarts, wait=stop.cancelled.wait)
             restarts += 1
         else:
@@ -89,7 +97,7 @@ def wait_or_raise(
     Args:
         error: What ended it.
         attempt: The one that has ended.
-        restarts: How many attempts this driver made before it.
+        restarts: How many restarts this driver has made that count.
         wait: Waits so many seconds; by default ``time.sleep``.
     """
     config = attempt.config
@@ -101,13 +109,28 @@ def wait_or_raise(
             raise RunnerError(f"The ranks could not be started again. {error}") from error
         raise error
     seconds = min(config.restart_backoff_seconds * 2**restarts, MOST_BACKOFF_SECONDS)
-    summary = str(error).partition("\n")[0]
     print(
-        f"sparkdl_runner: {summary} Restarting all ranks in {seconds:g} s: restart "
+        f"sparkdl_runner: {_first_line(error)} Restarting all ranks in {seconds:g} s: restart "
         f"{restarts + 1} of {config.max_restarts}.",
         file=sys.stderr,
     )
     (wait or time.sleep)(seconds)
+
+
+def _preempted_step(error: RunnerError) -> int | None:
+    """The step that the ranks saved before they ended, since a host is taken away.
+
+    Such an end is no failure: it does not count as a restart, as long as there was progress since
+    the one before.
+    """
+    if not isinstance(error, WorkerFailedError) or not error.is_preemption:
+        return None
+    step = getattr(error.__cause__, "step", None)
+    return step if isinstance(step, int) else None
+
+
+def _first_line(error: RunnerError) -> str:
+    return str(error).partition("\n")[0]
 
 
 def _is_worth_it(error: RunnerError, config: RunConfig) -> bool:

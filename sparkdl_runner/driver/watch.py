@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 from sparkdl_runner.backends import Backend
@@ -132,6 +132,12 @@ class Watch:
         """The ranks that have begun and not ended, lost ones among them."""
         with self._lock:
             return {rank.world.rank for rank in self._running() if rank.world is not None}
+
+    def partitions_of(self, ranks: Collection[int]) -> set[int]:
+        """The partitions of ranks that have had their places."""
+        with self._lock:
+            seen = self._ranks.items()
+            return {key for key, one in seen if one.world and one.world.rank in ranks}
 
     def missing(self) -> list[Outcome]:
         """Ranks whose agents have gone without a word, however shortly ago."""

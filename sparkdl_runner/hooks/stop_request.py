@@ -1,6 +1,7 @@
-"""Requests that this rank ends its training early, by SIGTERM or from the driver.
+"""Requests that this rank ends its training early, by SIGTERM, from its agent or from the driver.
 
-The driver asks by a pipe that only the rank's agent can write to.
+The agent asks, for the driver or by itself, by a pipe that only it can write to: lines of a kind
+and a reason.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from sparkdl_runner.hooks import preemption
 
 MOST_BYTES = 200
 """Of a reason, as UTF-8."""
+STOP, PREEMPT = b".", b"!"
+"""The kinds of requests: to end soon; to end with a checkpoint, since the host is taken away."""
 
 _pipe: int | None = None
-_told = ""
+_told: dict[bytes, str] = {}
 
 
 def connect(pipe: int) -> None:
@@ -25,12 +28,26 @@ def connect(pipe: int) -> None:
     _pipe = pipe
 
 
+def packed(kind: bytes, reason: str) -> bytes:
+    """A request as it goes through the pipe, whole at once: see pipe(7) on PIPE_BUF."""
+    return kind + reason.encode()[:MOST_BYTES].replace(b"\n", b" ") + b"\n"
+
+
 def reason() -> str:
     """Why this rank is to end; empty if it is not."""
-    global _told
-    if not _told and _pipe is not None:
-        with suppress(OSError):  # Nobody has asked, or the agent is gone.
-            _told = os.read(_pipe, MOST_BYTES).decode(errors="replace")
+    return preemption_reason() or _heard(STOP)
+
+
+def preemption_reason() -> str:
+    """Why this rank's host will be taken away; empty if that is not known."""
     if preemption.requested():
         return "SIGTERM, as its host is needed elsewhere"
-    return _told
+    return _heard(PREEMPT)
+
+
+def _heard(kind: bytes) -> str:
+    if _pipe is not None:
+        with suppress(OSError):  # Nobody has asked, or the agent is gone.
+            for line in os.read(_pipe, 4 * MOST_BYTES).splitlines():
+                _told.setdefault(line[:1], line[1:].decode(errors="replace"))
+    return _told.get(kind, "")

@@ -166,6 +166,13 @@ class RequestStop(Message):
 
 
 @dataclass
+class Preempt(Message):
+    """The agent's host will be taken away, so that its rank is to save and end."""
+
+    reason: str
+
+
+@dataclass
 class Assigned(Message):
     """The agent's seat, once the driver knows all agents."""
 
@@ -230,6 +237,7 @@ class Raised(Message):
     traceback: str = ""
     is_communication_error: bool = False
     is_preemption: bool = False
+    preempted_rank: int = -1
     is_worth_a_restart: bool = False
     refused_result: str = ""
 
@@ -248,4 +256,6 @@ AGENT_TO_DRIVER = _table(
     *(Hello, Placed, Alive, Ended, Sure, Stacks),
     *(Output, Failed, VitalSigns, HostMetrics, FilePart, *_FROM_RANK),
 )
-DRIVER_TO_AGENT = _table(Assigned, Gather, Stop, RequestStop, AskStacks, Confirmed, Ping)
+DRIVER_TO_AGENT = _table(
+    *(Assigned, Gather, Stop, RequestStop, Preempt, AskStacks, Confirmed, Ping)
+)

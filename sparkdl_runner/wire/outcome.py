@@ -57,7 +57,9 @@ class Outcome:
     traceback: str = ""
     is_communication_error: bool = False
     is_preemption: bool = False
-    """The function raised after it had saved a checkpoint, since its host will be taken away."""
+    """The function raised after it had saved a checkpoint, since a host will be taken away."""
+    preempted_rank: int = -1
+    """The rank on that host; -1 where that is not known."""
     is_worth_a_restart: bool = False
     """The exception says of itself that it may not happen again."""
     refused_result: str = ""

@@ -145,6 +145,8 @@ def _end_if_forked(pid: int, error: BaseException | None) -> None:
 def _send_failure(line: Line, backend: Backend, error: BaseException) -> None:
     name = type(error).__name__
     shown = error.with_traceback(user_traceback(error))
+    is_preemption = bool(getattr(error, "is_preemption", False))
+    rank = getattr(error, "rank", None)
     raised = Raised(
         exception=name,
         message=_text_of(error),
@@ -152,7 +154,8 @@ def _send_failure(line: Line, backend: Backend, error: BaseException) -> None:
         # Without memory, NCCL's errors look as if a peer was lost; here they are the cause.
         is_communication_error=backend.is_communication_error(error)
         and not gpu_memory.ran_out(error),
-        is_preemption=bool(getattr(error, "is_preemption", False)),
+        is_preemption=is_preemption,
+        preempted_rank=rank if is_preemption and isinstance(rank, int) else -1,
         is_worth_a_restart=getattr(error, "is_worth_a_restart", False) is True,
         refused_result=name if isinstance(error, function.RESULT_REFUSALS) else "",
     )

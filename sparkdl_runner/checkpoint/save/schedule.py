@@ -1,6 +1,7 @@
 """When to save: the same answer on all ranks at every step, without making the step wait.
 
-Ranks add up what each of them knows (I was asked to stop; rank 0's clock says that it is time).
+Ranks add up what each of them knows (my host will be taken away; rank 0's clock says that it is
+time).
 The sum is begun at one step and looked at in the next, when it is long done.
 """
 
@@ -14,9 +15,7 @@ from typing import Any
 from sparkdl_runner.checkpoint import stopping
 from sparkdl_runner.checkpoint.arguments import require_whole
 from sparkdl_runner.checkpoint.peers import Peers
-from sparkdl_runner.checkpoint.stopping import StopAgreement
-
-_REASON = "SIGTERM, as its host is needed elsewhere"
+from sparkdl_runner.checkpoint.stopping import Stop, StopAgreement
 
 
 class Schedule:
@@ -25,7 +24,7 @@ class Schedule:
     Args:
         every_steps: Save each time that so many steps are done.
         every_seconds: Save each time that so much time has passed on rank 0's clock.
-        stop_requested: Whether this rank was asked to stop.
+        preemption: Why this rank's host will be taken away; empty if it will not.
         clock: Seconds.
         agreement: What the ranks have agreed on; that of this process by default.
     """
@@ -34,7 +33,7 @@ class Schedule:
         self,
         every_steps: int | None,
         every_seconds: float | None,
-        stop_requested: Callable[[], bool],
+        preemption: Callable[[], str],
         clock: Callable[[], float] = time.monotonic,
         agreement: StopAgreement | None = None,
     ) -> None:
@@ -44,7 +43,7 @@ class Schedule:
             raise ValueError(f"every_seconds is {every_seconds!r}; expected more than 0.")
         self._every_steps = every_steps
         self._every_seconds = every_seconds
-        self._stop_requested = stop_requested
+        self._preemption = preemption
         self._clock = clock
         self._since = clock()
         self._last_step: int | None = None
@@ -52,10 +51,10 @@ class Schedule:
         self._pending: tuple[Peers, Any] | None = None
 
     @property
-    def stopping_rank(self) -> int | None:
-        """A rank that got SIGTERM, once all ranks know."""
+    def preempted(self) -> Stop | None:
+        """Which rank's host will be taken away, and why, once all ranks know."""
         stop = self._agreement.stop
-        return stop.rank if stop is not None and stop.is_preemption else None
+        return stop if stop is not None and stop.is_preemption else None
 
     def note(self, step: int) -> None:
         """There is a checkpoint of this step: counting begins anew."""
@@ -66,10 +65,9 @@ class Schedule:
         """Whether to save after ``step``. To be asked by all ranks after every step."""
         known = self._mine(peers) if peers.size == 1 else self._end_sum()
         asked, by_clock = known or (0, 0)
-        if asked and self.stopping_rank is None:
-            own = _REASON if self._stop_requested() else ""
-            self._agreement.learn(peers, own, is_preemption=True)
-        due = self._by_steps(step) or bool(by_clock) or self.stopping_rank is not None
+        if asked and self.preempted is None:
+            self._agreement.learn(peers, self._preemption(), is_preemption=True)
+        due = self._by_steps(step) or bool(by_clock) or self.preempted is not None
         if due:
             self.note(step)
         if peers.size > 1:
@@ -99,8 +97,8 @@ class Schedule:
         return every is not None and step // every > self._last_step // every
 
     def _mine(self, peers: Peers) -> list[int]:
-        """Whether this rank was asked to stop, and whether rank 0's clock says that it is time."""
+        """Whether this rank's host goes, and whether rank 0's clock says that it is time."""
         by_clock = False
         if self._every_seconds is not None and peers.rank == 0:
             by_clock = self._clock() - self._since >= self._every_seconds
-        return [int(self._stop_requested()), int(by_clock)]
+        return [int(bool(self._preemption())), int(by_clock)]

@@ -22,6 +22,7 @@ from sparkdl_runner.driver.spark.context import (
     listen_on_driver,
     require_spark_context,
 )
+from sparkdl_runner.driver.spark.decommissions import Decommissions, decommission, executors_of
 from sparkdl_runner.driver.spark.gpu_scheduling import rank_profile
 from sparkdl_runner.driver.spark.job import Job, let_the_jvm_exit, tagged
 from sparkdl_runner.driver.spark.lost_hosts import LostHosts
@@ -69,12 +70,14 @@ class SparkLauncher:
         self._profile = rank_profile(self._context)
         self._num_proc = num_proc
         self._lost = LostHosts(self._context)
+        self._leaving: set[str] = set()
         self.is_single_host = is_single_host(self._context)
         self.application_id = self._context.applicationId
 
     def run(self, attempt: Attempt, reports: Sequence[Reports], stop: StopRequest) -> list[Outcome]:
         """See ``Launcher.run``."""
         self._lost.leave_out()
+        decommission(self._context, self._leaving, "its host will be taken away")
         num_proc = wait_for_slots(
             self._context,
             self._num_proc,
@@ -91,6 +94,7 @@ class SparkLauncher:
             finally:
                 for one in () if self.is_single_host else filter(is_silent, gang.failures):
                     self._lost.add(one.world, gang.addresses_of(one.world))
+                self._leaving |= gang.leaving_executors()
 
 
 class SparkGang(Gang):
@@ -146,6 +150,8 @@ class SparkGang(Gang):
             ends = tasks.barrier().mapPartitions(self._rank_task())
             self._server.start()
             self._job = Job(lambda: list(ends.collect()))
+            watched = Decommissions(self._context, self._tag, self._server.preempt)
+            stack.callback(watched.close)
             if self._is_interrupted:
                 self._job.interrupt()
             self.watch.start()
@@ -190,6 +196,14 @@ class SparkGang(Gang):
     def addresses_of(self, world: World) -> tuple[str, ...]:
         """All addresses of a rank's host."""
         return self._server.addresses_of(world)
+
+    def leaving_executors(self) -> set[str]:
+        """The executors of ranks whose hosts will be taken away, as they said at their end."""
+        partitions = self.watch.partitions_of({one.preempted_rank for one in self.failures})
+        if self._is_single_host or not partitions:
+            return set()
+        executors = executors_of(self._context, self._tag)
+        return {name for name, tasks in executors.items() if tasks & partitions}
 
     def lost_slots(self) -> str | None:
         """See ``Gang.lost_slots``.

@@ -5,16 +5,12 @@ from __future__ import annotations
 import os
 import re
 import signal
-import stat
 import time
-from pathlib import Path
 
 import failure_rows
 import psutil
-import pyspark
 import pytest
 import rank_functions
-from spark_sessions import session_on
 
 from processes import running, workers
 from sparkdl_runner import (
@@ -27,49 +23,6 @@ from sparkdl_runner import (
 )
 
 pytestmark = pytest.mark.integration
-
-# Two executors of one machine are two users of one set of GPUs; a lock folder shares them out.
-DISCOVERY = """#!/bin/sh
-for gpu in 5 3; do
-    if mkdir "{folder}/$gpu" 2>/dev/null; then
-        echo "{{\\"name\\": \\"gpu\\", \\"addresses\\": [\\"$gpu\\"]}}"
-        exit 0
-    fi
-done
-exit 1
-"""
-
-
-@pytest.fixture(scope="module")
-def gpu_script(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("gpus")
-    script = folder / "discover.sh"
-    script.write_text(DISCOVERY.format(folder=folder))
-    script.chmod(script.stat().st_mode | stat.S_IEXEC)
-    return script
-
-
-@pytest.fixture
-def cluster(sessions, gpu_script, monkeypatch):
-    monkeypatch.setenv("SPARK_HOME", str(Path(pyspark.__file__).parent))
-    return session_on(
-        sessions,
-        "local-cluster[2,1,1024]",
-        **{
-            "spark.executor.memory": "1g",
-            "spark.worker.resource.gpu.amount": "1",
-            "spark.worker.resource.gpu.discoveryScript": str(gpu_script),
-            "spark.executor.resource.gpu.amount": "1",
-            "spark.task.resource.gpu.amount": "1",
-        },
-    )
-
-
-@pytest.fixture
-def light_cluster(cluster, no_torch, monkeypatch):
-    """Whose ranks do without torch, see light_ranks."""
-    monkeypatch.setitem(cluster.sparkContext.environment, "PYTHONPATH", no_torch)
-    return cluster
 
 
 def see_gpus() -> tuple[str, str]:

@@ -64,12 +64,12 @@ def ask(schedules, together, steps) -> list[list[int]]:
 
 def test_every_so_many_steps():
     together = Together(2)
-    schedules = [Schedule(3, None, lambda: False) for _ in range(2)]
+    schedules = [Schedule(3, None, lambda: "") for _ in range(2)]
     assert ask(schedules, together, range(1, 11)) == [[3, 6, 9]] * 2
 
 
 def test_not_again_right_after_a_save_or_a_restore():
-    schedule = Schedule(10, None, lambda: False)
+    schedule = Schedule(10, None, lambda: "")
     schedule.note(120)
     asked = [step for step in range(121, 145) if schedule.due(step, peers.Peers())]
     assert asked == [130, 140]
@@ -87,7 +87,7 @@ def test_rank_0s_clock_counts_and_a_save_sets_it_back():
     together = Together(2)
     times = [0.0, 1000.0]  # clocks that do not agree
     schedules = [
-        Schedule(None, 10, lambda: False, clock=lambda rank=rank: times[rank]) for rank in (0, 1)
+        Schedule(None, 10, lambda: "", clock=lambda rank=rank: times[rank]) for rank in (0, 1)
     ]
     dues = []
     for step in range(1, 41):
@@ -105,15 +105,16 @@ def test_rank_0s_clock_counts_and_a_save_sets_it_back():
 def test_a_stop_reaches_all_ranks_at_one_step(asked_rank):
     def work(peers):
         agreement = StopAgreement()
-        asked = False
+        asked = ""
         schedule = Schedule(None, None, lambda: asked, agreement=agreement)
         dues = []
         for step in range(1, 8):
-            asked = step >= 5 and peers.rank == asked_rank  # In the middle of a step.
+            # In the middle of a step.
+            asked = "taken away" if step >= 5 and peers.rank == asked_rank else ""
             if schedule.due(step, peers):
                 dues.append(step)
         assert agreement.stop.is_preemption
-        return dues, schedule.stopping_rank
+        return dues, schedule.preempted.rank
 
     assert run_ranks(1, 3, work) == [([6, 7], asked_rank)] * 3
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from sparkdl_runner import RunConfig
+from sparkdl_runner.checkpoint import Preempted
 from sparkdl_runner.driver import restarts
 from sparkdl_runner.driver.stop_request import StopRequest
 from sparkdl_runner.errors import (
@@ -142,3 +143,40 @@ def test_the_first_attempt_of_a_resumed_run_is_no_restart():
         restarts.run_with_restarts(Launcher(), attempt, Resumed(), [Reports()], StopRequest()) == 3
     )
     assert started == [(3, False), (4, True)]
+
+
+def test_a_host_that_is_taken_away_costs_no_restart_as_long_as_there_is_progress(slept, capsys):
+    config = RunConfig(max_restarts=1, restart_backoff_seconds=0)
+    ended_by = [preempted(at=10), preempted(at=20), preempted(at=20), preempted(at=20)]
+    with pytest.raises(WorkerFailedError) as caught:
+        run_attempts(list(ended_by), config)
+    assert caught.value is ended_by[-1], "attempts 2 and 3 saved no further step"
+    told = capsys.readouterr().err
+    assert told.count("The training goes on.") == 2
+    assert told.count("restart 1 of 1.") == 1
+
+
+def test_without_restarts_a_host_that_is_taken_away_ends_the_run():
+    ended_by = preempted(at=10)
+    with pytest.raises(WorkerFailedError) as caught:
+        run_attempts([ended_by], RunConfig())
+    assert caught.value is ended_by
+
+
+def preempted(*, at):
+    error = WorkerFailedError(
+        "Rank 1 raised Preempted.", **PLACE, remote_traceback="", is_preemption=True
+    )
+    error.__cause__ = Preempted(at, 1, "h")
+    return error
+
+
+def run_attempts(ended_by, config):
+    class Launcher:
+        is_single_host = True
+
+        def run(self, attempt, reports, stop):
+            raise ended_by.pop(0)
+
+    attempt = Attempt(backend="torch", function=b"", config=config, run="r", number=0)
+    restarts.run_with_restarts(Launcher(), attempt, None, [Reports()], StopRequest())

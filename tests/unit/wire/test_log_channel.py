@@ -132,6 +132,7 @@ def client_of(server, rank=0, *, channel=None, **arguments):
             "on_seat": lambda seat: None,
             "on_stop": lambda: None,
             "on_request": lambda reason: None,
+            "on_preempt": lambda reason: None,
             "on_stacks": lambda: (f"stacks of {rank}", ["10.0.0.9"]),
             **arguments,
         },
@@ -228,6 +229,17 @@ def test_a_request_to_stop_reaches_ranks_that_are_there_and_ranks_that_come_late
     wait_for(lambda: heard == 2 * [["enough", "more than enough"]])
     first.close()
     second.close()
+
+
+def test_only_the_agents_on_a_host_that_goes_hear_of_it_and_each_once(server):
+    heard: list[list[str]] = [[], []]
+    clients = [client_of(server, rank=rank, on_preempt=heard[rank].append) for rank in (0, 1)]
+    wait_for(lambda: len(server._agents) == 2)
+    for reason in ("soon", "soon", "now"):  # As the driver polls, it tells again.
+        server.preempt({1, 7}, reason)
+    wait_for(lambda: heard == [[], ["soon", "now"]])
+    for client in clients:
+        client.close()
 
 
 def test_a_client_with_another_key_is_not_heard(server, recorder, monkeypatch):

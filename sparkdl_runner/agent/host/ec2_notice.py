@@ -1,0 +1,126 @@
+"""The notice that EC2 gives a spot instance, two minutes before it takes it away.
+
+An instance asks its own metadata service, which only it can reach: IMDSv2, where each request needs
+a token that was asked for before.
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+# By AWS's own advice.
+POLL_SECONDS = 5.0
+ANSWER_SECONDS = 2.0
+TOKEN_SECONDS = 6 * 3600
+MOST_BYTES = 4096
+# After so many errors in a row there is nobody who answers: a container may be a hop too far.
+MOST_ERRORS = 3
+_ENDPOINT = "http://169.254.169.254"
+_DMI = Path("/sys/class/dmi/id")
+
+
+def endpoint(environment: Mapping[str, str] = os.environ) -> str | None:
+    """Where this host's metadata service is; None if it is no EC2 instance.
+
+    AWS's own variables count: ``AWS_EC2_METADATA_SERVICE_ENDPOINT`` says where it is, and
+    ``AWS_EC2_METADATA_DISABLED=true`` that it is not to be asked.
+    """
+    if environment.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
+        return None
+    if found := environment.get("AWS_EC2_METADATA_SERVICE_ENDPOINT"):
+        return found.rstrip("/")
+    for name in ("sys_vendor", "board_vendor"):
+        with suppress(OSError):
+            if (_DMI / name).read_text().strip() == "Amazon EC2":
+                return _ENDPOINT
+    with suppress(OSError):  # Instances of the Xen generations.
+        if Path("/sys/hypervisor/uuid").read_text().startswith("ec2"):
+            return _ENDPOINT
+    return None
+
+
+class SpotNotice:
+    """Asks every few seconds, in a thread of its own, and tells once of a notice.
+
+    Args:
+        url: See ``endpoint``.
+        tell: Called with a sentence, once at most.
+    """
+
+    def __init__(self, url: str, tell: Callable[[str], None]) -> None:
+        self._url = url
+        self._tell = tell
+        self._token = ""
+        self._closed = threading.Event()
+        # No proxy: the service is the host's own.
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        self._thread = threading.Thread(target=self._run, name="sparkdl-spot-notice", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stops asking; an answer that is waited for is no longer told."""
+        self._closed.set()
+
+    def _run(self) -> None:
+        errors = 0
+        while errors < MOST_ERRORS:
+            try:
+                notice = self._notice()
+                errors = 0
+            except (OSError, ValueError):
+                notice, errors = None, errors + 1
+            if self._closed.is_set():
+                return
+            if notice is not None:
+                self._tell(notice)
+                return
+            if self._closed.wait(POLL_SECONDS):
+                return
+
+    def _notice(self) -> str | None:
+        """The notice, if there is one.
+
+        Raises:
+            OSError: The service is not reached, or refuses.
+            ValueError: What it says is no notice.
+        """
+        found = self._get("/latest/meta-data/spot/instance-action")
+        if found is None:
+            return None
+        notice = json.loads(found)
+        if not isinstance(notice, dict) or not notice.get("action"):
+            raise ValueError(f"{found[:100]!r} is no notice")
+        return f"EC2's notice: {notice['action']} at {notice.get('time')}"[:150]
+
+    def _get(self, path: str) -> bytes | None:
+        """What the service has at a path; None for nothing."""
+        for _ in range(2):
+            self._token = self._token or self._new_token()
+            try:
+                return self._ask("GET", path, {"X-aws-ec2-metadata-token": self._token})
+            except urllib.error.HTTPError as error:
+                error.close()
+                if error.code == 404:
+                    return None
+                if error.code != 401:
+                    raise
+                self._token = ""  # It is over.
+        raise OSError("the metadata service refuses its own token")
+
+    def _new_token(self) -> str:
+        header = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_SECONDS)}
+        return self._ask("PUT", "/latest/api/token", header).decode("ascii").strip()
+
+    def _ask(self, method: str, path: str, headers: dict[str, str]) -> bytes:
+        url = self._url + path
+        request = urllib.request.Request(url, method=method, headers=headers)  # noqa: S310
+        with self._opener.open(request, timeout=ANSWER_SECONDS) as response:
+            return bytes(response.read(MOST_BYTES))

@@ -1,0 +1,99 @@
+"""Executors that will be taken away, as Spark knows of it, or learns of it from us.
+
+Databricks, Kubernetes and Spark's standalone workers announce the loss of a host by decommissioning
+its executors. Spark then gives them no new tasks, and their slots do not count.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+POLL_SECONDS = 1.0
+# No stage has more tasks.
+_MOST_TASKS = 1 << 20
+
+
+class Decommissions:
+    """Watches for executors of one job that Spark is about to lose.
+
+    Args:
+        context: The application's context.
+        tag: The job's.
+        tell: Called with the partitions that run there and the reason, again and again: an agent
+            may be out of reach for a moment.
+    """
+
+    def __init__(
+        self, context: SparkContext, tag: str, tell: Callable[[Collection[int], str], None]
+    ) -> None:
+        self._context = context
+        self._tag = tag
+        self._tell = tell
+        self._told: set[str] = set()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sparkdl-decommissions", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stops watching."""
+        self._closed.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closed.wait(POLL_SECONDS):
+            # The session has ended; or the master is local, and has no executors.
+            with suppress(Exception):
+                if leaving := _decommissioned(self._context):
+                    self._say(leaving)
+
+    def _say(self, leaving: set[str]) -> None:
+        for executor, partitions in executors_of(self._context, self._tag).items():
+            if executor not in leaving:
+                continue
+            if executor not in self._told:
+                self._told.add(executor)
+                print(
+                    f"sparkdl_runner: Spark decommissions executor {executor}: its ranks are "
+                    "asked to save, and all end with that checkpoint.",
+                    file=sys.stderr,
+                )
+            self._tell(partitions, f"Spark decommissions executor {executor}")
+
+
+def executors_of(context: SparkContext, tag: str) -> dict[str, set[int]]:
+    """The partitions of a job of one stage, by the name of the executor that runs them."""
+    spark = context._jsc.sc()
+    found: dict[str, set[int]] = {}
+    for job in spark.statusTracker().getJobIdsForTag(tag):
+        info = context.statusTracker().getJobInfo(job)
+        for stage in info.stageIds if info is not None else ():
+            tasks = spark.statusStore().taskList(stage, 0, _MOST_TASKS)
+            for number in range(tasks.size()):
+                task = tasks.apply(number)
+                found.setdefault(task.executorId(), set()).add(task.index())
+    return found
+
+
+def decommission(context: SparkContext, executors: Collection[str], reason: str) -> None:
+    """Lets Spark give executors no tasks any more; what runs there goes on."""
+    jvm = context._jvm
+    assert jvm is not None  # noqa: S101 - the context is there
+    scheduler = jvm.org.apache.spark.scheduler
+    info = scheduler.ExecutorDecommissionInfo(reason, jvm.scala.Option.empty())
+    for executor in executors:
+        with suppress(Exception):  # It has gone meanwhile.
+            # Their number is to stay, so that Spark asks for others where it can.
+            context._jsc.sc().schedulerBackend().decommissionExecutor(executor, info, False, False)
+
+
+def _decommissioned(context: SparkContext) -> set[str]:
+    """The executors that Spark knows it will lose, and that are still there."""
+    leaving = context._jsc.sc().schedulerBackend().executorsPendingDecommission()
+    return set() if leaving.isEmpty() else set(leaving.keySet().mkString(",").split(","))

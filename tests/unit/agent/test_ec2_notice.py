@@ -1,0 +1,70 @@
+"""EC2's notice of a spot instance, asked of a server that speaks IMDSv2."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from metadata_service import MetadataService, metadata_service, notice
+from sparkdl_runner.agent.host import ec2_notice
+from sparkdl_runner.agent.host.ec2_notice import SpotNotice, endpoint
+
+PATIENCE_SECONDS = 30
+
+
+@pytest.fixture
+def service(monkeypatch):
+    monkeypatch.setattr(ec2_notice, "POLL_SECONDS", 0.01)
+    with metadata_service() as service:
+        yield service
+
+
+def told_by(service: MetadataService) -> list[str]:
+    """What is told until nothing more is asked."""
+    told: list[str] = []
+    asking = SpotNotice(service.url, told.append)
+    asking._thread.join(PATIENCE_SECONDS)
+    assert not asking._thread.is_alive()
+    asking.close()
+    return told
+
+
+def test_a_notice_is_told_once_with_what_will_happen_and_when(service):
+    service.answers = [404, 404, notice(), notice()]
+    assert told_by(service) == ["EC2's notice: terminate at 2026-11-23T21:00:00Z"]
+    assert (service.asked, service.given) == (3, 1)
+
+
+def test_a_token_that_is_over_is_renewed(service):
+    service.answers = [404, 401, 404, notice()]
+    assert len(told_by(service)) == 1
+    assert service.given == 2
+
+
+@pytest.mark.parametrize("answer", [500, b"<html>", b"[]", b"{}"])
+def test_errors_are_borne_for_a_while_and_then_nothing_is_asked_any_more(service, answer):
+    service.answers = [answer, answer, 404, answer, answer, answer, notice()]
+    assert told_by(service) == []
+    assert service.answers == [notice()]
+
+
+def test_it_ends_with_its_rank(service):
+    asking = SpotNotice(service.url, pytest.fail)
+    while service.asked < 2:
+        threading.Event().wait(0.005)
+    asking.close()
+    asking._thread.join(PATIENCE_SECONDS)
+    assert not asking._thread.is_alive()
+
+
+def test_only_an_instance_of_ec2_is_asked(tmp_path, monkeypatch):
+    monkeypatch.setattr(ec2_notice, "_DMI", tmp_path)
+    assert endpoint({}) is None
+    (tmp_path / "sys_vendor").write_text("QEMU\n")
+    assert endpoint({}) is None
+    (tmp_path / "sys_vendor").write_text("Amazon EC2\n")
+    assert endpoint({}) == "http://169.254.169.254"
+    assert endpoint({"AWS_EC2_METADATA_DISABLED": "True"}) is None
+    given = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": "http://[fd00:ec2::254]/"}
+    assert endpoint(given) == "http://[fd00:ec2::254]"
