@@ -192,8 +192,7 @@ def table(report: Mapping[str, Any]) -> str:
     rows: list[tuple[str, ...]] = []
     for kind, summaries in report["tables"].items():
         heads = ("median", "min", "max", "cpu", "describing", "rows/s", "MB/s")
-        heads = (*heads, "of petastorm's time", "cpu")
-        rows += [("", "", ""), (kind, *heads)]
+        rows += [("", "", ""), (kind, *heads, "of petastorm's time", "cpu")]
         for name, one in summaries.items():
             if "unavailable" in one:
                 rows.append((name, f"unavailable: {one['unavailable']}"))

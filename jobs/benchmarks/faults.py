@@ -195,7 +195,9 @@ def _break(spark: Any, backend: str, fault: Fault, converter: Any, mark: Path) -
     from sparkdl_runner import DistributedRunner, RunConfig, RunnerError
 
     # Only where a rank hangs: on a busy machine one that starts may be as long without progress.
-    deadline = {"hang_timeout_seconds": DEADLINE_SECONDS} if fault.how in HANGS else {}
+    deadline: dict[str, Any] = (
+        {"hang_timeout_seconds": DEADLINE_SECONDS} if fault.how in HANGS else {}
+    )
     config = RunConfig(
         driver_log_verbosity="log_callback_only", restart_backoff_seconds=0, **deadline
     )
@@ -224,7 +226,7 @@ def _break(spark: Any, backend: str, fault: Fault, converter: Any, mark: Path) -
     is_correct = type(error).__name__ == name and words in str(error)
     if fault.where == "exit":  # All ranks have returned: the value counts, and the death is told.
         is_correct = error is None and words in notes.getvalue()
-    if hasattr(error, "rank"):
+    if error is not None and hasattr(error, "rank"):
         is_correct = is_correct and error.rank == fault.rank
     return {
         "fault": fault.name,

@@ -82,7 +82,7 @@ def work_of_a_rank() -> Callable[..., int]:
             import horovod.torch as hvd
 
             hvd.init()
-            reduce = lambda: hvd.allreduce(torch.ones(1000), name="x")  # noqa: E731
+            reduce: Any = lambda: hvd.allreduce(torch.ones(1000), name="x")  # noqa: E731
         else:
             import torch.distributed as dist
 

@@ -40,7 +40,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory(prefix="fit-benchmark-") as folder:
         _write(Path(folder), arguments.rows)
-        run = partial(
+        run: Callable[..., Any] = partial(
             DistributedRunner(
                 num_proc=-RANKS, backend="torch", driver_log_verbosity="log_callback_only"
             ).run,
@@ -165,7 +165,7 @@ def _stretches() -> Callable[..., Callable[[], int]]:
         first = [nn.Linear(WIDTH, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU()]
         model = nn.Sequential(*first, nn.Linear(hidden, 10))
         make_optimizer = partial(torch.optim.Adam, lr=1e-3)
-        samples = len(loader) * loader.global_batch_size
+        samples: int = len(loader) * loader.global_batch_size
         epochs = 0
         if ours:
             from sparkdl_runner import Trainer

@@ -51,7 +51,7 @@ def _torch(request: dict[str, Any]) -> Iterator[int]:
 
     yield 0
 
-    class Files(Dataset):  # type: ignore[type-arg]
+    class Files(Dataset):
         def __init__(self) -> None:
             self.paths = sorted((Path(request["directory"]) / "files").glob("*.jpg"))
 
@@ -76,7 +76,7 @@ def _mosaic(request: dict[str, Any]) -> Iterator[int]:
 
     yield 0
 
-    class Samples(StreamingDataset):  # type: ignore[misc]
+    class Samples(StreamingDataset):
         def __getitem__(self, row: int) -> tuple[Any, int]:
             sample = super().__getitem__(row)
             return torch.from_numpy(_pillow(sample["image"], request["size"])), sample["label"]
@@ -98,7 +98,7 @@ def _litdata(request: dict[str, Any]) -> Iterator[int]:
 
     yield 0
 
-    class Samples(StreamingDataset):  # type: ignore[misc]
+    class Samples(StreamingDataset):
         def __getitem__(self, row: Any) -> tuple[Any, int]:
             sample = super().__getitem__(row)
             return torch.from_numpy(_pillow(sample["image"], request["size"])), sample["label"]

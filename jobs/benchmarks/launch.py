@@ -56,7 +56,7 @@ def _horovod_work() -> Callable[[], float]:
         import torch
 
         hvd.init()
-        return hvd.allreduce(torch.ones(1), op=hvd.Sum).item()
+        return float(hvd.allreduce(torch.ones(1), op=hvd.Sum).item())
 
     return allreduce
 
@@ -70,7 +70,7 @@ def _torch_work() -> Callable[[], float]:
         ones = torch.ones(1)
         dist.all_reduce(ones)
         dist.destroy_process_group()
-        return ones.item()
+        return float(ones.item())
 
     return allreduce
 
@@ -104,7 +104,7 @@ def _torch_distributor() -> Launcher:
     from pyspark.ml.torch.distributor import TorchDistributor
 
     # It can be made only in a session.
-    options = {"num_processes": RANKS, "local_mode": False, "use_gpu": False}
+    options: dict[str, Any] = {"num_processes": RANKS, "local_mode": False, "use_gpu": False}
     return lambda: TorchDistributor(**options).run(_torch_work())
 
 

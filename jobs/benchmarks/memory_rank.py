@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 
 def _status(name: str) -> int:
@@ -20,7 +21,7 @@ def _status(name: str) -> int:
     raise OSError(f"/proc/self/status has no {name}")
 
 
-def _measure(directory: str, budget: int | None, arguments: dict[str, object]) -> None:
+def _measure(directory: str, budget: int | None, arguments: dict[str, Any]) -> None:
     import pandas  # noqa: F401  A training has imported it, through MLflow.
     import pyarrow.fs
     import pyarrow.parquet

@@ -183,7 +183,9 @@ def work_of_a_rank() -> Callable[..., int]:
             import horovod.torch as hvd
 
             hvd.init()
-            reduce = lambda x: hvd.allreduce(x, op=hvd.Sum, name="x")  # noqa: E731
+
+            def reduce(x: Any) -> Any:
+                return hvd.allreduce(x, op=hvd.Sum, name="x")
         else:
             import torch.distributed as dist
 

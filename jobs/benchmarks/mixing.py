@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Reads one epoch of each table with each loader."""
-    results = []
+    results: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as temporary:
         tables: dict[str, Callable[[Path], None]] = {
             DEFAULT: partial(_write_default, arguments.rows)

@@ -103,10 +103,15 @@ class Agent:
         self._writer.write(self._codec.seal(encode(message)))
 
 
+def _hear(death: asyncio.Event) -> None:
+    sys.stdin.readline()
+    death.set()
+
+
 async def _run_all(given: Mapping[str, Any]) -> None:
     death = asyncio.Event()
     loop = asyncio.get_running_loop()
-    loop.add_reader(sys.stdin, lambda: (sys.stdin.readline(), death.set()))
+    loop.add_reader(sys.stdin, _hear, death)
     key = bytes.fromhex(given["key"])
     agents = [Agent(Peer.from_json(peer), key, given["victim"]) for peer in given["peers"]]
     await asyncio.gather(*(one.run(given["host"], given["port"], death) for one in agents))

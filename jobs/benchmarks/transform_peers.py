@@ -11,7 +11,7 @@ from typing import Any
 def plain(network: Any, columns: list[str], frame: Any) -> Any:
     """A function of pandas that one writes by hand: the model comes with it."""
     import pandas as pd
-    from pyspark.sql.functions import PandasUDFType, pandas_udf
+    from pyspark.sql import functions
 
     content = frame.sparkSession.sparkContext.broadcast(network)
 
@@ -29,7 +29,8 @@ def plain(network: Any, columns: list[str], frame: Any) -> Any:
                 found = model(torch.from_numpy(rows))
                 yield pd.Series(found.squeeze(1).double().numpy())
 
-    udf = pandas_udf(predict, "double", PandasUDFType.SCALAR_ITER)
+    kind: Any = functions  # Its types allow no iterators of tuples.
+    udf = kind.pandas_udf(predict, "double", kind.PandasUDFType.SCALAR_ITER)
     return frame.withColumn("prediction", udf(*columns))
 
 
