@@ -93,9 +93,15 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
             yield (
                 f"{kind}: {sum(pair['failed_writes'] for pair in one['faults'])} failed writes, "
                 f"{lost:+.1%} time (median of {len(one['faults'])} pairs: "
-                f"{_shares(one, 'lost')}; by the clock {_shares(one, 'lost_by_clock')}); "
+                f"{_shares(one, 'lost')}; by the clock {_shares(one, 'lost_by_clock')}), "
+                f"{_processor(one, 1):.2f} s of rank 0's processor in place of "
+                f"{_processor(one, 0):.2f}; "
                 f"{'; '.join(problems) or 'each training ended rightly'}."
             )
+
+
+def _processor(one: dict[str, Any], which: int) -> float:
+    return statistics.median(pair["processor_s"][which] for pair in one["faults"])
 
 
 def _shares(one: dict[str, Any], name: str) -> str:
@@ -169,6 +175,7 @@ def _pair(kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
         # What other programs of a busy machine take from the steps is not the storage's.
         "lost": (failing["waited"] - calm["waited"]) / calm["seconds"],
         "lost_by_clock": failing["seconds"] / calm["seconds"] - 1,
+        "processor_s": [calm["processor_s"], failing["processor_s"]],
         "failed_writes": failing["failed_writes"],
         "seconds": [calm["seconds"], failing["seconds"]],
         "saves": [calm["saves"], failing["saves"]],

@@ -157,9 +157,12 @@ class RemoteStorage:
         ]
 
     def exists(self, name: str) -> bool:
-        from pyarrow import fs
-
-        return bool(self._filesystem.get_file_info(self._path(name)).type == fs.FileType.File)
+        # One HEAD on S3, where to ask for its information is followed by a LIST if it is missing.
+        try:
+            self._filesystem.open_input_file(self._path(name)).close()
+        except (FileNotFoundError, IsADirectoryError):
+            return False
+        return True
 
     def write(self, name: str, content: bytes) -> None:
         if self.exists(name):
