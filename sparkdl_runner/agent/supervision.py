@@ -266,7 +266,8 @@ class _Supervision:
     def _look(self) -> None:
         while not self._is_over.wait(LOOK_SECONDS):
             self._worker.memory.look()
-            self._tell(self._observer.look())
+            returned = self._report is not None and isinstance(self._report.end, Returned)
+            self._tell(replace(self._observer.look(), has_returned=returned))
 
     def _look_at_host(self) -> None:
         look_until(self._is_over, lambda values: self._tell(messages.HostMetrics(values)))

@@ -72,6 +72,8 @@ class SeenRank:
     """When it was last seen to import what its backend needs."""
     gone_at: float | None = None
     """When its connection ended; None while it is there."""
+    returned_at: float | None = None
+    """When its function was first seen to have returned; its process may take long to end."""
     ended_at: float | None = None
     """When it ended, in whatever way; None while it runs."""
 
@@ -127,16 +129,17 @@ def stuck_ranks(
     """The ranks that miss a deadline, each with a sentence; all of them miss the same one.
 
     Args:
-        seen: All ranks; those that have ended miss none.
+        seen: All ranks; those that have ended or returned miss none.
         now: The time.
         config: The run's settings.
         all_known: Whether all agents have reached the driver. One that has not may be the one that
             works.
         imports: What ranks import before the function begins.
     """
-    running = [rank for rank in seen if rank.ended_at is None]
+    running = [rank for rank in seen if rank.returned_at is None and rank.ended_at is None]
     # The end of a rank is progress: those that waited for it go on from there.
-    last_end = max((rank.ended_at for rank in seen if rank.ended_at is not None), default=-inf)
+    ends = [at for rank in seen for at in (rank.returned_at, rank.ended_at) if at is not None]
+    last_end = max(ends, default=-inf)
     # Whose agent is not heard may be lost, which ``lost_ranks`` judges: it is not silent for that.
     looks = [
         (rank, _aged(rank.signs, rank.heard_at - rank.signs_at)) for rank in running if rank.signs

@@ -113,6 +113,8 @@ class Watch:
                 rank.heard_at = rank.signs_at = self.now()
                 if not signs.has_begun:
                     rank.importing_at = rank.signs_at
+                if signs.has_returned and rank.returned_at is None:
+                    rank.returned_at = rank.signs_at
 
     def ended(self, world: World) -> None:
         """A rank has ended, in whatever way; nothing is expected of it any more."""

@@ -95,6 +95,8 @@ class VitalSigns(Message):
     """As in proc(5): R, S, D, T, Z; empty if unknown."""
     has_begun: bool
     """Whether it has done its imports and has the function. The other fields count from then."""
+    has_returned: bool = False
+    """Whether the function has returned: the process has only to end, which its agent sees to."""
 
 
 @dataclass

@@ -65,13 +65,13 @@ class ThreeRanks:
             if placed:
                 self.watch.placed(rank, WORLDS[rank])
 
-    def look(self, rank, *, silent=0.0, idle=0.0, joining=0.0, state="S", has_begun=True):
+    def look(self, rank, *, silent=0.0, idle=0.0, joining=0.0, state="S", **more):
         signs = VitalSigns(
             silent_seconds=silent,
             idle_seconds=idle,
             joining_seconds=joining,
             state=state,
-            has_begun=has_begun,
+            **{"has_begun": True, **more},
         )
         self.watch.vital_signs(WORLDS[rank], signs)
 
@@ -200,6 +200,26 @@ def test_one_that_has_ended_is_not_waited_for():
     ranks.look(1, idle=61)
     ranks.look(2, idle=61)
     assert ranks.blamed() == [1, 2]
+
+
+def test_one_that_has_returned_is_no_hang_however_long_its_process_takes_to_end():
+    ranks = ThreeRanks()
+    ranks.begin()
+    for rank in range(3):
+        ranks.look(rank, silent=61, idle=61, state="Z", has_returned=True)
+    assert ranks.blamed() is None
+
+
+def test_those_that_waited_for_one_have_the_whole_time_from_its_return():
+    ranks = ThreeRanks()
+    ranks.begin()
+    ranks.look(0, has_returned=True)
+    for seconds, blamed in ((59, None), (2, [1, 2])):
+        ranks.seconds += seconds
+        ranks.look(0, silent=90, idle=90, has_returned=True)  # Its process does not end.
+        ranks.look(1, idle=120)
+        ranks.look(2, idle=120)
+        assert ranks.blamed() == blamed
 
 
 def test_those_that_waited_for_one_have_the_whole_time_from_its_end():
