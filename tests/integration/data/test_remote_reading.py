@@ -6,8 +6,10 @@ import logging
 import os
 import shutil
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -74,8 +76,10 @@ def store(running) -> Iterator[ObjectStore]:
 def open_loader(store: ObjectStore, folder: Path, **arguments):
     converter = make_spark_converter(f"s3://tables/{folder.name}", storage_options=store.options())
     store.counts.clear()
+    if "global_batch_size" not in arguments:
+        arguments["batch_size"] = 250
     return converter.make_torch_dataloader(
-        250, num_epochs=1, storage_options=store.options(), workers_count=2, **arguments
+        num_epochs=1, storage_options=store.options(), workers_count=2, **arguments
     )
 
 
@@ -111,6 +115,36 @@ def test_rows_come_as_from_the_local_disk_in_few_requests(store, folder, tmp_pat
     with open_loader(store, folder, columns=["id", "label"], **arguments) as loader:
         assert ids(loader, 0) == expected[0]
         assert requests_of(store)["GET"] <= FILES + 2 * FILES * GROUPS + 1
+
+
+def test_ranks_of_a_host_ask_once_for_what_they_share(store, folder, tmp_path):
+    """Four ranks that each have parts of most row groups, and begin together."""
+    ranks, cache = 4, {"cache_type": "local-disk", "cache_location": str(tmp_path)}
+    there = pa.fs.S3FileSystem(**store.options())
+    written = there.get_file_info(f"tables/{folder.name}/part-0.parquet").mtime_ns
+    # An object that is younger than that may be written again and keep its time.
+    time.sleep(max(0.0, written / 1e9 + 3.0 - time.time()))
+    store.delay_seconds = 0.02
+    with ExitStack() as stack, ThreadPoolExecutor(ranks) as pool:
+        loaders = [
+            stack.enter_context(
+                open_loader(
+                    store,
+                    folder,
+                    cur_shard=rank,
+                    shard_count=ranks,
+                    lanes=4 * ranks,
+                    global_batch_size=16 * ranks,
+                    tail="uneven",
+                    **cache,
+                )
+            )
+            for rank in range(ranks)
+        ]
+        requests_of(store)
+        found = [row for part in pool.map(ids, loaders) for row in part]
+    assert sorted(found) == list(range(FILES * GROUPS * ROWS))
+    assert requests_of(store)["GET"] <= FILES + FILES * GROUPS, "a footer a file, a range a row group"
 
 
 def test_nothing_is_lost_where_one_answer_in_twenty_is_an_error(store, folder):
