@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ _MIB = 1 << 20
 _DEFAULT_BYTES = 512 * _MIB
 _MOST = 1.1
 _GROUP_BYTES = 32 * _MIB
+_SPARKS_PAGE_ROWS, _PYARROWS_PAGE_ROWS = 100, 1024
+"""After so many rows writers look at the size of a page."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +53,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
             kept = Path(arguments.data).resolve() if arguments.data else Path(temporary)
             folder = kept / f"memory-{name}-{count}"
             group_rows = count if name == "one_group" else _GROUP_BYTES // row_bytes
-            _write(make, folder, count, group_rows)
+            page_rows = _PYARROWS_PAGE_ROWS if name.endswith("by_pyarrow") else _SPARKS_PAGE_ROWS
+            _write(make, folder, count, group_rows, page_rows)
             reads = {
                 budget: partial(_read, folder, budget * _MIB or None, reading)
                 for budget in arguments.budgets
@@ -156,6 +160,12 @@ _TABLES: dict[str, _Table] = {
     "two_ints": (partial(_ints, 2), 40_000_000, 16, {"batch_size": 1024}),
     "one_int": (partial(_ints, 1), 100_000_000, 8, {"batch_size": 1024}),
     "jpegs": (_images, 20_000, 30_000, {"batch_size": 32, "images": {"image": (64, 64)}}),
+    "jpegs_by_pyarrow": (
+        _images,
+        20_000,
+        30_000,
+        {"batch_size": 32, "images": {"image": (64, 64)}},
+    ),
     "one_group": (_arrays, 4_000_000, 256, {"batch_size": 1024}),
     "ragged_text": (_tokens, 20_000, 35_000, {"batch_size": 16, "ragged": ["tokens"]}),
     "packed_text": (_tokens, 20_000, 35_000, {"batch_size": 16, "pack": {"tokens": 4096}}),
@@ -164,7 +174,11 @@ _TABLES: dict[str, _Table] = {
 
 
 def _write(
-    make: Callable[[_Random, int], dict[str, Any]], folder: Path, rows: int, group_rows: int
+    make: Callable[[_Random, int], dict[str, Any]],
+    folder: Path,
+    rows: int,
+    group_rows: int,
+    page_rows: int,
 ) -> None:
     """Writes one file, a row group at a time, and its manifest, unless they are there."""
     import pyarrow as pa
@@ -182,12 +196,16 @@ def _write(
     for begin in range(0, rows, group_rows):
         made = pa.table(make(random, min(group_rows, rows - begin)))
         if writer is None:
-            # As Spark's writer, which looks at the size of a page after each 100 rows.
             writer = pq.ParquetWriter(
-                path, made.schema, compression="none", use_dictionary=False, write_batch_size=100
+                path,
+                made.schema,
+                compression="none",
+                use_dictionary=False,
+                write_batch_size=page_rows,
             )
         writer.write_table(made, row_group_size=group_rows)
     if writer is not None:
         writer.close()
     local = pa.fs.LocalFileSystem()
-    describe_parquet(local, str(folder), [path.name]).write(local, str(folder))
+    manifest = describe_parquet(local, str(folder), [path.name])
+    replace(manifest, page_rows=page_rows).write(local, str(folder))

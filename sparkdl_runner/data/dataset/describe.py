@@ -176,6 +176,7 @@ def describe_parquet(
         row_groups=RowGroups.of(footer.groups for footer in footers),
         schema_base64=base64.b64encode(schema.serialize().to_pybytes()).decode(),
         columns=columns,
+        page_rows=max(footer.page_rows for footer in footers),
     )
 
 

@@ -35,6 +35,8 @@ class Footer:
     null_counts: dict[str, int | None]
     single_values: dict[str, list[Any]]
     """By column, the value of each row group that holds one value only."""
+    page_rows: int
+    """As ``page_rows_of`` says."""
 
 
 def footer_bytes(stream: Any, path: str, *, is_local: bool = False) -> tuple[bytes, int]:
@@ -147,7 +149,17 @@ def read_footer(
         column_bytes=column_bytes,
         null_counts=null_counts,
         single_values=single_values,
+        page_rows=page_rows_of(metadata),
     )
+
+
+def page_rows_of(metadata: pq.FileMetaData) -> int:
+    """Rows after which a file's writer looked whether a page is full: smaller pages have as many.
+
+    100 for parquet-java, which Spark writes by (``parquet.page.size.row.check.min``), and 1,024 for
+    parquet-cpp and parquet-rs (``write_batch_size``), which pyarrow and delta-rs write by.
+    """
+    return 100 if (metadata.created_by or "").startswith("parquet-mr") else 1024
 
 
 def settled_time(info: pa.fs.FileInfo) -> int | None:

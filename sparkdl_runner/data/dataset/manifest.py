@@ -34,6 +34,8 @@ MANIFEST_NAME = "_manifest.json"
 
 FORMAT_VERSION = 2
 
+SPARKS_PAGE_ROWS = 100
+
 _FINGERPRINTED = ("size_bytes", "rows", "footer_crc32", "crc32")
 
 MOST_BYTES = 64 << 20
@@ -83,6 +85,8 @@ class Manifest:
     """What the data set is of its files, if not all that they hold; never written to a file."""
     shuffle_seed: int | None = None
     """By which Spark shuffled the rows while it wrote them; None if it did not."""
+    page_rows: int = SPARKS_PAGE_ROWS
+    """Rows that a page has at least, however long the values are: ``footers.page_rows_of``."""
     created_by: str = field(default_factory=lambda: f"sparkdl_runner {__version__}")
     format_version: int = FORMAT_VERSION
 
@@ -133,6 +137,8 @@ class Manifest:
         """64 hex digits over all that readers take from the manifest."""
         columns = [vars(column) for column in self.columns]
         known = [self.files_fingerprint, self.content_digest, self.shuffle_seed, columns]
+        if self.page_rows != SPARKS_PAGE_ROWS:  # Other digests are as they were without it.
+            known.append(self.page_rows)
         digest = hashlib.sha256(json.dumps(known).encode())
         times = Files.of(self.files).numbers("modified_ns")
         for numbers in (times, self.row_groups.file, self.row_groups.size_bytes):
@@ -155,6 +161,7 @@ class Manifest:
             "fingerprint": self.files_fingerprint,
             "content_digest": self.content_digest,
             "shuffle_seed": self.shuffle_seed,
+            "page_rows": self.page_rows,
             "rows": self.rows,
             "columns": [
                 {**vars(column), "list_lengths": list(column.list_lengths)}
@@ -193,6 +200,7 @@ class Manifest:
             columns=tuple(replace(one, list_lengths=tuple(one.list_lengths)) for one in columns),
             content_digest=found.content_digest,
             shuffle_seed=found.shuffle_seed,
+            page_rows=SPARKS_PAGE_ROWS if found.page_rows is None else found.page_rows,
             created_by=found.created_by,
         )
         _check(manifest)
@@ -273,6 +281,7 @@ class _Fields:
     created_by: str
     content_digest: str | None
     shuffle_seed: int | None
+    page_rows: int | None
 
 
 _FIELDS = tuple(field.name for field in fields(_Fields))
@@ -286,3 +295,5 @@ def _check(manifest: Manifest) -> None:
         raise ForeignFileError(f"its schema cannot be read ({error!s:.200})") from None
     if names != [column.name for column in manifest.columns]:
         raise ForeignFileError("its columns are not those of its schema")
+    if manifest.page_rows < 1:
+        raise ForeignFileError(f"its pages have {manifest.page_rows} rows")

@@ -88,6 +88,7 @@ def describe_snapshot(
         ),
         schema_base64=base64.b64encode(pa.schema(fields).serialize().to_pybytes()).decode(),
         columns=infos,
+        page_rows=max(part.page_rows for part in parts),
         view=View(
             title=snapshot.title,
             advice=snapshot.advice,

@@ -12,7 +12,7 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 
 from sparkdl_runner.data.dataset.files import FileInfo
-from sparkdl_runner.data.dataset.footers import open_footer, owners_of, settled_time
+from sparkdl_runner.data.dataset.footers import open_footer, owners_of, page_rows_of, settled_time
 from sparkdl_runner.data.dataset.observe import Observation, observe
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.lake.snapshot import TableColumn, TableFile
@@ -60,6 +60,7 @@ class FilePart:
     types: Mapping[str, pa.DataType]
     """By column of the table that the file has, its type there."""
     groups: list[GroupPart]
+    page_rows: int
     seen: dict[str, Observation] = field(default_factory=dict)
     """Of columns of which the footers say too little."""
 
@@ -127,6 +128,7 @@ def read_part(
             projection=projection,
             types=types,
             groups=groups,
+            page_rows=page_rows_of(footer.metadata),
         )
         _observe(parquet, part)
     return part

@@ -25,10 +25,8 @@ _PLACE_BYTES = 16
 _PIECE_BYTES = 64 << 10
 """Decoding fewer bytes at a time costs more for the call than for the values."""
 _MOST_PAGE_BYTES = 1 << 20
-"""A row group that is partly read keeps a page of each column, which writers make up to 1 MiB."""
-_LEAST_PAGE_ROWS = 100
-"""Of longer values, such as images, a page has more: Spark's writer looks at its size only after so
-many."""
+"""A row group that is partly read keeps a page of each column, which writers make up to 1 MiB,
+or larger where values are long: they look at its size only after ``Manifest.page_rows`` rows."""
 _OPEN_BUFFER_BYTES = 128 << 10
 """A buffer of each column beside the page."""
 _DECODING_BYTES = 16 << 20
@@ -78,7 +76,7 @@ def open_group_bytes(manifest: Manifest) -> int:
         size = column.size_bytes * share
         # A page is held as its values are, also where the file has it compressed.
         decoded = _column_bytes(manifest, column, rows) * int(groups.rows.max())
-        page = _LEAST_PAGE_ROWS * column.size_bytes / rows
+        page = manifest.page_rows * column.size_bytes / rows
         total += min(max(size, decoded), max(_MOST_PAGE_BYTES, page) + _OPEN_BUFFER_BYTES)
     return max(1, int(total))
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import torch
 from parquet_sets import load, one
 from PIL import Image
 
+from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.read.budget import open_group_bytes
 from sparkdl_runner.hooks import facts
@@ -195,9 +198,16 @@ def test_a_budget_that_is_smaller_than_a_batch_of_decoded_images_is_refused(tmp_
     load(tmp_path, manifest, memory_budget_bytes=2_000_000, **wanted).close()
 
 
-def test_a_row_group_of_images_is_open_with_a_page_of_a_hundred_of_them(tmp_path: Path) -> None:
-    """Spark's writer makes such pages, however long the images are."""
+def test_a_row_group_of_images_is_open_with_a_page_of_as_many_as_its_writer_counts(
+    tmp_path: Path,
+) -> None:
+    """However long the images are: 100 in Spark's files, 1,024 in pyarrow's."""
     noise = np.random.default_rng(0)
-    table = pa.table({"image": [noise.bytes(30_000) for _ in range(400)]})
-    manifest = one(tmp_path, table, 200)
-    assert 3_000_000 < open_group_bytes(manifest) < 3_300_000
+    table = pa.table({"image": [noise.bytes(3_000) for _ in range(4_000)]})
+    manifest = one(tmp_path, table, 2_000)
+    assert 3_000_000 < open_group_bytes(manifest) < 3_400_000
+    by_spark = replace(manifest, page_rows=100)
+    assert 1_000_000 < open_group_bytes(by_spark) < 1_300_000
+    again = Manifest.from_bytes(json.dumps(manifest.to_json()).encode())
+    assert again.page_rows == manifest.page_rows == 1024
+    assert len({one.digest for one in (manifest, by_spark, again)}) == 2
