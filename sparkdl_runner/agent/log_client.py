@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from sparkdl_runner.agent.outbox import Outbox
@@ -76,6 +77,7 @@ class LogClient:
         self._on_request = on_request
         self._on_preempt = on_preempt
         self._on_stacks = on_stacks
+        self._hosts: set[str] = set()
         self._outbox = Outbox()
         self._connected = threading.Event()
         self._settled = threading.Event()
@@ -126,7 +128,9 @@ class LogClient:
         elif self._heard_at is None:
             notes.append(
                 f"{rank} on host {world.host} could not reach the driver at {self._place}, so its "
-                "output was not shown"
+                "output was not shown: let its host connect to that port (RunConfig.port_range "
+                "says which are taken), or name a network that both have with "
+                "RunConfig.network_interface"
             )
         elif lines := self._outbox.lost_lines:
             notes.append(
@@ -255,8 +259,10 @@ class LogClient:
         message = decode(values, messages.DRIVER_TO_AGENT)
         self._heard_at = time.monotonic()
         match message:
+            case messages.Hosts(addresses):
+                self._hosts.update(addresses)
             case messages.Assigned(seat):
-                self._on_seat(seat)
+                self._on_seat(replace(seat, peers=tuple(sorted(self._hosts))))
             case messages.Gather():
                 self._on_seat(message)
             case messages.Stop():

@@ -94,8 +94,10 @@ def start_problem(
     return (
         f"{len(seen)} of {num_proc} ranks have started on {hosts}, and the others have not within "
         f"start_timeout_seconds={limit:g}: their executors cannot start Python, or cannot reach "
-        "the driver. Look at the executors' logs, or raise RunConfig.start_timeout_seconds where "
-        "starting takes longer."
+        "the driver. Look at the executors' logs. Where a firewall is in the way, open ports and "
+        "name them with RunConfig.port_range; where hosts have several networks, name the one "
+        "that all share with RunConfig.network_interface. Raise RunConfig.start_timeout_seconds "
+        "where starting takes longer."
     )
 
 

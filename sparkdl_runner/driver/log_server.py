@@ -10,6 +10,7 @@ import asyncio
 import secrets
 import socket
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from sparkdl_runner import __version__
 from sparkdl_runner.driver.watch import Watch
@@ -36,6 +37,7 @@ GATHER_SHARE = 0.5
 # A stopped process is woken for its stacks, which takes a moment.
 STACKS_SECONDS = 6.0
 CHUNK_BYTES = 1 << 16
+ADDRESSES_IN_FRAME = 4096  # Of 45 characters at most.
 # Taken in the server's own thread, as none of them blocks: a change of threads for each message
 # would cost a thousand ranks more than the message itself.
 PROMPT = (messages.VitalSigns, messages.Failed, messages.Ended, Stacks)
@@ -56,6 +58,12 @@ class _Agent:
         if request not in self._requested:
             self._requested.append(request)
             self.send(request)
+
+    def assign(self, seat: Seat) -> None:
+        """Sends its seat; the addresses of thousands of hosts would not fit one frame."""
+        for start in range(0, len(seat.peers), ADDRESSES_IN_FRAME):
+            self.send(messages.Hosts(list(seat.peers[start : start + ADDRESSES_IN_FRAME])))
+        self.send(messages.Assigned(replace(seat, peers=())))
 
     def send(self, message: Message) -> None:
         self.writer.write(self._codec.seal(encode(message)))
@@ -192,7 +200,7 @@ class LogServer(ServerThread):
                 self.watch.refuse(str(error))
         if self._seats:
             for partition, agent in waiting.items():
-                agent.send(messages.Assigned(self._seats[partition]))
+                agent.assign(self._seats[partition])
 
     def _gather(self) -> None:
         """Lets the agents find one another without us: some may not reach us."""

@@ -181,6 +181,13 @@ class Assigned(Message):
     seat: Seat
 
 
+@dataclass
+class Hosts(Message):
+    """Some of the addresses of all hosts, before the seat whose ``peers`` they are."""
+
+    addresses: list[str]
+
+
 class Gather(Message):
     """Some agents do not reach the driver, so all are to tell one another who they are."""
 
@@ -259,5 +266,5 @@ AGENT_TO_DRIVER = _table(
     *(Output, Failed, VitalSigns, HostMetrics, FilePart, *_FROM_RANK),
 )
 DRIVER_TO_AGENT = _table(
-    *(Assigned, Gather, Stop, RequestStop, Preempt, AskStacks, Confirmed, Ping)
+    *(Hosts, Assigned, Gather, Stop, RequestStop, Preempt, AskStacks, Confirmed, Ping)
 )

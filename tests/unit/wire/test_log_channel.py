@@ -468,6 +468,21 @@ def test_the_driver_gives_each_agent_its_seat_once_all_have_come(server):
     second.close()
 
 
+def test_the_addresses_of_thousands_of_hosts_reach_rank_0(server):
+    """Of 4,096 hosts, in all more than fits a frame."""
+    answers: list[list] = [[], []]
+    clients = [client_of(server, rank, on_seat=answers[rank].append) for rank in (0, 1)]
+    wait_for(lambda: all(answers))
+    assert answers[0][0] == server._seats[0]
+    many = tuple(sorted(f"2001:db8:1111:2222:3333:4444:5555:{one:04x}" for one in range(40_000)))
+    server._seats = {**server._seats, 0: replace(server._seats[0], peers=many)}
+    server._loop.call_soon_threadsafe(server._agents[0].writer.transport.abort)
+    wait_for(lambda: len(answers[0]) == 2)
+    assert set(many) <= set(answers[0][1].peers)
+    for client in clients:
+        client.close()
+
+
 def test_agents_turn_to_one_another_where_one_does_not_reach_the_driver(recorder):
     server = server_of(recorder, start_timeout_seconds=1)
     server.start()
