@@ -149,7 +149,7 @@ def _front(store: ObjectStore) -> type[BaseHTTPRequestHandler]:
             self.send_response(status)
             for name, value in headers:
                 self.send_header(name, value)
-            if self.command != "HEAD" or status >= 400:
+            if "Content-Length" not in dict(headers):  # Of a HEAD it is that of the object.
                 self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             if self.command != "HEAD":

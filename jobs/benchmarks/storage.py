@@ -101,7 +101,8 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
 
 
 def _processor(one: dict[str, Any], which: int) -> float:
-    return statistics.median(pair["processor_s"][which] for pair in one["faults"])
+    seconds: list[float] = [pair["processor_s"][which] for pair in one["faults"]]
+    return statistics.median(seconds)
 
 
 def _shares(one: dict[str, Any], name: str) -> str:
