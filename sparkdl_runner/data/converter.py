@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sparkdl_runner.data.convert.cache import conversions, delete_if_last
 from sparkdl_runner.data.convert.described import converter_of, deleter
 from sparkdl_runner.data.convert.existing import is_petastorm_converter, open_existing
-from sparkdl_runner.data.convert.keeping import cache_of, check_keep_hours, find_or_make
+from sparkdl_runner.data.convert.keeping import check_keep_hours, find_or_make
 from sparkdl_runner.data.convert.sources import Request
 from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.describe import describe_written
@@ -141,8 +141,15 @@ def make_spark_converter(
 
     def convert() -> SparkDatasetConverter:
         if keep_hours is not None:  # Not by petastorm, which would delete the files at exit.
-            cache = cache_of(df.sparkSession, parent_url, storage_options)
-            return find_or_make(cache, request, plan.settings, keep_hours, convert_into)
+            return find_or_make(
+                df.sparkSession,
+                parent_url,
+                storage_options,
+                request,
+                plan.settings,
+                keep_hours,
+                convert_into,
+            )
         through_connect = not hasattr(df, "_jdf")
         by_petastorm = petastorm_engine.can_convert(parent_url, through_connect)
         materialize = petastorm_engine.materialize if by_petastorm else None

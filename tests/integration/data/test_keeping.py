@@ -13,8 +13,8 @@ from pyspark.sql import functions as F
 
 from sparkdl_runner.data import converter, make_spark_converter
 from sparkdl_runner.data.convert.cache import ConversionCache
+from sparkdl_runner.data.convert.keeping import key_of
 from sparkdl_runner.data.convert.plan import plan_conversion
-from sparkdl_runner.data.convert.plan_key import key_of
 from sparkdl_runner.data.convert.sources import Request, elements
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("cache_dir")]
@@ -23,7 +23,7 @@ ANOTHER_DRIVER = """
 import json, sys
 from pyspark.sql import SparkSession, functions as F
 from sparkdl_runner.data.convert.plan import plan_conversion
-from sparkdl_runner.data.convert.plan_key import key_of
+from sparkdl_runner.data.convert.keeping import key_of
 from sparkdl_runner.data.convert.sources import Request
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 for name, value in json.loads(sys.argv[2]).items():
