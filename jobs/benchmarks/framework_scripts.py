@@ -1,10 +1,12 @@
 """A training by each framework, as a script: python framework_scripts.py FRAMEWORK STEPS FILE.
 
-Rank 0 writes its rows per second to the file. The first steps do not count.
+Rank 0 writes its rows per second to the file, and those per second of its processor time. The first
+steps do not count.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -27,7 +29,7 @@ def batches(steps: int) -> Iterator[tuple[Any, Any]]:
 
 
 def network() -> Any:
-    """The model of all but Keras."""
+    """The model of all but Keras and TensorFlow."""
     from torch import nn
 
     hidden = [nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU()]
@@ -39,19 +41,25 @@ class Clock:
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
-        self.rate = 0.0
+        self.rates = {"clock": 0.0, "processor": 0.0}
+        self._began: dict[str, float] = {}
 
     def __len__(self) -> int:
         return self.steps
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        began = 0.0
         for step, batch in enumerate(batches(self.steps)):
-            if step == WARM_UP:
-                began = time.perf_counter()
-            elif step > WARM_UP:  # Who knows the length does not ask for more than that.
-                self.rate = (step - WARM_UP) * BATCH / (time.perf_counter() - began)
+            self.begin_step(step)
             yield batch
+
+    def begin_step(self, step: int) -> None:
+        """Takes the time at the beginning of a step, counted from 0."""
+        now = {"clock": time.perf_counter(), "processor": time.process_time()}
+        if step == WARM_UP:
+            self._began = now
+        elif step > WARM_UP:  # Frameworks that know the length do not ask for more than that.
+            rows = (step - WARM_UP) * BATCH
+            self.rates = {name: rows / (now[name] - self._began[name]) for name in now}
 
 
 def lightning(clock: Clock) -> None:
@@ -74,6 +82,22 @@ def lightning(clock: Clock) -> None:
     devices = int(os.environ["WORLD_SIZE"])
     trainer = L.Trainer(accelerator="cpu", strategy="ddp", devices=devices, max_epochs=1, **quiet)
     trainer.fit(Module(), clock)
+
+
+def fabric(clock: Clock) -> None:
+    """By Lightning's Fabric."""
+    import lightning as L
+    import torch
+
+    devices = int(os.environ["WORLD_SIZE"])
+    fabric = L.Fabric(accelerator="cpu", strategy="ddp", devices=devices)
+    fabric.launch()
+    model = network()
+    model, optimizer = fabric.setup(model, torch.optim.Adam(model.parameters()))
+    for inputs, labels in clock:
+        fabric.backward(torch.nn.functional.cross_entropy(model(inputs), labels))
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 def accelerate(clock: Clock) -> None:
@@ -141,9 +165,35 @@ def keras(clock: Clock) -> None:
     dist.destroy_process_group()
 
 
+def tensorflow(clock: Clock) -> None:
+    """By fit of Keras on TensorFlow, with MultiWorkerMirroredStrategy."""
+    import numpy as np
+    import tensorflow as tf
+    import tf_keras as keras
+
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    with strategy.scope():
+        layers = [keras.layers.Dense(WIDTH, activation="relu") for _ in range(2)]
+        model = keras.Sequential(
+            [keras.layers.Input((WIDTH,)), *layers, keras.layers.Dense(CLASSES)]
+        )
+        model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    random = np.random.default_rng(0)
+    inputs = random.standard_normal((BATCH, WIDTH), dtype=np.float32)
+    batch = tf.data.Dataset.from_tensors((inputs, random.integers(CLASSES, size=BATCH))).repeat()
+    model.fit(
+        strategy.distribute_datasets_from_function(lambda _: batch),
+        steps_per_epoch=len(clock),
+        verbose=0,
+        callbacks=[
+            keras.callbacks.LambdaCallback(on_batch_begin=lambda step, logs: clock.begin_step(step))
+        ],
+    )
+
+
 if __name__ == "__main__":
     name, steps, file = sys.argv[1:]
     measured = Clock(int(steps))
     globals()[name](measured)
     if os.environ["RANK"] == "0":
-        Path(file).write_text(str(measured.rate))
+        Path(file).write_text(json.dumps(measured.rates))

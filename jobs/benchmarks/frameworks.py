@@ -1,12 +1,17 @@
 """How fast each framework trains in a script of this package, beside its own launcher.
 
-One script, two ranks on this host, in turns: by ``run_script``, and by ``torchrun``. The rate is
-that of rank 0 after the first steps.
+One script, two ranks on this host, in turns: by ``run_script``, and by ``torchrun``. TensorFlow has
+no launcher: there two processes get their ``TF_CONFIG`` by hand, and it is measured where it is
+installed, by ``.venv-tensorflow/bin/python``. The rate is that of rank 0 after the first steps.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import json
+import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -22,7 +27,7 @@ HELP = "frameworks beside their own launchers"
 RANKS = 2
 LEAST = 0.98
 SCRIPT = Path(__file__).with_name("framework_scripts.py")
-FRAMEWORKS = ("lightning", "accelerate", "transformers", "keras")
+FRAMEWORKS = ("lightning", "fabric", "accelerate", "transformers", "keras", "tensorflow")
 # Also of Accelerate, whose launch starts several processes on CPUs only by MPI.
 _TORCHRUN = ("torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}")
 
@@ -37,53 +42,101 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Measures samples/s of each framework, under both launchers in turns."""
     rates = {}
-    for name in arguments.frameworks or FRAMEWORKS:
+    for name in arguments.frameworks or [one for one in FRAMEWORKS if _is_here(one)]:
         print(f"{name}:", flush=True)
         launchers = {
-            "here": partial(_rate, _here, name, arguments.steps),
-            "own launcher": partial(_rate, _there, name, arguments.steps),
+            "here": partial(_rates, _here, name, arguments.steps),
+            "own launcher": partial(
+                _rates, _by_hand if name == "tensorflow" else _by_torchrun, name, arguments.steps
+            ),
         }
         rates[name] = in_turns(launchers, arguments.pairs, warm_up=False)
     return {"ranks": RANKS, "rates": rates}
 
 
-def _rate(launch: Any, name: str, steps: int) -> float:
+def _is_here(name: str) -> bool:
+    return name != "tensorflow" or importlib.util.find_spec(name) is not None
+
+
+def _rates(launch: Any, name: str, steps: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="framework-benchmark-") as folder:
-        file = Path(folder, "rate")
+        file = Path(folder, "rates")
         launch([name, str(steps), str(file)])
-        return float(file.read_text())
+        rates: dict[str, float] = json.loads(file.read_text())
+        return rates
 
 
 def _here(arguments: list[str]) -> None:
     from sparkdl_runner import DistributedRunner, RunConfig
 
     config = RunConfig(tracking=False, driver_log_verbosity="log_callback_only")
-    DistributedRunner(num_proc=-RANKS, config=config).run_script(SCRIPT, arguments)
+    backend = "tensorflow" if arguments[0] == "tensorflow" else "torch"
+    runner = DistributedRunner(num_proc=-RANKS, backend=backend, config=config)
+    runner.run_script(SCRIPT, arguments)
 
 
-def _there(arguments: list[str]) -> None:
-    command = [sys.executable, "-m", *_TORCHRUN, str(SCRIPT), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(done.stderr[-2000:])
+def _by_torchrun(arguments: list[str]) -> None:
+    _wait([_start([sys.executable, "-m", *_TORCHRUN, str(SCRIPT), *arguments])])
 
 
-def median_ratio(rates: Mapping[str, Any]) -> float | None:
+def _by_hand(arguments: list[str]) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as one,
+        socket.create_server(("127.0.0.1", 0)) as two,
+    ):
+        workers = [f"127.0.0.1:{held.getsockname()[1]}" for held in (one, two)]
+    _wait(
+        [
+            _start(
+                [sys.executable, str(SCRIPT), *arguments],
+                RANK=str(rank),
+                TF_CONFIG=json.dumps(
+                    {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
+                ),
+            )
+            for rank in range(RANKS)
+        ]
+    )
+
+
+def _start(command: list[str], **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def _wait(processes: list[subprocess.Popen[str]]) -> None:
+    said = [process.communicate()[0] for process in processes]
+    for process, text in zip(processes, said, strict=True):
+        if process.returncode:
+            raise RuntimeError(text[-2000:])
+
+
+def median_ratio(rates: Mapping[str, Any], by: str = "clock") -> float | None:
     """The median over pairs of our rate by that of the other launcher; None without figures."""
     ours, theirs = rates["here"], rates["own launcher"]
-    return None if isinstance(ours, str) or isinstance(theirs, str) else ratio(ours, theirs)
+    if isinstance(ours, str) or isinstance(theirs, str):
+        return None
+    return ratio([one[by] for one in ours], [one[by] for one in theirs])
 
 
 def table(report: Mapping[str, Any]) -> str:
     """The medians of each framework."""
-    rows = [["samples/s of a rank", "here", "own launcher", "ratio"]]
+    rows = [["samples/s of a rank", "here", "own launcher", "ratio", "by processor time"]]
     for name, rates in report["rates"].items():
         found = median_ratio(rates)
         if found is None:
             rows.append([name, next(one for one in rates.values() if isinstance(one, str))])
         else:
-            medians = [f"{statistics.median(one):,.0f}" for one in rates.values()]
-            rows.append([name, *medians, f"{found:.3f}"])
+            medians = [
+                f"{statistics.median(one['clock'] for one in turns):,.0f}"
+                for turns in rates.values()
+            ]
+            rows.append([name, *medians, f"{found:.3f}", f"{median_ratio(rates, 'processor'):.3f}"])
     return aligned(rows)
 
 

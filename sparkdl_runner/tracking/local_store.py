@@ -21,9 +21,17 @@ def make_private(uri: str) -> None:
     Args:
         uri: The store's, where nobody has chosen one. Only SQLite's are made.
     """
-    if make_whole(uri, mode=0o600):
-        with suppress(OSError):
-            Path(ARTIFACTS).mkdir(mode=0o700)
+    path = uri.removeprefix(_SQLITE)
+    if not uri.startswith(_SQLITE) or not path or "?" in path:
+        return
+    if not make_whole(uri, mode=0o600):
+        try:
+            # Where files have no second name. MLflow fills it, and keeps its rights.
+            _make_file(path, 0o600)
+        except OSError:
+            return  # It exists, or cannot be made: then MLflow raises.
+    with suppress(OSError):
+        Path(ARTIFACTS).mkdir(mode=0o700)
 
 
 def make_whole(uri: str, mode: int = 0o666) -> bool:
@@ -47,9 +55,8 @@ def make_whole(uri: str, mode: int = 0o666) -> bool:
     except ImportError:  # They are MLflow's own, and may be called otherwise one day.
         return False
     part = f"{path}.{uuid.uuid4().hex}.part"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        os.close(os.open(part, flags, mode))
+        _make_file(part, mode)
         engine = create_sqlalchemy_engine(_SQLITE + part)
         _initialize_tables(engine)
         engine.dispose()
@@ -60,3 +67,8 @@ def make_whole(uri: str, mode: int = 0o666) -> bool:
         with suppress(OSError):
             os.unlink(part)
     return True
+
+
+def _make_file(path: str, mode: int) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    os.close(os.open(path, flags, mode))

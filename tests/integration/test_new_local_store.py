@@ -39,3 +39,15 @@ def test_a_driver_that_is_killed_while_it_makes_a_database_leaves_none_behind(
     assert make_whole(uri)
     assert not make_whole(uri), "it is there"
     assert mlflow.MlflowClient(tracking_uri=uri).search_experiments()[0].name == "Default"
+
+
+def test_one_is_closed_to_others_also_where_files_have_one_name_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def link(*paths: str) -> None:
+        raise PermissionError("this file system has no hard links")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("os.link", link)
+    make_private(f"sqlite:///{tmp_path}/mlflow.db")
+    assert stat.S_IMODE((tmp_path / "mlflow.db").stat().st_mode) == 0o600

@@ -157,7 +157,8 @@ def _version_of(client: Any, run_id: str, uri: str, name: str) -> str | None:
     """The version as which a model of a run was registered; None if it was not."""
     # Before MLflow 3, the source is where the run keeps the model's files.
     place = uri.partition(run_id)[2] if uri.startswith("runs:/") else uri
-    for found in client.search_model_versions(f"name = '{name}'"):
+    quotation = '"' if "'" in name else "'"
+    for found in client.search_model_versions(f"name = {quotation}{name}{quotation}"):
         is_it = found.run_id == run_id and str(found.source).endswith(place)
         if is_it and found.status == "READY":
             return str(found.version)

@@ -15,11 +15,13 @@ from sparkdl_runner.jobs.training.arguments import check_names
 from sparkdl_runner.jobs.training.plan_of_settings import flat, plan, put
 from sparkdl_runner.jobs.training.plan_settings import PlanSettings
 from sparkdl_runner.jobs.training.settings import TrainSettings
+from sparkdl_runner.network.inputs import Inputs
 from sparkdl_runner.training.from_settings.logged import train_and_log
 from sparkdl_runner.training.plan import TrainingPlan, columns_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from torch import nn
 
 
 class OfModel:
@@ -130,8 +132,24 @@ class OfModel:
             fit_data = FitData(train=data["train_data"], validation=data.get("validation_data"))
             check_rows(fit_data, plan, self._settings.num_proc)
             tasks = tasks_of(plan.label_cols, plan.loss, None, lists)
-            check_first_batch(plan, network_of(plan.model), fit_data, tasks)
+            network = network_of(plan.model)
+            check_first_batch(plan, network, fit_data, tasks)
+            self._check_registration(network)
         return data
+
+    def _check_registration(self, network: nn.Module) -> None:
+        """Refuses to register a model that ``train_and_log`` cannot log.
+
+        Raises:
+            ValueError: It takes what no column of a table gives.
+        """
+        extra, mlflow = Inputs.of(self._plan.feature_cols, network).extra, self._settings.mlflow
+        if extra and mlflow and mlflow.registered_model_name:
+            raise ValueError(
+                f"mlflow.registered_model_name is {mlflow.registered_model_name!r}, and the model "
+                f"takes {', '.join(extra)}, which is no column of a table: this job logs no such "
+                "model. Train it by TorchEstimator, and log it by log_torch_model."
+            )
 
     def _converted(self, name: str, opened: Any, stack: ExitStack) -> dict[str, Any]:
         """The data set; and, where its rows are shared out, the one for validation."""

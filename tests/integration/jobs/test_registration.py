@@ -55,3 +55,10 @@ def test_a_model_is_registered_once_whenever_its_job_died(run_id, capsys):
     assert sorted(map(str, versions())) == ["1", "2"]
     assert str(client.get_model_version_by_alias("shop", "champion").version) == "2"
     assert f"The model of run {run_id} was registered as shop before." in capsys.readouterr().out
+
+
+def test_a_name_may_hold_a_quotation_mark(run_id):
+    for name in ("Anna's", 'the "best"'):
+        register(run_id, name, None)
+        (version,) = mlflow.MlflowClient().get_registered_model(name).latest_versions
+        assert str(version.version) == "1"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import cloudpickle
+import numpy as np
 import pytest
 import torch
 
@@ -12,6 +15,7 @@ from sparkdl_runner.jobs.training.of_model import OfModel
 from sparkdl_runner.jobs.training.plan_settings import PlanSettings
 from sparkdl_runner.jobs.training.settings import TrainSettings
 from sparkdl_runner.training.plan import TrainingPlan
+from training_tables import converter_of, write_table
 
 LINEAR = {"class": "torch.nn:Linear", "in_features": 3, "out_features": 2}
 ACCURACY = {"class": "torchmetrics.classification:MulticlassAccuracy", "num_classes": 2}
@@ -92,6 +96,28 @@ def test_a_module_of_ones_own_is_found_beside_the_settings(tmp_path, monkeypatch
     monkeypatch.syspath_prepend(str(tmp_path))
     assert plan(model={"class": "own_net:make", "hidden": 7}).model().in_features == 7
     assert plan(model="own_net.py:make").model().in_features == 4
+
+
+class Masked(torch.nn.Linear):
+    def forward(self, words, words_mask):
+        return super().forward((words * words_mask).sum(1, keepdim=True))
+
+
+def test_a_model_that_cannot_be_logged_is_not_to_be_registered(tmp_path):
+    rows = {"words": np.ones((16, 2), np.float32), "label": [0, 1] * 8}
+    write_table(tmp_path, rows)
+    settings = {
+        "model": {"class": f"{__name__}:Masked", "in_features": 1, "out_features": 2},
+        "feature_cols": ["words"],
+        "batch_size_per_rank": 4,
+        "pad": {"words": 2},
+    }
+    data = {"train_data": converter_of(tmp_path)}
+    with ExitStack() as stack:
+        assert work(**settings).converted(data, None, stack) == data
+        register = {"registered_model_name": "words"}
+        with pytest.raises(ConfigError, match=r"takes words_mask, which is no column of a table"):
+            work(**settings, mlflow=register).converted(data, None, stack)
 
 
 def test_hyperparameters_are_settings_by_their_place():
