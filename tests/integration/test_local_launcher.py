@@ -21,6 +21,7 @@ from sparkdl_runner import (
     HorovodRunner,
     LaunchError,
     NotPicklableError,
+    RunConfig,
     WorkerDiedError,
     WorkerFailedError,
     current_world,
@@ -174,7 +175,9 @@ def test_the_value_of_a_rank_that_lingers_counts(capfd):
             atexit.register(upload)
         return "value"
 
-    assert HorovodRunner(np=-2).run(main) == "value"
+    # It has returned, so that it is no hang either.
+    runner = HorovodRunner(np=-2, config=RunConfig(hang_timeout_seconds=2))
+    assert runner.run(main) == "value"
     notes = capfd.readouterr().err
     for rank, culprit in ((0, "the thread 'uploader'"), (1, "upload, which is registered with")):
         assert f"rank {rank} returned its value, but its process then was ended" in notes
