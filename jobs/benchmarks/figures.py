@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import platform
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from itertools import zip_longest
 from typing import Any
@@ -107,6 +107,25 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
             others = [one.rjust(width) for one, width in zip(others, widths[1:], strict=False)]
         lines.append("  ".join([name.ljust(first), *others]).rstrip())
     return "\n".join(lines)
+
+
+def result_rows(
+    results: Iterable[Mapping[str, Any]], name: str, cells: Callable[[Any], Sequence[str]]
+) -> list[tuple[str, ...]]:
+    """Results as rows of a table.
+
+    Args:
+        results: Each has its figures, or ``skipped``, the reason why there are none.
+        name: A format of their entries, such as ``"{table}: {loader}"``.
+        cells: Makes the other cells of one that has figures.
+    """
+    return [
+        (
+            name.format(**one),
+            *((f"unavailable: {one['skipped']}",) if "skipped" in one else cells(one)),
+        )
+        for one in results
+    ]
 
 
 def listed(figures: Mapping[str, str]) -> str:

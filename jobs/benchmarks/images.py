@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import statistics
-import subprocess
 import tempfile
 from collections.abc import Mapping
 from functools import partial
@@ -20,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.figures import aligned, in_turns, positive, ratio
-from benchmarks.processes import module_command, module_environment
+from benchmarks.figures import aligned, in_turns, positive, ratio, result_rows
+from benchmarks.processes import answer_of
 
 HELP = "images, beside torch's DataLoader, mosaicml-streaming and LitData"
 LOADERS = ("arrow", "torch", "mosaic", "litdata")
@@ -94,24 +92,19 @@ def table(report: Mapping[str, Any]) -> str:
     rows: list[tuple[str, ...]] = [
         ("", "images/s", "of a processor", "peak MB", "arrow is times as fast", "of a processor")
     ]
-    for one in report["results"]:
-        name = f"{one['size']}: {one['loader']}"
-        if "skipped" in one:
-            rows.append((name, f"unavailable: {one['skipped']}"))
-            continue
-        times = (
-            one.get(f"{key}_arrow") for key in ("images_per_second", "images_per_processor_second")
-        )
-        rows.append(
-            (
-                name,
-                f"{one['images_per_second']:,.0f}",
-                f"{one['images_per_processor_second']:,.0f}",
-                f"{one['peak_rss'] / 1e6:,.0f}",
-                *("-" if value is None else f"{value:.2f}" for value in times),
-            )
-        )
-    return aligned(rows)
+    return aligned(rows + result_rows(report["results"], "{size}: {loader}", _cells))
+
+
+def _cells(one: Mapping[str, Any]) -> tuple[str, ...]:
+    times = (
+        one.get(f"{key}_arrow") for key in ("images_per_second", "images_per_processor_second")
+    )
+    return (
+        f"{one['images_per_second']:,.0f}",
+        f"{one['images_per_processor_second']:,.0f}",
+        f"{one['peak_rss'] / 1e6:,.0f}",
+        *("-" if value is None else f"{value:.2f}" for value in times),
+    )
 
 
 def is_good(report: Mapping[str, Any]) -> bool:
@@ -120,16 +113,7 @@ def is_good(report: Mapping[str, Any]) -> bool:
 
 
 def _read(request: dict[str, Any]) -> dict[str, float]:
-    done = subprocess.run(
-        module_command("image_readers", json.dumps(request)),
-        env=module_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(done.stderr.strip().splitlines()[-1])
-    answer = json.loads(done.stdout.splitlines()[-1])
+    answer = answer_of("image_readers", request)
     return {
         "images_per_second": answer["images"] / answer["seconds"],
         "images_per_processor_second": answer["images"] / answer["processor_seconds"],

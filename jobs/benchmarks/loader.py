@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.figures import aligned, in_turns, positive, ratio
+from benchmarks.figures import aligned, in_turns, positive, ratio, result_rows
 from benchmarks.loader_tables import TABLES, write_table
 from benchmarks.processes import module_command, module_environment
 
@@ -110,23 +110,18 @@ def table(report: Mapping[str, Any]) -> str:
     heads = ("rows/s", "MB/s", "peak MB", "first batch")
     peers = ("times petastorm Batched", "row loader", "naive", "decode only", "Hugging Face")
     rows: list[tuple[str, ...]] = [("", *heads, *peers)]
-    for one in report["results"]:
-        name = f"{one['table']}: {one['engine']}"
-        if "skipped" in one:
-            rows.append((name, f"unavailable: {one['skipped']}"))
-            continue
-        times = (one.get(f"times_{peer}") for peer in PEERS)
-        rows.append(
-            (
-                name,
-                f"{one['rows_per_second']:,}",
-                f"{one['megabytes_per_second']:,.0f}",
-                f"{one['peak_rss_megabytes']:,}",
-                f"{one['first_batch_seconds']:.2f} s",
-                *("-" if value is None else f"{value:.2f}" for value in times),
-            )
-        )
-    return aligned(rows)
+    return aligned(rows + result_rows(report["results"], "{table}: {engine}", _cells))
+
+
+def _cells(one: Mapping[str, Any]) -> tuple[str, ...]:
+    times = (one.get(f"times_{peer}") for peer in PEERS)
+    return (
+        f"{one['rows_per_second']:,}",
+        f"{one['megabytes_per_second']:,.0f}",
+        f"{one['peak_rss_megabytes']:,}",
+        f"{one['first_batch_seconds']:.2f} s",
+        *("-" if value is None else f"{value:.2f}" for value in times),
+    )
 
 
 def is_good(report: Mapping[str, Any]) -> bool:

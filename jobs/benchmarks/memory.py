@@ -7,9 +7,7 @@ loader was made. A budget of None is the default, whose order and figures are th
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -19,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.figures import aligned, in_turns, positive
+from benchmarks.figures import aligned, in_turns, positive, result_rows
 from benchmarks.images import jpegs
-from benchmarks.processes import module_command, module_environment
+from benchmarks.processes import answer_of
 
 HELP = "the memory of a rank, beside its budget"
 _MIB = 1 << 20
@@ -86,21 +84,16 @@ def _result(
 def table(report: Mapping[str, Any]) -> str:
     """All tables and budgets."""
     rows: list[tuple[str, ...]] = [("", "budget MiB", "reading MiB", "of the budget", "base MiB")]
-    for one in report["results"]:
-        name = f"{one['table']}: {one['rows']:,} rows"
-        if "skipped" in one:
-            rows.append((name, f"unavailable: {one['skipped']}"))
-            continue
-        rows.append(
-            (
-                name,
-                str(one["budget_mib"] or "default"),
-                f"{one['reading_bytes'] / _MIB:,.0f}",
-                f"{one['share']:.2f}",
-                f"{one['base_bytes'] / _MIB:,.0f}",
-            )
-        )
-    return aligned(rows)
+    return aligned(rows + result_rows(report["results"], "{table}: {rows:,} rows", _cells))
+
+
+def _cells(one: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        str(one["budget_mib"] or "default"),
+        f"{one['reading_bytes'] / _MIB:,.0f}",
+        f"{one['share']:.2f}",
+        f"{one['base_bytes'] / _MIB:,.0f}",
+    )
 
 
 def is_good(report: Mapping[str, Any]) -> bool:
@@ -110,17 +103,7 @@ def is_good(report: Mapping[str, Any]) -> bool:
 
 def _read(folder: Path, budget: int | None, reading: Mapping[str, Any]) -> dict[str, float]:
     request = {"directory": str(folder), "budget": budget, "arguments": reading}
-    done = subprocess.run(
-        module_command("memory_rank", json.dumps(request)),
-        env=module_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(done.stderr.strip().splitlines()[-1])
-    answer: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return answer
+    return answer_of("memory_rank", request)
 
 
 _Random = np.random.Generator

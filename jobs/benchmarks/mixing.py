@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.figures import aligned, positive, reason_of
+from benchmarks.figures import aligned, positive, reason_of, result_rows
 
 HELP = "how well batches of a sorted table mix, beside petastorm"
 LABELS = 10
@@ -84,23 +84,18 @@ def table(report: Mapping[str, Any]) -> str:
     rows: list[tuple[str, ...]] = [
         ("", "deviation", "times a permutation's", "labels", "of a permutation's", "batches")
     ]
-    for one in report["results"]:
-        name = f"{one['table']}: {one['loader']}"
-        if "skipped" in one:
-            rows.append((name, f"unavailable: {one['skipped']}"))
-            continue
+
+    def cells(one: Mapping[str, Any]) -> tuple[str, ...]:
         deviation, labels = _beside_permutation(report, one)
-        rows.append(
-            (
-                name,
-                f"{one['deviation']:.4f}",
-                f"{deviation:.2f}",
-                f"{one['labels']:.2f}",
-                f"{labels:.3f}",
-                f"{one['steps']:,}",
-            )
+        return (
+            f"{one['deviation']:.4f}",
+            f"{deviation:.2f}",
+            f"{one['labels']:.2f}",
+            f"{labels:.3f}",
+            f"{one['steps']:,}",
         )
-    return aligned(rows)
+
+    return aligned(rows + result_rows(report["results"], "{table}: {loader}", cells))
 
 
 def is_good(report: Mapping[str, Any]) -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -20,6 +23,25 @@ def module_environment() -> dict[str, str]:
     """The environment in which such a command finds this package."""
     path = [str(JOBS), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+
+
+def answer_of(module: str, request: dict[str, Any]) -> dict[str, Any]:
+    """Runs a module of this package in a process of its own, and reads its last line.
+
+    Raises:
+        RuntimeError: It failed; with the last line of its errors.
+    """
+    done = subprocess.run(
+        module_command(module, json.dumps(request)),
+        env=module_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip().splitlines()[-1])
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
 
 
 def cpu_seconds() -> float:
