@@ -24,7 +24,7 @@ from sparkdl_runner.data.decode.columns import ColumnOptions, Nulls
 from sparkdl_runner.data.order.plan import NO_LENGTH, Tail
 from sparkdl_runner.data.order.shard import whole_number
 from sparkdl_runner.data.order.state import Position
-from sparkdl_runner.data.read.cache_choice import open_cache
+from sparkdl_runner.data.read.cache_choice import DECODED, open_cache
 from sparkdl_runner.data.read.reader import RowGroupReader
 from sparkdl_runner.data.shard_group import shard_of
 
@@ -32,9 +32,9 @@ from sparkdl_runner.data.shard_group import shard_of
 class ArrowLoader:
     """Iterates over batches: dicts of torch tensors ``[batch, *shape]`` by column name.
 
-    The order of rows follows from the manifest, seed, epoch, global batch size, lanes and memory
-    budget, and from nothing else: not from the number of ranks (as long as it divides the lanes),
-    nor from threads or timing. All ranks take the same number of steps.
+    The order of rows follows from the manifest, seed, epoch, global batch size, lanes, memory
+    budget and ``balance``, and from nothing else: not from the number of ranks (as long as it
+    divides the lanes), nor from threads or timing. All ranks take the same number of steps.
 
     A loader has one position, an epoch and a step. Iterating goes on from there for ``num_epochs``
     epochs; ``set_epoch`` and ``load_state_dict`` move it. A new iterator ends the one before.
@@ -54,9 +54,8 @@ class ArrowLoader:
             every batch, ``"uneven"`` makes the last batch smaller, on some ranks perhaps empty,
             ``"wrap"`` fills up with the epoch's first rows, which then come twice.
         lanes: Into how many lanes the rows are cut: a multiple of the number of ranks and a
-            divisor of the global batch. More lanes mix the rows better. By default a power of two
-            up to 8 that divides the global batch and fits into the budget, or more where there
-            are more ranks.
+            divisor of the global batch. More mix better. By default a power of two up to 8 that
+            divides the global batch and fits into the budget, or more where there are more ranks.
         cur_shard: This rank; inside a worker its own by default, elsewhere 0.
         shard_count: Number of ranks; inside a worker its own by default, elsewhere 1.
         shard_by: In their place, a dimension of a ``DeviceMesh``, such as ``mesh["dp"]``, or a
@@ -73,8 +72,7 @@ class ArrowLoader:
         sample_transform: Called with each row, in threads, one for each core of this rank; returns
             what replaces it, a dict of numbers, arrays, texts or bytes, the same entries for each
             row. If it has a second argument, that is a ``numpy.random.Generator`` of the seed, the
-            epoch and the row's place in it, so that random changes come again in a second run and
-            at any number of ranks.
+            epoch and the row's place in it: the same in a second run and at any number of ranks.
         device: Where tensors go, such as ``"cuda"``: copied ahead of the step that uses them.
             ``"numpy"`` for batches of NumPy arrays, which need no torch.
         prefetch_batches: Batches made ahead; about 16 MiB of them by default.
@@ -101,7 +99,8 @@ class ArrowLoader:
         workers_count: Threads that decode; by default one a core, up to 4, as the budget allows.
         cache_type: ``"local-disk"`` to keep row groups of remote storage on the local disk for
             later epochs and trainings, for all ranks of the host, which is the default in ranks
-            on Spark; ``"null"`` for no cache.
+            on Spark; ``"decoded"`` to keep decoded images as well, also of files that are local;
+            ``"null"`` for no cache.
         cache_location: A folder there; by default Spark's for local files, or the temporary one.
         cache_size_limit: Bytes that all caches of this user there may take; by default half of
             what is free.
@@ -149,7 +148,7 @@ class ArrowLoader:
         on_bad_image: OnBadImage = "error",
         decimals: Literal["error", "float64"] = "error",
         workers_count: int | None = None,
-        cache_type: Literal["null", "local-disk"] | None = None,
+        cache_type: Literal["null", "local-disk", "decoded"] | None = None,
         cache_location: str | None = None,
         cache_size_limit: int | None = None,
         converted: Converted | None = None,
@@ -189,7 +188,7 @@ class ArrowLoader:
         files = VerifiedFiles(Dataset(manifest, filesystem, directory), converted)
         files.check_share(self.rank, self.world_size)
         cache = None
-        if not files.dataset.is_local:
+        if cache_type == DECODED or not files.dataset.is_local:
             cache = open_cache(cache_type, cache_location, cache_size_limit, files.identity)
         is_shared = self.world_size > 1 or shard_by is not None
         shard, told_as = (self.rank, self.world_size), directory if is_shared else None
@@ -203,6 +202,7 @@ class ArrowLoader:
             transform=transform,
             sample_transform=sample_transform,
             on_bad_image=on_bad_image,
+            image_cache=cache if cache_type == DECODED else None,
             workers_count=workers_count,
             prefetch_batches=prefetch_batches,
         )

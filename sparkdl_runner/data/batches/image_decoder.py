@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import metadata
 from typing import Literal
 
 import numpy as np
@@ -17,6 +19,7 @@ from sparkdl_runner.data.decode.arrays import Array
 from sparkdl_runner.data.decode.columns import ImageColumn
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.read.arena import Empty
+from sparkdl_runner.data.read.disk_cache import DiskCache
 from sparkdl_runner.hooks import facts
 from sparkdl_runner.network.images import BadImageError, decode_image
 
@@ -33,8 +36,11 @@ class ImageDecoder:
     threads: SampleThreads
     describe: Callable[[int], str]
     """Names a row group, for messages."""
+    cache: DiskCache | None
+    """Where to keep decoded images, if anywhere."""
 
     def __post_init__(self) -> None:
+        self._decoders = {column.name: _decoder_of(column) for column in self.columns}
         if self.on_bad_image not in ON_BAD_IMAGE:
             raise ValueError(
                 f"on_bad_image is {self.on_bad_image!r}; expected one of {', '.join(ON_BAD_IMAGE)}."
@@ -81,7 +87,18 @@ class ImageDecoder:
         problem = None
         if value is not None:
             try:
-                decode_image(value, column.size.mode, images[row])
+                if self.cache is None:
+                    decode_image(value, column.size.mode, images[row])
+                    return None
+
+                def pixels() -> memoryview:
+                    decode_image(value, column.size.mode, images[row])
+                    return memoryview(images[row].tobytes())
+
+                group, number = chunk.origins.source(row)
+                key = f"{self._decoders[column.name]}-{group}-{number}"
+                kept = self.cache.get_or_fetch(key, pixels)
+                images[row] = np.frombuffer(kept, np.uint8).reshape(column.size.shape)
                 return None
             except BadImageError as error:
                 group, number = chunk.origins.source(row)
@@ -95,6 +112,12 @@ class ImageDecoder:
                     ) from error
         images[row] = 0
         return problem
+
+
+def _decoder_of(column: ImageColumn) -> str:
+    """16 hex digits that name what makes pixels of a column's images, and their size."""
+    what = f"{column.name!r} {column.size} Pillow {metadata.version('pillow')}"
+    return hashlib.sha256(what.encode()).hexdigest()[:16]
 
 
 class SkippedImages:

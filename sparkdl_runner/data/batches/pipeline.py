@@ -19,6 +19,8 @@ from sparkdl_runner.data.order.state import Position
 from sparkdl_runner.data.read.arena import Arena
 from sparkdl_runner.data.read.blocks import BlockLoader
 from sparkdl_runner.data.read.budget import Budget, Sizes
+from sparkdl_runner.data.read.cache_choice import DECODED
+from sparkdl_runner.data.read.disk_cache import DiskCache
 from sparkdl_runner.data.read.reader import RowGroupReader
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ class Pipeline:
     transform: Transform | None
     sample_transform: SampleTransform | None
     on_bad_image: OnBadImage
+    image_cache: DiskCache | None
+    """Where to keep decoded images, if anywhere."""
     workers_count: int | None
     """Row groups decoded at a time; None decides by the cores and the budget."""
     prefetch_batches: int | None
@@ -58,11 +62,17 @@ class Pipeline:
                         "or padded batch by batch. Change it by transform, or give it by ragged."
                     )
             self._transformer = SampleTransformer(self.sample_transform, self._samples)
+        if self.image_cache is not None and not self.layout.images:
+            raise ValueError(
+                f"cache_type={DECODED!r} keeps decoded images, and no column that is read has "
+                "encoded ones. Name their size by images={…}, or give another cache_type."
+            )
         self._images = ImageDecoder(
             columns=self.layout.images,
             on_bad_image=self.on_bad_image,
             threads=self._samples,
             describe=self.reader.describe,
+            cache=self.image_cache,
         )
         self.pool: ThreadPoolExecutor | None = None
         self._arena: tuple[Order, Sizes, Arena] | None = None
@@ -132,4 +142,6 @@ class Pipeline:
             self.pool = None
         self._samples.close()
         self.reader.close()
+        if self.image_cache is not None:
+            self.image_cache.close()
         self._arena = None

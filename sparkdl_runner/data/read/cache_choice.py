@@ -11,8 +11,9 @@ from sparkdl_runner.data.read.disk_cache import DiskCache
 
 _log = logging.getLogger(__name__)
 
-CACHE_TYPES = ("null", "local-disk")
-"""petastorm's names."""
+DECODED = "decoded"
+CACHE_TYPES = ("null", "local-disk", DECODED)
+"""petastorm's names, and one of our own."""
 
 
 def open_cache(

@@ -31,6 +31,7 @@ from sparkdl_runner.private_folder import private_folder
 
 _log = logging.getLogger(__name__)
 
+_MOST_CHECKED = 1 << 16
 _NAME = "sparkdl_runner-cache"
 _USED, _USERS, _PART = "used", "users", ".part"
 _CRC_BYTES = 4
@@ -95,7 +96,7 @@ class DiskCache:
                     path.unlink()
                     self._reserve(start - found.st_size)
                     return None
-                self._checked[key] = found.st_ctime_ns
+                self._is_checked(key, found.st_ctime_ns)
             return pa.OSFile(f"/proc/self/fd/{descriptor}")
         except OSError:
             return None
@@ -153,7 +154,8 @@ class DiskCache:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 # Who had the lock before may have renamed or removed this very file.
                 if _is_at(descriptor, self._part(key)):
-                    os.ftruncate(descriptor, 0)
+                    if os.fstat(descriptor).st_size:  # To cut an empty one costs as much.
+                        os.ftruncate(descriptor, 0)
                     return descriptor
             except BlockingIOError:
                 if wait(_LOOK_SECONDS) or time.monotonic() > until:
@@ -181,12 +183,17 @@ class DiskCache:
                     file.write(value)
                     file.write(zlib.crc32(value).to_bytes(_CRC_BYTES, "little"))
                 self._part(key).rename(path)
-                self._checked[key] = path.stat().st_ctime_ns
+                self._is_checked(key, path.stat().st_ctime_ns)
             except BaseException:
                 self._reserve(-size)
                 raise
         except OSError as error:
             self._give_up(error)
+
+    def _is_checked(self, key: str, changed_ns: int) -> None:
+        if len(self._checked) >= _MOST_CHECKED:
+            self._checked.clear()  # To compare a few again costs less than to remember all.
+        self._checked[key] = changed_ns
 
     def _give_up(self, error: OSError) -> None:
         with self._mutex:
@@ -227,7 +234,12 @@ class DiskCache:
             yield int(text) if text.isdecimal() else self._recount()
 
     def _write_used(self, used: int) -> None:
-        (self._root / _USED).write_text(str(max(0, used)))
+        # In place: some file systems put a file that was made shorter on the disk at once.
+        descriptor = os.open(self._root / _USED, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(descriptor, b"%020d" % max(0, used))
+        finally:
+            os.close(descriptor)
 
     def _data_sets(self) -> list[Path]:
         """The oldest first."""
