@@ -103,8 +103,8 @@ class RunConfig:
     such as ``["MY_*"]`` replaces the default and matches secrets too; ``[]`` copies nothing."""
 
     min_num_proc: int | None = None
-    """The least number of ranks with which a restart may go on if hosts are gone for good; None for
-    as many as before."""
+    """The least number of ranks with which the run may start or go on; None for as many as it was
+    asked for. ``num_proc=(min, max)`` says the same."""
 
     elastic_state_url: str | None = None
     """Where ``state.commit()`` keeps the state of code for Horovod's elastic mode
@@ -200,7 +200,7 @@ def check_min_num_proc(config: RunConfig, num_proc: int) -> None:
     if least is not None and num_proc and least > abs(num_proc):
         raise ValueError(
             f"min_num_proc is {least}, and num_proc={num_proc} starts only {abs(num_proc)} ranks; "
-            "min_num_proc says with how few of them a restart may go on: set it to "
+            "min_num_proc says with how few of them the run may go on: set it to "
             f"{abs(num_proc)} or less, or raise num_proc."
         )
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from sparkdl_runner.agent.worker_environment import driver_search_path, driver_variables
 from sparkdl_runner.backends import get_backend
-from sparkdl_runner.config import RunConfig, check_min_num_proc
-from sparkdl_runner.driver.calls.checks import check_config, check_count, check_on_driver
+from sparkdl_runner.config import RunConfig
+from sparkdl_runner.driver.calls.checks import check_on_driver, ranks_asked
 from sparkdl_runner.driver.calls.run_future import LatestProgress, RunFuture
 from sparkdl_runner.driver.calls.spares import spare_seconds
 from sparkdl_runner.driver.launcher import Launcher
@@ -44,14 +44,15 @@ class DistributedRunner:
         num_proc: How many ranks. Positive: that many barrier tasks of the running Spark
             application, one slot each. Negative: ``-num_proc`` processes on this host, with
             neither Spark nor Java, and at most 8 for each of its cores. 0: as many as the
-            cluster has slots.
+            cluster has slots. Two numbers, ``(2, 8)``: 8, or as few as 2 where slots are missing
+            or hosts are lost; the run grows at a checkpoint once slots are there again.
         backend: ``"torch"`` (the function calls ``torch.distributed.init_process_group()``) or
             ``"horovod"`` (the function calls ``hvd.init()``).
         driver_log_verbosity: As in ``RunConfig``, whose value is taken if this is None.
         config: Everything else that has a sensible default.
 
     Raises:
-        TypeError: ``num_proc`` is no int, or ``config`` no RunConfig.
+        TypeError: ``num_proc`` is neither an int nor two, or ``config`` no RunConfig.
         ValueError: There is no such backend or verbosity, or there are fewer ranks than
             ``config.min_num_proc``.
 
@@ -63,19 +64,15 @@ class DistributedRunner:
     def __init__(
         self,
         *,
-        num_proc: int,
+        num_proc: int | tuple[int, int],
         backend: str = "torch",
         driver_log_verbosity: str | None = None,
         config: RunConfig | None = None,
     ) -> None:
-        check_count("num_proc", num_proc)
-        check_config(config)
-        self.num_proc = num_proc
+        self.num_proc, self.config = ranks_asked(num_proc, config)
         self.backend = get_backend(backend)
-        self.config = config or RunConfig()
         if driver_log_verbosity is not None:
             self.config = replace(self.config, driver_log_verbosity=driver_log_verbosity)
-        check_min_num_proc(self.config, num_proc)
         self.mlflow_run_id: str | None = None
         """The MLflow run of the last call of ``run``; None if it had none."""
         self._stops: list[StopRequest] = []

@@ -28,7 +28,7 @@ from sparkdl_runner.driver.watch import Verdict
 from sparkdl_runner.errors import RunnerError
 from sparkdl_runner.wire import network
 from sparkdl_runner.wire.attempt import Attempt
-from sparkdl_runner.wire.messages import Stacks
+from sparkdl_runner.wire.messages import RequestStop, Stacks
 from sparkdl_runner.wire.outcome import Outcome, Status
 
 # How long the agents may take to end after the driver's word.
@@ -173,7 +173,7 @@ class NamespaceGang(Gang):
 
     def request_stop(self, reason: str) -> None:
         """See ``Gang.request_stop``."""
-        self._server.request_stop(reason)
+        self._server.request(RequestStop(reason))
 
     def ask_stacks(self) -> dict[int, Stacks]:
         """See ``Gang.ask_stacks``."""

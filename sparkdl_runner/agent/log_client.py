@@ -47,6 +47,7 @@ class LogClient:
         on_stop: Called when the driver asks for the worker's end, or the agent is cut off.
         on_request: Called when the driver asks the function to end by itself; gets the reason.
         on_preempt: Called when the driver knows that this host will be taken away; gets the reason.
+        on_growth: Called when the driver asks for an end with the next checkpoint; gets the reason.
         on_stacks: Called when the driver asks for the worker's stacks; see
             ``WorkerProcess.stacks``.
     """
@@ -63,6 +64,7 @@ class LogClient:
         on_stop: Callable[[], None],
         on_request: Callable[[str], None],
         on_preempt: Callable[[str], None],
+        on_growth: Callable[[str], None],
         on_stacks: Callable[[], tuple[str, list[str]]],
     ) -> None:
         self._channel = channel
@@ -76,6 +78,7 @@ class LogClient:
         self._on_stop = on_stop
         self._on_request = on_request
         self._on_preempt = on_preempt
+        self._on_growth = on_growth
         self._on_stacks = on_stacks
         self._hosts: set[str] = set()
         self._outbox = Outbox()
@@ -272,6 +275,8 @@ class LogClient:
                 self._on_request(reason)
             case messages.Preempt(reason):
                 self._on_preempt(reason)
+            case messages.RequestGrowth(reason):
+                self._on_growth(reason)
             case messages.AskStacks():
                 self._outbox.put(messages.Stacks(*self._on_stacks()))
             case messages.Confirmed(number):

@@ -133,6 +133,7 @@ class RankTask:
                 on_stop=stop,
                 on_request=worker.request_stop,
                 on_preempt=worker.preempt,
+                on_growth=worker.request_growth,
                 on_stacks=worker.stacks,
             )
             stack.callback(client.close)

@@ -119,7 +119,7 @@ class _Supervision:
                 self._tell(messages.Failed(outcome))
             if self._folder is not None:
                 leave_files(self._world, self._folder.path, self._log, self._tell)
-            self._log.close(keep=outcome.status != Status.RETURNED)
+            self._log.close(keep=outcome.status != Status.RETURNED and not outcome.is_growth)
             return outcome
         finally:
             self._is_over.set()

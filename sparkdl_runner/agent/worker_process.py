@@ -131,6 +131,10 @@ class WorkerProcess:
         """Says that the host will be taken away; safe as ``request_stop`` is."""
         self._request(stop_request.PREEMPT, reason)
 
+    def request_growth(self, reason: str) -> None:
+        """Asks all ranks to end with their next checkpoint; safe as ``request_stop`` is."""
+        self._request(stop_request.GROW, reason)
+
     def _request(self, kind: bytes, reason: str) -> None:
         with self._asking, suppress(OSError):
             if self._requests >= 0 and kind not in self._requested:

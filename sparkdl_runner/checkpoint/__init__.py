@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sparkdl_runner.checkpoint.errors import CheckpointError as CheckpointError
     from sparkdl_runner.checkpoint.errors import CheckpointMismatchError as CheckpointMismatchError
     from sparkdl_runner.checkpoint.errors import CheckpointStorageError as CheckpointStorageError
+    from sparkdl_runner.checkpoint.errors import Growing as Growing
     from sparkdl_runner.checkpoint.errors import Preempted as Preempted
     from sparkdl_runner.checkpoint.loading import Checkpoint as Checkpoint
     from sparkdl_runner.checkpoint.manager import CheckpointManager as CheckpointManager
@@ -28,6 +29,7 @@ _HOMES = {
     "CheckpointManager": "manager",
     "CheckpointMismatchError": "errors",
     "CheckpointStorageError": "errors",
+    "Growing": "errors",
     "Preempted": "errors",
     "Restored": "restoring",
     "Stop": "stopping",

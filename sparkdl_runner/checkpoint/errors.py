@@ -32,6 +32,25 @@ class UnreadableError(DamageError):
     """A file may be as it was written: the storage that holds it cannot be read."""
 
 
+class Growing(RunnerError):  # noqa: N818 - not an error of anyone: there can be more ranks
+    """All ranks saved a checkpoint, to be started again as more of them.
+
+    Attributes:
+        step: The step that was saved.
+        is_growth: By this whoever started the ranks knows that starting them again is right.
+    """
+
+    is_growth = True
+
+    def __init__(self, step: int, reason: str) -> None:
+        super().__init__(f"{reason}. The training goes on from step {step}.")
+        self.step = step
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type[Growing], tuple[int, str]]:
+        return type(self), (self.step, self.reason)
+
+
 class Preempted(RunnerError):  # noqa: N818 - not an error of anyone: the host was needed elsewhere
     """A rank's host will be taken away; all ranks saved a checkpoint and ended.
 

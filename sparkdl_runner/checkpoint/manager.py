@@ -16,7 +16,7 @@ from sparkdl_runner.checkpoint.directory.storage import directory_url, open_stor
 from sparkdl_runner.checkpoint.errors import CheckpointError
 from sparkdl_runner.checkpoint.restoring import Restored, require_training, restore
 from sparkdl_runner.checkpoint.save.attempt import Attempt, begin_together, warn_if_newer
-from sparkdl_runner.checkpoint.save.ending import end_preempted
+from sparkdl_runner.checkpoint.save.ending import end_if_growing, end_preempted
 from sparkdl_runner.checkpoint.save.policy import OnSaveError, SavePolicy
 from sparkdl_runner.checkpoint.save.retention import Mode, Retention
 from sparkdl_runner.checkpoint.save.saver import Saver, finish
@@ -49,8 +49,7 @@ class CheckpointManager:
 
     The model is rank 0's: of buffers that differ from rank to rank, as statistics of batch
     normalization do under Horovod, rank 0's are saved. Random number generators are each rank's
-    own; a rank that the checkpoint knows nothing of, in a larger world, is seeded from the saved
-    step and its rank.
+    own; those that the checkpoint does not know are seeded from the saved step and their rank.
 
     Args:
         directory: A local path, or a URL: ``file:/…``, ``/Volumes/…``, ``dbfs:/…``, ``s3a://…``,
@@ -113,6 +112,7 @@ class CheckpointManager:
         self._connected: peers.Peers | None = None
         self._attempt: Attempt | None = None
         self._restored = False
+        self._resumed_at: int | None = None
         self._closed = False
         self._stop_listening = stopping.stop_listening if preemption.listen() else lambda: None
         # A save under way when the interpreter ends is finished, and SIGTERM ends processes again.
@@ -166,6 +166,7 @@ class CheckpointManager:
                 code from the file.
             ValueError: There are ``metrics``, and ``best_metric`` is none of them.
             Preempted: A rank's host will be taken away; the checkpoint is committed.
+            Growing: There can be more ranks, which will go on from the committed checkpoint.
         """
         require_whole("step", step, least=0)
         if self._closed:
@@ -188,6 +189,7 @@ class CheckpointManager:
             self._saver.start(job)
         if (stop := self._schedule.preempted) is not None:
             end_preempted(self._saver, attempt, stop, step)
+        end_if_growing(self._saver, attempt, step, self._resumed_at)
         if not self._asynchronous:
             self.wait()
 
@@ -221,6 +223,7 @@ class CheckpointManager:
             require_training(self._storage, self._peers())
         self._restored = True
         restored = restore(self._storage, self._peers(), target)
+        self._resumed_at = restored.step if restored else 0
         if restored is not None:
             self._schedule.note(restored.step)
             facts.note(restored_step=restored.step)
@@ -287,12 +290,10 @@ class CheckpointManager:
             warnings.warn(str(problem), stacklevel=2)  # The error of the training says more.
 
     def _peers(self) -> peers.Peers:
-        if self._connected is None:
-            self._connected = peers.connect()
+        self._connected = self._connected or peers.connect()
         return self._connected
 
     def _begin(self) -> Attempt:
         """Begins the attempt, and so ends others, at the first ``due`` or ``save``."""
-        if self._attempt is None:
-            self._attempt = begin_together(self._storage, self._peers())
+        self._attempt = self._attempt or begin_together(self._storage, self._peers())
         return self._attempt

@@ -97,7 +97,7 @@ class LogServer(ServerThread):
         self._key = secrets.token_bytes(32)
         self._host = host
         self._stop_requested = False
-        self._requested = ""
+        self._requests: list[Message] = []
         self._attempt = attempt
         self._known: dict[int, Peer] = {}
         self._seats: Mapping[int, Seat] = {}
@@ -118,10 +118,10 @@ class LogServer(ServerThread):
         """Tells every agent to end its worker, also one that connects later."""
         self.call(self._send_stop(), FLUSH_SECONDS)
 
-    def request_stop(self, reason: str) -> None:
-        """Asks the functions to end by themselves, also that of an agent that connects later."""
-        self._requested = reason
-        self.call(self._send_request(reason), FLUSH_SECONDS)
+    def request(self, request: messages.RequestStop | messages.RequestGrowth) -> None:
+        """Asks all ranks for something, also that of an agent that connects later."""
+        self._requests.append(request)
+        self.call(self._send_request(request), FLUSH_SECONDS)
 
     def preempt(self, partitions: Collection[int], reason: str) -> None:
         """Tells agents that their hosts will be taken away; an agent hears each reason once."""
@@ -166,8 +166,8 @@ class LogServer(ServerThread):
                 agent.send(messages.Stop())
             else:
                 self._seat(hello.peer)
-            if self._requested:
-                agent.request(messages.RequestStop(self._requested))
+            for request in self._requests:
+                agent.request(request)
             agent.send(messages.Ping())  # By the first answer it knows that we are the driver.
             await self._listen(partition, agent, reader, incoming)
         finally:
@@ -279,9 +279,9 @@ class LogServer(ServerThread):
         for agent in self._agents.values():
             agent.send(messages.Stop())
 
-    async def _send_request(self, reason: str) -> None:
+    async def _send_request(self, request: Message) -> None:
         for agent in self._agents.values():
-            agent.request(messages.RequestStop(reason))
+            agent.request(request)
 
     async def _send_preempt(self, partitions: Collection[int], reason: str) -> None:
         for partition in self._agents.keys() & set(partitions):

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner.config import RunConfig
-from sparkdl_runner.driver.diagnosis import result_of
+from sparkdl_runner.driver.diagnosis import result_of, root_cause
 from sparkdl_runner.driver.launcher import Launcher
 from sparkdl_runner.driver.stop_request import StopRequest
 from sparkdl_runner.errors import (
@@ -62,7 +62,10 @@ def run_with_restarts(
             ticket = tracked.ticket(single_host=launcher.is_single_host)
             attempt = replace(attempt, ticket=ticket)
         try:
-            value = result_of(launcher.run(attempt, reports, stop))
+            outcomes = launcher.run(attempt, reports, stop)
+            cause = root_cause(outcomes)
+            growth = cause.message if cause is not None and cause.is_growth else ""
+            value = None if growth else result_of(outcomes)
         except BaseException as error:
             if tracked is not None:
                 tracked.end_attempt(error)
@@ -81,8 +84,11 @@ def run_with_restarts(
             restarts += 1
         else:
             if tracked is not None:
-                tracked.end_attempt(None)
-            return value
+                tracked.end_attempt(None, growth)
+            if not growth:
+                return value
+            print(f"sparkdl_runner: {growth}", file=sys.stderr)
+            made += 1
 
 
 def wait_or_raise(
@@ -104,7 +110,7 @@ def wait_or_raise(
     if restarts >= config.max_restarts or not _is_worth_it(error, config):
         if attempt.number:
             error.add_note(f"This was attempt {attempt.number}, counted from 0.")
-        if restarts and isinstance(error, LaunchError):
+        if attempt.is_restart and isinstance(error, LaunchError):
             # A LaunchError says that nothing has run, and an earlier attempt has.
             raise RunnerError(f"The ranks could not be started again. {error}") from error
         raise error

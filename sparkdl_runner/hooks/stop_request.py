@@ -13,8 +13,9 @@ from sparkdl_runner.hooks import preemption
 
 MOST_BYTES = 200
 """Of a reason, as UTF-8."""
-STOP, PREEMPT = b".", b"!"
-"""The kinds of requests: to end soon; to end with a checkpoint, since the host is taken away."""
+STOP, PREEMPT, GROW = b".", b"!", b"+"
+"""The kinds of requests: to end soon; to end with a checkpoint, since the host is taken away; and
+to end with the next checkpoint, to be started again as more ranks."""
 
 _pipe: int | None = None
 _told: dict[bytes, str] = {}
@@ -43,6 +44,11 @@ def preemption_reason() -> str:
     if preemption.requested():
         return "SIGTERM, as its host is needed elsewhere"
     return _heard(PREEMPT)
+
+
+def growth() -> str:
+    """Why there can be more ranks than now; empty if there cannot."""
+    return _heard(GROW)
 
 
 def _heard(kind: bytes) -> str:

@@ -175,6 +175,13 @@ class Preempt(Message):
 
 
 @dataclass
+class RequestGrowth(Message):
+    """The ranks are asked to end with their next checkpoint, to be started again as more."""
+
+    reason: str
+
+
+@dataclass
 class Assigned(Message):
     """The agent's seat, once the driver knows all agents."""
 
@@ -247,6 +254,7 @@ class Raised(Message):
     is_communication_error: bool = False
     is_preemption: bool = False
     preempted_rank: int = -1
+    is_growth: bool = False
     is_worth_a_restart: bool = False
     refused_result: str = ""
 
@@ -266,5 +274,6 @@ AGENT_TO_DRIVER = _table(
     *(Output, Failed, VitalSigns, HostMetrics, FilePart, *_FROM_RANK),
 )
 DRIVER_TO_AGENT = _table(
-    *(Hosts, Assigned, Gather, Stop, RequestStop, Preempt, AskStacks, Confirmed, Ping)
+    *(Hosts, Assigned, Gather, Stop, RequestStop, Preempt, RequestGrowth),
+    *(AskStacks, Confirmed, Ping),
 )

@@ -60,6 +60,8 @@ class Outcome:
     """The function raised after it had saved a checkpoint, since a host will be taken away."""
     preempted_rank: int = -1
     """The rank on that host; -1 where that is not known."""
+    is_growth: bool = False
+    """The function raised after it had saved a checkpoint, since there can be more ranks now."""
     is_worth_a_restart: bool = False
     """The exception says of itself that it may not happen again."""
     refused_result: str = ""

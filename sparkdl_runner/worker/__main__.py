@@ -156,6 +156,7 @@ def _send_failure(line: Line, backend: Backend, error: BaseException) -> None:
         and not gpu_memory.ran_out(error),
         is_preemption=is_preemption,
         preempted_rank=rank if is_preemption and isinstance(rank, int) else -1,
+        is_growth=getattr(error, "is_growth", False) is True,
         is_worth_a_restart=getattr(error, "is_worth_a_restart", False) is True,
         refused_result=name if isinstance(error, function.RESULT_REFUSALS) else "",
     )

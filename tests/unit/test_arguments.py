@@ -101,6 +101,20 @@ def test_a_restart_cannot_need_more_ranks_than_there_are(num_proc):
         DistributedRunner(num_proc=num_proc, config=RunConfig(min_num_proc=3))
 
 
+def test_a_range_of_ranks_is_their_number_and_the_least_that_will_do():
+    for config in (None, RunConfig(min_num_proc=2)):
+        runner = DistributedRunner(num_proc=(2, 4), config=config)
+        assert (runner.num_proc, runner.config.min_num_proc) == (4, 2)
+    for wrong in ((4, 2), (0, 2), (-4, -2)):
+        with pytest.raises(ValueError, match="it must be the least and the most ranks on Spark"):
+            DistributedRunner(num_proc=wrong)
+    for wrong in ((2,), (1, 2, 3), (1.0, 2), (True, 2), "24", None):
+        with pytest.raises(TypeError, match="it must be an int"):
+            DistributedRunner(num_proc=wrong)
+    with pytest.raises(ValueError, match="min_num_proc is 3; either says with how few"):
+        DistributedRunner(num_proc=(2, 4), config=RunConfig(min_num_proc=3))
+
+
 def test_ports_and_networks_are_checked():
     assert RunConfig(port_range=[40000, 40010]).port_range == (40000, 40010)
     for ports in ((40010, 40000), (80, 90), (40000, 70000)):

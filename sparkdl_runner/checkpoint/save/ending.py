@@ -1,13 +1,14 @@
-"""The end before a host is taken away: all ranks leave together, with their checkpoint."""
+"""Ends that were asked for: all ranks leave together, once their checkpoint is committed."""
 
 from __future__ import annotations
 
 from typing import NoReturn
 
-from sparkdl_runner.checkpoint.errors import CheckpointError, Preempted
+from sparkdl_runner.checkpoint.errors import CheckpointError, Growing, Preempted
 from sparkdl_runner.checkpoint.save.attempt import Attempt
 from sparkdl_runner.checkpoint.save.saver import Saver
 from sparkdl_runner.checkpoint.stopping import Stop
+from sparkdl_runner.hooks import stop_request
 
 
 def end_preempted(saver: Saver, attempt: Attempt, stop: Stop, step: int) -> NoReturn:
@@ -34,3 +35,27 @@ def end_preempted(saver: Saver, attempt: Attempt, stop: Stop, step: int) -> NoRe
             "its own error says why."
         )
     raise Preempted(step, stop.rank, attempt.hosts[stop.rank], stop.reason)
+
+
+def end_if_growing(saver: Saver, attempt: Attempt, step: int, resumed_at: int | None) -> None:
+    """Raises what ends all ranks once their checkpoint is committed, if there can be more of them.
+
+    Args:
+        saver: Of this rank; it writes the step.
+        attempt: The training.
+        step: The step that is saved.
+        resumed_at: The step from which the training goes on; None if it never asked for one.
+
+    Raises:
+        Growing: The checkpoint is committed.
+        CheckpointError: It could not be saved, and that is no mere warning.
+    """
+    # A training that restores nothing would begin anew, and one without progress gains nothing.
+    if resumed_at is None or step <= resumed_at:
+        return
+    reason = stop_request.growth()
+    if not attempt.peers.any_rank(bool(reason)):
+        return
+    saver.tolerate(saver.wait)
+    if not attempt.peers.any_rank(not saver.has(step)):
+        raise Growing(step, reason or "There can be more ranks")

@@ -3,10 +3,45 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 
 from sparkdl_runner import world
-from sparkdl_runner.config import RunConfig
+from sparkdl_runner.config import RunConfig, check_min_num_proc
 from sparkdl_runner.errors import LaunchError
+
+
+def ranks_asked(num_proc: int | tuple[int, int], config: RunConfig | None) -> tuple[int, RunConfig]:
+    """The number of ranks that is wanted, and the config with the least number that will do.
+
+    Args:
+        num_proc: How many ranks; or the least and the most of them.
+        config: What the caller gave.
+
+    Raises:
+        TypeError: A value has the wrong type.
+        ValueError: The two are no range, or ``config.min_num_proc`` is another least number.
+    """
+    check_config(config)
+    config = config or RunConfig()
+    if isinstance(num_proc, Sequence) and not isinstance(num_proc, str):
+        if len(num_proc) != 2 or any(type(one) is not int for one in num_proc):
+            raise TypeError(f"num_proc is {num_proc!r}; it must be an int, or two: (least, most).")
+        least, num_proc = num_proc
+        if not 1 <= least <= num_proc:
+            raise ValueError(
+                f"num_proc is {(least, num_proc)!r}; it must be the least and the most ranks on "
+                "Spark, from 1. A number of ranks on this host is one negative int."
+            )
+        if config.min_num_proc not in (None, least):
+            raise ValueError(
+                f"num_proc is {(least, num_proc)!r} and min_num_proc is {config.min_num_proc}; "
+                "either says with how few ranks a run may go on: leave min_num_proc out."
+            )
+        config = replace(config, min_num_proc=least)
+    check_count("num_proc", num_proc)
+    check_min_num_proc(config, num_proc)
+    return num_proc, config
 
 
 def check_count(name: str, value: object) -> None:

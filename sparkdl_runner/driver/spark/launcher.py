@@ -24,6 +24,7 @@ from sparkdl_runner.driver.spark.context import (
 )
 from sparkdl_runner.driver.spark.decommissions import Decommissions, decommission, executors_of
 from sparkdl_runner.driver.spark.gpu_scheduling import rank_profile
+from sparkdl_runner.driver.spark.growth import Growth
 from sparkdl_runner.driver.spark.job import Job, let_the_jvm_exit, tagged
 from sparkdl_runner.driver.spark.lost_hosts import LostHosts
 from sparkdl_runner.driver.spark.result_size import most_result_bytes
@@ -34,7 +35,7 @@ from sparkdl_runner.errors import LaunchError, RunnerError
 from sparkdl_runner.hooks.reports import Reports
 from sparkdl_runner.wire.attempt import Attempt
 from sparkdl_runner.wire.channel import FLUSH_SECONDS
-from sparkdl_runner.wire.messages import Stacks
+from sparkdl_runner.wire.messages import RequestGrowth, RequestStop, Stacks
 from sparkdl_runner.wire.outcome import Outcome, Status
 from sparkdl_runner.world import World
 
@@ -57,7 +58,7 @@ class SparkLauncher:
     Args:
         num_proc: How many ranks; 0 for as many as there are slots at the first attempt.
         backend: What they use.
-        config: Says how long to wait for slots, with how few a restart may go on, and what of the
+        config: Says how long to wait for slots, with how few ranks it may go on, and what of the
             session is accepted.
 
     Raises:
@@ -71,6 +72,7 @@ class SparkLauncher:
         self._num_proc = num_proc
         self._lost = LostHosts(self._context)
         self._leaving: set[str] = set()
+        self._growth = Growth(self._context, self._profile)
         self.is_single_host = is_single_host(self._context)
         self.application_id = self._context.applicationId
 
@@ -78,17 +80,15 @@ class SparkLauncher:
         """See ``Launcher.run``."""
         self._lost.leave_out()
         decommission(self._context, self._leaving, "its host will be taken away")
+        needed = self._growth.take_target() or self._num_proc
+        config, least = attempt.config, attempt.config.min_num_proc
         num_proc = wait_for_slots(
-            self._context,
-            self._num_proc,
-            attempt.config,
-            profile=self._profile,
-            least=attempt.config.min_num_proc if attempt.is_restart else None,
-            stop=stop,
+            self._context, needed, config, profile=self._profile, least=least, stop=stop
         )
         self._num_proc = self._num_proc or num_proc
         gang = SparkGang(self._context, self._profile, attempt, num_proc, reports)
-        with stop.told_to(gang.request_stop, gang.interrupt):
+        watched = self._growth.watched(num_proc, self._num_proc, gang.request_growth)
+        with stop.told_to(gang.request_stop, gang.interrupt), watched:
             try:
                 return gang.run()
             finally:
@@ -125,13 +125,7 @@ class SparkGang(Gang):
             port_range=attempt.config.port_range,
             interface=attempt.config.network_interface,
         )
-        self._server = LogServer(
-            listener,
-            host=host,
-            num_proc=num_proc,
-            sink=self,
-            attempt=attempt,
-        )
+        self._server = LogServer(listener, host=host, num_proc=num_proc, sink=self, attempt=attempt)
         self._server.watch = self.watch
         self._launch_problem = ""
         self._is_interrupted = False
@@ -187,7 +181,11 @@ class SparkGang(Gang):
 
     def request_stop(self, reason: str) -> None:
         """See ``Gang.request_stop``."""
-        self._server.request_stop(reason)
+        self._server.request(RequestStop(reason))
+
+    def request_growth(self, reason: str) -> None:
+        """Asks all ranks to end with their next checkpoint, since there can be more."""
+        self._server.request(RequestGrowth(reason))
 
     def ask_stacks(self) -> dict[int, Stacks]:
         """See ``Gang.ask_stacks``."""

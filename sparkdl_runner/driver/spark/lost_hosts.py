@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from sparkdl_runner.driver.spark.executors import list_executors
 from sparkdl_runner.wire import network
 from sparkdl_runner.world import World
 
@@ -45,10 +46,10 @@ class LostHosts:
         Spark, which starts others in their place.
         """
         spark = self._context._jsc.sc()
-        for identifier, address in self._executors():
-            if address in self._addresses:
-                with suppress(Exception):  # It may have gone meanwhile.
-                    spark.killAndReplaceExecutor(identifier)
+        for executor in list_executors(self._context) if self._names else ():
+            with suppress(Exception):  # It may have gone meanwhile.
+                if network.resolve(executor.host) in self._addresses:
+                    spark.killAndReplaceExecutor(executor.identifier)
         for address, name in self._names.items():
             print(
                 f"sparkdl_runner: host {name} ({address}) has vanished: its slots do not count "
@@ -57,16 +58,3 @@ class LostHosts:
             )
         self._names.clear()
         self._addresses.clear()
-
-    def _executors(self) -> list[tuple[str, str]]:
-        """Each executor's name in Spark, and its IP address."""
-        if not self._names:
-            return []
-        listed = self._context._jsc.sc().statusStore().executorList(True)
-        found = []
-        for number in range(listed.size()):
-            executor = listed.apply(number)
-            with suppress(OSError, ValueError):
-                host = network.split_host_port(executor.hostPort())[0]
-                found.append((executor.id(), network.resolve(host)))
-        return [one for one in found if one[0] != "driver"]

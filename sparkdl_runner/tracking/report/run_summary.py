@@ -32,6 +32,8 @@ class Attempt:
     checkpoint_step: int | None = None
     """The step of the newest checkpoint."""
     error: str = ""
+    growth: str = ""
+    """Why its ranks were ended to be started again as more of them."""
     time: AttemptTime | None = None
     """Where its time went."""
 
@@ -43,12 +45,12 @@ class Attempt:
     @property
     def ended_by(self) -> str:
         """What ended it, in one line."""
-        return self.error.partition("\n")[0] if self.error else "all ranks returned"
+        return (self.error or self.growth or "all ranks returned").partition("\n")[0]
 
     def text(self) -> str:
         """All that is known of it."""
         began, ended = clock(self.began_at), clock(self.ended_at)
-        what = self.error or "All ranks returned."
+        what = self.error or self.growth or "All ranks returned."
         return f"Attempt {self.number}: {began} to {ended}, last step {self.step}.\n\n{what}\n"
 
 

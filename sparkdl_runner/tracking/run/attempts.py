@@ -39,11 +39,11 @@ class Attempts:
         self.own.append(Attempt(number=number, began_at=time.time()))
         return [["tag", ATTEMPT_TAG, str(number)]]
 
-    def end(self, error: str) -> list[Entry]:
+    def end(self, error: str, growth: str) -> list[Entry]:
         """Says how the ranks of the last one ended: all well if there is no error."""
         attempt = self.own[-1]
         attempt.ended_at = time.time()
-        attempt.error = error
+        attempt.error, attempt.growth = error, growth
         attempt.step = self._ranks.step
         attempt.checkpoint_step = self._ranks.checkpoint_step
         attempt.time = self._time(attempt.ended_at, has_failed=bool(error))

@@ -162,9 +162,9 @@ class TrackedRun(Reports):
         self._journal.begin_attempt(attempt)
         self._log(self._attempts.begin(attempt))
 
-    def end_attempt(self, error: BaseException | None) -> None:
-        """Says how the ranks ended: all well if there is no error."""
-        self._log(self._attempts.end(self._text(error)))
+    def end_attempt(self, error: BaseException | None, growth: str = "") -> None:
+        """Says how the ranks ended: all well if there is no error; ``growth`` if to be more."""
+        self._log(self._attempts.end(self._text(error), growth))
         self._folder.keep_attempt(self._attempts.own[-1])
 
     def progress(self, world: World, report: dict[str, Any]) -> None:

@@ -51,7 +51,14 @@ def slept(monkeypatch):
 
 def end(error, config, *, made=0, first=0):
     """Ends an attempt, before which the driver has made so many."""
-    attempt = Attempt(backend="torch", function=b"", config=config, run="r", number=first + made)
+    attempt = Attempt(
+        backend="torch",
+        function=b"",
+        config=config,
+        run="r",
+        number=first + made,
+        is_restart=made > 0,
+    )
     restarts.wait_or_raise(error, attempt, made)
 
 
@@ -115,7 +122,6 @@ def test_a_resumed_run_has_all_its_restarts_and_waits_as_a_new_one_does(slept, c
 
 
 def test_the_first_attempt_of_a_resumed_run_is_no_restart():
-    """Only a restart makes do with ``min_num_proc`` ranks."""
     started = []
 
     class Launcher:
@@ -131,7 +137,7 @@ def test_the_first_attempt_of_a_resumed_run_is_no_restart():
         def begin_attempt(self, number):
             pass
 
-        def end_attempt(self, error):
+        def end_attempt(self, error, growth=""):
             pass
 
         def ticket(self, *, single_host):
@@ -180,3 +186,41 @@ def run_attempts(ended_by, config):
 
     attempt = Attempt(backend="torch", function=b"", config=config, run="r", number=0)
     restarts.run_with_restarts(Launcher(), attempt, None, [Reports()], StopRequest())
+
+
+def test_a_growth_is_no_failure_and_costs_no_restart(capsys):
+    started, ended = [], []
+    grew = Outcome(
+        world=WORLD,
+        status=Status.FAILED,
+        ended_at=0.0,
+        message="1 → 2 ranks: executor h came back. The training goes on from step 5.",
+        is_growth=True,
+    )
+    returned = Outcome(world=WORLD, status=Status.RETURNED, ended_at=0.0, payload=b"I3\n.")
+
+    class Launcher:
+        is_single_host = True
+
+        def run(self, attempt, reports, stop):
+            started.append((attempt.number, attempt.is_restart))
+            if len(started) == 2:
+                raise DIED
+            return [returned if len(started) == 4 else grew]
+
+    class Tracked(Reports):
+        def begin_attempt(self, number):
+            pass
+
+        def end_attempt(self, error, growth=""):
+            ended.append((error, growth))
+
+        def ticket(self, *, single_host):
+            return None
+
+    config = RunConfig(max_restarts=1, restart_backoff_seconds=0)
+    attempt = Attempt(backend="torch", function=b"", config=config, run="r")
+    assert restarts.run_with_restarts(Launcher(), attempt, Tracked(), [], StopRequest()) == 3
+    assert started == [(0, False), (1, True), (2, True), (3, True)]
+    assert ended == [(None, grew.message), (DIED, ""), (None, grew.message), (None, "")]
+    assert capsys.readouterr().err.count(f"sparkdl_runner: {grew.message}\n") == 2

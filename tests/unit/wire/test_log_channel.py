@@ -33,6 +33,8 @@ from sparkdl_runner.wire.messages import (
     Output,
     Ping,
     Placed,
+    RequestGrowth,
+    RequestStop,
     Stacks,
     Stop,
     Text,
@@ -133,6 +135,7 @@ def client_of(server, rank=0, *, channel=None, **arguments):
             "on_stop": lambda: None,
             "on_request": lambda reason: None,
             "on_preempt": lambda reason: None,
+            "on_growth": lambda reason: None,
             "on_stacks": lambda: (f"stacks of {rank}", ["10.0.0.9"]),
             **arguments,
         },
@@ -221,11 +224,11 @@ def test_a_request_to_stop_reaches_ranks_that_are_there_and_ranks_that_come_late
     first = client_of(server, rank=0, on_request=heard[0].append)
     assert first.is_connected
     wait_for(lambda: 0 in server._agents)
-    server.request_stop("enough")
+    server.request(RequestStop("enough"))
     second = client_of(server, rank=1, on_request=heard[1].append)
     wait_for(lambda: heard == [["enough"], ["enough"]])
-    server.call(server._send_request("enough"), PATIENCE_SECONDS)
-    server.request_stop("more than enough")
+    server.call(server._send_request(RequestStop("enough")), PATIENCE_SECONDS)
+    server.request(RequestStop("more than enough"))
     wait_for(lambda: heard == 2 * [["enough", "more than enough"]])
     first.close()
     second.close()
@@ -240,6 +243,16 @@ def test_only_the_agents_on_a_host_that_goes_hear_of_it_and_each_once(server):
     wait_for(lambda: heard == [[], ["soon", "now"]])
     for client in clients:
         client.close()
+
+
+def test_a_request_to_grow_and_one_to_stop_reach_the_same_ranks(server):
+    heard: list[str] = []
+    server.request(RequestGrowth("1 → 2 ranks"))
+    client = client_of(server, on_request=heard.append, on_growth=heard.append)
+    wait_for(lambda: heard == ["1 → 2 ranks"])
+    server.request(RequestStop("enough"))
+    wait_for(lambda: heard == ["1 → 2 ranks", "enough"])
+    client.close()
 
 
 def test_a_client_with_another_key_is_not_heard(server, recorder, monkeypatch):

@@ -1,0 +1,38 @@
+"""The executors that Spark lists."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sparkdl_runner.wire import network
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+
+@dataclass(frozen=True, kw_only=True)
+class Executor:
+    """One executor that Spark takes for active."""
+
+    identifier: str
+    """Spark's own name for it; another executor of the same host has another."""
+    host: str
+    """The name or address by which Spark knows its host."""
+    tasks: int
+    """How many tasks it runs just now, of any job of the application."""
+
+
+def list_executors(context: SparkContext) -> list[Executor]:
+    """All of them but the driver's own."""
+    listed = context._jsc.sc().statusStore().executorList(True)
+    found = [listed.apply(number) for number in range(listed.size())]
+    return [
+        Executor(
+            identifier=one.id(),
+            host=network.split_host_port(one.hostPort())[0],
+            tasks=one.activeTasks(),
+        )
+        for one in found
+        if one.id() != "driver"
+    ]

@@ -1,0 +1,121 @@
+"""A run that has fewer ranks than it was asked for gets more once there are slots again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from sparkdl_runner.driver.spark.executors import Executor, list_executors
+from sparkdl_runner.driver.spark.slots import count_slots
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.resource import ResourceProfile
+
+LOOK_SECONDS = 5.0
+# From one growth to the next: each ends the ranks, and starts them again.
+GROWTH_SECONDS = 60.0
+
+
+class Growth:
+    """Watches Spark's slots while a run is smaller than it was asked to be.
+
+    The run grows when free slots were there at two looks in a row. The ranks are then asked to end
+    with their next checkpoint, and the next attempt has ``take_target()`` of them.
+
+    Args:
+        context: The application's context.
+        profile: What each rank's task asks for.
+    """
+
+    def __init__(self, context: SparkContext, profile: ResourceProfile | None) -> None:
+        self._context = context
+        self._profile = profile
+        self._target = 0
+        self._grew_at: float | None = None
+        self._hosts: set[str] = set()
+        """Those that had executors while an attempt was started."""
+
+    def take_target(self) -> int:
+        """How many ranks the last attempt was asked to make room for, once; 0 if it was not."""
+        target, self._target = self._target, 0
+        return target
+
+    @contextmanager
+    def watched(self, size: int, wanted: int, ask: Callable[[str], None]) -> Iterator[None]:
+        """Watches in a thread, where an attempt is smaller than it should be.
+
+        Args:
+            size: How many ranks it has.
+            wanted: How many it was to have.
+            ask: Asks all ranks to end with their next checkpoint; gets the reason. Called once at
+                most, from another thread.
+        """
+        executors = list_executors(self._context)
+        self._hosts |= {one.host for one in executors}
+        if size >= wanted:
+            yield
+            return
+        over = threading.Event()
+        known = {one.identifier for one in executors}
+        watch = threading.Thread(
+            target=self._watch,
+            args=(size, wanted, known, ask, over),
+            name="sparkdl-growth",
+            daemon=True,
+        )
+        watch.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watch.join()
+
+    def _watch(
+        self,
+        size: int,
+        wanted: int,
+        known: set[str],
+        ask: Callable[[str], None],
+        over: threading.Event,
+    ) -> None:
+        before = 0
+        while not over.wait(LOOK_SECONDS):
+            if self._grew_at is not None and time.monotonic() < self._grew_at + GROWTH_SECONDS:
+                continue
+            now, came = self._look(size, wanted, known)
+            if size < (target := min(before, now)):
+                self._target, self._grew_at = target, time.monotonic()
+                ask(f"{size} → {target} ranks: {self._told(came)}")
+                return
+            before = now
+
+    def _look(self, size: int, wanted: int, known: set[str]) -> tuple[int, list[Executor]]:
+        """How many ranks there could be just now, and the executors that have come."""
+        try:
+            return self._count(size, wanted, known)
+        except Exception:  # The session ends, and the attempt with it.
+            return size, []
+
+    def _count(self, size: int, wanted: int, known: set[str]) -> tuple[int, list[Executor]]:
+        slots = count_slots(self._context, self._profile)
+        if slots <= size:
+            return size, []
+        executors = list_executors(self._context)
+        busy = sum(one.tasks for one in executors)
+        if busy < size:  # The ranks have not all begun, or some have ended.
+            return size, []
+        # Ranks that waited for slots of other jobs would make no progress meanwhile.
+        free = max(0, slots - busy)
+        return min(wanted, size + free), [one for one in executors if one.identifier not in known]
+
+    def _told(self, came: list[Executor]) -> str:
+        if not came:
+            return "slots are free again"
+        hosts = list(dict.fromkeys(one.host for one in came))
+        is_back = all(host in self._hosts for host in hosts)
+        names = ", ".join(hosts[:3]) + (", …" if len(hosts) > 3 else "")
+        return f"executor{'s' if len(came) > 1 else ''} {names} came{' back' if is_back else ''}"
