@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import time
 from pathlib import Path
 
 import pyspark
@@ -51,4 +52,19 @@ def cluster(sessions, gpu_script, monkeypatch):
 def light_cluster(cluster, no_torch, monkeypatch):
     """Whose ranks do without torch, see light_ranks."""
     monkeypatch.setitem(cluster.sparkContext.environment, "PYTHONPATH", no_torch)
+    return cluster
+
+
+@pytest.fixture
+def two_slots(cluster):
+    """Executors that earlier tests ended have been replaced."""
+    deadline = time.monotonic() + 60
+    while (
+        cluster.sparkContext._jsc.sc().maxNumConcurrentTasks(
+            cluster.sparkContext._jsc.sc().resourceProfileManager().defaultResourceProfile()
+        )
+        < 2
+    ):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
     return cluster

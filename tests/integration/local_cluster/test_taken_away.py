@@ -48,21 +48,6 @@ def runner(backend: str) -> DistributedRunner:
     return DistributedRunner(num_proc=2, backend=backend, config=config)
 
 
-@pytest.fixture
-def two_slots(cluster):
-    """Executors that earlier tests ended have been replaced."""
-    deadline = time.monotonic() + 60
-    while (
-        cluster.sparkContext._jsc.sc().maxNumConcurrentTasks(
-            cluster.sparkContext._jsc.sc().resourceProfileManager().defaultResourceProfile()
-        )
-        < 2
-    ):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    return cluster
-
-
 def test_spark_decommissions_an_executor(two_slots, tmp_path, capsys):
     def decommission() -> None:
         """As Kubernetes' hook and Databricks do it."""
