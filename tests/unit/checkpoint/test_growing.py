@@ -69,6 +69,12 @@ def test_requests_of_both_kinds_come_whole_and_the_first_of_each_counts(pipe):
     assert stop_request.growth() == "a b"
 
 
+def test_a_reason_of_several_lines_is_one_request(pipe):
+    os.write(pipe, stop_request.packed(stop_request.STOP, "enough\r\n!all\r+of it"))
+    assert stop_request.growth() == stop_request.preemption_reason() == ""
+    assert stop_request.reason() == "enough\r !all\r+of it"
+
+
 def test_growing_travels_between_processes():
     again = pickle.loads(pickle.dumps(Growing(120, REASON)))
     assert (again.step, again.reason) == (120, REASON)
