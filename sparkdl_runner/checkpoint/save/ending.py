@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
+from sparkdl_runner.checkpoint import stopping
 from sparkdl_runner.checkpoint.errors import CheckpointError, Growing, Preempted
 from sparkdl_runner.checkpoint.save.attempt import Attempt
 from sparkdl_runner.checkpoint.save.saver import Saver
@@ -52,6 +53,9 @@ def end_if_growing(saver: Saver, attempt: Attempt, step: int, resumed_at: int | 
     """
     # A training that restores nothing would begin anew, and one without progress gains nothing.
     if resumed_at is None or step <= resumed_at:
+        return
+    # This may be the last save of a training that ends early, by should_stop.
+    if stopping.agreement.stop is not None:
         return
     reason = stop_request.growth()
     if not attempt.peers.any_rank(bool(reason)):

@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from sparkdl_runner.checkpoint import CheckpointManager, Growing
+from sparkdl_runner.checkpoint import CheckpointManager, Growing, should_stop
 from sparkdl_runner.hooks import stop_request
 
 REASON = "2 → 4 ranks: executor h came back"
@@ -73,6 +73,15 @@ def test_a_reason_of_several_lines_is_one_request(pipe):
     os.write(pipe, stop_request.packed(stop_request.STOP, "enough\r\n!all\r+of it"))
     assert stop_request.growth() == stop_request.preemption_reason() == ""
     assert stop_request.reason() == "enough\r !all\r+of it"
+
+
+def test_the_last_save_of_a_training_that_ends_early_does_not_start_it_again(pipe, tmp_path):
+    with CheckpointManager(tmp_path) as checkpoints:
+        checkpoints.restore()
+        os.write(pipe, stop_request.packed(stop_request.GROW, REASON))
+        assert should_stop("val_loss got no better")
+        checkpoints.save(1)
+        assert checkpoints.restore().step == 1
 
 
 def test_growing_travels_between_processes():
