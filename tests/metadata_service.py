@@ -10,6 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 ACTION = "/latest/meta-data/spot/instance-action"
 NOTICE = {"action": "terminate", "time": "2026-11-23T21:00:00Z"}
+NO_HTTP = b"SSH-2.0"
+"""An answer that is sent without a status line."""
 
 
 class MetadataService(ThreadingHTTPServer):
@@ -45,6 +47,9 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(404)
         self.server.asked += 1
         answer = self.server.answers.pop(0) if self.server.answers else 404
+        if answer == NO_HTTP:
+            self.wfile.write(NO_HTTP)
+            return None
         return self._answer(answer) if isinstance(answer, int) else self._answer(200, answer)
 
     def _answer(self, code: int, body: bytes = b"") -> None:

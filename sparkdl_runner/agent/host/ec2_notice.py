@@ -7,6 +7,7 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-no
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import threading
@@ -21,7 +22,7 @@ POLL_SECONDS = 5.0
 ANSWER_SECONDS = 2.0
 TOKEN_SECONDS = 6 * 3600
 MOST_BYTES = 4096
-# After so many errors in a row there is nobody who answers: a container may be a hop too far.
+# Where it has never answered, as to a container that is a network hop too far, it is given up.
 MOST_ERRORS = 3
 _ENDPOINT = "http://169.254.169.254"
 _DMI = Path("/sys/class/dmi/id")
@@ -48,7 +49,7 @@ def endpoint(environment: Mapping[str, str] = os.environ) -> str | None:
 
 
 class SpotNotice:
-    """Asks every few seconds, in a thread of its own, and tells once of a notice.
+    """Polls for a notice in a thread of its own, until there is one.
 
     Args:
         url: See ``endpoint``.
@@ -70,12 +71,12 @@ class SpotNotice:
         self._closed.set()
 
     def _run(self) -> None:
-        errors = 0
-        while errors < MOST_ERRORS:
+        errors, has_answered = 0, False
+        while has_answered or errors < MOST_ERRORS:
             try:
                 notice = self._notice()
-                errors = 0
-            except (OSError, ValueError):
+                has_answered = True
+            except (OSError, ValueError, http.client.HTTPException):
                 notice, errors = None, errors + 1
             if self._closed.is_set():
                 return
@@ -90,7 +91,8 @@ class SpotNotice:
 
         Raises:
             OSError: The service is not reached, or refuses.
-            ValueError: What it says is no notice.
+            ValueError: Its answer is no notice.
+            HTTPException: Its answer is no HTTP.
         """
         found = self._get("/latest/meta-data/spot/instance-action")
         if found is None:
@@ -112,7 +114,7 @@ class SpotNotice:
                     return None
                 if error.code != 401:
                     raise
-                self._token = ""  # It is over.
+                self._token = ""  # It has expired.
         raise OSError("the metadata service refuses its own token")
 
     def _new_token(self) -> str:

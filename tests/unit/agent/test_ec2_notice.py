@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from metadata_service import MetadataService, metadata_service, notice
+from metadata_service import NO_HTTP, MetadataService, metadata_service, notice
 from sparkdl_runner.agent.host import ec2_notice
 from sparkdl_runner.agent.host.ec2_notice import SpotNotice, endpoint
 
@@ -42,11 +42,20 @@ def test_a_token_that_is_over_is_renewed(service):
     assert service.given == 2
 
 
-@pytest.mark.parametrize("answer", [500, b"<html>", b"[]", b"{}"])
-def test_errors_are_borne_for_a_while_and_then_nothing_is_asked_any_more(service, answer):
-    service.answers = [answer, answer, 404, answer, answer, answer, notice()]
+ERRORS = [500, b"<html>", b"[]", b"{}", NO_HTTP]
+
+
+@pytest.mark.parametrize("answer", ERRORS)
+def test_a_service_that_never_answers_is_soon_asked_no_more(service, answer):
+    service.answers = [answer, answer, answer, notice()]
     assert told_by(service) == []
     assert service.answers == [notice()]
+
+
+@pytest.mark.parametrize("answer", ERRORS)
+def test_a_service_that_has_answered_is_asked_through_an_outage(service, answer):
+    service.answers = [answer, answer, 404, *[answer] * 5, notice()]
+    assert len(told_by(service)) == 1
 
 
 def test_it_ends_with_its_rank(service):
