@@ -1,4 +1,4 @@
-"""Executors that will be taken away, as Spark knows of it, or learns of it from us.
+"""Executors that will be taken away: Spark tells the ranks there, or is told by one of them.
 
 Databricks, Kubernetes and Spark's standalone workers announce the loss of a host by decommissioning
 its executors. Spark then gives them no new tasks, and their slots do not count.
@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -68,9 +68,18 @@ class Decommissions:
 
 
 def executors_of(context: SparkContext, tag: str) -> dict[str, set[int]]:
-    """The partitions of a job of one stage, by the name of the executor that runs them."""
-    spark = context._jsc.sc()
+    """The partitions of a job of one stage, by the name of the executor that runs them.
+
+    Those that are known if the session has ended, or ends meanwhile.
+    """
     found: dict[str, set[int]] = {}
+    with suppress(Exception):
+        _collect_partitions(context, tag, found)
+    return found
+
+
+def _collect_partitions(context: SparkContext, tag: str, found: dict[str, set[int]]) -> None:
+    spark = context._jsc.sc()
     for job in spark.statusTracker().getJobIdsForTag(tag):
         info = context.statusTracker().getJobInfo(job)
         for stage in info.stageIds if info is not None else ():
@@ -78,17 +87,15 @@ def executors_of(context: SparkContext, tag: str) -> dict[str, set[int]]:
             for number in range(tasks.size()):
                 task = tasks.apply(number)
                 found.setdefault(task.executorId(), set()).add(task.index())
-    return found
 
 
 def decommission(context: SparkContext, executors: Collection[str], reason: str) -> None:
     """Lets Spark give executors no tasks any more; what runs there goes on."""
-    jvm = context._jvm
-    assert jvm is not None  # noqa: S101 - the context is there
-    scheduler = jvm.org.apache.spark.scheduler
-    info = scheduler.ExecutorDecommissionInfo(reason, jvm.scala.Option.empty())
     for executor in executors:
-        with suppress(Exception):  # It has gone meanwhile.
+        with suppress(Exception):  # The executor has gone meanwhile, or the session has ended.
+            jvm: Any = context._jvm
+            scheduler = jvm.org.apache.spark.scheduler
+            info = scheduler.ExecutorDecommissionInfo(reason, jvm.scala.Option.empty())
             # Their number is to stay, so that Spark asks for others where it can.
             context._jsc.sc().schedulerBackend().decommissionExecutor(executor, info, False, False)
 

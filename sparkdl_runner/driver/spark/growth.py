@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from sparkdl_runner.driver.spark.executors import Executor, list_executors
@@ -54,7 +54,9 @@ class Growth:
             ask: Asks all ranks to end with their next checkpoint; gets the reason. Called once at
                 most, from another thread.
         """
-        executors = list_executors(self._context)
+        executors: list[Executor] = []
+        with suppress(Exception):  # They are only for what is printed of a growth.
+            executors = list_executors(self._context)
         self._hosts |= {one.host for one in executors}
         if size >= wanted:
             yield

@@ -79,3 +79,9 @@ def test_a_host_that_was_there_before_came_back_and_growths_keep_apart(monkeypat
     grew_at = cluster.now
     assert watch(growing, cluster, wanted=2) == ["1 → 2 ranks: executor b came back"]
     assert cluster.now >= grew_at + growth.GROWTH_SECONDS
+
+
+def test_a_run_that_spark_does_not_tell_of_its_executors_starts_all_the_same():
+    stopped = SimpleNamespace(_jsc=None)
+    with Growth(stopped, None).watched(3, 3, pytest.fail):
+        pass
