@@ -108,7 +108,7 @@ def test_a_range_of_ranks_is_their_number_and_the_least_that_will_do():
     for wrong in ((4, 2), (0, 2), (-4, -2)):
         with pytest.raises(ValueError, match="it must be the least and the most ranks on Spark"):
             DistributedRunner(num_proc=wrong)
-    for wrong in ((2,), (1, 2, 3), (1.0, 2), (True, 2), "24", None):
+    for wrong in ((2,), (1, 2, 3), (1.0, 2), (True, 2), "24", b"24", range(2, 4), None):
         with pytest.raises(TypeError, match="it must be an int"):
             DistributedRunner(num_proc=wrong)
     with pytest.raises(ValueError, match="min_num_proc is 3; either says with how few"):

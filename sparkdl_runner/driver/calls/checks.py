@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 
 from sparkdl_runner import world
@@ -24,9 +23,11 @@ def ranks_asked(num_proc: int | tuple[int, int], config: RunConfig | None) -> tu
     """
     check_config(config)
     config = config or RunConfig()
-    if isinstance(num_proc, Sequence) and not isinstance(num_proc, str):
+    if isinstance(num_proc, tuple | list):
         if len(num_proc) != 2 or any(type(one) is not int for one in num_proc):
-            raise TypeError(f"num_proc is {num_proc!r}; it must be an int, or two: (least, most).")
+            raise TypeError(
+                f"num_proc is {num_proc!r}; it must be an int, or a pair of them: (least, most)."
+            )
         least, num_proc = num_proc
         if not 1 <= least <= num_proc:
             raise ValueError(
