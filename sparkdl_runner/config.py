@@ -85,8 +85,9 @@ class RunConfig:
     itself; None for any time. Set it below the limit of the cluster's job."""
 
     max_restarts: int = 0
-    """How often to start all ranks again after one died, hung or was lost. The end before a host is
-    taken away, with a checkpoint, does not count; with 0 it ends the run."""
+    """How often to start all ranks again after one died, hung or was lost. A restart from a
+    checkpoint that was saved because a host will be taken away does not count, but with 0 there is
+    none either."""
 
     restart_user_errors: bool = False
     """Whether to start again also after the function itself raised, which it will probably do
