@@ -27,6 +27,7 @@ def explain(
     failures: Sequence[Outcome] = (),
     application_end: str = "",
     host: str = "",
+    function_bytes: int = 0,
 ) -> errors.RunnerError:
     """Makes an error that a person can act on.
 
@@ -36,6 +37,7 @@ def explain(
         failures: What ranks have reported; none of it is the cause.
         application_end: See ``end_of``.
         host: Where the task ran that failed; see ``host_of_task``.
+        function_bytes: How large the function is, with its arguments, pickled.
 
     Returns:
         The error to raise in its place. Where the reason is not a known one, it is followed by
@@ -72,6 +74,13 @@ def explain(
             f"{platform.python_version()} ({found[0].rstrip('.')}). Set PYSPARK_PYTHON to a Python "
             "of the driver's version that all hosts have, before the session starts, or send one "
             "along (--archives with venv-pack)."
+        )
+    if re.search(r"calling \S+\.broadcast\b[^\n]*\s+: java\.lang\.OutOfMemoryError", text):
+        return errors.LaunchError(
+            f"The function and its arguments take {function_bytes / 1e6:,.0f} MB pickled, and "
+            "Spark's driver has no room for them. Take large values out of the arguments, and out "
+            "of what the function refers to: give ranks a path or a converted DataFrame to read, "
+            "or raise spark.driver.memory before the session starts."
         )
     if "spark.driver.maxResultSize" in text:
         return errors.ResultTooLargeError(

@@ -277,6 +277,7 @@ class SparkGang(Gang):
             failures=failures,
             application_end=application_end,
             host=failure.host_of_task(self._context, error),
+            function_bytes=len(self.attempt.function),
         ) from None
 
     def _raise_launch_problem(self) -> None:

@@ -105,6 +105,14 @@ def test_known_reasons_are_named(text, words):
     assert words in str(explain(RuntimeError(text), python="python3"))
 
 
+def test_a_function_that_the_drivers_heap_cannot_hold_is_told_with_its_size():
+    text = "An error occurred while calling o19.broadcast.\n: java.lang.OutOfMemoryError: Java heap"
+    error = explain(RuntimeError(text), python="python3", function_bytes=450_000_000)
+    assert isinstance(error, LaunchError)
+    assert "its arguments take 450 MB pickled" in str(error)
+    assert "spark.driver.memory" in str(error)
+
+
 def test_an_application_that_has_ended_is_named_whatever_py4j_says():
     error = RuntimeError("Job 0 cancelled because SparkContext was shut down")
     said = str(explain(error, python="python3", application_end="its session was stopped"))
