@@ -30,9 +30,17 @@ def list_executors(context: SparkContext) -> list[Executor]:
     return [
         Executor(
             identifier=one.id(),
-            host=network.split_host_port(one.hostPort())[0],
+            host=_host(one.hostPort()),
             tasks=one.activeTasks(),
         )
         for one in found
         if one.id() != "driver"
     ]
+
+
+def _host(address: str) -> str:
+    # An executor has no port yet, just after Spark has learned of it.
+    try:
+        return network.split_host_port(address)[0]
+    except ValueError:
+        return address.strip("[]")

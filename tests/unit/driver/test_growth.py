@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparkdl_runner.driver.spark import growth
+from sparkdl_runner.driver.spark import executors, growth
 from sparkdl_runner.driver.spark.executors import Executor
 from sparkdl_runner.driver.spark.growth import Growth
 
@@ -85,3 +85,16 @@ def test_a_run_that_spark_does_not_tell_of_its_executors_starts_all_the_same():
     stopped = SimpleNamespace(_jsc=None)
     with Growth(stopped, None).watched(3, 3, pytest.fail):
         pass
+
+
+@pytest.mark.parametrize(
+    ("address", "host"),
+    [("10.0.0.1:7077", "10.0.0.1"), ("127.0.0.1", "127.0.0.1"), ("[::1]", "::1")],
+)
+def test_an_executor_that_has_no_port_yet_is_listed_too(address, host):
+    one = SimpleNamespace(id=lambda: "0", hostPort=lambda: address, activeTasks=lambda: 1)
+    listed = SimpleNamespace(size=lambda: 1, apply=lambda number: one)
+    store = SimpleNamespace(executorList=lambda active: listed)
+    spark = SimpleNamespace(statusStore=lambda: store)
+    context = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: spark))
+    assert executors.list_executors(context) == [Executor(identifier="0", host=host, tasks=1)]
