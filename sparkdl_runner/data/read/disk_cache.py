@@ -138,8 +138,9 @@ class DiskCache:
             return content
         finally:
             if turn is not None:
-                if _is_at(turn, self._part(key)):  # Nothing was kept.
-                    os.unlink(self._part(key))
+                with suppress(OSError):  # The disk may have become read-only.
+                    if _is_at(turn, self._part(key)):  # Nothing was kept.
+                        os.unlink(self._part(key))
                 os.close(turn)
 
     def _part(self, key: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
@@ -110,5 +111,24 @@ def test_nobody_waits_for_ever_for_another_one(tmp_path: Path, monkeypatch) -> N
 
     assert first.get_or_fetch("key", ask_the_other) == b"value"
     assert second.get("key") == b"value"
+    for cache in (first, second):
+        cache.close()
+
+
+def test_a_disk_that_becomes_read_only_ends_neither_the_training_nor_the_waiting_of_others(
+    tmp_path: Path, monkeypatch
+) -> None:
+    first, second = (DiskCache(tmp_path, None, "a") for _ in range(2))
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with monkeypatch.context() as read_only:
+        for name in ("rename", "unlink"):
+            read_only.setattr(os, name, refuse)
+        put(first, "key", b"value")
+    found = second.get_or_fetch("key", lambda: memoryview(b"own"), 0, lambda _: pytest.fail("waits"))
+    assert found == b"own"
+    assert second.get("key") == b"own"
     for cache in (first, second):
         cache.close()
