@@ -84,6 +84,18 @@ def bounded(*errors: type[Exception]) -> Iterator[None]:
     assert time.process_time() - started < MOST_SECONDS
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _tables_of_hypothesis() -> None:
+    """Hypothesis makes tables, of 200 MB, in the first run of a checkout: they are no parser's."""
+
+    @settings(fuzz, max_examples=1)
+    @given(st.text())
+    def draw(_: str) -> None:
+        pass
+
+    draw()
+
+
 @pytest.fixture(autouse=True)
 def _grows_little() -> Iterator[None]:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
