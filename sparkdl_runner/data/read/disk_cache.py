@@ -34,6 +34,7 @@ _log = logging.getLogger(__name__)
 _MOST_CHECKED = 1 << 16
 _NAME = "sparkdl_runner-cache"
 _USED, _USERS, _PART = "used", "users", ".part"
+_USED_DIGITS = 20
 _CRC_BYTES = 4
 _READ_BYTES = 1 << 20
 _LOOK_SECONDS, _WAIT_SECONDS = 0.01, 30.0
@@ -94,7 +95,7 @@ class DiskCache:
                 if not _is_whole(descriptor, start, found.st_size - _CRC_BYTES):
                     _log.warning("%s was damaged and is fetched again: look at that disk.", path)
                     path.unlink()
-                    self._reserve(start - found.st_size)
+                    self._reserve(-max(0, found.st_size - start))
                     return None
                 self._is_checked(key, found.st_ctime_ns)
             return pa.OSFile(f"/proc/self/fd/{descriptor}")
@@ -228,17 +229,17 @@ class DiskCache:
     @contextmanager
     def _accounts(self) -> Iterator[int]:
         """Bytes in use, while no other process or thread asks."""
-        with self._mutex, (self._root / _USED).open("a+") as file:
+        with self._mutex, (self._root / _USED).open("ab+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
-            text = file.read()
-            yield int(text) if text.isdecimal() else self._recount()
+            digits = file.read(_USED_DIGITS)
+            yield int(digits) if digits.isdigit() else self._recount()
 
     def _write_used(self, used: int) -> None:
         # In place: some file systems put a file that was made shorter on the disk at once.
         descriptor = os.open(self._root / _USED, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            os.write(descriptor, b"%020d" % max(0, used))
+            os.write(descriptor, b"%0*d" % (_USED_DIGITS, max(0, used)))
         finally:
             os.close(descriptor)
 

@@ -127,8 +127,32 @@ def test_a_disk_that_becomes_read_only_ends_neither_the_training_nor_the_waiting
         for name in ("rename", "unlink"):
             read_only.setattr(os, name, refuse)
         put(first, "key", b"value")
-    found = second.get_or_fetch("key", lambda: memoryview(b"own"), 0, lambda _: pytest.fail("waits"))
+    found = second.get_or_fetch(
+        "key", lambda: memoryview(b"own"), 0, lambda _: pytest.fail("it waits")
+    )
     assert found == b"own"
     assert second.get("key") == b"own"
     for cache in (first, second):
         cache.close()
+
+
+def test_an_entry_that_was_cut_short_takes_no_room_from_others(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path, 2 * FAR, "a")
+    put(cache, "far", b"a value", FAR)
+    [path] = tmp_path.glob("*/a/far")
+    os.truncate(path, 0)
+    assert cache.get("far", FAR) is None
+    [used] = tmp_path.glob("*/used")
+    assert int(used.read_text()) < 100
+    cache.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff" * 20, b"9" * 5_000])
+def test_a_damaged_count_of_bytes_is_made_anew(tmp_path: Path, content: bytes) -> None:
+    DiskCache(tmp_path, 100, "a").close()
+    [used] = tmp_path.glob("*/used")
+    used.write_bytes(content)
+    cache = DiskCache(tmp_path, 100, "a")
+    put(cache, "key", b"value")
+    assert cache.get("key") == b"value"
+    cache.close()
