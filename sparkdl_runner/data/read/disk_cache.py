@@ -1,14 +1,13 @@
 """A cache on the local disk for what comes from far away, shared by the processes of one user.
 
 Each entry is a file that is written under another name and renamed, so that a process sees all of
-it or none. Whoever fetches it holds a lock on that file, and others that want it wait, so that one
-request serves all ranks of a host. It ends in its CRC-32, which a process compares when it first
-reads the entry: one that does not fit is removed and fetched again. Entries are never exchanged for
-others: an epoch reads everything once, in another order each time, so what is kept first serves as
-well as what comes last.
+it or none. Who fetches it holds a lock on that file, and others wait: one request serves all ranks
+of a host, until the cache is full. An entry ends in its CRC-32, which a process compares when it
+first reads the entry: one that does not fit is removed and fetched again. No entry makes room for
+another of its data set: an epoch reads everything once, so any entry is as useful as any other.
 
-The folder and its limit are shared by all data sets. One that no process has open makes room for
-another.
+All data sets share the folder and its limit. Those that no process has open are removed where
+another needs the room.
 """
 
 from __future__ import annotations
@@ -20,9 +19,10 @@ import os
 import shutil
 import threading
 import time
+import weakref
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -66,8 +66,10 @@ class DiskCache:
                 used = self._recount()  # A process that was killed may have counted too much.
             self._folder.mkdir(exist_ok=True)
             os.utime(self._folder)
-            self._user = os.open(self._folder / _USERS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
-            fcntl.flock(self._user, fcntl.LOCK_SH)
+            user = os.open(self._folder / _USERS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+            # Also where nobody closes this cache: its folder could never make room for others.
+            self._let_go = weakref.finalize(self, os.close, user)
+            fcntl.flock(user, fcntl.LOCK_SH)
             self._write_used(used)
         free = shutil.disk_usage(self._root).free
         self._limit_bytes = (used + free) // 2 if limit_bytes is None else limit_bytes
@@ -97,7 +99,7 @@ class DiskCache:
                     path.unlink()
                     self._reserve(-max(0, found.st_size - start))
                     return None
-                self._is_checked(key, found.st_ctime_ns)
+                self._note_checked(key, found.st_ctime_ns)
             return pa.OSFile(f"/proc/self/fd/{descriptor}")
         except OSError:
             return None
@@ -120,7 +122,10 @@ class DiskCache:
             key: What to find it by.
             fetch: Gets the value from where it comes from.
             start: Where it is in the entry's file, which takes no room before it.
-            wait: Waits so many seconds; returns true if there is no time to go on.
+            wait: Sleeps for so many seconds; returns true to end the waiting.
+
+        Raises:
+            Exception: What ``fetch`` raised.
         """
         content = self.get(key, start)
         if content is not None:
@@ -148,25 +153,28 @@ class DiskCache:
         return self._folder / f"{key}{_PART}"
 
     def _turn(self, key: str, wait: Callable[[float], object]) -> int | None:
-        """A locked file to write an entry to; None if another one wrote it, or takes too long."""
+        """A locked file to write an entry to.
+
+        None if the entry is there by now, if another process takes too long, or if the cache is
+        full.
+        """
         until = time.monotonic() + _WAIT_SECONDS
         while not self._is_full:
             descriptor = os.open(self._part(key), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # Who had the lock before may have renamed or removed this very file.
-                if _is_at(descriptor, self._part(key)):
-                    if os.fstat(descriptor).st_size:  # To cut an empty one costs as much.
-                        os.ftruncate(descriptor, 0)
-                    return descriptor
-            except BlockingIOError:
-                if wait(_LOOK_SECONDS) or time.monotonic() > until:
-                    os.close(descriptor)
-                    return None
-            except BaseException:
-                os.close(descriptor)
-                raise
-            os.close(descriptor)
+            with ExitStack() as to_close:
+                to_close.callback(os.close, descriptor)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    if wait(_LOOK_SECONDS) or time.monotonic() > until:
+                        return None
+                else:
+                    # The last owner of the lock may have renamed or removed this very file.
+                    if _is_at(descriptor, self._part(key)):
+                        if os.fstat(descriptor).st_size:  # To cut an empty file costs as much.
+                            os.ftruncate(descriptor, 0)
+                        to_close.pop_all()
+                        return descriptor
             if (self._folder / key).exists():
                 return None
         return None
@@ -185,14 +193,14 @@ class DiskCache:
                     file.write(value)
                     file.write(zlib.crc32(value).to_bytes(_CRC_BYTES, "little"))
                 self._part(key).rename(path)
-                self._is_checked(key, path.stat().st_ctime_ns)
+                self._note_checked(key, path.stat().st_ctime_ns)
             except BaseException:
                 self._reserve(-size)
                 raise
         except OSError as error:
             self._give_up(error)
 
-    def _is_checked(self, key: str, changed_ns: int) -> None:
+    def _note_checked(self, key: str, changed_ns: int) -> None:
         if len(self._checked) >= _MOST_CHECKED:
             self._checked.clear()  # To compare a few again costs less than to remember all.
         self._checked[key] = changed_ns
@@ -212,10 +220,7 @@ class DiskCache:
 
     def close(self) -> None:
         """Lets the entries go: they stay for later loaders, until others need the room."""
-        with self._mutex:
-            user, self._user = self._user, -1
-        if user >= 0:
-            os.close(user)
+        self._let_go()
 
     def _reserve(self, size: int) -> bool:
         """Counts bytes that are to be written, or are gone; False if there is no room for them."""

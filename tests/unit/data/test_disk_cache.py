@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import gc
 import logging
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -156,3 +158,41 @@ def test_a_damaged_count_of_bytes_is_made_anew(tmp_path: Path, content: bytes) -
     put(cache, "key", b"value")
     assert cache.get("key") == b"value"
     cache.close()
+
+
+def open_files(folder: Path) -> list[str]:
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):
+            found.append(os.readlink(f"/proc/self/fd/{number}"))
+    return [path for path in found if path.startswith(str(folder))]
+
+
+def test_a_cache_that_nobody_closes_makes_room_for_others(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path, 100, "a")
+    put(cache, "key", bytes(90))
+    del cache
+    gc.collect()
+    assert open_files(tmp_path) == []
+    later = DiskCache(tmp_path, 100, "b")
+    put(later, "key", bytes(90))
+    assert later.get("key") is not None
+    later.close()
+
+
+def test_an_interrupted_wait_leaves_no_file_open(tmp_path: Path) -> None:
+    first, second = (DiskCache(tmp_path, None, "a") for _ in range(2))
+
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    def fetch() -> memoryview:
+        before = open_files(tmp_path)
+        with pytest.raises(KeyboardInterrupt):
+            second.get_or_fetch("key", lambda: memoryview(b"own"), 0, interrupt)
+        assert sorted(open_files(tmp_path)) == sorted(before)
+        return memoryview(b"value")
+
+    assert first.get_or_fetch("key", fetch) == b"value"
+    for cache in (first, second):
+        cache.close()
