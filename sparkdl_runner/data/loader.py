@@ -187,9 +187,7 @@ class ArrowLoader:
         )
         files = VerifiedFiles(Dataset(manifest, filesystem, directory), converted)
         files.check_share(self.rank, self.world_size)
-        cache = None
-        if cache_type == DECODED or not files.dataset.is_local:
-            cache = open_cache(cache_type, cache_location, cache_size_limit, files.identity)
+        cache = open_cache(cache_type, cache_location, cache_size_limit, files)
         is_shared = self.world_size > 1 or shard_by is not None
         shard, told_as = (self.rank, self.world_size), directory if is_shared else None
         self._shared = SharedOrder(arguments, manifest, layout, shard, told_as)

@@ -7,6 +7,7 @@ import os
 import tempfile
 from pathlib import Path
 
+from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.read.disk_cache import DiskCache
 
 _log = logging.getLogger(__name__)
@@ -17,23 +18,26 @@ CACHE_TYPES = ("null", "local-disk", DECODED)
 
 
 def open_cache(
-    cache_type: str | None, location: str | None, limit_bytes: int | None, dataset: str
+    cache_type: str | None, location: str | None, limit_bytes: int | None, files: VerifiedFiles
 ) -> DiskCache | None:
     """The cache that the arguments of a loader ask for, if any.
 
-    Without a type there is one where Spark, or YARN, gives the host a folder for local files.
+    For local files there is one for decoded images only. Without a type, remote files have one
+    where Spark, or YARN, gives the host a folder for local files.
 
     Raises:
         ValueError: There is no such type.
     """
     if cache_type not in (None, *CACHE_TYPES):
         raise ValueError(f"cache_type is {cache_type!r}; expected one of {', '.join(CACHE_TYPES)}.")
+    if files.dataset.is_local and cache_type != DECODED:
+        return None
     local = local_folder()
     if cache_type == "null" or (cache_type is None and local is None):
         return None
     folder = Path(location or local or tempfile.gettempdir())
     try:
-        return DiskCache(folder, limit_bytes, dataset)
+        return DiskCache(folder, limit_bytes, files.identity)
     except OSError as error:
         _log.warning(
             "There is no cache in %s (%s): everything is fetched each time. Give another "

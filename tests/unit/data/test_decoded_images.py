@@ -119,3 +119,10 @@ def test_a_bad_image_is_told_in_each_epoch(tmp_path: Path) -> None:
 def test_without_encoded_images_it_is_refused(tmp_path: Path, manifest: Manifest) -> None:
     with pytest.raises(ValueError, match=r"no column that is read has encoded ones"):
         read(tmp_path, manifest, cache_type="decoded", columns=["id"], images=None)
+
+
+def test_a_type_of_cache_that_does_not_exist_is_refused_for_local_files_too(
+    tmp_path: Path, manifest: Manifest
+) -> None:
+    with pytest.raises(ValueError, match=r"cache_type is 'decode'; expected one of .* decoded"):
+        read(tmp_path, manifest, cache_type="decode")
