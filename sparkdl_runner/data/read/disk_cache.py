@@ -153,15 +153,11 @@ class DiskCache:
         return self._folder / f"{key}{_PART}"
 
     def _turn(self, key: str, wait: Callable[[float], object]) -> int | None:
-        """A locked file to write an entry to.
-
-        None if the entry is there by now, if another process takes too long, or if the cache is
-        full.
-        """
+        """A locked file to write an entry to; None if another one wrote it, or takes too long."""
         until = time.monotonic() + _WAIT_SECONDS
         while not self._is_full:
-            descriptor = os.open(self._part(key), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             with ExitStack() as to_close:
+                descriptor = os.open(self._part(key), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
                 to_close.callback(os.close, descriptor)
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -40,7 +40,7 @@ class Attempts:
         return [["tag", ATTEMPT_TAG, str(number)]]
 
     def end(self, error: str, growth: str) -> list[Entry]:
-        """Says how the ranks of the last one ended: all well if there is no error."""
+        """Says how the ranks of the last one ended: they returned if both texts are empty."""
         attempt = self.own[-1]
         attempt.ended_at = time.time()
         attempt.error, attempt.growth = error, growth

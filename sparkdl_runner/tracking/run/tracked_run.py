@@ -163,7 +163,12 @@ class TrackedRun(Reports):
         self._log(self._attempts.begin(attempt))
 
     def end_attempt(self, error: BaseException | None, growth: str = "") -> None:
-        """Says how the ranks ended: all well if there is no error; ``growth`` if to be more."""
+        """Logs how the ranks ended.
+
+        Args:
+            error: What ended them; None if they returned, or are to grow.
+            growth: Why they were ended to be started again as more ranks, if they were.
+        """
         self._log(self._attempts.end(self._text(error), growth))
         self._folder.keep_attempt(self._attempts.own[-1])
 

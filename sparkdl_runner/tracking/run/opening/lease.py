@@ -18,7 +18,7 @@ from sparkdl_runner.tracking.settings import Tracking
 # MLflow's pages show no tags that begin so.
 HOLDER_TAG = "mlflow.sparkdl_runner.driver"
 ALIVE_TAG = "mlflow.sparkdl_runner.driver_alive_at"
-# As many in the time of a lease, so that it outlives three lost renewals.
+# Renewals in the time of a lease, which so outlives three that are lost.
 _RENEWALS = 4.5
 
 held_here: set[str] = set()
