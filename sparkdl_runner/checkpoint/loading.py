@@ -117,7 +117,10 @@ def _load(storage: Storage, which: int | str) -> Checkpoint:
             fitting = {one for one in candidates if which in ("newest", one.step)}
             name = max(fitting, default=None)
         if name is None:
-            break
+            # A list that is read while one is removed and another committed may show neither.
+            if candidates or not _committed(storage) - tried.keys():
+                break
+            continue
         try:
             return _read(storage, name)
         except DamageError as problem:
