@@ -21,7 +21,7 @@ class MetadataService(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.answers: list[bytes | int] = []
-        """What the next questions for a notice get: its bytes, or an error; then 404."""
+        """Answers to the next requests for a notice: bytes or an error each; 404 after the last."""
         self.tokens: set[str] = set()
         """Those that are valid."""
         self.given = 0

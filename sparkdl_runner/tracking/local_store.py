@@ -26,7 +26,7 @@ def make_private(uri: str) -> None:
         return
     if not make_whole(uri, mode=0o600):
         try:
-            # Where files have no second name. MLflow fills it, and keeps its rights.
+            # This file system has no hard links. MLflow fills the file, and keeps its rights.
             _make_file(path, 0o600)
         except OSError:
             return  # It exists, or cannot be made: then MLflow raises.

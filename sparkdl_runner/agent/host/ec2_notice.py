@@ -22,14 +22,14 @@ POLL_SECONDS = 5.0
 ANSWER_SECONDS = 2.0
 TOKEN_SECONDS = 6 * 3600
 MOST_BYTES = 4096
-# Where it has never answered, as to a container that is a network hop too far, it is given up.
+# A service that has never answered is given up: a container may be one network hop too far away.
 MOST_ERRORS = 3
 _ENDPOINT = "http://169.254.169.254"
 _DMI = Path("/sys/class/dmi/id")
 
 
 def endpoint(environment: Mapping[str, str] = os.environ) -> str | None:
-    """Where this host's metadata service is; None if it is no EC2 instance.
+    """The URL of this host's metadata service; None if the host is no EC2 instance.
 
     AWS's own variables count: ``AWS_EC2_METADATA_SERVICE_ENDPOINT`` says where it is, and
     ``AWS_EC2_METADATA_DISABLED=true`` that it is not to be asked.
@@ -103,7 +103,7 @@ class SpotNotice:
         return f"EC2's notice: {notice['action']} at {notice.get('time')}"[:150]
 
     def _get(self, path: str) -> bytes | None:
-        """What the service has at a path; None for nothing."""
+        """The service's answer for a path; None if it has none."""
         for _ in range(2):
             self._token = self._token or self._new_token()
             try:

@@ -52,7 +52,7 @@ class Schedule:
 
     @property
     def preempted(self) -> Stop | None:
-        """Which rank's host will be taken away, and why, once all ranks know."""
+        """The rank whose host will be taken away, and the reason; None until all ranks know."""
         stop = self._agreement.stop
         return stop if stop is not None and stop.is_preemption else None
 

@@ -37,7 +37,7 @@ class ImageDecoder:
     describe: Callable[[int], str]
     """Names a row group, for messages."""
     cache: DiskCache | None
-    """Where to keep decoded images, if anywhere."""
+    """The cache for decoded images; None to decode them in each epoch."""
 
     def __post_init__(self) -> None:
         self._decoders = {column.name: _decoder_of(column) for column in self.columns}

@@ -40,7 +40,7 @@ class Pipeline:
     sample_transform: SampleTransform | None
     on_bad_image: OnBadImage
     image_cache: DiskCache | None
-    """Where to keep decoded images, if anywhere."""
+    """The cache for decoded images; None to decode them in each epoch."""
     workers_count: int | None
     """Row groups decoded at a time; None decides by the cores and the budget."""
     prefetch_batches: int | None

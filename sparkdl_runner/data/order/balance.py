@@ -46,7 +46,7 @@ def balanced(order: IntArray, lengths: IntArray, position: int, lane_batch: int)
         rows = longest[begin : begin + len(takers)]
         dealt[rows] = takers
         taken[takers] += 1
-        # What a whole step would have by now.
+        # A step with fewer rows is compared as if it had all of them.
         load[takers] += lengths[order[rows]] * (lane_batch / sizes[takers])
         begin += len(takers)
     return order[np.argsort(dealt, kind="stable")]

@@ -1,4 +1,4 @@
-"""Which cache on the local disk a loader has, if any."""
+"""Opens the cache on the local disk that a loader's arguments ask for."""
 
 from __future__ import annotations
 

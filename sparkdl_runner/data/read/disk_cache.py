@@ -239,10 +239,8 @@ class DiskCache:
     def _write_used(self, used: int) -> None:
         # In place: some file systems put a file that was made shorter on the disk at once.
         descriptor = os.open(self._root / _USED, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(descriptor, b"%0*d" % (_USED_DIGITS, max(0, used)))
-        finally:
-            os.close(descriptor)
+        with open(descriptor, "wb", buffering=0) as file:
+            file.write(b"%0*d" % (_USED_DIGITS, max(0, used)))
 
     def _data_sets(self) -> list[Path]:
         """The oldest first."""

@@ -163,12 +163,7 @@ class TrackedRun(Reports):
         self._log(self._attempts.begin(attempt))
 
     def end_attempt(self, error: BaseException | None, growth: str = "") -> None:
-        """Logs how the ranks ended.
-
-        Args:
-            error: What ended them; None if they returned, or are to grow.
-            growth: Why they were ended to be started again as more ranks, if they were.
-        """
+        """Logs how the ranks ended: by an error, for a growth (its reason), or by returning."""
         self._log(self._attempts.end(self._text(error), growth))
         self._folder.keep_attempt(self._attempts.own[-1])
 

@@ -21,7 +21,7 @@ def service(monkeypatch):
 
 
 def told_by(service: MetadataService) -> list[str]:
-    """What is told until nothing more is asked."""
+    """Runs the poll until it ends; returns the notices that it reported."""
     told: list[str] = []
     asking = SpotNotice(service.url, told.append)
     asking._thread.join(PATIENCE_SECONDS)
