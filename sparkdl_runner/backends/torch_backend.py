@@ -86,6 +86,7 @@ class TorchBackend(Backend):
             wrong_backend.refuse_tensorflow(self.name)
         torch_store.wait_as_long_as_promised()
         torch_store.give_each_group_its_own_keys()
+        torch_store.keep_destroyed_groups()
         if listener is not None:
             torch_store.serve(listener)
 
