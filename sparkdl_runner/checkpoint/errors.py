@@ -28,6 +28,10 @@ class DamageError(Exception):
     """A file of a checkpoint is not what was written. The message says which file, and how."""
 
 
+class UnfinishedError(DamageError):
+    """A manifest is not whole: it is damaged, or a training is writing it."""
+
+
 class UnreadableError(DamageError):
     """A file may be as it was written: the storage that holds it cannot be read."""
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -29,12 +30,13 @@ from sparkdl_runner.checkpoint.errors import (
     CheckpointError,
     CheckpointStorageError,
     DamageError,
+    UnfinishedError,
     UnreadableError,
 )
 from sparkdl_runner.filesystem import StorageOptions
 
 # A training may remove what is read, again and again, if it keeps few and saves often.
-_MOST_TRIES = 10
+_MOST_READS = 10
 _MOST_NAMED = 10
 
 
@@ -109,7 +111,8 @@ def _load(storage: Storage, which: int | str) -> Checkpoint:
         CheckpointError: None is.
     """
     tried: dict[Name, DamageError | None] = {}
-    while len(tried) < _MOST_TRIES:
+    reads = 0
+    while reads < _MOST_READS:
         candidates = _committed(storage) - tried.keys()
         if which == "best":
             name = _best(storage, candidates)
@@ -118,19 +121,23 @@ def _load(storage: Storage, which: int | str) -> Checkpoint:
             name = max(fitting, default=None)
         if name is None:
             # A list that is read while one is removed and another committed may show neither.
-            if candidates or not _committed(storage) - tried.keys():
+            unfinished = [one for one in tried if isinstance(tried[one], UnfinishedError)]
+            if candidates or not (unfinished or _committed(storage) - tried.keys()):
                 break
+            time.sleep(storage.poll_seconds)
+            for one in unfinished:
+                del tried[one]
             continue
+        reads += 1
         try:
-            return _read(storage, name)
+            found = _read(storage, name)
         except DamageError as problem:
             is_removed = not isinstance(problem, UnreadableError) and _is_removed(storage, name)
             tried[name] = None if is_removed else problem
-            if not is_removed:
-                warnings.warn(
-                    f"The checkpoint {storage.shown}/{name} is passed over: {problem}.",
-                    stacklevel=4,
-                )
+        else:
+            _warn_of(tried, storage)
+            return found
+    _warn_of(tried, storage)
     problems = [problem for problem in tried.values() if problem is not None]
     if any(isinstance(problem, UnreadableError) for problem in problems):
         raise CheckpointStorageError(
@@ -140,18 +147,31 @@ def _load(storage: Storage, which: int | str) -> Checkpoint:
     raise CheckpointError(_why_none(storage, which, tried))
 
 
+def _warn_of(tried: Mapping[Name, DamageError | None], storage: Storage) -> None:
+    for name, problem in tried.items():
+        if isinstance(problem, UnfinishedError):
+            with suppress(DamageError):
+                read_manifest(storage, name)
+                continue  # It was being written, and came too late for this load.
+        if problem is not None:
+            warnings.warn(
+                f"The checkpoint {storage.shown}/{name} is passed over: {problem}.", stacklevel=4
+            )
+
+
 def _best(storage: Storage, candidates: Iterable[Name]) -> Name | None:
     """The best by the metric that the newest of them names.
 
     Raises:
         CheckpointError: None names one.
     """
+    newest_first = sorted(candidates, reverse=True)
     manifests: list[Manifest] = []
-    for name in sorted(candidates, reverse=True):
+    for name in newest_first:
         with suppress(DamageError):  # It is removed, or as good as none.
             manifests.append(read_manifest(storage, name))
     if not manifests:
-        return None
+        return next(iter(newest_first), None)  # Whoever reads it is told what is wrong with it.
     decides = next((one for one in manifests if one.best_metric is not None), None)
     if decides is None or decides.best_metric is None:
         metrics = sorted({metric for one in manifests for metric in one.metrics})
@@ -177,7 +197,12 @@ def _read(storage: Storage, name: Name) -> Checkpoint:
     Raises:
         DamageError: A file of it is gone, or is not what was written.
     """
-    manifest = read_manifest(storage, name)
+    try:
+        manifest = read_manifest(storage, name)
+    except UnreadableError:
+        raise
+    except DamageError as problem:
+        raise UnfinishedError(str(problem)) from problem
     reader = CheckpointReader(storage, manifest)
     return Checkpoint(
         step=manifest.step,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+import time
 
 import pytest
 import torch
@@ -64,6 +65,48 @@ def test_a_checkpoint_that_is_removed_while_it_is_read(tmp_path, monkeypatch, fi
     save_steps(tmp_path, 2)
     with pytest.raises(CheckpointError, match=r"step 2 in .* was removed by its training while"):
         Checkpoint.load(tmp_path, which=2)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("which", ["newest", 2])
+def test_a_manifest_that_is_being_written_is_read_once_it_is_there(tmp_path, monkeypatch, which):
+    """The checkpoint before it was removed after the list was read."""
+    save_steps(tmp_path, 2)
+    manifest = tmp_path / "step-2" / "attempt-0" / "manifest.json"
+    content = manifest.read_bytes()
+    manifest.write_bytes(b"")
+    monkeypatch.setattr(time, "sleep", lambda seconds: manifest.write_bytes(content))
+    assert Checkpoint.load(tmp_path, which).step == 2
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_checkpoint_before_one_that_is_being_written(tmp_path, monkeypatch):
+    save_steps(tmp_path, 1, 2)
+    manifest = tmp_path / "step-2" / "attempt-0" / "manifest.json"
+    content = manifest.read_bytes()
+    manifest.write_bytes(content[:20])
+    opened = LocalStorage.open
+
+    def open_and_write(self, name):
+        if name.startswith("step-1/"):
+            manifest.write_bytes(content)
+        return opened(self, name)
+
+    monkeypatch.setattr(LocalStorage, "open", open_and_write)
+    assert Checkpoint.load(tmp_path).step == 1
+
+
+def test_a_manifest_that_stays_damaged_is_named_once(tmp_path):
+    save_steps(tmp_path, 1)
+    (tmp_path / "step-1" / "attempt-0" / "manifest.json").write_bytes(b"{")
+    for which in ("newest", "best", 1):
+        with (
+            pytest.warns(UserWarning, match="passed over: manifest.json is damaged") as told,
+            pytest.raises(CheckpointError, match=r"No checkpoint .*is whole; the warnings before"),
+        ):
+            Checkpoint.load(tmp_path, which)
+        assert len(told) == 1
+        assert told[0].filename == __file__
 
 
 def test_a_damaged_checkpoint_is_passed_over(tmp_path):
@@ -130,7 +173,7 @@ def test_a_folder_that_cannot_be_read(tmp_path, monkeypatch):
 def test_nothing_torn_is_read_while_a_training_saves_and_removes(in_memory):
     """Each weight of a checkpoint is its step, so that a mixture of two would show."""
     model = torch.nn.Linear(64, 64)
-    stop = threading.Event()
+    saved, stop = threading.Event(), threading.Event()
 
     def train():
         step = 0
@@ -141,12 +184,14 @@ def test_nothing_torn_is_read_while_a_training_saves_and_removes(in_memory):
                     for parameter in model.parameters():
                         parameter.fill_(step)
                 checkpoints.save(step, model)
+                if step == 1:
+                    checkpoints.wait()
+                    saved.set()
 
     training = threading.Thread(target=train)
     training.start()
     try:
-        while not list(in_memory.glob("step-*/*/manifest.json")):
-            pass
+        assert saved.wait(60)
         steps: list[int] = []
         while len(steps) < 20 or steps[-1] == steps[0]:
             checkpoint = Checkpoint.load(in_memory)
