@@ -51,8 +51,9 @@ def check_settings(plan: TrainingPlan, *, backend: str, task: Any, has_validatio
             "name of a column."
         )
     _check_early_stopping(plan, metrics, has_validation)
-    # The model is left out: it is large, and if it cannot be sent, run() says so.
-    function.pack(train, vars(replace(plan, model=None)))
+    # A module is left out: it is large, and whoever copies it says whether it can be sent.
+    is_module = hasattr(plan.model, "state_dict")
+    function.pack(train, **vars(replace(plan, model=None if is_module else plan.model)))
 
 
 def metric_names(metrics: Mapping[str, Any], labels: Sequence[str]) -> list[str]:

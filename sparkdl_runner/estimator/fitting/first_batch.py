@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from sparkdl_runner.errors import NotPicklableError
 from sparkdl_runner.estimator.described import described
 from sparkdl_runner.estimator.fitting.checks import check_labels
 from sparkdl_runner.network.inputs import Inputs
@@ -30,11 +31,19 @@ def network_of(model: Any) -> torch.nn.Module:
     Raises:
         TypeError: The factory makes something else, or cannot be called without arguments.
         ValueError: The model has lazy layers whose shapes nobody knows yet.
+        NotPicklableError: A module cannot be copied, and so not be sent to the ranks.
     """
     import torch
 
     if isinstance(model, torch.nn.Module):
-        network = copy.deepcopy(model)
+        try:
+            network = copy.deepcopy(model)
+        except Exception as error:
+            raise NotPicklableError(
+                f"model is {described(model)}, which cannot be copied or sent to the ranks "
+                f"({type(error).__name__}: {error}). Give a function that makes it, or leave out "
+                "of the module what cannot be pickled."
+            ) from error
     else:
         try:
             # The driver's own random numbers stay what they are.

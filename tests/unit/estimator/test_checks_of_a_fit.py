@@ -76,8 +76,14 @@ def test_a_function_that_cannot_be_sent_is_named_before_anything_starts():
         with lock:
             return F.mse_loss(output, label)
 
-    with pytest.raises(NotPicklableError, match="cannot be sent to the ranks"):
+    def model():
+        with lock:
+            return nn.Linear(4, 3)
+
+    with pytest.raises(NotPicklableError, match=r"cannot be sent to the ranks: the .*loss"):
         check(loss=loss)
+    with pytest.raises(NotPicklableError, match=r"cannot be sent to the ranks: the .*model"):
+        check(model=model)
 
 
 def test_a_list_of_losses_is_one_for_each_label():
@@ -127,6 +133,13 @@ def test_a_network_is_a_copy_or_what_a_factory_makes():
         network_of(lambda: 3)
     with pytest.raises(ValueError, match="'weight' has no shape yet"):
         network_of(nn.LazyLinear(3))
+
+
+def test_a_module_that_cannot_be_copied_is_told_as_the_model():
+    module = nn.Linear(2, 1)
+    module.lock = threading.Lock()
+    with pytest.raises(NotPicklableError, match=r"model is Linear of 3 .*Give a function that"):
+        network_of(module)
 
 
 def data(fingerprint="rows"):
