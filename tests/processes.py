@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 import uuid
+from collections.abc import Iterable
 
 import psutil
 
@@ -39,3 +40,20 @@ def wait_until_gone(word: str, timeout_seconds: float = 5.0) -> bool:
             return False
         time.sleep(0.05)
     return True
+
+
+def still_running(processes: Iterable[psutil.Process], timeout_seconds: float) -> list[int]:
+    """The ids of those that have not ended by then. One that its parent has not yet reaped has."""
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        found = [one.pid for one in processes if not _has_ended(one)]
+        if not found or time.monotonic() > deadline:
+            return found
+        time.sleep(0.05)
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import rank_functions
 
-from processes import wait_until_gone
+from processes import still_running, wait_until_gone
 from sparkdl_runner import (
     DistributedRunner,
     HorovodRunner,
@@ -347,8 +347,7 @@ def test_an_interrupted_or_killed_driver_leaves_no_process(tmp_path, number, no_
     driver.send_signal(number)
     driver.wait(10)
     driver.stdout.close()
-    _, alive = psutil.wait_procs(processes, timeout=5)
-    assert not alive
+    assert not still_running(processes, 5)
     assert wait_until_gone("4712")
 
 
