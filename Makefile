@@ -62,7 +62,8 @@ test: $(on_lanes)  ## lint and test both lanes; LANE=classic|modern, ARGS="-k na
 without_torch := $(addprefix tests/unit/data/test_,cache foreign_folder leftovers replacing_killed scan)
 with_torch := $(filter-out $(without_torch:=.py),$(wildcard tests/unit/data/test_*.py)) \
     $(addprefix tests/unit/,backends/test_horovod_elastic.py backends/test_backends.py \
-    backends/test_torch_store.py checkpoint estimator fuzz network training worker jobs/test_training_of_a_model.py test_examples.py \
+    backends/test_destroyed_groups.py backends/test_torch_store.py checkpoint \
+    estimator fuzz network training worker jobs/test_training_of_a_model.py test_examples.py \
     tracking/test_logged_networks.py tracking/test_recorded_tensors.py docs/test_reference.py)
 quick: setup-classic  ## lint and the unit tests alone, in less than 45 seconds
 	@$(MAKE) BESIDE=1 --jobs=3 --output-sync=target lint quick-with-torch quick-others

@@ -6,7 +6,15 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from sparkdl_runner.backends import Backend, Release, Rendezvous, Tell, torch_store, wrong_backend
+from sparkdl_runner.backends import (
+    Backend,
+    Release,
+    Rendezvous,
+    Tell,
+    destroyed_groups,
+    torch_store,
+    wrong_backend,
+)
 from sparkdl_runner.backends.environment import common_environment, join_seconds
 from sparkdl_runner.wire.control import Line
 from sparkdl_runner.world import World
@@ -86,7 +94,7 @@ class TorchBackend(Backend):
             wrong_backend.refuse_tensorflow(self.name)
         torch_store.wait_as_long_as_promised()
         torch_store.give_each_group_its_own_keys()
-        torch_store.keep_destroyed_groups()
+        destroyed_groups.keep_destroyed_groups()
         if listener is not None:
             torch_store.serve(listener)
 

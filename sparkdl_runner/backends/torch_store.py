@@ -5,12 +5,10 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import itertools
 import os
 import socket
-import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
@@ -26,9 +24,6 @@ JOIN_SECONDS = "SPARKDL_RUNNER_JOIN_SECONDS"
 
 # What C++ raises where the length that it reads from the store is impossible.
 _MALFORMED = ("basic_string::", "vector::", "cannot create std::", "std::bad_alloc")
-
-# The list's, the loop's and the call's.
-_REFERENCES_OF_KEPT = 3
 
 # Kept for as long as the process lives, and with it the server.
 _store: object | None = None
@@ -81,31 +76,6 @@ def give_each_group_its_own_keys() -> None:
             yield PrefixStore(f"group_{next(groups)}", store), rank, size
 
     handlers["env"] = meet_again
-
-
-def keep_destroyed_groups() -> None:
-    """Keeps each group that ``destroy_process_group()`` ends until no Python object has it.
-
-    A group's destructor waits for its threads, and with torch 2.13 these need the interpreter's
-    lock to let a backward pass's context go. Python gives that lock up when it drops a group; a
-    ``DistributedDataParallel`` that outlives its group drops it with the lock held, for ever.
-    """
-    import torch.distributed
-    from torch.distributed import distributed_c10d
-
-    destroy = distributed_c10d.destroy_process_group
-    kept: list[object] = []
-
-    @functools.wraps(destroy)
-    def destroy_and_keep(group: Any = None) -> None:
-        # Of one that nothing else has, the loop's variable and the call are the other references.
-        kept[:] = [one for one in kept if sys.getrefcount(one) > _REFERENCES_OF_KEPT]
-        groups = list(distributed_c10d._world.pg_map)
-        destroy(group)
-        kept.extend(one for one in groups if one not in distributed_c10d._world.pg_map)
-
-    distributed_c10d.destroy_process_group = destroy_and_keep
-    torch.distributed.destroy_process_group = destroy_and_keep
 
 
 def advice(error: BaseException) -> str:

@@ -6,7 +6,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -113,21 +113,17 @@ def _load(storage: Storage, which: int | str) -> Checkpoint:
     tried: dict[Name, DamageError | None] = {}
     reads = 0
     while reads < _MOST_READS:
-        candidates = _committed(storage) - tried.keys()
-        if which == "best":
-            name = _best(storage, candidates)
-        else:
-            fitting = {one for one in candidates if which in ("newest", one.step)}
-            name = max(fitting, default=None)
-        if name is None:
+        candidates = _candidates(storage, which) - tried.keys()
+        if not candidates:
             # A list that is read while one is removed and another committed may show neither.
             unfinished = [one for one in tried if isinstance(tried[one], UnfinishedError)]
-            if candidates or not (unfinished or _committed(storage) - tried.keys()):
+            if not unfinished and not _candidates(storage, which) - tried.keys():
                 break
             time.sleep(storage.poll_seconds)
             for one in unfinished:
                 del tried[one]
             continue
+        name = _best(storage, candidates) if which == "best" else max(candidates)
         reads += 1
         try:
             found = _read(storage, name)
@@ -147,6 +143,10 @@ def _load(storage: Storage, which: int | str) -> Checkpoint:
     raise CheckpointError(_why_none(storage, which, tried))
 
 
+def _candidates(storage: Storage, which: int | str) -> set[Name]:
+    return {one for one in _committed(storage) if which in ("newest", "best", one.step)}
+
+
 def _warn_of(tried: Mapping[Name, DamageError | None], storage: Storage) -> None:
     for name, problem in tried.items():
         if isinstance(problem, UnfinishedError):
@@ -159,19 +159,18 @@ def _warn_of(tried: Mapping[Name, DamageError | None], storage: Storage) -> None
             )
 
 
-def _best(storage: Storage, candidates: Iterable[Name]) -> Name | None:
-    """The best by the metric that the newest of them names.
+def _best(storage: Storage, candidates: Collection[Name]) -> Name:
+    """The best by the metric that the newest of them names; the newest if none can be read.
 
     Raises:
         CheckpointError: None names one.
     """
-    newest_first = sorted(candidates, reverse=True)
     manifests: list[Manifest] = []
-    for name in newest_first:
+    for name in sorted(candidates, reverse=True):
         with suppress(DamageError):  # It is removed, or as good as none.
             manifests.append(read_manifest(storage, name))
     if not manifests:
-        return next(iter(newest_first), None)  # Whoever reads it is told what is wrong with it.
+        return max(candidates)  # Whoever reads it is told what is wrong with it.
     decides = next((one for one in manifests if one.best_metric is not None), None)
     if decides is None or decides.best_metric is None:
         metrics = sorted({metric for one in manifests for metric in one.metrics})

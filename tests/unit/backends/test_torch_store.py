@@ -3,8 +3,6 @@ from __future__ import annotations
 import importlib
 import os
 import socket
-import subprocess
-import sys
 from datetime import timedelta
 
 import pytest
@@ -28,37 +26,6 @@ def test_each_group_meets_under_keys_of_its_own(monkeypatch):
     (second, _, _) = next(handlers["env"]("env://", timeout=None))
     assert first.check(["address"])
     assert not second.check(["address"])
-
-
-GROUPS = """
-import faulthandler, os, sys
-import torch
-import torch.distributed as dist
-from sparkdl_runner.backends import torch_store
-
-faulthandler.dump_traceback_later(40, exit=True)
-torch_store.keep_destroyed_groups()
-
-def train():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
-    for _ in range(5):
-        model(torch.randn(16, 4)).sum().backward()
-    dist.destroy_process_group()
-
-for _ in range(120):
-    train()
-print(len(os.listdir("/proc/self/task")), flush=True)
-os._exit(0)
-"""
-
-
-def test_a_model_may_outlive_its_group():
-    """Without what is tested, this stands still in the first fifty groups, with torch 2.13."""
-    command = [sys.executable, "-c", GROUPS]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < 20  # Groups that nothing uses any more leave no threads behind.
 
 
 @pytest.mark.parametrize(

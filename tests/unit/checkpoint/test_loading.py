@@ -70,8 +70,8 @@ def test_a_checkpoint_that_is_removed_while_it_is_read(tmp_path, monkeypatch, fi
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("which", ["newest", 2])
 def test_a_manifest_that_is_being_written_is_read_once_it_is_there(tmp_path, monkeypatch, which):
-    """The checkpoint before it was removed after the list was read."""
-    save_steps(tmp_path, 2)
+    """An older one is there only where it is not what is asked for."""
+    save_steps(tmp_path, *([1, 2] if which == 2 else [2]))
     manifest = tmp_path / "step-2" / "attempt-0" / "manifest.json"
     content = manifest.read_bytes()
     manifest.write_bytes(b"")
