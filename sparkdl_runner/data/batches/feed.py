@@ -53,9 +53,10 @@ class Feed:
     start: Position
     end_epoch: int | None
     """The first epoch that is not read; None for no end."""
+    stopping: threading.Event
+    """Set to end the thread, and what it waits for. One feed after the other has it."""
 
     def __post_init__(self) -> None:
-        self._stopping = threading.Event()
         # One chunk waits for the caller while the next one is made; the budget allows no more.
         self._queue: queue.Queue[_Delivery | BaseException | None] = queue.Queue(1)
         self._thread = threading.Thread(target=self._run, name="sparkdl-feed", daemon=True)
@@ -83,7 +84,8 @@ class Feed:
 
     def stop(self) -> None:
         """Ends the thread; its reads are over when this returns."""
-        self._stopping.set()
+        if self._thread.is_alive():  # A later feed may have begun.
+            self.stopping.set()
         while self._thread.is_alive():
             try:  # make room, in case the thread waits to put something
                 self._queue.get_nowait()
@@ -110,7 +112,7 @@ class Feed:
             self.chunker.blocks.stop()
 
     def _put(self, item: _Delivery | BaseException | None) -> bool:
-        while not self._stopping.is_set():
+        while not self.stopping.is_set():
             try:
                 self._queue.put(item, timeout=0.1)
             except queue.Full:

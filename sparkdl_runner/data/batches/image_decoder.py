@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -38,6 +39,8 @@ class ImageDecoder:
     """Names a row group, for messages."""
     cache: DiskCache | None
     """The cache for decoded images; None to decode them in each epoch."""
+    stopping: threading.Event
+    """Set to end the waiting for images that another process decodes."""
 
     def __post_init__(self) -> None:
         self._decoders = {column.name: _decoder_of(column) for column in self.columns}
@@ -97,7 +100,7 @@ class ImageDecoder:
 
                 group, number = chunk.origins.source(row)
                 key = f"{self._decoders[column.name]}-{group}-{number}"
-                kept = self.cache.get_or_fetch(key, pixels)
+                kept = self.cache.get_or_fetch(key, pixels, wait=self.stopping.wait)
                 images[row] = np.frombuffer(kept, np.uint8).reshape(column.size.shape)
                 return None
             except BadImageError as error:

@@ -73,6 +73,7 @@ class Pipeline:
             threads=self._samples,
             describe=self.reader.describe,
             cache=self.image_cache,
+            stopping=self.reader.stopping,
         )
         self.pool: ThreadPoolExecutor | None = None
         self._arena: tuple[Order, Sizes, Arena] | None = None
@@ -104,6 +105,7 @@ class Pipeline:
             )
             arena = Arena(self.layout, pages=sizes.pages, page_rows=sizes.page_rows)
             self._arena = (order, sizes, arena)
+        self.reader.stopping.clear()
         _, sizes, arena = self._arena
         if self.pool is None:
             self.pool = ThreadPoolExecutor(self._threads, "sparkdl-decode")
@@ -133,6 +135,7 @@ class Pipeline:
             transform=self.transform,
             start=start,
             end_epoch=end_epoch,
+            stopping=self.reader.stopping,
         )
 
     def close(self) -> None:

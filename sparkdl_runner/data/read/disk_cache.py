@@ -22,6 +22,7 @@ import time
 import weakref
 import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -31,12 +32,10 @@ from sparkdl_runner.private_folder import private_folder
 
 _log = logging.getLogger(__name__)
 
-_MOST_CHECKED = 1 << 16
 _NAME = "sparkdl_runner-cache"
 _USED, _USERS, _PART = "used", "users", ".part"
-_USED_DIGITS = 20
-_CRC_BYTES = 4
-_READ_BYTES = 1 << 20
+_USED_DIGITS, _CRC_BYTES = 20, 4
+_MOST_CHECKED, _READ_BYTES = 1 << 16, 1 << 20
 _LOOK_SECONDS, _WAIT_SECONDS = 0.01, 30.0
 """How often, and how long, an entry is waited for that another process fetches."""
 
@@ -115,8 +114,7 @@ class DiskCache:
     ) -> memoryview:
         """The value of a key, which is fetched and kept if it is not there and there is room.
 
-        One process, and one thread of it, fetches; others that want the same wait for it. A disk
-        that fails ends the caching and nothing else.
+        One thread of one process fetches, others wait. A disk that fails only ends the caching.
 
         Args:
             key: What to find it by.
@@ -126,6 +124,7 @@ class DiskCache:
 
         Raises:
             Exception: What ``fetch`` raised.
+            CancelledError: ``wait`` returned true.
         """
         content = self.get(key, start)
         if content is not None:
@@ -162,7 +161,9 @@ class DiskCache:
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    if wait(_LOOK_SECONDS) or time.monotonic() > until:
+                    if wait(_LOOK_SECONDS):
+                        raise CancelledError from None  # The storage may hang for all.
+                    if time.monotonic() > until:
                         return None
                 else:
                     # The last owner of the lock may have renamed or removed this very file.
@@ -251,8 +252,7 @@ class DiskCache:
         """Bytes of all entries, after those of unused data sets were removed if asked for."""
         total = 0
         for folder in self._data_sets():
-            is_unused = _is_unused(folder)
-            if make_room and is_unused:
+            if (is_unused := _is_unused(folder)) and make_room:
                 shutil.rmtree(folder, ignore_errors=True)
                 continue
             for entry in os.scandir(folder):

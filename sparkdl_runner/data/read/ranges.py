@@ -60,6 +60,7 @@ class RemoteRowGroups:
         cache: Where to keep what was read, if anywhere.
         memory_bytes: What may be in memory: half of it row groups that nobody has asked for yet,
             a third those that are being read, the rest footers.
+        stopping: Set to end the waiting of reads under way, which then fail.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class RemoteRowGroups:
         *,
         cache: DiskCache | None = None,
         memory_bytes: int,
+        stopping: threading.Event,
     ) -> None:
         self._files = files
         self._groups, self._view = files.dataset.manifest.row_groups, files.dataset.manifest.view
@@ -76,7 +78,7 @@ class RemoteRowGroups:
         self._chunks, self._most_chunks = 0, memory_bytes // 6 // _CHUNK_BYTES
         self._lock = threading.RLock()  # Collecting garbage may let go at any place.
         self._opening = [threading.Lock() for _ in range(2 * THREADS)]
-        self._closed = threading.Event()
+        self._stopping = stopping
         self._ahead = ReadAhead(self._fetch, self._size_of, memory_bytes // 2)
         self._held_bytes, self._most_held_bytes = 0, memory_bytes // 3
 
@@ -104,7 +106,7 @@ class RemoteRowGroups:
 
     def close(self) -> None:
         """Ends the requests under way, and forgets the files."""
-        self._closed.set()
+        self._stopping.set()
         self._ahead.close()
         with self._lock:
             self._opened.clear()
@@ -229,10 +231,10 @@ class RemoteRowGroups:
         """A value of the cache, which is fetched if it is not there; just fetched without one."""
         if self._cache is None:
             return fetch()
-        return self._cache.get_or_fetch(key, fetch, start, self._closed.wait)
+        return self._cache.get_or_fetch(key, fetch, start, self._stopping.wait)
 
     def _patiently(self, request: Callable[[], _Answer]) -> _Answer:
-        return patiently(request, self._closed.wait)
+        return patiently(request, self._stopping.wait)
 
 
 def _key(number: int, start: int, size: int) -> str:

@@ -41,6 +41,9 @@ class RowGroupReader:
     them, so two threads never share a handle. Footers are kept longer, so that a file with many row
     groups is not parsed again for each of them. Those and remote row groups that nobody has decoded
     yet take up to ``memory_bytes``.
+
+    While ``stopping`` is set, nobody waits for another process that fetches the same, nor for a
+    storage that may come back: such reads fail.
     """
 
     def __init__(
@@ -61,9 +64,12 @@ class RowGroupReader:
         self._lock = threading.Lock()
         self._is_local = local = files.dataset.is_local
         self._read_bytes = 0
+        self.stopping = threading.Event()
         self._remote = None
         if not local:
-            self._remote = RemoteRowGroups(files, cache=cache, memory_bytes=memory_bytes)
+            self._remote = RemoteRowGroups(
+                files, cache=cache, memory_bytes=memory_bytes, stopping=self.stopping
+            )
         self._access: dict[str, Any] = {
             "coerce_int96_timestamp_unit": "us",
             "buffer_size": _BUFFER_BYTES,

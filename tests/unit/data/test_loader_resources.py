@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from parquet_sets import LOCAL, load, numbered, one, write_groups
 
 from sparkdl_runner.data.dataset.describe import describe_parquet
 from sparkdl_runner.data.loader import ArrowLoader
+from sparkdl_runner.data.read import disk_cache
 
 
 def test_pages_stay_within_the_budget(tmp_path: Path) -> None:
@@ -79,6 +83,52 @@ def test_closing_in_the_middle_is_quick(tmp_path: Path) -> None:
         next(iter(loader))
         began = time.perf_counter()
     assert time.perf_counter() - began < 1
+
+
+def _times_open(path: Path) -> int:
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):
+            found.append(os.readlink(f"/proc/self/fd/{number}"))
+    return found.count(str(path))
+
+
+@pytest.mark.one_lane
+@pytest.mark.parametrize("is_closed", [False, True], ids=["leaving the loop", "closing"])
+def test_the_end_does_not_wait_for_a_process_that_hangs_in_a_fetch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_closed: bool
+) -> None:
+    monkeypatch.setattr(disk_cache, "_WAIT_SECONDS", 3600.0)
+    manifest = write_groups(tmp_path / "far", numbered(64), [[16]] * 4)
+    with ArrowLoader(
+        manifest,
+        pyarrow.fs.SubTreeFileSystem("/", LOCAL),
+        str(tmp_path / "far"),
+        batch_size=8,
+        shuffle=False,
+        prefetch_batches=1,
+        memory_budget_bytes=10_000,
+        cache_type="local-disk",
+        cache_location=str(tmp_path),
+    ) as loader:
+        [folder] = [path.parent for path in tmp_path.glob("*/*/users")]
+        with open(folder / "1-footer.part", "wb") as part:
+            fcntl.flock(part, fcntl.LOCK_EX)  # As the process does that fetches this footer.
+            batches = iter(loader)
+            next(batches)
+            until = time.monotonic() + 60
+            while _times_open(folder / "1-footer.part") < 2 and time.monotonic() < until:
+                time.sleep(0.001)
+            end = loader.close if is_closed else batches.close
+            ending = threading.Thread(target=end, daemon=True)
+            ending.start()
+            ending.join(60)
+            has_ended = not ending.is_alive()
+        ending.join(60)
+        assert has_ended
+        if not is_closed:
+            ids = [number for batch in loader for number in batch["id"].tolist()]
+            assert ids == list(range(8, 64)), "the loader goes on once it has been fetched"
 
 
 @pytest.mark.parametrize("workers_count", [1, 3])
