@@ -28,6 +28,7 @@ def warn(
         _no_step(order, tail),
         _many_lanes(budget, lanes),
         _little_memory(order, budget, lanes),
+        _long_pages(order, budget, lanes),
         _sorted(manifest, layout, order, world_size),
     ]
     for sentence in sentences:
@@ -74,6 +75,21 @@ def _little_memory(order: Order, budget: Budget, lanes: int) -> str | None:
         f"Reading this data set takes about {needed:,} bytes in a rank, and a quarter of the memory"
         f" that a rank may have here is {budget.most_bytes:,}. If ranks run out of memory, give "
         f"memory_budget_bytes={budget.most_bytes:,} on every rank, which mixes fewer row groups."
+    )
+
+
+def _long_pages(order: Order, budget: Budget, lanes: int) -> str | None:
+    """Of a budget that the caller gave: it is kept, but for row groups that cannot be divided."""
+    # While a lane goes over from one row group to the next, both are open.
+    open_groups = min(2, int((order.group_rows > 0).sum()))
+    needed = lanes * open_groups * budget.open_group_bytes
+    if budget.most_bytes is not None or needed <= budget.memory_budget_bytes:
+        return None
+    return (
+        f"memory_budget_bytes={budget.memory_budget_bytes:,} is too little for this data set: a row"
+        f" group takes up to {budget.open_group_bytes:,} bytes while it is read page by page, and a"
+        f" rank reads {lanes * open_groups} side by side, so about {needed:,} bytes will be used. "
+        "Give that much, or convert with a smaller parquet_row_group_size_bytes."
     )
 
 

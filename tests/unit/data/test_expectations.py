@@ -13,6 +13,7 @@ import pytest
 from parquet_sets import load, one
 
 from sparkdl_runner.data.dataset.manifest import Manifest
+from sparkdl_runner.data.read.budget import open_group_bytes
 from sparkdl_runner.data.spark_dataset_converter import SparkDatasetConverter
 
 ROWS, GROUP = 3_000, 50
@@ -97,3 +98,18 @@ def test_a_converter_says_beforehand_how_well_it_mixes(
     large = one(tmp_path, pa.table({"a": ids, "b": ids, "c": ids}), 20_000)
     converter = SparkDatasetConverter(f"file://{tmp_path}", [], len(ids), manifest=large)
     assert "or with parquet_row_group_size_bytes=" in str(converter.mixing(64, 8))
+
+
+def test_a_budget_that_two_long_pages_exceed_is_told_of(tmp_path: Path) -> None:
+    texts = pa.table({"text": [number * "a " for number in range(1_000, 1_200)]})
+    manifest = one(tmp_path, texts, 50)
+    taken = open_group_bytes(manifest)
+    (sentence,) = said(tmp_path, manifest, memory_budget_bytes=2 * taken - 1)
+    assert sentence == (
+        f"memory_budget_bytes={2 * taken - 1:,} is too little for this data set: a row group takes "
+        f"up to {taken:,} bytes while it is read page by page, and a rank reads 2 side by side, so "
+        f"about {2 * taken:,} bytes will be used. Give that much, or convert with a smaller "
+        "parquet_row_group_size_bytes."
+    )
+    assert said(tmp_path, manifest, memory_budget_bytes=2 * taken) == []
+    assert said(tmp_path, manifest) == []
