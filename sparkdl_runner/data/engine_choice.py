@@ -15,6 +15,7 @@ from typing import Any
 from sparkdl_runner import world
 from sparkdl_runner.data.order.plan import Tail
 from sparkdl_runner.data.order.shard import global_batch, whole_number
+from sparkdl_runner.data.read.cache_choice import CACHE_TYPES, DECODED
 from sparkdl_runner.data.shard_group import shard_of
 
 ENGINES = ("arrow", "petastorm")
@@ -123,6 +124,18 @@ def choose_engine(engine: str | None, arguments: Iterable[str], *, unischema: bo
             f"engine='petastorm'{reason}."
         )
     return chosen
+
+
+def require_cache_type(cache_type: str) -> None:
+    """Raises a ValueError unless petastorm has such a cache."""
+    if cache_type == DECODED:
+        raise ValueError(
+            f"cache_type={DECODED!r} keeps the images that engine='arrow' decodes, and this is "
+            "engine='petastorm'. Give cache_type='local-disk', or leave out what chose petastorm."
+        )
+    if cache_type not in CACHE_TYPES:
+        expected = ", ".join(name for name in CACHE_TYPES if name != DECODED)
+        raise ValueError(f"cache_type is {cache_type!r}; expected one of {expected}.")
 
 
 def wants_shuffle(arguments: dict[str, Any], shuffling_queue_capacity: int) -> bool:

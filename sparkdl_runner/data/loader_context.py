@@ -9,7 +9,13 @@ from typing import Any
 from sparkdl_runner.data.dataset.converted import Converted
 from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
-from sparkdl_runner.data.engine_choice import TUNING, wanted_columns, wanted_tail, wants_shuffle
+from sparkdl_runner.data.engine_choice import (
+    TUNING,
+    require_cache_type,
+    wanted_columns,
+    wanted_tail,
+    wants_shuffle,
+)
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.shard_group import shard_of
 
@@ -31,6 +37,8 @@ class TorchLoaderContext:
 
     def __post_init__(self) -> None:
         self._loader: Any = None
+        if self.engine == "petastorm" and "cache_type" in self.arguments:
+            require_cache_type(self.arguments["cache_type"])
 
     def __enter__(self) -> Any:
         if self._loader is not None:

@@ -171,6 +171,24 @@ def test_a_pickled_schema_needs_trust(monkeypatch):
     converter.make_torch_dataloader(trust_unischema=True)
 
 
+@pytest.mark.parametrize(
+    ("cache_type", "message"),
+    [
+        ("decoded", "keeps the images that engine='arrow' decodes, and this is engine='petastorm'"),
+        ("disk", "cache_type is 'disk'; expected one of null, local-disk."),
+    ],
+)
+def test_a_cache_that_petastorm_does_not_have_is_refused_before_it_is_asked(
+    monkeypatch, cache_type, message
+):
+    monkeypatch.setattr("sparkdl_runner.data.petastorm.engine.require_petastorm", lambda: None)
+    converter = SparkDatasetConverter("file:///x", [], 0)
+    for chosen_by in ({"engine": "petastorm"}, {"filters": [("id", "<", 3)]}):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            converter.make_torch_dataloader(cache_type=cache_type, **chosen_by)
+        converter.make_torch_dataloader(cache_type="local-disk", **chosen_by)
+
+
 def test_importing_is_light():
     code = """
 import sys
