@@ -105,6 +105,7 @@ def test_a_range_of_ranks_is_their_number_and_the_least_that_will_do():
     for config in (None, RunConfig(min_num_proc=2)):
         runner = DistributedRunner(num_proc=(2, 4), config=config)
         assert (runner.num_proc, runner.config.min_num_proc) == (4, 2)
+    assert DistributedRunner(num_proc=(1, 4)).config.min_num_proc == 1
     for wrong in ((4, 2), (0, 2), (-4, -2)):
         with pytest.raises(ValueError, match="it must be the least and the most ranks on Spark"):
             DistributedRunner(num_proc=wrong)

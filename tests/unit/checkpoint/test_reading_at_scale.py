@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -118,6 +121,15 @@ def given_state(scale: float) -> Stateful:
     return Stateful.of(model, optimizer, None, {"scheduler": Scheduler()})
 
 
+def memories() -> list[str]:
+    """What this process has open of that in which the ranks of a host share what they read."""
+    found = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # Another thread has closed it.
+            found.append(os.readlink(descriptor))
+    return [name for name in found if name.startswith("/memfd:sparkdl")]
+
+
 def save_together(storage, peers) -> Counter:
     attempt = begin_together(storage, peers)
     saver = Saver(storage, RETENTION, SavePolicy())
@@ -166,6 +178,7 @@ def test_ranks_restore_with_one_read_a_host(saved, hosts):
 
     steps = run_ranks(hosts, HOSTS * LOCAL // hosts, work)
     assert steps == [1] * HOSTS * LOCAL
+    assert memories() == []
     in_it = {one: count for one, count in storage.read_bytes.items() if one.startswith(str(name))}
     assert size <= sum(in_it.values()) <= hosts * size
     manifest = (folder / str(name) / "manifest.json").stat().st_size

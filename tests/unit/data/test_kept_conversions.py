@@ -184,6 +184,7 @@ def test_the_command_lists_sweeps_and_deletes(cache: Cache, capsys: Any) -> None
     assert len(told) == 3
     line = next(line for line in told if str(folder_of(used)) in line)
     assert " 9 " in line
+    assert " 0 min  " in line, "its age"
     assert "file:/orders, by " in line
     assert "for 1 h" in line or "for 60 min" in line
     assert main(["conversions", "sweep", str(cache.folder)]) == 0

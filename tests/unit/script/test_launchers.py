@@ -24,6 +24,7 @@ ROOT = str(Path(__file__).parents[3])
         (["python3", "-m", "torch.distributed.launch"], "python -m torch.distributed.launch"),
         (["python", "/opt/bin/torchrun", "train.py"], "torchrun"),
         (["sh", "-c", "OMP_NUM_THREADS=1 exec torchrun train.py"], "torchrun"),
+        (["sh", "-c", "nohup torchrun train.py"], "torchrun"),
         ([b"horovodrun", b"-np", b"2"], "horovodrun"),
         (["accelerate", "launch", "train.py"], "accelerate launch"),
         (["accelerate", "env"], ""),

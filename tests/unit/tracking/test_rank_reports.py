@@ -113,6 +113,18 @@ def test_the_last_rate_is_that_of_the_whole_training(monkeypatch: pytest.MonkeyP
     ]
 
 
+def test_the_steps_that_are_left_take_as_long_as_those_of_this_attempt() -> None:
+    reports = RankReports()
+    (zero,) = worlds("a")
+    told = {**report(step=10), "steps": 4, "running_seconds": 2.0}
+    reports.add(zero, told)
+    assert reports.seconds_left() is None, "nobody has said how many there will be"
+    reports.add(zero, {**told, "total_steps": 40})
+    assert reports.seconds_left() == 15.0
+    reports.add(zero, {**told, "step": 41, "total_steps": 40})
+    assert reports.seconds_left() == 0.0
+
+
 def test_what_hosts_measure_is_told_by_host_where_there_are_several() -> None:
     told = {}
     for keys in (("a", "a"), ("a", "b")):

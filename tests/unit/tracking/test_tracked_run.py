@@ -6,11 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.redaction import Redactor
 from sparkdl_runner.tracking.run.heartbeat import Heartbeat
 from sparkdl_runner.tracking.run.journal import Journal
 from sparkdl_runner.tracking.run.opening.lease import Lease
 from sparkdl_runner.tracking.run.tracked_run import TrackedRun
+from sparkdl_runner.tracking.settings import Tracking
 
 
 def listening(said: list[object], own: list[object]) -> SimpleNamespace:
@@ -83,3 +85,25 @@ def test_a_trouble_with_mlflow_is_shown_once_each_time(capsys: pytest.CaptureFix
     heartbeat._stopped = SimpleNamespace(wait=lambda _: next(stops))
     heartbeat._run()
     assert capsys.readouterr().out.count("does not take what it is told (503)") == 2
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected", "text"),
+    [
+        (OSError("No space left"), LaunchError, r"keep metrics .*: No space left\. Make room"),
+        (RuntimeError("of our own"), RuntimeError, "^of our own$"),
+    ],
+)
+def test_a_run_that_was_opened_and_cannot_be_kept_has_failed(
+    raised: Exception, expected: type[Exception], text: str
+) -> None:
+    class Kept(TrackedRun):
+        def __init__(self, *_: object) -> None:
+            raise raised
+
+    told: list[str] = []
+    opened = SimpleNamespace(set_status=told.append)
+    named = SimpleNamespace(run_id="a", lease=None, open=lambda name: opened)
+    with pytest.raises(expected, match=text):
+        Kept.open(Tracking(experiment="e"), named=named)  # type: ignore[arg-type]
+    assert told == ["FAILED"]

@@ -36,6 +36,17 @@ def in_the_rendezvous(line: Line) -> dict:
     return line.wait()
 
 
+def test_a_gpu_is_used_once_torch_has_begun_to(monkeypatch):
+    """Waiting for a GPU uses the processor, and would be taken for progress."""
+    for modules, found in (({}, False), ({"torch": SimpleNamespace()}, False)):
+        monkeypatch.setattr(pulse.sys, "modules", modules)
+        assert pulse._uses_a_gpu() is found
+    for begun in (True, False):
+        cuda = SimpleNamespace(is_initialized=lambda begun=begun: begun)
+        monkeypatch.setattr(pulse.sys, "modules", {"torch": SimpleNamespace(cuda=cuda)})
+        assert pulse._uses_a_gpu() is begun
+
+
 def test_a_place_stays_while_the_function_waits_at_it_and_the_rendezvous_is_known(monkeypatch):
     monkeypatch.setattr(pulse, "PULSE_SECONDS", 0.001)
     backend = SimpleNamespace(
