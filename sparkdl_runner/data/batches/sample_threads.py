@@ -27,8 +27,8 @@ class SampleThreads:
         """
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self.count, "sparkdl-samples")
-        # A few parts for each thread, so that all end at about the same time.
-        size = max(1, rows // (4 * self.count))
+        # Many parts for each thread: who is done first waits for the part that ends last.
+        size = max(1, rows // (16 * self.count))
         parts = [range(first, min(first + size, rows)) for first in range(0, rows, size)]
         jobs = [self._pool.submit(lambda part: [work(row) for row in part], part) for part in parts]
         wait(jobs)  # Also where one failed: the others write into the same memory.
