@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import io
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
@@ -197,8 +198,10 @@ def test_variable_columns_follow_the_shuffle(tmp_path: Path) -> None:
                 real = batch.get("row_mask", torch.ones(len(batch["id"]), dtype=torch.bool))
                 ids = batch["id"][real].tolist()
                 assert batch["text"][: len(ids)] == [str(i) for i in ids]
-                lengths = batch["list_offsets"].diff()[: len(ids)].tolist()
-                assert lengths == [i % 5 for i in ids]
+                expected = [list(range(i % 5)) for i in ids]
+                begins = batch["list_offsets"][: len(ids) + 1].tolist()
+                assert begins == [0, *accumulate(map(len, expected))]
+                assert batch["list"][: begins[-1]].tolist() == [*chain(*expected)]
                 seen += ids
         assert sorted(seen) == list(range(rows))
 
