@@ -6,6 +6,7 @@ steps do not count.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -191,9 +192,20 @@ def tensorflow(clock: Clock) -> None:
     )
 
 
+def end_group() -> None:
+    """Ends torch's group where a framework leaves it, as its threads must not outlive Python.
+
+    What holds a model in a cycle goes first, since a model must not be the last to hold its group.
+    """
+    if (torch := sys.modules.get("torch")) and torch.distributed.is_initialized():
+        gc.collect()
+        torch.distributed.destroy_process_group()
+
+
 if __name__ == "__main__":
     name, steps, file = sys.argv[1:]
     measured = Clock(int(steps))
     globals()[name](measured)
     if os.environ["RANK"] == "0":
         Path(file).write_text(json.dumps(measured.rates))
+    end_group()

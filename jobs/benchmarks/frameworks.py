@@ -113,7 +113,8 @@ def _wait(processes: list[subprocess.Popen[str]]) -> None:
     said = [process.communicate()[0] for process in processes]
     for process, text in zip(processes, said, strict=True):
         if process.returncode:
-            raise RuntimeError(text[-2000:])
+            print(text, file=sys.stderr)  # A rank's own words are far above its launcher's.
+            raise RuntimeError(f"ended with exit code {process.returncode}; its output is above")
 
 
 def median_ratio(rates: Mapping[str, Any], by: str = "clock") -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,8 @@ from sparkdl_runner.world import World
 if TYPE_CHECKING:
     from sparkdl_runner.backends.doors import Doors
     from sparkdl_runner.wire.network import PortRange
+
+_LARGE_MESH = re.compile(r"Mesh should not be bigger than default world size (\d+), .* (\d+) ranks")
 
 
 class TorchBackend(Backend):
@@ -84,7 +87,7 @@ class TorchBackend(Backend):
 
     def advice(self, error: BaseException) -> str:
         """See ``Backend.advice``."""
-        return torch_store.advice(error) or _advice_on_context_parallel(error)
+        return torch_store.advice(error) or _advice_on_division(error)
 
     def join_in_worker(self, listener: socket.socket | None) -> None:
         """Serves the store in rank 0, where its agent's relay finds it."""
@@ -103,14 +106,33 @@ class TorchBackend(Backend):
         torch_store.stay(line)
 
 
-def _advice_on_context_parallel(error: BaseException) -> str:
-    """What to do where torch's own words do not say; else ""."""
+def _advice_on_division(error: BaseException) -> str:
+    """What to do about a mesh or a strategy that these ranks cannot have; else ""."""
     # Only a text of torch's own: to show anything else would run what the function's objects do.
-    if type(error) is not NotImplementedError or not any(
-        isinstance(one, str) and "flash_attention_for_cpu" in one for one in error.args
-    ):
+    words = next((one for one in error.args if isinstance(one, str)), "")
+    if type(error) is RuntimeError:
+        return _advice_on_mesh(words)
+    if type(error) is not NotImplementedError or "flash_attention_for_cpu" not in words:
         return ""
     return (
         "Context parallel divides attention by kernels that only GPUs have, and this rank computes "
         "on the CPU: run it where each rank has a GPU, or divide the model by tensor parallel."
     )
+
+
+def _advice_on_mesh(words: str) -> str:
+    if found := _LARGE_MESH.match(words):
+        ranks, places = found.groups()
+        return (
+            f"The sizes of the mesh multiply to {places}, and this run has {ranks} ranks: expected "
+            f"sizes that multiply to {ranks}. Compute one of them, as dist.get_world_size() // the "
+            f"others, or run with num_proc={places}."
+        )
+    if "needs to contain the local rank" in words:
+        return (
+            f"Rank {os.environ.get('RANK', '?')} is not in this mesh, which has fewer places than "
+            f"this run has ranks ({os.environ.get('WORLD_SIZE', '?')}): expected sizes that "
+            "multiply to the number of ranks. Change a size, or num_proc to a multiple of the "
+            "sizes that are fixed."
+        )
+    return ""

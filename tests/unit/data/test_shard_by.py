@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from itertools import chain
 
@@ -10,6 +11,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from sparkdl_runner.backends import get_backend
 from sparkdl_runner.data.engine_choice import wanted_tail
 from sparkdl_runner.data.shard_group import shard_of
 from training_tables import converter_of, open_table, write_table
@@ -84,6 +86,21 @@ def test_a_loader_goes_on_by_another_mesh(table):
                 assert ids(loader) == whole[rank][2:]
 
 
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        ((2, 3), r"multiply to 6, and this run has 4 ranks: .* run with num_proc=6"),
+        ((1, 3), r"Rank 3 is not in this mesh, .* ranks \(4\): expected sizes that multiply to"),
+    ],
+)
+def test_a_mesh_that_does_not_fit_the_ranks_is_answered_with_what_to_do(shape, said, monkeypatch):
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with as_rank(3), pytest.raises(RuntimeError) as raised:
+        _ = mesh(shape)["dp"]
+    assert re.search(said, get_backend("torch").advice(raised.value))
+
+
 def test_one_copy_keeps_the_steps_of_several():
     with as_rank(1, 2):
         alone = {"batch_size": 10, "num_epochs": 1}
@@ -102,11 +119,9 @@ def test_what_is_no_dimension_is_said(table):
                 shard_of(bad, None, None)
         with pytest.raises(ValueError, match=r"and so do cur_shard and shard_count: give one"):
             open_table(table, batch_size=8, shard_by=both["dp"], cur_shard=0, shard_count=2)
-        # torch says these two itself.
+        # torch says this itself.
         with pytest.raises(KeyError, match=r"Invalid mesh_dim_names \('pp',\).*\['dp', 'tp'\]"):
             both["pp"]
-        with pytest.raises(RuntimeError, match=r"world size 4.* 6 ranks"):
-            mesh((2, 3))
         few = mesh((1, 2))
         with pytest.raises(ValueError, match=r"Rank 3 of 4 is not in shard_by, the mesh of ranks"):
             shard_of(few["tp"], None, None)
