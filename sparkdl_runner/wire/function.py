@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import pickle
@@ -187,11 +188,28 @@ def _find_unpicklable(
 ) -> str | None:
     """Names the first thing that ``main(*args, **kwargs)`` needs and that cannot be pickled."""
     for description, value in ingredients(main, *args, **kwargs):
-        try:
-            cloudpickle.dumps(value)
-        except Exception:
+        if not _is_picklable(value):
+            for field in _fields(value):
+                part = getattr(value, field)
+                if not _is_picklable(part):
+                    description, value = f"the field {field!r} of {description}", part
+                    break
             return f"{description}, a {type(value).__module__}.{type(value).__qualname__},"
     return None
+
+
+def _fields(value: Any) -> list[str]:
+    """The fields of a dataclass, such as the plan of a fit."""
+    is_instance = dataclasses.is_dataclass(value) and not isinstance(value, type)
+    return [field.name for field in dataclasses.fields(value)] if is_instance else []
+
+
+def _is_picklable(value: object) -> bool:
+    try:
+        cloudpickle.dumps(value)
+    except Exception:
+        return False
+    return True
 
 
 def arguments(main: Callable[..., Any], /, *args: Any, **kwargs: Any) -> dict[str, Any]:

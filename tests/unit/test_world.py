@@ -154,6 +154,8 @@ def test_each_agent_is_told_what_it_needs_alone():
     assert {seat.rendezvous_port for seat in seats.values()} == {7000}
     assert seats[0].peers == ("10.0.0.0", "10.0.0.1")
     assert [seats[partition].peers for partition in (1, 2, 3)] == [(), (), ()]
+    # Agents report in any order.
+    assert assign_seats(peers[::-1], backend="torch", attempt=1, version="") == seats
     # Where each rank has a server of its own, all connect to all.
     with_ports = [replace(one, rendezvous_port=100 + one.partition) for one in peers]
     copies = assign_seats(with_ports, backend="horovod", attempt=0, version="")

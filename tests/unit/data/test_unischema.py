@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 from pathlib import Path
+from pickletools import genops
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,12 @@ def test_a_schema_is_read() -> None:
         "packed": Field(dtype="int16", shape=(None,), codec="CompressedNdarrayCodec"),
         "png": Field(dtype="uint8", shape=(4, 5, 3), codec="CompressedImageCodec"),
     }
+
+
+def test_a_schema_with_a_key_without_a_value_is_damaged() -> None:
+    at = next(place for opcode, _, place in genops(SCHEMA) if opcode.name == "SETITEMS")
+    with pytest.raises(ForeignFileError, match="damaged"):
+        read_unischema(SCHEMA[:at] + b"K\x01" + SCHEMA[at:])
 
 
 class Booby:

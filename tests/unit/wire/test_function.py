@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -61,6 +61,12 @@ class Trainer:
         return self.guard
 
 
+@dataclass
+class Plan:
+    steps: int
+    model: object
+
+
 # Functions of this module travel by name; these must travel by value, as a notebook's do.
 def by_value(main):
     main.__module__ = "__main__"
@@ -78,6 +84,7 @@ def by_value(main):
         (lambda data: data, (LOCK,), "the argument 'data'"),
         (functools.partial(lambda data: data, LOCK), (), "the argument 'data'"),
         (Trainer().train, (), "the attribute 'guard' of the method's object"),
+        (lambda plan: plan, (Plan(1, LOCK),), "the field 'model' of the argument 'plan'"),
     ],
 )
 def test_what_cannot_be_pickled_is_named(main, args, words):
