@@ -177,7 +177,7 @@ class TorchModel(Model, MLReadable["TorchModel"], MLWritable):
         if not description.columns:
             columns = network_columns(dataset.schema, self._inputs.columns, self._reading)
             description = replace(description, columns=with_float_type(columns, self._network))
-        given = as_network_takes(dataset, description.columns)
+        description, given = as_network_takes(dataset, description)
         names = self.output_names()
         taken = [
             name for made in names.values() for name in made.values() if name in dataset.columns

@@ -12,11 +12,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def values_of(column: Column, series: pd.Series) -> Values:
+def values_of(column: Column, series: pd.Series, *, is_arrows: bool = False) -> Values:
     """A series of numbers, of lists or arrays of numbers, or of bytes.
 
     A missing number cannot be told from NaN in a series of floats. It is taken as null only where
     the column has a rule for nulls.
+
+    Args:
+        column: What it holds.
+        series: The values.
+        is_arrows: The series is what Arrow made of an array of its own, in its order.
     """
     if column.kind == "number":
         return _numbers(column, series)
@@ -27,7 +32,7 @@ def values_of(column: Column, series: pd.Series) -> Values:
     if column.kind == "image":
         return Values(flat=[None if _is_null(row) else bytes(row) for row in rows], valid=valid)
     present = rows if valid is None else rows[valid]
-    flat, *inner = _flattened(column, present)
+    flat, *inner = _flattened(column, present, is_arrows)
     lengths = np.zeros(len(rows), dtype=np.int64)
     lengths[slice(None) if valid is None else valid] = inner[0]
     valid_numbers = None
@@ -64,13 +69,15 @@ def _is_null(row: Any) -> bool:
     return row is None or (isinstance(row, float) and row != row)
 
 
-def _flattened(column: Column, rows: Array) -> list[Array]:
+def _flattened(column: Column, rows: Array, is_arrows: bool) -> list[Array]:
     """All numbers of lists within lists, and the lengths of the lists at each depth."""
     try:
         lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
         if not len(rows):
             return [np.empty(0, dtype=column.dtype), *[lengths] * max(1, len(column.shape))]
-        flat = np.concatenate(rows)
+        whole: Any = getattr(rows[0], "base", None) if is_arrows else None
+        is_one = _are_parts(rows, whole, lengths)
+        flat: Any = whole.reshape(-1) if is_one else np.concatenate(rows)
     except (TypeError, ValueError):
         raise BadColumnError(
             f"The column {column.name!r} holds {type(rows[0]).__name__}; the model takes lists or "
@@ -83,6 +90,15 @@ def _flattened(column: Column, rows: Array) -> list[Array]:
         ]
         return [flat.reshape(-1), lengths, *inner]
     if flat.dtype == object and len(flat) and hasattr(flat[0], "__len__"):
-        innermost, *inner = _flattened(column, flat)
+        innermost, *inner = _flattened(column, flat, is_arrows)
         return [innermost, lengths, *inner]
     return [flat, lengths]
+
+
+def _are_parts(rows: Array, whole: Any, lengths: Array) -> bool:
+    """Whether rows of Arrow's, which are in order, are all of an array, without gaps."""
+    return (
+        isinstance(whole, np.ndarray)
+        and whole.size == lengths.sum()
+        and all(row.base is whole for row in rows)
+    )

@@ -75,7 +75,7 @@ class Predictor:
         self.description = description
         self.batch_size = batch_size
         self.device = device
-        self._matrices = _matrices(description)
+        self._matrices = matrices(description)
         arguments = {
             argument: (argument,) if argument in self._matrices else columns
             for argument, columns in description.inputs.arguments.items()
@@ -144,7 +144,7 @@ def _matrix(columns: Sequence[Array], dtype: np.dtype[Any]) -> Array:
     return matrix
 
 
-def _matrices(description: Description) -> dict[str, Sequence[str]]:
+def matrices(description: Description) -> dict[str, Sequence[str]]:
     """The columns of each argument that is a matrix of numbers of one type."""
     columns = {column.name: column for column in description.columns}
     used = [name for names in description.inputs.arguments.values() for name in names]

@@ -7,6 +7,7 @@ import os
 import pickle
 from collections import OrderedDict
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -127,7 +128,7 @@ class Prediction:
             # Arrow's arrays as they are: of NumPy's, pyspark would make a list for each row.
             return pd.array(column, dtype=pd.ArrowDtype(column.type))
 
-        for made in self._of_each(batches, values_of):
+        for made in self._of_each(batches, partial(values_of, is_arrows=True)):
             if pa.types.is_struct(made.type):
                 columns = dict(zip(_names(made.type), map(as_pandas, made.flatten()), strict=True))
                 yield pd.DataFrame(columns, copy=False)

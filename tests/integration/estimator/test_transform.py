@@ -223,6 +223,40 @@ def test_nulls_are_refused_or_filled_as_in_training(frame):
         assert np.allclose(rows["prediction"], network(given)[:, 0].detach(), atol=1e-5)
 
 
+def test_columns_of_a_matrix_keep_their_rules_whatever_their_type(frame):
+    from pyspark.sql import functions as F
+
+    made = frame.withColumns(
+        {
+            "filled": F.when(F.col("id") != 3, F.col("c1")),
+            "kept": F.when(F.col("id") == 4, F.lit(float("nan"))).otherwise(F.col("c2")),
+            "count": F.when(F.col("id") != 5, F.col("id").cast("int")),
+            "other": F.col("id").cast("int") * 2,
+        }
+    )
+
+    def predicted(columns, **reading):
+        model = model_of(linear(2, 1), columns, {"y": "regression"}, reading=reading)
+        rows = rows_of(model.transform(made), *columns, "prediction")
+        return torch.tensor(rows["prediction"]), [rows[name] for name in columns]
+
+    def expected(columns):
+        return linear(2, 1)(torch.tensor(columns, dtype=torch.float32).T)[:, 0].detach()
+
+    found, (filled, kept) = predicted(
+        ["filled", "kept"], nulls={"filled": "fill", "kept": "nan"}, fill_value=-2
+    )
+    wanted = expected([[-2 if one is None else one for one in filled], kept])
+    assert wanted.isnan().sum() == 1
+    assert torch.allclose(found.float(), wanted, atol=1e-5, equal_nan=True)
+    # Whole numbers become fractions, as in training.
+    found, (count, other) = predicted(["count", "other"], nulls="fill", fill_value=7)
+    wanted = expected([[7 if one is None else one for one in count], other])
+    assert torch.allclose(found.float(), wanted, atol=1e-4)
+    found, (even, again) = predicted(["even", "even"])
+    assert torch.allclose(found.float(), expected([even, again]), atol=1e-5)
+
+
 def test_a_changed_frame_is_refused_before_a_job(frame):
     model = known(frame, linear(3, 1), ["numbers"], {"y": "regression"}, lengths={"numbers": [3]})
     with pytest.raises(ValueError, match=r"no column 'numbers'.*Did you mean 'number'"):

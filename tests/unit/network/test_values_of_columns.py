@@ -27,7 +27,13 @@ def by_pandas(column: Column, rows: list, kind: pa.DataType) -> dict[str, torch.
     return tensors(column, pandas_values.values_of(column, pa.array(rows, kind).to_pandas()))
 
 
-WAYS = pytest.mark.parametrize("way", [by_arrow, by_pandas])
+def by_spark(column: Column, rows: list, kind: pa.DataType) -> dict[str, torch.Tensor]:
+    """As Spark's Python worker is given them: by pandas, of an Arrow array in its order."""
+    series = pa.array([*rows[:1], *rows], kind).slice(1).to_pandas()
+    return tensors(column, pandas_values.values_of(column, series, is_arrows=True))
+
+
+WAYS = pytest.mark.parametrize("way", [by_arrow, by_pandas, by_spark])
 LISTS = pa.list_(pa.float32())
 NUMBERS = st.floats(-9, 9, width=32)
 
@@ -113,6 +119,20 @@ def test_images_are_decoded_and_resized(way):
     assert not made[1].any()
     with pytest.raises(ValueError, match=r"'x' has a row that is no image"):
         way(column, [b"no image"], pa.binary())
+
+
+def test_rows_of_arrows_need_no_copy_and_others_keep_their_order():
+    column = Column(name="x", kind="list", shape=(2,), dtype="int64")
+    series = pa.array([[1, 2], [3, 4], [5, 6], [7, 8]]).to_pandas()
+    whole = pandas_values.values_of(column, series, is_arrows=True).flat
+    assert np.shares_memory(whole, series[0])
+    assert whole.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+    mixed = series[[0, 2, 1, 3]]
+    assert pandas_values.values_of(column, mixed).flat.tolist() == [1, 2, 5, 6, 3, 4, 7, 8]
+    # A part of an array, and rows of two arrays, as Arrow has none.
+    for part in (series[1:3], pd.concat([series[:1], series[1:2].map(np.copy)])):
+        expected = np.concatenate(list(part)).tolist()
+        assert pandas_values.values_of(column, part, is_arrows=True).flat.tolist() == expected
 
 
 def test_lists_of_python_are_taken_as_a_server_has_them():
