@@ -21,6 +21,7 @@ import cloudpickle
 
 from benchmarks.processes import module_command, module_environment
 from sparkdl_runner.agent.rank_task import RankTask
+from sparkdl_runner.agent.spares.task import SpareTask
 from sparkdl_runner.driver.diagnosis import explains_the_end
 from sparkdl_runner.driver.gang import Gang
 from sparkdl_runner.driver.log_server import LogServer
@@ -139,6 +140,9 @@ class NamespaceGang(Gang):
             channel=self._server.channel,
             single_host=False,
             most_result_bytes=1 << 20,
+            spare=SpareTask(
+                backend=self.attempt.backend, variables=self.attempt.variables, seconds=0
+            ),
         )
         process = subprocess.Popen(
             ["ip", "netns", "exec", self._hosts.names[host], *module_command("namespace_gang")],

@@ -22,9 +22,9 @@ from sparkdl_runner.agent.host.other_users import check_host_is_not_shared
 from sparkdl_runner.agent.log_client import LogClient
 from sparkdl_runner.agent.meeting import Meeting
 from sparkdl_runner.agent.rank_log import rank_log
-from sparkdl_runner.agent.spares.pool import keep_spares, start_workers
+from sparkdl_runner.agent.spares.pool import start_workers
+from sparkdl_runner.agent.spares.task import SpareTask
 from sparkdl_runner.agent.supervision import supervise
-from sparkdl_runner.agent.worker_environment import worker_environment
 from sparkdl_runner.backends import Rendezvous, get_backend
 from sparkdl_runner.backends.departures import Departures, attend
 from sparkdl_runner.errors import LaunchError
@@ -49,8 +49,8 @@ class RankTask:
     """All tasks share the driver's host, so nothing needs to leave the loopback interface."""
     most_result_bytes: int
     """How large rank 0's value may be."""
-    spark_set_threads: bool = False
-    """Whether Spark set OMP_NUM_THREADS in the task's environment, for a task of another size."""
+    spare: SpareTask
+    """How workers start here, and whether one is left to the next call."""
     version: str = __version__
 
     def __call__(self, _rows: Iterable[Any]) -> Iterator[Outcome]:
@@ -59,14 +59,7 @@ class RankTask:
 
         context = BarrierTaskContext.get()
         outcome = self._run(context)
-        if os.environ.get("SPARK_REUSE_WORKER"):  # Else this process ends with the task.
-            attempt = self.attempt
-            keep_spares(
-                1,
-                attempt.spare_seconds,
-                backend=attempt.backend,
-                environment=self._environment(context),
-            )
+        self.spare.keep(context)
         if outcome is not None:
             yield outcome
 
@@ -112,7 +105,7 @@ class RankTask:
             (worker,) = start_workers(
                 1,
                 backend=backend.name,
-                environment=self._environment(context),
+                environment=self.spare.environment(context),
                 shutdown_grace_seconds=config.shutdown_grace_seconds,
             )
             stack.callback(worker.end)
@@ -206,13 +199,6 @@ class RankTask:
                     time.sleep(3 * SETTLE_SECONDS)
                 raise UnheardFailureError.of(outcome)
             return replace(outcome, notes=outcome.notes + client.notes(world))
-
-    def _environment(self, context: Any) -> dict[str, str]:
-        return worker_environment(
-            threads=context.cpus(),
-            variables=self.attempt.variables,
-            overrule=self.spark_set_threads,
-        )
 
     def _own_address(self, context: Any) -> tuple[str, str]:
         if self.single_host:

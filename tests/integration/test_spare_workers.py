@@ -251,3 +251,37 @@ def test_a_run_on_spark_can_be_cancelled_while_it_waits_for_slots(
         assert wait([future], timeout=60).done
         assert future.cancelled()
     assert gang.run(pid) > 0
+
+
+BEFORE_A_RUN = """
+import time
+import psutil
+from sparkdl_runner import DistributedRunner, RunConfig
+from sparkdl_runner.driver.spark.spares import start_spares
+from sparkdl_runner.jobs.spark.session import spark_session
+
+def pid():
+    import os
+    return os.getpid()
+
+config = RunConfig(tracking=False)
+with spark_session("spares", slots=1):
+    start_spares(1, "torch", config, seconds=60)
+    spares, deadline = set(), time.monotonic() + 20
+    while not spares and time.monotonic() < deadline:
+        children = psutil.Process().children(recursive=True)
+        spares = {one.pid for one in children if "sparkdl_runner.worker" in one.cmdline()}
+        time.sleep(0.05)
+    assert DistributedRunner(num_proc=1, backend="torch", config=config).run(pid) in spares
+print("taken")
+"""
+
+
+@pytest.mark.one_lane
+def test_spares_that_are_started_before_the_first_run_on_spark_are_taken_by_it() -> None:
+    # Java's child processes begin with a signal of the C library ignored, and their first thread
+    # changes that.
+    done = subprocess.run(
+        [sys.executable, "-c", BEFORE_A_RUN], capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.endswith("taken\n"), done.stderr

@@ -24,6 +24,8 @@ READ_AT_START = (
 )
 # What an installer adds to a folder of packages.
 _OF_PACKAGES = (".dist-info", ".egg-info", ".egg-link", ".pth")
+# Signal n is bit n - 1.
+_LIBRARY_SIGNALS = 1 << 31 | 1 << 32
 # In /proc/thread-self; those of the thread are what its child processes get.
 _FILES = ("cgroup", "limits", "oom_score_adj", "personality", "root", "ns")
 _STATUS = (
@@ -95,7 +97,19 @@ def _identity(path: str) -> tuple[object, ...]:
 
 def _status() -> list[str]:
     text = _text_of(Path("/proc/thread-self/status"))
-    return [line for line in text.splitlines() if line.startswith(_STATUS)]
+    return [_of_programs(line) for line in text.splitlines() if line.startswith(_STATUS)]
+
+
+def _of_programs(line: str) -> str:
+    """The line without the C library's own signals, 32 and 33.
+
+    A process may be started with these ignored. That ends with its first thread, and means nothing
+    to what it starts.
+    """
+    name, _, value = line.partition(":\t")
+    if not name.startswith("Sig"):
+        return line
+    return f"{name}:\t{int(value, 16) & ~_LIBRARY_SIGNALS:016x}"
 
 
 def _text_of(path: Path) -> str:

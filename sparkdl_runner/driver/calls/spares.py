@@ -9,7 +9,7 @@ from typing import Any
 from sparkdl_runner.agent.spares.pool import end_spares
 from sparkdl_runner.config import RunConfig
 
-INTERACTIVE_SECONDS = 60.0
+SPARE_SECONDS = 60.0
 
 
 def spare_seconds(config: RunConfig) -> float:
@@ -19,7 +19,7 @@ def spare_seconds(config: RunConfig) -> float:
     """
     if config.spare_seconds is not None:
         return config.spare_seconds
-    return INTERACTIVE_SECONDS if is_interactive() else 0.0
+    return SPARE_SECONDS if is_interactive() else 0.0
 
 
 def is_interactive() -> bool:

@@ -29,6 +29,7 @@ from sparkdl_runner.driver.spark.job import Job, let_the_jvm_exit, tagged
 from sparkdl_runner.driver.spark.lost_hosts import LostHosts
 from sparkdl_runner.driver.spark.result_size import most_result_bytes
 from sparkdl_runner.driver.spark.slots import count_slots, wait_for_slots
+from sparkdl_runner.driver.spark.spares import spare_task
 from sparkdl_runner.driver.stop_request import StopRequest
 from sparkdl_runner.driver.watch import Verdict
 from sparkdl_runner.errors import LaunchError, RunnerError
@@ -238,14 +239,18 @@ class SparkGang(Gang):
                 break
 
     def _rank_task(self) -> RankTask:
-        is_set_by_hand = self._context.getConf().contains("spark.executorEnv.OMP_NUM_THREADS")
         return RankTask(
             attempt=self.attempt,
             channel=self._server.channel,
             single_host=self._is_single_host,
             most_result_bytes=most_result_bytes(self._context),
-            # Spark goes by spark.task.cpus, and a profile's tasks may have more.
-            spark_set_threads=self._profile is not None and not is_set_by_hand,
+            spare=spare_task(
+                self._context,
+                self._profile,
+                backend=self.attempt.backend,
+                variables=self.attempt.variables,
+                seconds=self.attempt.spare_seconds,
+            ),
         )
 
     def _cancel_job(self) -> None:

@@ -6,15 +6,17 @@ import dataclasses
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 from sparkdl_runner.backends import get_backend
+from sparkdl_runner.driver.calls.spares import SPARE_SECONDS, end_spare_workers
 from sparkdl_runner.driver.mlflow_run import work_of
 from sparkdl_runner.driver.spark import checks, slots
 from sparkdl_runner.driver.spark.context import require_spark_context
 from sparkdl_runner.driver.spark.gpu_scheduling import rank_profile
+from sparkdl_runner.driver.spark.spares import start_spares
 from sparkdl_runner.errors import ConfigError, NotPicklableError
 from sparkdl_runner.filesystem import join_url, redact
 from sparkdl_runner.hooks.reports import Reports
@@ -143,15 +145,16 @@ def prepared(
     work = OfFunction(settings) if settings.model is None else OfModel(settings)
     searched = searched or {}
     work.check(searched)
-    needs_spark = (
-        settings.num_proc >= 0
-        or work.example_data is not None
+    converts = (
+        work.example_data is not None
         or settings.validation is not None
         or not all(is_read_in_place(source, None) for source in settings.data.values())
     )
+    needs_spark = settings.num_proc >= 0 or converts
     with ExitStack() as stack:
         # MLflow takes as long to import as Java to start, so both are done at once.
-        mlflow_ready = stack.enter_context(ThreadPoolExecutor(1)).submit(_prepare_mlflow, settings)
+        background = stack.enter_context(ThreadPoolExecutor(1))
+        mlflow_ready = background.submit(_prepare_mlflow, settings)
         resumed_url = None
         if settings.mlflow and settings.mlflow.run_id is not None:
             mlflow_ready.result()
@@ -199,7 +202,8 @@ def prepared(
         work.check_data(opened)
         if settings.cache_url is not None and spark is not None:
             use_cache(spark, settings.cache_url)
-        data = work.converted(opened, spark, stack)
+        with _spares_meanwhile(settings, background) if converts else nullcontext():
+            data = work.converted(opened, spark, stack)
         phases.end("convert data")
         yield Training(
             settings=settings,
@@ -251,6 +255,28 @@ def _resumed_url(
             "has no argument checkpoint_url to go on from them."
         )
     return url
+
+
+@contextmanager
+def _spares_meanwhile(settings: TrainSettings, background: Executor) -> Iterator[None]:
+    """Starts the ranks' workers in the background: they import torch while data is converted.
+
+    Where they cannot be started, or the run cannot take them, it starts its own.
+    """
+    config = settings.runner.build()
+    seconds = SPARE_SECONDS if config.spare_seconds is None else config.spare_seconds
+    if settings.num_proc <= 0 or not seconds:
+        yield
+        return
+    asked = (settings.num_proc, settings.backend, config)
+    started = background.submit(start_spares, *asked, seconds=seconds)
+    try:
+        yield
+    except Exception:
+        with suppress(Exception):
+            started.result()
+            end_spare_workers()
+        raise
 
 
 def _check_slots(settings: TrainSettings) -> None:

@@ -82,7 +82,10 @@ def start_here() -> None:
 
 def start_on_spark() -> None:
     nothing: Any = None
-    RankTask(attempt=ATTEMPT, channel=nothing, single_host=True, most_result_bytes=1)._run(nothing)
+    task = RankTask(
+        attempt=ATTEMPT, channel=nothing, single_host=True, most_result_bytes=1, spare=nothing
+    )
+    task._run(nothing)
 
 
 @pytest.mark.parametrize("start", [start_here, start_on_spark])

@@ -1,0 +1,53 @@
+"""A Spark task's spare worker, for the next task that runs in the same Python process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparkdl_runner.agent.spares.pool import keep_spares
+from sparkdl_runner.agent.worker_environment import worker_environment
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpareTask:
+    """Starts one spare worker in each task's process. Spark calls it, in a barrier stage."""
+
+    backend: str
+    """The backend's name."""
+    variables: Mapping[str, str] = field(repr=False)
+    """What ranks get of the driver's environment."""
+    seconds: float
+    """How long the spare waits for work; 0 for no spare."""
+    spark_set_threads: bool = False
+    """Whether Spark set OMP_NUM_THREADS in the task's environment, for a task of another size."""
+
+    def __call__(self, _rows: Iterable[Any]) -> Iterator[Any]:
+        """Does it in the task that runs this, and ends at once."""
+        from pyspark import BarrierTaskContext
+
+        self.keep(BarrierTaskContext.get())
+        return iter(())
+
+    def keep(self, context: Any) -> None:
+        """Keeps one spare worker in this process, or none if no spare is wanted.
+
+        Args:
+            context: The task's.
+        """
+        if os.environ.get("SPARK_REUSE_WORKER"):  # Else this process ends with the task.
+            keep_spares(
+                1, self.seconds, backend=self.backend, environment=self.environment(context)
+            )
+
+    def environment(self, context: Any) -> dict[str, str]:
+        """The environment that a worker of a task starts with.
+
+        Args:
+            context: The task's.
+        """
+        return worker_environment(
+            threads=context.cpus(), variables=self.variables, overrule=self.spark_set_threads
+        )

@@ -1,0 +1,71 @@
+"""Spare workers of a Spark application: how its tasks start them, after a call or before one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from sparkdl_runner.agent.spares.task import SpareTask
+from sparkdl_runner.agent.worker_environment import driver_variables
+from sparkdl_runner.config import RunConfig
+from sparkdl_runner.driver.spark.context import require_spark_context
+from sparkdl_runner.driver.spark.gpu_scheduling import rank_profile
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.resource import ResourceProfile
+
+
+def spare_task(
+    context: SparkContext,
+    profile: ResourceProfile | None,
+    *,
+    backend: str,
+    variables: Mapping[str, str],
+    seconds: float,
+) -> SpareTask:
+    """What starts a spare worker like the workers of this application.
+
+    Args:
+        context: The application's.
+        profile: What each rank's task asks Spark for; None for what all tasks get.
+        backend: The backend's name.
+        variables: What ranks get of the driver's environment.
+        seconds: How long a spare waits for the next call; 0 for none.
+    """
+    is_set_by_hand = context.getConf().contains("spark.executorEnv.OMP_NUM_THREADS")
+    return SpareTask(
+        backend=backend,
+        variables=variables,
+        seconds=seconds,
+        # Spark goes by spark.task.cpus, and a profile's tasks may have more.
+        spark_set_threads=profile is not None and not is_set_by_hand,
+    )
+
+
+def start_spares(num_proc: int, backend: str, config: RunConfig, *, seconds: float) -> None:
+    """Starts spare workers for a run that comes soon: they import the backend meanwhile.
+
+    This is a stage of as many tasks as ranks, which ends at once. The run takes the spares if they
+    fit, and ends them otherwise.
+
+    Args:
+        num_proc: How many ranks the run will have.
+        backend: The name of its backend.
+        config: The run's.
+        seconds: How long they wait for it at most.
+    """
+    context = require_spark_context()
+    profile = rank_profile(context)
+    task = spare_task(
+        context,
+        profile,
+        backend=backend,
+        variables=driver_variables(config.environment),
+        seconds=seconds,
+    )
+    tasks = context.parallelize(range(num_proc), num_proc)
+    if profile is not None:
+        tasks = tasks.withResources(profile)
+    # In a barrier stage all tasks run at once, and so each in a Python process of its own.
+    tasks.barrier().mapPartitions(task).count()
