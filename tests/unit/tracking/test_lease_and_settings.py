@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from sparkdl_runner import LaunchError, RunConfig
+from sparkdl_runner.driver.calls.ingredients import arguments
 from sparkdl_runner.hooks.process_identity import started_ticks
 from sparkdl_runner.tracking import Tracking
 from sparkdl_runner.tracking.rank_run import RunTicket
@@ -21,7 +22,6 @@ from sparkdl_runner.tracking.run.opening.store import check_store, is_set_up
 from sparkdl_runner.tracking.run.parameters_and_tags import parameters
 from sparkdl_runner.tracking.run.parameters_and_tags import tags as tags_of_run
 from sparkdl_runner.tracking.run.server import is_remote
-from sparkdl_runner.wire import function
 
 
 def tags_of(lease: Lease, at: float) -> dict[str, str]:
@@ -129,7 +129,7 @@ def test_numbers_and_short_texts_among_the_arguments_are_parameters() -> None:
         pass
 
     nested = {"name": "adam", "betas": (1, 2), "deeper": {"eps": 1e-3, "x?": 1, 5: True}}
-    called = function.arguments(train, object(), 0.1, 7, optimizer=nested, text="a" * 501, on=True)
+    called = arguments(train, object(), 0.1, 7, optimizer=nested, text="a" * 501, on=True)
     assert {name: value for _, name, value in parameters(called)} == {
         "lr": "0.1",
         "epochs": "2",
