@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from sparkdl_runner.driver.calls.call import check_call, pack
+from sparkdl_runner.driver.calls.call import Call, check_call, pack
 from sparkdl_runner.driver.calls.ingredients import ingredients, refers_to
 from sparkdl_runner.errors import NotPicklableError
+from sparkdl_runner.script.script import Script
 from sparkdl_runner.wire import function
 
 LOCK = threading.Lock()
@@ -167,3 +168,25 @@ def test_the_packages_that_a_function_calls_are_known(main):
 @pytest.mark.parametrize("main", [calls_itself, len, pow, over(len), type, threading.Thread])
 def test_what_calls_a_package_nowhere_does_not_refer_to_it(main):
     assert not refers_to(main, "json")
+
+
+def logs_to_mlflow(rows, epochs=1):
+    import mlflow
+
+    mlflow.log_metric("epochs", epochs)
+
+
+def test_a_call_answers_for_a_function():
+    call = Call.of(logs_to_mlflow, ([1],), {})
+    assert call.arguments == {"rows": [1], "epochs": 1}
+    assert call.calls_mlflow
+    assert call.work.function == f"{__name__}.logs_to_mlflow"
+    assert (call.run_name, call.tags, call.conversions) == (None, {}, {})
+
+
+def test_a_call_answers_for_a_script(tmp_path):
+    (tmp_path / "train.py").write_text("import mlflow.pytorch")
+    call = Call.of(Script.find(tmp_path / "train.py", ["--epochs", "3"], travels=False), (), {})
+    assert call.calls_mlflow
+    assert call.run_name == call.work.function == "train.py"
+    assert call.tags["sparkdl_runner.script_args"] == "--epochs 3"

@@ -19,7 +19,7 @@ from sparkdl_runner.tracking import Tracking
 from sparkdl_runner.tracking.rank_run import RunTicket
 from sparkdl_runner.tracking.run.opening.lease import ALIVE_TAG, HOLDER_TAG, Lease
 from sparkdl_runner.tracking.run.opening.store import check_store, is_set_up
-from sparkdl_runner.tracking.run.parameters_and_tags import parameters
+from sparkdl_runner.tracking.run.parameters_and_tags import GIT_COMMIT_TAG, parameters
 from sparkdl_runner.tracking.run.parameters_and_tags import tags as tags_of_run
 from sparkdl_runner.tracking.run.server import is_remote
 
@@ -122,6 +122,12 @@ def test_settings_that_nobody_chose_are_no_tags() -> None:
         "sparkdl_runner.hang_timeout_seconds=None",
         "sparkdl_runner.max_restarts=2",
     }
+
+
+def test_a_commit_that_is_given_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    where = "sparkdl_runner.tracking.run.parameters_and_tags.git_commit"
+    monkeypatch.setattr(where, lambda: pytest.fail("git was asked for another commit"))
+    assert ["tag", GIT_COMMIT_TAG, "abc"] in tags_of_run({GIT_COMMIT_TAG: "abc"}, {}, None)
 
 
 def test_numbers_and_short_texts_among_the_arguments_are_parameters() -> None:
