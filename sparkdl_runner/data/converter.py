@@ -95,7 +95,7 @@ def make_spark_converter(
         if keep_hours is not None:
             raise TypeError("keep_hours is for a DataFrame, and these files are read in place.")
         return open_existing(df, allow_nulls, storage_options, choice)
-    if keep_hours is not None and not keep_hours >= 1:  # A lease is renewed meanwhile.
+    if keep_hours is not None and not keep_hours >= 1:  # The time to renew a lease in.
         raise ValueError(f"keep_hours must be 1 or more, not {keep_hours!r}.")
     choice.refuse("a DataFrame: select, filter or read it so before")
     # Only now: what is read in place needs no Spark.
