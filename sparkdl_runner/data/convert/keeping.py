@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner.data.convert.described import converter_of
@@ -61,19 +62,14 @@ def find_or_make(
     spark = request.df.sparkSession
     names = (spark.conf.get(TRUSTED_USERS_CONF, "") or "").split(",")
     trusted = {name.strip() for name in names if name.strip()}
-    shared = kept.Place(
-        url=place.url,
-        storage_options=place.storage_options,
-        private=place.private and not trusted,
-        trusted_users=trusted,
-    )
+    place = replace(place, private=place.private and not trusted, trusted_users=trusted)
     key = key_of(request, plan.settings)
 
     def convert(url: str, name: str) -> tuple[str, Dataset]:
         written = write_parquet(plan, url, name)
         return commit(written, place.storage_options, plan.settings.allow_nulls)
 
-    found = kept.find_or_make(shared, key, keep_hours * 3600, _in_words(request), convert)
+    found = kept.find_or_make(place, key, keep_hours * 3600, _in_words(request), convert)
     return converter_of(found.url, found.dataset, checked=found.checked, delete=found.lease.let_go)
 
 
