@@ -7,13 +7,15 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 from sparkdl_runner.agent.worker_environment import driver_search_path, driver_variables
 from sparkdl_runner.backends import get_backend
 from sparkdl_runner.config import RunConfig
-from sparkdl_runner.driver.calls.checks import check_on_driver, ranks_asked
+from sparkdl_runner.driver.calls.call import Call, check_call
+from sparkdl_runner.driver.calls.checks import ranks_asked
 from sparkdl_runner.driver.calls.run_future import LatestProgress, RunFuture
 from sparkdl_runner.driver.calls.spares import spare_seconds
 from sparkdl_runner.driver.launcher import Launcher
@@ -26,12 +28,8 @@ from sparkdl_runner.hooks.reports import Reports
 from sparkdl_runner.script.script import Script
 from sparkdl_runner.tracking.report.progress_bar import ProgressBar, is_watched
 from sparkdl_runner.tracking.report.progress_lines import ProgressLines
-from sparkdl_runner.tracking.run.datasets import converters_in
-from sparkdl_runner.wire import function
 from sparkdl_runner.wire.attempt import Attempt
-
-if TYPE_CHECKING:
-    from sparkdl_runner.tracking.run.tracked_run import TrackedRun
+from sparkdl_runner.wire.function import on_each_rank
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -102,7 +100,7 @@ class DistributedRunner:
             RunCancelledError: The Spark job was cancelled, or its session stopped.
             RunnerError: Spark ended the run.
         """
-        return cast(T, self._call(main, args, kwargs)(StopRequest(), ()))
+        return cast(T, self._run(Call.of(main, args, kwargs), StopRequest(), ()))
 
     def submit(self, main: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> RunFuture[T]:
         """Starts what ``run`` runs, and returns at once. Several may run side by side.
@@ -124,9 +122,9 @@ class DistributedRunner:
             NotPicklableError: The function or an argument cannot travel.
             LaunchError: This is not the driver. The future has what ``run`` raises later.
         """
-        call, stop, latest = self._call(main, args, kwargs), StopRequest(), LatestProgress()
+        call, stop, latest = Call.of(main, args, kwargs), StopRequest(), LatestProgress()
         future: RunFuture[T] = RunFuture(stop, latest)
-        future.start(lambda: cast(T, call(stop, [latest])))
+        future.start(lambda: cast(T, self._run(call, stop, [latest])))
         return future
 
     def run_script(
@@ -165,53 +163,33 @@ class DistributedRunner:
         found = Script.find(script, args, module=module, files=files, travels=self.num_proc >= 0)
         if told := found.told():
             print(f"sparkdl_runner: {told}.", file=sys.stderr, flush=True)
-        self._call(found, (), {})(StopRequest(), ())
+        self._run(Call.of(found, (), {}), StopRequest(), ())
 
-    def _call(
-        self, main: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Callable[[StopRequest, Sequence[Reports]], Any]:
-        """Checks and packs a call. What is returned runs it."""
-        function.check_call(main, *args, **kwargs)
-        check_on_driver()
-        packed = function.pack(main, *args, **kwargs)
-        return lambda stop, reports: self._run(packed, main, args, kwargs, stop, reports)
-
-    def _run(
-        self,
-        packed: bytes,
-        main: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        stop: StopRequest,
-        reports: Sequence[Reports],
-    ) -> Any:
-        bar = ProgressBar() if is_watched() else ProgressLines()
+    def _run(self, call: Call, stop: StopRequest, reports: Sequence[Reports]) -> Any:
         self.mlflow_run_id = None
-        tracked: TrackedRun | None = None
-        ended_by: BaseException | None = None
-        try:
-            settings = wanted_tracking(self.config, main)
-            named = named_run(self.config, settings, main)
-            if named is not None and named.is_finished:
-                self.mlflow_run_id = named.run_id
-                return named.returned()
-            tracked = open_run(settings, main, named)
+        settings = wanted_tracking(self.config, call)
+        named = named_run(self.config, settings, call)
+        if named is not None and named.is_finished:
+            self.mlflow_run_id = named.run_id
+            return named.returned()
+        bar = ProgressBar() if is_watched() else ProgressLines()
+        with open_run(settings, call, named, stop) as tracked, closing(bar):
             self.mlflow_run_id = None if tracked is None else tracked.run_id
             launcher = self._launcher()
             if tracked is not None:
                 tracked.describe(
-                    arguments=function.arguments(main, *args, **kwargs),
+                    arguments=call.arguments,
                     settings={
                         "num_proc": self.num_proc,
                         "backend": self.backend.name,
                         **self.config.chosen(),
                     },
-                    converters=converters_in(function.ingredients(main, *args, **kwargs)),
+                    converters=call.conversions,
                     application_id=launcher.application_id,
                 )
             attempt = Attempt(
                 backend=self.backend.name,
-                function=packed,
+                function=call.packed,
                 config=self.config,
                 run=time.strftime("%Y%m%d-%H%M%S-") + uuid.uuid4().hex[:8],
                 number=0 if tracked is None else tracked.first_attempt,
@@ -219,23 +197,17 @@ class DistributedRunner:
                 variables=driver_variables(self.config.environment),
                 spare_seconds=spare_seconds(self.config),
             )
-            self._stops.append(stop)
             shown = [bar, *self.reports, *reports]
-            with stop.after(self.config.time_limit_seconds), watched(tracked, stop):
-                value = run_with_restarts(launcher, attempt, tracked, shown, stop)
-            # What was asked to end early goes on when it is called again.
-            if tracked is not None and named is not None and not stop.reason:
-                tracked.keep_value(value)
-            return value
-        except BaseException as error:
-            ended_by = error
-            raise
-        finally:
-            if stop in self._stops:
+            self._stops.append(stop)
+            try:
+                with stop.after(self.config.time_limit_seconds), watched(tracked, stop):
+                    value = run_with_restarts(launcher, attempt, tracked, shown, stop)
+                # What was asked to end early goes on when it is called again.
+                if tracked is not None and named is not None and not stop.reason:
+                    tracked.keep_value(value)
+                return value
+            finally:
                 self._stops.remove(stop)
-            bar.close()
-            if tracked is not None:
-                tracked.close(ended_by, stop.reason)
 
     def request_stop(self, reason: str = "asked for on the driver") -> None:
         """Asks what ``run`` runs just now to end by itself, from another thread.
@@ -270,9 +242,9 @@ class DistributedRunner:
         Raises:
             Exception: What ``run`` raises.
         """
-        function.check_call(main, *args, **kwargs)
+        check_call(main, *args, **kwargs)
         # What a run returns whose ranks each give their value is the list of them.
-        return cast(list[T], self.run(function.on_each_rank(main), *args, **kwargs))
+        return cast(list[T], self.run(on_each_rank(main), *args, **kwargs))
 
     def _launcher(self) -> Launcher:
         """Checks all that can be checked before ranks start."""

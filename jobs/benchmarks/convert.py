@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import sparkdl_runner.data.converter
+import sparkdl_runner.data.dataset.describe
 from benchmarks.figures import aligned, in_turns, positive, summary
 from benchmarks.processes import cpu_seconds
 from sparkdl_runner.data.dataset.describe import describe_written
@@ -152,7 +152,7 @@ def _timed(
         finally:
             describing += time.process_time() - before
 
-    with mock.patch.object(sparkdl_runner.data.converter, "describe_written", describe):
+    with mock.patch.object(sparkdl_runner.data.dataset.describe, "describe_written", describe):
         started, started_cpu = time.perf_counter(), cpu_seconds()
         converter = convert(spark.read.parquet(url))
         seconds = (time.perf_counter() - started, cpu_seconds() - started_cpu, describing)

@@ -26,9 +26,9 @@ import cloudpickle
 from benchmarks.leftovers import belongings, leftovers
 from benchmarks.namespace_gang import NamespaceGang, Namespaces
 from sparkdl_runner.config import RunConfig
+from sparkdl_runner.driver.calls.call import pack
 from sparkdl_runner.driver.diagnosis import result_of
 from sparkdl_runner.errors import RunnerError
-from sparkdl_runner.wire import function
 from sparkdl_runner.wire.attempt import Attempt
 
 RANKS, HOSTS = 3, 2
@@ -73,7 +73,7 @@ def _break(
         os.mkfifo(Path(folder) / "fifo")
         attempt = Attempt(
             backend=backend,
-            function=function.pack(work_of_a_rank(), backend=backend, folder=folder),
+            function=pack(work_of_a_rank(), backend=backend, folder=folder),
             config=RunConfig(
                 driver_log_verbosity="log_callback_only",
                 hang_timeout_seconds=HANG_SECONDS,

@@ -2,48 +2,26 @@
 
 from __future__ import annotations
 
-import copy
-import itertools
 import os
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner.data.convert.cache import conversions, delete_if_last
-from sparkdl_runner.data.convert.described import converter_of, deleter
+from sparkdl_runner.data.convert.cache import converted_once
 from sparkdl_runner.data.convert.existing import is_petastorm_converter, open_existing
-from sparkdl_runner.data.convert.keeping import check_keep_hours, find_or_make
 from sparkdl_runner.data.convert.sources import Request
-from sparkdl_runner.data.dataset.dataset import Dataset
-from sparkdl_runner.data.dataset.describe import describe_written
-from sparkdl_runner.data.dataset.leftovers import delete_quietly, process_directory, timed_name
-from sparkdl_runner.data.dataset.place import (
-    PARENT_CACHE_DIR_URL_CONF,
-    application_id,
-    is_one_host,
-    parent_cache_dir_url,
-)
-from sparkdl_runner.data.errors import ConversionError, DatasetError
+from sparkdl_runner.data.dataset.place import CachePlace
 from sparkdl_runner.data.lake.open import Choice
-from sparkdl_runner.data.petastorm import engine as petastorm_engine
 from sparkdl_runner.data.spark_dataset_converter import SparkDatasetConverter
-from sparkdl_runner.filesystem import (
-    StorageOptions,
-    join_url,
-    normalize_url,
-    open_filesystem,
-    redact,
-)
+from sparkdl_runner.filesystem import StorageOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from pyspark.sql import DataFrame
 
     from sparkdl_runner.data.view.filters import Filters
 
 DEFAULT_ROW_GROUP_SIZE_BYTES = 32 * 1024 * 1024
-
-_attempts = itertools.count()
 
 
 def make_spark_converter(
@@ -117,90 +95,20 @@ def make_spark_converter(
         if keep_hours is not None:
             raise TypeError("keep_hours is for a DataFrame, and these files are read in place.")
         return open_existing(df, allow_nulls, storage_options, choice)
-    check_keep_hours(keep_hours)
+    if keep_hours is not None and not keep_hours >= 1:  # The time to renew a lease in.
+        raise ValueError(f"keep_hours must be 1 or more, not {keep_hours!r}.")
     choice.refuse("a DataFrame: select, filter or read it so before")
+    # Only now: what is read in place needs no Spark.
+    from sparkdl_runner.data.convert.conversion import convert
+    from sparkdl_runner.data.convert.keeping import find_or_make
     from sparkdl_runner.data.convert.plan import plan_conversion
-    from sparkdl_runner.data.convert.write import write_parquet
 
     plan = plan_conversion(
         df, parquet_row_group_size_bytes, compression_codec, dtype, allow_nulls, shuffle_seed
     )
-    parent_url = parent_cache_dir_url(df.sparkSession)
-    application = application_id(df.sparkSession)
-    private = is_one_host(df.sparkSession)
-
-    def convert_into(
-        url: str, name: str, materialize: Callable[..., str] | None = None
-    ) -> tuple[str, Dataset]:
-        written = write_parquet(plan, url, name, materialize)
-        url = normalize_url(written.url)
-        filesystem, directory = open_filesystem(url, storage_options)
-        dataset = describe_written(written, filesystem, directory, "", allow_nulls)
-        dataset.manifest.write(filesystem, directory)  # The commit: now it can be read.
-        return url, dataset
-
-    def convert() -> SparkDatasetConverter:
-        if keep_hours is not None:  # Not by petastorm, which would delete the files at exit.
-            return find_or_make(
-                df.sparkSession,
-                parent_url,
-                storage_options,
-                request,
-                plan.settings,
-                keep_hours,
-                convert_into,
-            )
-        through_connect = not hasattr(df, "_jdf")
-        by_petastorm = petastorm_engine.can_convert(parent_url, through_connect)
-        materialize = petastorm_engine.materialize if by_petastorm else None
-        attempt_url = new_attempt_url(parent_url, application, storage_options, private=private)
-        try:
-            url, dataset = convert_into(attempt_url, timed_name(application), materialize)
-            return converter_of(url, dataset, delete=deleter(attempt_url, storage_options))
-        except BaseException:
-            delete_quietly(attempt_url, storage_options)
-            raise
-
-    request = Request.of(df, plan.settings, parent_url, application, keep_hours)
-    hold = conversions.get_or_convert(request, convert, lambda it: _is_there(it, storage_options))
-    converter = copy.copy(hold.result)
-    converter._file_urls = list(converter.file_urls)
-    converter.dataframe, converter._delete = df, partial(delete_if_last, hold)
-    return converter
-
-
-def _is_there(converter: SparkDatasetConverter, storage_options: StorageOptions | None) -> bool:
-    try:
-        converter.open(storage_options)
-    except (OSError, DatasetError):
-        return False
-    return True
-
-
-def new_attempt_url(
-    parent_url: str,
-    application: str,
-    storage_options: StorageOptions | None = None,
-    *,
-    private: bool,
-) -> str:
-    """The URL of a directory for all that one conversion writes, to be deleted with it.
-
-    Args:
-        parent_url: See ``parent_cache_dir_url``.
-        application: See ``application_id``.
-        storage_options: Credentials and such for this process.
-        private: Whether it is for this user alone. On a cluster it must not be: executors may
-            write as another user, by the parent's permissions.
-
-    Raises:
-        ConversionError: Nothing can be written there.
-    """
-    try:
-        own_url = process_directory(parent_url, application, storage_options, private=private)
-    except OSError as error:
-        raise ConversionError(
-            f"Cannot write to the cache directory {redact(parent_url)} ({error}): make it "
-            f"writable, or set {PARENT_CACHE_DIR_URL_CONF} to another place."
-        ) from error
-    return join_url(own_url, f"conversion-{next(_attempts)}")
+    place = CachePlace.of(df.sparkSession, storage_options)
+    request = Request.of(df, plan.settings, place.url, place.application_id, keep_hours)
+    make = partial(convert, plan, place)
+    if keep_hours is not None:
+        make = partial(find_or_make, plan, place, request, keep_hours)
+    return converted_once(request, make, storage_options)

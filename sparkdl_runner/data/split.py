@@ -7,11 +7,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sparkdl_runner.data.convert.described import converter_of, deleter
-from sparkdl_runner.data.converter import DEFAULT_ROW_GROUP_SIZE_BYTES, new_attempt_url
-from sparkdl_runner.data.dataset.describe import describe_written
-from sparkdl_runner.data.dataset.leftovers import delete_quietly, timed_name
-from sparkdl_runner.data.dataset.place import application_id, is_one_host, parent_cache_dir_url
+from sparkdl_runner.data.convert.described import converter_of
+from sparkdl_runner.data.converter import DEFAULT_ROW_GROUP_SIZE_BYTES
+from sparkdl_runner.data.dataset.describe import commit
+from sparkdl_runner.data.dataset.leftovers import (
+    conversion_directory,
+    delete_quietly,
+    deleter,
+    timed_name,
+)
+from sparkdl_runner.data.dataset.place import CachePlace
 from sparkdl_runner.data.spark_dataset_converter import SparkDatasetConverter
 from sparkdl_runner.filesystem import normalize_url, open_filesystem
 
@@ -44,15 +49,14 @@ def make_split_converters(
     from sparkdl_runner.data.convert.write import write_split_parquet
 
     plan = plan_conversion(df, DEFAULT_ROW_GROUP_SIZE_BYTES, None, "float32", allow_nulls)
-    parent_url = parent_cache_dir_url(df.sparkSession)
-    application = application_id(df.sparkSession)
-    attempt_url = new_attempt_url(parent_url, application, private=is_one_host(df.sparkSession))
+    place = CachePlace.of(df.sparkSession)
+    directory = conversion_directory(place)
     try:
-        written = write_split_parquet(plan, split, attempt_url, timed_name(application))
-        deletes = _when_all_did(deleter(attempt_url, None), 2)
+        written = write_split_parquet(plan, split, directory, timed_name(place.application_id))
+        deletes = _when_all_did(deleter(directory, None), 2)
         found = [_describe(written[one], allow_nulls, deletes[one]) for one in (False, True)]
     except BaseException:
-        delete_quietly(attempt_url, None)
+        delete_quietly(directory, None)
         raise
     for converter in found:
         if converter is not None:
@@ -63,13 +67,11 @@ def make_split_converters(
 def _describe(
     written: Written, allow_nulls: bool, delete: Callable[[], None]
 ) -> SparkDatasetConverter | None:
-    url = normalize_url(written.url)
-    filesystem, directory = open_filesystem(url, None)
+    filesystem, directory = open_filesystem(normalize_url(written.url), None)
     if written.rows == 0 or filesystem.get_file_info(directory).type.name == "NotFound":
         delete()
         return None
-    dataset = describe_written(written, filesystem, directory, "", allow_nulls)
-    dataset.manifest.write(filesystem, directory)  # The commit: from here on it can be read.
+    url, dataset = commit(written, None, allow_nulls)
     return converter_of(url, dataset, delete=delete)
 
 

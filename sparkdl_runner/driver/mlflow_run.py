@@ -5,43 +5,36 @@ MLflow and what belongs to it are imported here only where a run is wanted.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner.config import RunConfig
+from sparkdl_runner.driver.calls.call import Call
 from sparkdl_runner.errors import LaunchError
-from sparkdl_runner.script.script import Script
-from sparkdl_runner.script.tags import script_tags
 from sparkdl_runner.tracking.run.opening.store import is_set_up
 from sparkdl_runner.tracking.settings import Tracking
-from sparkdl_runner.wire.function import refers_to
 
 if TYPE_CHECKING:
     from sparkdl_runner.driver.stop_request import StopRequest
-    from sparkdl_runner.tracking.run.opening.named import NamedRun, Work
+    from sparkdl_runner.tracking.run.opening.named import NamedRun
     from sparkdl_runner.tracking.run.tracked_run import TrackedRun
 
 
-def wanted_tracking(config: RunConfig, main: Any) -> Tracking | None:
+def wanted_tracking(config: RunConfig, call: Call) -> Tracking | None:
     """Which MLflow run is wanted, if one is; a script's has tags that say what it is.
 
     A function that calls MLflow gets one. Without it, each rank would make a run of its own.
     """
     wanted = config.tracking
-    if wanted is False or (wanted is None and not is_set_up(is_used=_calls_mlflow(main))):
+    if wanted is False or (wanted is None and not is_set_up(is_used=call.calls_mlflow)):
         return None
     settings = wanted if isinstance(wanted, Tracking) else Tracking()
-    if not isinstance(main, Script):
-        return settings
-    return replace(settings, tags={**script_tags(main), **settings.tags})
+    return replace(settings, tags={**call.tags, **settings.tags})
 
 
-def _calls_mlflow(main: Any) -> bool:
-    return main.imports("mlflow") if isinstance(main, Script) else refers_to(main, "mlflow")
-
-
-def named_run(config: RunConfig, settings: Tracking | None, main: Any) -> NamedRun | None:
+def named_run(config: RunConfig, settings: Tracking | None, call: Call) -> NamedRun | None:
     """The run of a training that has a name.
 
     Raises:
@@ -58,23 +51,32 @@ def named_run(config: RunConfig, settings: Tracking | None, main: Any) -> NamedR
     from sparkdl_runner.tracking.run.opening.named import NamedRun
 
     rerun = config.rerun_finished
-    return NamedRun(settings, config.name, work_of(main), rerun_finished=rerun)
+    return NamedRun(settings, config.name, call.work, rerun_finished=rerun)
 
 
-def work_of(main: Any) -> Work:
-    """What a function or a script trains, as a training with a name keeps it."""
-    from sparkdl_runner.tracking.run.opening.named import Work
+@contextmanager
+def open_run(
+    settings: Tracking | None, call: Call, named: NamedRun | None, stop: StopRequest
+) -> Iterator[TrackedRun | None]:
+    """Opens the run, where one is wanted, and ends it as the block ends.
 
-    return Work(function=main.name, code=None) if isinstance(main, Script) else Work.of(main)
-
-
-def open_run(settings: Tracking | None, main: Any, named: NamedRun | None) -> TrackedRun | None:
-    """Opens the run, where one is wanted; a script's has its name."""
+    Raises:
+        LaunchError: As of ``TrackedRun.open``.
+    """
     if settings is None:
-        return None
+        yield None
+        return
     from sparkdl_runner.tracking.run.tracked_run import TrackedRun
 
-    return TrackedRun.open(settings, main.name if isinstance(main, Script) else None, named)
+    tracked = TrackedRun.open(settings, call.run_name, named)
+    ended_by: BaseException | None = None
+    try:
+        yield tracked
+    except BaseException as error:
+        ended_by = error
+        raise
+    finally:
+        tracked.close(ended_by, stop.reason)
 
 
 def watched(tracked: TrackedRun | None, stop: StopRequest) -> AbstractContextManager[Any]:

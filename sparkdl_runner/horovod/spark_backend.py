@@ -10,12 +10,12 @@ from typing import Any
 
 from sparkdl_runner.agent.worker_environment import HOSTS_OWN
 from sparkdl_runner.config import RunConfig
+from sparkdl_runner.driver.calls.ingredients import ingredients
 from sparkdl_runner.driver.spark.context import require_spark_context
 from sparkdl_runner.driver.spark.gpu_scheduling import rank_profile
 from sparkdl_runner.driver.spark.slots import wait_for_slots
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.runner import DistributedRunner
-from sparkdl_runner.wire import function
 
 
 class SparkBackend:
@@ -117,7 +117,7 @@ def _with_variables(config: RunConfig, env: Mapping[str, str] | None) -> RunConf
 
 def _check_reader(fn: Callable[..., Any]) -> None:
     """Raises LaunchError if an estimator's function reads by petastorm, and that cannot run."""
-    for _, value in function.ingredients(fn):
+    for _, value in ingredients(fn):
         if getattr(value, "__name__", "") != "PetastormDataModule":
             continue
         # Only now: it needs pyarrow, as Horovod's estimators do.

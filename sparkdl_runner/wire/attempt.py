@@ -16,7 +16,7 @@ class Attempt:
     backend: str
     """The backend's name."""
     function: bytes = field(repr=False)
-    """The user's function and its arguments, made by ``function.pack``."""
+    """The user's function and its arguments, made by ``driver.calls.call.pack``."""
     config: RunConfig
     run: str
     """The run's own name, which no other run has."""

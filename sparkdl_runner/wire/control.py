@@ -39,7 +39,7 @@ class Envelope:
     function: bytes = field(repr=False)
     """``main`` and its arguments, pickled on the driver."""
     mlflow_run: dict[str, Any] | None = field(default=None, repr=False)
-    """The MLflow run that the training goes into; see ``tracking.worker_mlflow.RankRun``."""
+    """The MLflow run that the training goes into; see ``tracking.rank_run.RankRun``."""
     system_metrics: bool = False
     """Whether the first rank of a host measures how busy the host is."""
     trace_steps: bool = False

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Generic, TypeVar
 
 from sparkdl_runner.data.convert.sources import Request
+from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.spark_dataset_converter import SparkDatasetConverter
+from sparkdl_runner.filesystem import StorageOptions
 
 _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
@@ -105,7 +109,36 @@ conversions: ConversionCache[SparkDatasetConverter] = ConversionCache()
 """What this process has converted."""
 
 
-def delete_if_last(hold: Hold[SparkDatasetConverter]) -> None:
+def converted_once(
+    request: Request,
+    convert: Callable[[], SparkDatasetConverter],
+    storage_options: StorageOptions | None,
+) -> SparkDatasetConverter:
+    """A converter of the files of an equal request, if they are still there, or of new ones.
+
+    Its ``delete()`` deletes them once nobody else in this process has a converter of them.
+
+    Args:
+        request: See ``ConversionCache``, as for ``convert``.
+        convert: Makes the files.
+        storage_options: By which to look whether files are still there.
+    """
+    hold = conversions.get_or_convert(request, convert, lambda it: _is_there(it, storage_options))
+    converter = copy.copy(hold.result)
+    converter._file_urls = list(converter.file_urls)
+    converter.dataframe, converter._delete = request.df, partial(_delete_if_last, hold)
+    return converter
+
+
+def _is_there(converter: SparkDatasetConverter, storage_options: StorageOptions | None) -> bool:
+    try:
+        converter.open(storage_options)
+    except (OSError, DatasetError):
+        return False
+    return True
+
+
+def _delete_if_last(hold: Hold[SparkDatasetConverter]) -> None:
     """Gives up a claim to a conversion, and deletes its files if nobody else has one."""
     if conversions.release(hold):
         hold.result.delete()

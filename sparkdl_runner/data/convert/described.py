@@ -1,16 +1,14 @@
-"""The converter of a directory that this process has described, and how it is deleted."""
+"""The converter of a directory that this process has described."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 from sparkdl_runner.data.dataset.converted import Converted
 from sparkdl_runner.data.dataset.dataset import Dataset
-from sparkdl_runner.data.dataset.leftovers import delete_directory
 from sparkdl_runner.data.petastorm.unischema import Unischema
 from sparkdl_runner.data.spark_dataset_converter import SparkDatasetConverter
-from sparkdl_runner.filesystem import StorageOptions, join_url
+from sparkdl_runner.filesystem import join_url
 
 
 def converter_of(
@@ -36,14 +34,3 @@ def converter_of(
         unischema=unischema,
         delete=delete,
     )
-
-
-def deleter(url: str, storage_options: StorageOptions | None) -> Callable[[], None]:
-    """Returns a function that deletes a directory, but only in this process, not in a fork."""
-    pid = os.getpid()
-
-    def delete() -> None:
-        if os.getpid() == pid:
-            delete_directory(url, storage_options)
-
-    return delete

@@ -8,21 +8,22 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner.data.convert.described import converter_of
+from sparkdl_runner.data.convert.plan import ConversionPlan, WriteSettings
 from sparkdl_runner.data.convert.sources import Request, elements
+from sparkdl_runner.data.convert.write import write_parquet
 from sparkdl_runner.data.dataset.dataset import Dataset
-from sparkdl_runner.data.dataset.place import is_one_host
+from sparkdl_runner.data.dataset.describe import commit
+from sparkdl_runner.data.dataset.place import CachePlace
 from sparkdl_runner.data.keep import kept
 from sparkdl_runner.data.spark_dataset_converter import SparkDatasetConverter
-from sparkdl_runner.filesystem import StorageOptions, redact
+from sparkdl_runner.filesystem import redact
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from sparkdl_runner.data.convert.plan import WriteSettings
+    from pyspark.sql import DataFrame
 
 TRUSTED_USERS_CONF = "sparkdl_runner.converter.trustedUsers"
 """Names of other users, with commas between, whose kept conversions are read; ``*`` for all."""
@@ -48,35 +49,26 @@ WAY_OUT = (
 )
 
 
-def check_keep_hours(keep_hours: float | None) -> None:
-    """Raises a ValueError for a time that is too short to renew a lease in."""
-    if keep_hours is not None and not keep_hours >= 1:
-        raise ValueError(f"keep_hours must be 1 or more, not {keep_hours!r}.")
-
-
 def find_or_make(
-    spark: SparkSession,
-    parent_url: str,
-    storage_options: StorageOptions | None,
-    request: Request,
-    settings: WriteSettings,
-    keep_hours: float,
-    convert: Callable[[str, str], tuple[str, Dataset]],
+    plan: ConversionPlan, place: CachePlace, request: Request, keep_hours: float
 ) -> SparkDatasetConverter:
     """A kept conversion of an equal DataFrame, or a new one; see ``kept.find_or_make``.
+
+    petastorm writes none of them: it would delete the files at exit.
 
     Raises:
         ValueError: Another session could not tell whether a DataFrame is equal.
     """
+    spark = request.df.sparkSession
     names = (spark.conf.get(TRUSTED_USERS_CONF, "") or "").split(",")
     trusted = {name.strip() for name in names if name.strip()}
-    place = kept.Place(
-        url=parent_url,
-        storage_options=storage_options,
-        private=is_one_host(spark) and not trusted,
-        trusted_users=trusted,
-    )
-    key = key_of(request, settings)
+    place = replace(place, private=place.private and not trusted, trusted_users=trusted)
+    key = key_of(request, plan.settings)
+
+    def convert(url: str, name: str) -> tuple[str, Dataset]:
+        written = write_parquet(plan, url, name)
+        return commit(written, place.storage_options, plan.settings.allow_nulls)
+
     found = kept.find_or_make(place, key, keep_hours * 3600, _in_words(request), convert)
     return converter_of(found.url, found.dataset, checked=found.checked, delete=found.lease.let_go)
 

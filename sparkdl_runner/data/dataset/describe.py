@@ -25,7 +25,7 @@ from sparkdl_runner.data.dataset.observe import (
 from sparkdl_runner.data.dataset.row_groups import RowGroups
 from sparkdl_runner.data.dataset.scan import scan
 from sparkdl_runner.data.errors import ConversionError, DatasetError
-from sparkdl_runner.filesystem import redact
+from sparkdl_runner.filesystem import StorageOptions, normalize_url, open_filesystem, redact
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +52,24 @@ class Written:
     null_counts: dict[str, int]
     list_lengths: dict[str, tuple[int | None, ...]]
     shuffle_seed: int | None = None
+
+
+def commit(
+    written: Written, storage_options: StorageOptions | None, allow_nulls: bool
+) -> tuple[str, Dataset]:
+    """Describes what Spark wrote, and writes the manifest beside it: now it can be read.
+
+    Returns:
+        The directory's URL as readers name it, and the data set.
+
+    Raises:
+        ConversionError, DatasetError: As of ``describe_written``.
+    """
+    url = normalize_url(written.url)
+    filesystem, directory = open_filesystem(url, storage_options)
+    dataset = describe_written(written, filesystem, directory, "", allow_nulls)
+    dataset.manifest.write(filesystem, directory)
+    return url, dataset
 
 
 def describe_written(

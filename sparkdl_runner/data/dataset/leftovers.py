@@ -9,18 +9,26 @@ a marker that names another directory, was not made here and is never touched.
 from __future__ import annotations
 
 import atexit
+import itertools
 import json
 import logging
 import os
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pyarrow import fs
 
-from sparkdl_runner.data.dataset.place import directory_url, running_session
+from sparkdl_runner.data.dataset.place import (
+    PARENT_CACHE_DIR_URL_CONF,
+    CachePlace,
+    directory_url,
+    running_session,
+)
+from sparkdl_runner.data.errors import ConversionError
 from sparkdl_runner.data.keep.lease import PROCESS_SECONDS, HeldLease, leases_of
 from sparkdl_runner.filesystem import (
     StorageOptions,
@@ -39,6 +47,7 @@ _MOST_MARKER_BYTES = 64 << 10
 _log = logging.getLogger(__name__)
 _process_directories: dict[tuple[str, int], str] = {}
 _process_directories_lock = threading.Lock()
+_conversions = itertools.count()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +120,24 @@ def process_directory(
         return _process_directories[key]
 
 
+def conversion_directory(place: CachePlace) -> str:
+    """The URL of a directory for all that one conversion writes, to be deleted with it.
+
+    Raises:
+        ConversionError: Nothing can be written there.
+    """
+    try:
+        own_url = process_directory(
+            place.url, place.application_id, place.storage_options, private=place.private
+        )
+    except OSError as error:
+        raise ConversionError(
+            f"Cannot write to the cache directory {redact(place.url)} ({error}): make it "
+            f"writable, or set {PARENT_CACHE_DIR_URL_CONF} to another place."
+        ) from error
+    return join_url(own_url, f"conversion-{next(_conversions)}")
+
+
 def timed_name(application_id: str) -> str:
     """A new name for a directory, by which a person can tell whose it is."""
     return f"{time.strftime('%Y%m%d%H%M%S')}-appid-{application_id}-{uuid.uuid4()}"
@@ -148,6 +175,17 @@ def delete_directory(url: str, storage_options: StorageOptions | None = None) ->
     filesystem, path = open_filesystem(url, storage_options)
     if filesystem.get_file_info(path).type != fs.FileType.NotFound:
         filesystem.delete_dir(path)
+
+
+def deleter(url: str, storage_options: StorageOptions | None) -> Callable[[], None]:
+    """Returns a function that deletes a directory, but only in this process, not in a fork."""
+    pid = os.getpid()
+
+    def delete() -> None:
+        if os.getpid() == pid:
+            delete_directory(url, storage_options)
+
+    return delete
 
 
 def sweep_leftovers(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner.filesystem import normalize_url
+from sparkdl_runner.filesystem import StorageOptions, normalize_url
 from sparkdl_runner.private_folder import private_folder, user_name
 
 if TYPE_CHECKING:
@@ -16,6 +18,36 @@ if TYPE_CHECKING:
 PARENT_CACHE_DIR_URL_CONF = "petastorm.spark.converter.parentCacheDirUrl"
 
 _CACHE_NAME = "sparkdl_runner-cache"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CachePlace:
+    """Where the conversions of a Spark session go, and for whom. The session is asked once."""
+
+    url: str
+    """See ``parent_cache_dir_url``."""
+    application_id: str
+    private: bool
+    """Whether they are for this user alone. On a cluster they must not be: executors may write as
+    another user, by the parent's permissions."""
+    storage_options: StorageOptions | None
+    """Credentials and such for this process."""
+    trusted_users: Collection[str] = ()
+    """Other users whose kept conversions are read; ``"*"`` for all."""
+
+    @classmethod
+    def of(cls, spark: SparkSession, storage_options: StorageOptions | None = None) -> CachePlace:
+        """Asks a session.
+
+        Raises:
+            ValueError: As of ``parent_cache_dir_url``.
+        """
+        return cls(
+            url=parent_cache_dir_url(spark),
+            application_id=application_id(spark),
+            private=is_one_host(spark),
+            storage_options=storage_options,
+        )
 
 
 def parent_cache_dir_url(spark: SparkSession) -> str:

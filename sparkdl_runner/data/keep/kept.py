@@ -29,6 +29,7 @@ from pyarrow import fs
 from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.leftovers import PREFIX, delete_quietly
 from sparkdl_runner.data.dataset.manifest import MANIFEST_NAME, Manifest
+from sparkdl_runner.data.dataset.place import CachePlace
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.keep.lease import HeldLease, Lease, leases_of
@@ -55,18 +56,6 @@ class About:
     created_unix_seconds: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """The cache directory, and who may put conversions there that this process reads."""
-
-    url: str
-    storage_options: StorageOptions | None
-    private: bool
-    """Whether what is made there is for this user alone."""
-    trusted_users: Collection[str]
-    """Other users whose files are read; ``"*"`` for all."""
-
-
 class Used(NamedTuple):
     """A kept conversion that this process uses, and holds by a lease."""
 
@@ -79,7 +68,7 @@ class Used(NamedTuple):
 
 
 def find_or_make(
-    place: Place,
+    place: CachePlace,
     key: str,
     keep_seconds: float,
     source: str,
@@ -117,7 +106,7 @@ def find_or_make(
     return Used(files_url, dataset, None, held)
 
 
-def _find(place: Place, key: str, keep_seconds: float) -> Used | None:
+def _find(place: CachePlace, key: str, keep_seconds: float) -> Used | None:
     filesystem, parent = open_filesystem(place.url, place.storage_options)
     for folder in _folders(filesystem, parent):
         if not folder.base_name.startswith(f"{KEPT_PREFIX}{key[:32]}-"):

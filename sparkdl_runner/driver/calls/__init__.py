@@ -1,4 +1,4 @@
-"""A call of a runner, apart from its ranks: checks, its future, and the spare workers it leaves.
+"""A call of a runner, apart from its ranks: what is called, its future, spare workers it leaves.
 
 Imported by the runners.
 """

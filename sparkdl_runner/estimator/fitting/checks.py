@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from sparkdl_runner.driver.calls.call import pack
 from sparkdl_runner.estimator.fitting.footers import extremes
 from sparkdl_runner.estimator.fitting.tasks import ignored_class
 from sparkdl_runner.training.plan import TrainingPlan, columns_of, train
-from sparkdl_runner.wire import function
 
 if TYPE_CHECKING:
     from sparkdl_runner.estimator.fitting.conversions import FitData
@@ -53,7 +53,7 @@ def check_settings(plan: TrainingPlan, *, backend: str, task: Any, has_validatio
     _check_early_stopping(plan, metrics, has_validation)
     # A module is left out: it is large, and whoever copies it says whether it can be sent.
     is_module = hasattr(plan.model, "state_dict")
-    function.pack(train, **vars(replace(plan, model=None if is_module else plan.model)))
+    pack(train, **vars(replace(plan, model=None if is_module else plan.model)))
 
 
 def metric_names(metrics: Mapping[str, Any], labels: Sequence[str]) -> list[str]:

@@ -11,8 +11,8 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 from sparkdl_runner.backends import get_backend
+from sparkdl_runner.driver.calls.call import pack, work_of
 from sparkdl_runner.driver.calls.spares import SPARE_SECONDS, end_spare_workers
-from sparkdl_runner.driver.mlflow_run import work_of
 from sparkdl_runner.driver.spark import checks, slots
 from sparkdl_runner.driver.spark.context import require_spark_context
 from sparkdl_runner.driver.spark.gpu_scheduling import rank_profile
@@ -31,7 +31,6 @@ from sparkdl_runner.jobs.training.phases import Phases
 from sparkdl_runner.jobs.training.settings import TrainSettings
 from sparkdl_runner.runner import DistributedRunner
 from sparkdl_runner.tracking.settings import Tracking
-from sparkdl_runner.wire import function
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,7 +86,7 @@ class Training:
                 tags = {**tracking.tags, CHECKPOINT_URL_TAG: checkpoint_url}
                 tracking = dataclasses.replace(tracking, tags=tags)
         try:
-            function.pack(self.work.main, **arguments)
+            pack(self.work.main, **arguments)
         except NotPicklableError as error:
             raise ConfigError(str(error)) from None
         runner = DistributedRunner(

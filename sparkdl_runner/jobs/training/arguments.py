@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sparkdl_runner.cli.nearest import did_you_mean
+from sparkdl_runner.driver.calls.call import check_call
 from sparkdl_runner.errors import ConfigError
-from sparkdl_runner.wire import function
 
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
 
@@ -38,7 +38,7 @@ def check_names(main: Callable[..., Any], names: Sequence[str], place: str) -> N
             near = did_you_mean(name, _parameters(main))
             raise ConfigError(f"{place} has no argument {name!r}{near}")
     try:
-        function.check_call(main, **dict.fromkeys(names))
+        check_call(main, **dict.fromkeys(names))
     except TypeError as error:
         told = str(error).replace("given to run()", "of this configuration")
         raise ConfigError(

@@ -83,7 +83,7 @@ def tags(
             found[f"versions.{package}"] = version(package)
     if application_id is not None:
         found["spark.application_id"] = application_id
-    if commit := git_commit():
+    if GIT_COMMIT_TAG not in given and (commit := git_commit()):
         found[GIT_COMMIT_TAG] = commit
     return [["tag", name, value] for name, value in {**found, **given}.items()]
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F
 
-from sparkdl_runner.data import converter, make_spark_converter
-from sparkdl_runner.data.convert.cache import ConversionCache
+from sparkdl_runner.data import make_spark_converter
+from sparkdl_runner.data.convert import cache
 from sparkdl_runner.data.convert.keeping import key_of
 from sparkdl_runner.data.convert.plan import plan_conversion
 from sparkdl_runner.data.convert.sources import Request, elements
@@ -68,7 +68,7 @@ def test_two_drivers_give_a_dataframe_the_same_name(spark: Any, source: str) -> 
 def test_another_session_finds_it(spark: Any, source: str, monkeypatch: Any) -> None:
     first = make_spark_converter(spark.read.parquet(source), keep_hours=1)
     first.delete()  # Gives up the use of it, and leaves it for others.
-    monkeypatch.setattr(converter, "conversions", ConversionCache())  # As in another process.
+    monkeypatch.setattr(cache, "conversions", cache.ConversionCache())  # As in another process.
     again = make_spark_converter(spark.read.parquet(source), keep_hours=2)
     assert again.cache_dir_url == first.cache_dir_url
     with again.make_torch_dataloader(50, num_epochs=1, columns=["id"]) as loader:

@@ -16,8 +16,9 @@ from test_leftovers import made
 from sparkdl_runner.cli import main
 from sparkdl_runner.data import sweep_leftovers
 from sparkdl_runner.data.dataset.dataset import Dataset
+from sparkdl_runner.data.dataset.place import CachePlace
 from sparkdl_runner.data.keep import kept
-from sparkdl_runner.data.keep.kept import Place, Used, find_or_make, list_kept, sweep_kept
+from sparkdl_runner.data.keep.kept import Used, find_or_make, list_kept, sweep_kept
 from sparkdl_runner.data.keep.lease import FOLDER, HeldLease, Lease
 
 KEY, OTHER_KEY = "a" * 64, "b" * 64
@@ -36,8 +37,8 @@ class Cache:
             folder = Path(url.removeprefix("file://")) / name
             return f"{url}/{name}", Dataset(one(folder, numbered(9)), LOCAL, str(folder))
 
-        settings = {"storage_options": None, "private": True, "trusted_users": (), **changes}
-        place = Place(url=self.url, **settings)
+        settings = {"storage_options": None, "private": True, **changes}
+        place = CachePlace(url=self.url, application_id="app", **settings)
         return find_or_make(place, key, seconds, "file:/orders", convert)
 
     def names(self) -> set[str]:

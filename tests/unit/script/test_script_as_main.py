@@ -36,7 +36,7 @@ from sparkdl_runner.wire.function import call
 from sparkdl_runner.worker.user_traceback import user_traceback
 script, args, module, travels = json.loads(sys.argv[1])
 from sparkdl_runner.script.script import Script
-from sparkdl_runner.wire.function import pack
+from sparkdl_runner.driver.calls.call import pack
 found = Script.find(script, args, module=module, travels=travels)
 try:
     call(pack(found))

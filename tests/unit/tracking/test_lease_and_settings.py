@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from sparkdl_runner import LaunchError, RunConfig
+from sparkdl_runner.driver.calls.ingredients import arguments
 from sparkdl_runner.hooks.process_identity import started_ticks
 from sparkdl_runner.tracking import Tracking
 from sparkdl_runner.tracking.rank_run import RunTicket
 from sparkdl_runner.tracking.run.opening.lease import ALIVE_TAG, HOLDER_TAG, Lease
 from sparkdl_runner.tracking.run.opening.store import check_store, is_set_up
-from sparkdl_runner.tracking.run.parameters_and_tags import parameters
+from sparkdl_runner.tracking.run.parameters_and_tags import GIT_COMMIT_TAG, parameters
 from sparkdl_runner.tracking.run.parameters_and_tags import tags as tags_of_run
 from sparkdl_runner.tracking.run.server import is_remote
-from sparkdl_runner.wire import function
 
 
 def tags_of(lease: Lease, at: float) -> dict[str, str]:
@@ -124,12 +124,18 @@ def test_settings_that_nobody_chose_are_no_tags() -> None:
     }
 
 
+def test_a_commit_that_is_given_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    where = "sparkdl_runner.tracking.run.parameters_and_tags.git_commit"
+    monkeypatch.setattr(where, lambda: pytest.fail("git was asked for another commit"))
+    assert ["tag", GIT_COMMIT_TAG, "abc"] in tags_of_run({GIT_COMMIT_TAG: "abc"}, {}, None)
+
+
 def test_numbers_and_short_texts_among_the_arguments_are_parameters() -> None:
     def train(data, lr, *more, epochs=2, optimizer=None, **options):
         pass
 
     nested = {"name": "adam", "betas": (1, 2), "deeper": {"eps": 1e-3, "x?": 1, 5: True}}
-    called = function.arguments(train, object(), 0.1, 7, optimizer=nested, text="a" * 501, on=True)
+    called = arguments(train, object(), 0.1, 7, optimizer=nested, text="a" * 501, on=True)
     assert {name: value for _, name, value in parameters(called)} == {
         "lr": "0.1",
         "epochs": "2",

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import functools
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
+from sparkdl_runner.driver.calls.call import pack
 from sparkdl_runner.errors import NotPicklableError, ResultTooLargeError
 from sparkdl_runner.wire import function
 from sparkdl_runner.world import Peer, assign_ranks
@@ -15,103 +16,6 @@ RANK_0 = assign_ranks(
     backend="torch",
 )[0]
 LOCK = threading.Lock()
-
-
-def test_closures_lambdas_and_partials_travel():
-    offset = 10
-
-    def add(a, b):
-        return a + b + offset
-
-    assert function.call(function.pack(add, 1, b=2)) == 13
-    assert function.call(function.pack(lambda a: a + offset, a=1)) == 11
-    assert function.call(function.pack(functools.partial(add, 1), b=3)) == 14
-
-
-def uses_global_lock():
-    return LOCK
-
-
-def helper():
-    return uses_global_lock()
-
-
-def uses_lock_in_a_comprehension():
-    return [LOCK.locked() for _ in range(3)]
-
-
-def takes_lock_by_default(*, lock=LOCK):
-    return lock
-
-
-def make_function_over_lock():
-    guard = threading.Lock()
-
-    def train():
-        return guard
-
-    return train
-
-
-class Trainer:
-    def __init__(self):
-        self.guard = threading.Lock()
-
-    def train(self):
-        return self.guard
-
-
-@dataclass
-class Plan:
-    steps: int
-    model: object
-
-
-# Functions of this module travel by name; these must travel by value, as a notebook's do.
-def by_value(main):
-    main.__module__ = "__main__"
-    return main
-
-
-@pytest.mark.parametrize(
-    ("main", "args", "words"),
-    [
-        (make_function_over_lock(), (), "the enclosing function's variable 'guard'"),
-        (by_value(uses_global_lock), (), "the global variable 'LOCK'"),
-        (by_value(uses_lock_in_a_comprehension), (), "the global variable 'LOCK'"),
-        (by_value(takes_lock_by_default), (), "a default argument"),
-        (by_value(helper), (), "the global variable 'LOCK'"),
-        (lambda data: data, (LOCK,), "the argument 'data'"),
-        (functools.partial(lambda data: data, LOCK), (), "the argument 'data'"),
-        (Trainer().train, (), "the attribute 'guard' of the method's object"),
-        (lambda plan: plan, (Plan(1, LOCK),), "the field 'model' of the argument 'plan'"),
-    ],
-)
-def test_what_cannot_be_pickled_is_named(main, args, words):
-    with pytest.raises(NotPicklableError, match=words) as caught:
-        function.pack(main, *args)
-    assert "_thread.lock" in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_arguments_by_position_have_the_names_that_the_function_gives_them():
-    def train(data, *more, epochs=1):
-        return data
-
-    def named(main, *args, **kwargs):
-        return [(words, value) for words, value in function.ingredients(main, *args, **kwargs)]
-
-    assert named(train, 1, epochs=2)[:2] == [
-        ("the argument 'data'", 1),
-        ("the argument 'epochs'", 2),
-    ]
-    assert ("the argument 'more'", (2, 3)) in named(train, 1, 2, 3)
-    assert named(functools.partial(train, 1), 2, 3)[:2] == [
-        ("the argument 'more'", (2, 3)),
-        ("the argument 'data'", 1),
-    ]
-    assert named(function.on_each_rank(train), 1)[0] == ("the argument 'data'", 1)
-    assert named(max, 1, 2) == [("the argument '0'", 1), ("the argument '1'", 2)]
 
 
 def test_a_result_that_cannot_be_pickled_names_its_type():
@@ -139,20 +43,12 @@ def test_values_of_other_ranks_are_not_pickled():
 
 def test_values_of_all_ranks_travel_where_they_are_wanted():
     main = function.on_each_rank(functools.partial(pow, 3))
-    value = function.call(function.pack(main, exp=2))
+    value = function.call(pack(main, exp=2))
     for rank in range(2):
         packed = function.pack_result(value, replace(RANK_0, rank=rank))
         assert function.unpack_result(packed).value == 9
     with pytest.raises(NotPicklableError, match="rank 1 returned, a lock, cannot be pickled"):
         function.pack_result(function.EachRanksValue(LOCK), replace(RANK_0, rank=1))
-
-
-def test_a_function_whose_values_are_all_wanted_is_seen_through():
-    main = function.on_each_rank(make_function_over_lock())
-    with pytest.raises(NotPicklableError, match=r"train cannot be sent.*variable 'guard'"):
-        function.pack(main)
-    with pytest.raises(TypeError, match="train"):
-        function.check_call(main, epochs=3)
 
 
 def test_a_result_that_the_driver_cannot_unpickle_is_explained():
@@ -176,51 +72,3 @@ def test_exceptions_travel_where_they_can():
     assert function.pack_exception(ValueError(LOCK)) == b""
     assert function.pack_exception(ValueError(bytes(function.MAX_EXCEPTION_BYTES))) == b""
     assert function.unpack_exception(b"nonsense") is None
-
-
-def calls_json():
-    import json.decoder
-
-    return json.decoder
-
-
-def calls_a_helper():
-    return calls_json()
-
-
-class CallsJson:
-    def __call__(self):
-        return calls_json()
-
-    def method(self):
-        return [calls_json() for _ in range(2)]
-
-
-def over(helper):
-    return lambda: helper()
-
-
-def calls_itself():
-    return calls_itself()
-
-
-@pytest.mark.parametrize(
-    "main",
-    [
-        calls_json,
-        calls_a_helper,
-        CallsJson(),
-        CallsJson().method,
-        over(calls_json),
-        functools.partial(calls_a_helper),
-        function.on_each_rank(calls_a_helper),
-    ],
-)
-def test_the_packages_that_a_function_calls_are_known(main):
-    assert function.refers_to(main, "json")
-    assert not function.refers_to(main, "js")
-
-
-@pytest.mark.parametrize("main", [calls_itself, len, pow, over(len), type, threading.Thread])
-def test_what_calls_a_package_nowhere_does_not_refer_to_it(main):
-    assert not function.refers_to(main, "json")
