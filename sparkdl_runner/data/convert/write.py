@@ -96,7 +96,7 @@ def write_split_parquet(
         for one in (False, True)
         for measure in _measures(values.schema, only=(split, one), prefix=_prefix(one))
     ]
-    undecided = F.count(F.when(F.col(split).isNull(), 1)).alias("undecided")
+    undecided = F.count(F.when(F.col(quoted(split)).isNull(), 1)).alias("undecided")
     observed = (
         plan.df.withColumn(_POSITION, F.monotonically_increasing_id())
         .observe(observation, undecided, *measures)
