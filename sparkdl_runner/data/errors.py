@@ -13,6 +13,10 @@ class ConversionError(DatasetError):
     """Spark could not write the files; nothing of them is left to be read by mistake."""
 
 
+class NullSplitError(ConversionError):
+    """The column by which rows are told apart holds a null."""
+
+
 class ChangedFileError(DatasetError):
     """A file is not the one that was converted."""
 

@@ -43,6 +43,7 @@ def make_split_converters(
         The rows where ``split`` is false, and those where it is true; None where there are none.
 
     Raises:
+        NullSplitError: ``split`` is null in a row.
         Exception: What ``make_spark_converter`` raises.
     """
     from sparkdl_runner.data.convert.plan import plan_conversion

@@ -185,7 +185,7 @@ class TorchEstimator(
                 plan=plan,
                 train_data=data.train,
                 validation_data=data.validation,
-                parameters=parameters({name: self._value(name) for name in _LOGGED}),
+                parameters=[*parameters({name: self._value(name) for name in _LOGGED}).items()],
             )
         from safetensors.torch import load
         from torch.nn import Module

@@ -145,7 +145,11 @@ class TorchEstimatorParams(Params):
     )
     nulls = _param("nulls", "'error', 'fill', 'nan' or 'mask', for all columns or by column")
     fill_value = _param("fill_value", "what nulls become")
-    pad = _param("pad", "to what length lists are cut or filled up, for all columns or by column")
+    pad = _param(
+        "pad",
+        "to what length lists are cut or filled up, for all columns or by column",
+        values.lengths("pad"),
+    )
     images = _param(
         "images",
         "(height, width) or (height, width, mode) to which encoded images are brought, by column",

@@ -28,6 +28,18 @@ def whole(name: str, least: int | None = None) -> Convert:
     return convert
 
 
+def lengths(name: str) -> Convert:
+    """A length, or lengths by column; ``transform`` needs the one that the training had."""
+    check = whole(name, 1)
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {column: check(one) for column, one in value.items()}
+        return check(value)
+
+    return convert
+
+
 def number(name: str, least: float, *, above: bool = False) -> Convert:
     """A finite number, ``least`` or more; with ``above``, more than that."""
 

@@ -34,7 +34,10 @@ def parquet_dataset(store: Any, path: str) -> SimpleNamespace:
     """What Horovod reads of an old ``ParquetDataset``: its schema, and the footer of each file."""
     import pyarrow.parquet as pq
 
-    dataset = pq.ParquetDataset(store.get_localized_path(path), filesystem=store.fs)
+    place = store.get_localized_path(path)
+    if hasattr(store.fs, "_strip_protocol"):  # Of fsspec, whose paths may lack the URL's account.
+        place = store.fs._strip_protocol(place)
+    dataset = pq.ParquetDataset(place, filesystem=store.fs)
     return SimpleNamespace(
         schema=SimpleNamespace(to_arrow_schema=lambda: dataset.schema),
         pieces=[

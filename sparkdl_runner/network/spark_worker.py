@@ -82,11 +82,25 @@ def device_of(task: Any) -> str:
     gpu = None if task is None else task.resources().get("gpu")
     if gpu is None or not gpu.addresses or not torch.cuda.is_available():
         return "cpu"
-    address = gpu.addresses[0]
-    # torch counts the devices that are visible, and Spark those of the host.
-    visible = [one.strip() for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
-    number = visible.index(address) if address in visible else int(address)
-    return f"cuda:{number if number < torch.cuda.device_count() else 0}"
+    return f"cuda:{_device_number(gpu.addresses[0])}"
+
+
+def _device_number(address: str) -> int:
+    """Which of torch's devices Spark's address is; the first one if none is.
+
+    torch counts the devices that are visible. Spark's numbers count these too, as the ranks of a
+    training take them, or the devices of the host.
+    """
+    import torch
+
+    count = torch.cuda.device_count()
+    if address.isdigit() and int(address) < count:
+        return int(address)
+    names = [one.strip() for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    if address not in names:
+        known = map(torch.cuda.get_device_properties, range(count))
+        names = [f"GPU-{getattr(one, 'uuid', '')}" for one in known]  # Older torch knows none.
+    return names.index(address) if address in names[:count] else 0
 
 
 class Prediction:

@@ -129,13 +129,16 @@ def train_with_parameters(
     plan: TrainingPlan,
     train_data: SparkDatasetConverter,
     validation_data: SparkDatasetConverter | None,
-    parameters: Mapping[str, str],
+    parameters: Sequence[tuple[str, str]],
 ) -> Trained | None:
-    """Trains as ``train`` does; before that rank 0 logs parameters to the MLflow run, if any."""
+    """Trains as ``train`` does; before that rank 0 logs parameters to the MLflow run, if any.
+
+    They come as pairs: of a mapping, the runner would log each entry by another name as well.
+    """
     from sparkdl_runner.tracking.rank.metrics import log_parameters
 
     if world.in_worker() and world.current_world().rank == 0:
-        log_parameters(parameters)
+        log_parameters(dict(parameters))
     return train(plan, train_data, validation_data)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib import metadata
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -63,16 +64,19 @@ def test_as_many_ranks_as_slots_need_a_session(monkeypatch):
         SparkBackend().num_processes()
 
 
-def test_horovod_reads_what_is_in_a_store_by_todays_arrow(tmp_path):
+@pytest.mark.parametrize("parent", ["file://{tmp_path}", "memory://fits"])
+def test_horovod_reads_what_is_in_a_store_by_todays_arrow(tmp_path, parent):
     from horovod.spark.common.util import get_simple_meta_from_parquet
 
-    store = create_store(str(tmp_path))
+    # The paths of fsspec's memory are others than its URLs', as those of Azure's stores are.
+    url = parent.format(tmp_path=tmp_path) + "/store"
+    store = create_store(url)
     for name, lengths in ("train", (3, 4)), ("val", (2,)):
-        folder = tmp_path / f"intermediate_{name}_data.0"
-        folder.mkdir()
         for part, length in enumerate(lengths):
             table = pa.table({"x": [0.5] * length, "y": [1] * length})
-            pq.write_table(table, folder / f"part-{part}.parquet")
+            path = f"{url}/intermediate_{name}_data.0/part-{part}.parquet"
+            with fsspec.open(path, "wb", auto_mkdir=True) as file:
+                pq.write_table(table, file)
     train_rows, val_rows, columns, row_bytes = get_simple_meta_from_parquet(
         store, ["y"], ["x"], sample_weight_col=None, dataset_idx=0
     )
@@ -81,3 +85,4 @@ def test_horovod_reads_what_is_in_a_store_by_todays_arrow(tmp_path):
     assert row_bytes > 0
     assert store.is_parquet_dataset(store.get_train_data_path(0))
     assert not store.is_parquet_dataset(store.get_train_data_path(1))
+    store.fs.rm(url, recursive=True)

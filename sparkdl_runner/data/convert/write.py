@@ -15,7 +15,7 @@ from pyspark.sql import types as t
 
 from sparkdl_runner.data.convert.plan import ConversionPlan, is_image, quoted
 from sparkdl_runner.data.dataset.describe import Written
-from sparkdl_runner.data.errors import ConversionError
+from sparkdl_runner.data.errors import ConversionError, NullSplitError
 from sparkdl_runner.filesystem import join_url, redact
 
 OBSERVATION_TIMEOUT_SECONDS = 60.0
@@ -86,6 +86,7 @@ def write_split_parquet(
         no directory.
 
     Raises:
+        NullSplitError: ``split`` is null in a row.
         ConversionError: Spark could not write.
     """
     observation = Observation(f"sparkdl_runner-{uuid.uuid4()}")
@@ -95,9 +96,10 @@ def write_split_parquet(
         for one in (False, True)
         for measure in _measures(values.schema, only=(split, one), prefix=_prefix(one))
     ]
+    undecided = F.count(F.when(F.col(quoted(split)).isNull(), 1)).alias("undecided")
     observed = (
         plan.df.withColumn(_POSITION, F.monotonically_increasing_id())
-        .observe(observation, *measures)
+        .observe(observation, undecided, *measures)
         .drop(_POSITION)
     )
     url = join_url(parent_url, name)
@@ -108,6 +110,8 @@ def write_split_parquet(
     except Exception as error:
         raise ConversionError(_why_not_written(error, parent_url)) from error
     seen = _wait_for(observation)
+    if seen["undecided"]:
+        raise NullSplitError(f"{split} is null in {seen['undecided']:,} rows.")
     found = {}
     for one in (False, True):
         mine = {

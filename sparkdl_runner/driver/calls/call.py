@@ -6,7 +6,8 @@ import dataclasses
 import functools
 import inspect
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -142,19 +143,21 @@ def _find_unpicklable(
     """Names the first thing that ``main(*args, **kwargs)`` needs and that cannot be pickled."""
     for description, value in ingredients(main, *args, **kwargs):
         if not _is_picklable(value):
-            for field in _fields(value):
-                part = getattr(value, field)
+            for words, part in _parts(value):
                 if not _is_picklable(part):
-                    description, value = f"the field {field!r} of {description}", part
+                    description, value = f"{words} of {description}", part
                     break
             return f"{description}, a {type(value).__module__}.{type(value).__qualname__},"
     return None
 
 
-def _fields(value: Any) -> list[str]:
-    """The fields of a dataclass, such as the plan of a fit."""
-    is_instance = dataclasses.is_dataclass(value) and not isinstance(value, type)
-    return [field.name for field in dataclasses.fields(value)] if is_instance else []
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """The fields of a dataclass, such as the plan of a fit; or what a function is made of."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield f"the field {field.name!r}", getattr(value, field.name)
+    elif isinstance(value, (types.FunctionType, functools.partial)):
+        yield from ingredients(value)
 
 
 def _is_picklable(value: object) -> bool:

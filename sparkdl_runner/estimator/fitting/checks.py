@@ -77,18 +77,34 @@ def check_rows(data: FitData, plan: TrainingPlan, num_proc: int) -> None:
     """Checks what a conversion's manifest tells of its rows.
 
     Raises:
-        ValueError: There are nulls that nobody has said what to do about, or too few rows.
+        ValueError: There are nulls or lists of several lengths that nobody has said what to do
+            about, weights below 0, or too few rows.
     """
+    pad, images = plan.reading.get("pad"), plan.reading.get("images", {})
+    nulls = plan.reading.get("nulls", "error")
     for converter in (data.train, data.validation):
-        manifest = None if converter is None else converter.open()[0]
-        for column in () if manifest is None else manifest.columns:
-            how = plan.reading.get("nulls", "error")
-            how = how.get(column.name, "error") if isinstance(how, Mapping) else how
-            if column.null_count and how == "error":
+        if converter is None:
+            continue
+        for column in converter.open()[0].columns:
+            name, count = column.name, column.null_count
+            how = nulls.get(name, "error") if isinstance(nulls, Mapping) else nulls
+            if count and how == "error":
                 raise ValueError(
-                    f"The column {column.name!r} has {column.null_count:,} nulls, and a tensor has "
-                    f"none: drop or fill them in the DataFrame, or say nulls={{{column.name!r}: "
-                    "'fill'}, 'nan' or 'mask'."
+                    f"The column {name!r} has {count:,} null{'s' * (count > 1)}, and a tensor has "
+                    f"none: drop or fill them in the DataFrame, or say nulls={{{name!r}: 'fill'}}, "
+                    "'nan' or 'mask'."
+                )
+            is_sized = name in images or (name in pad if isinstance(pad, Mapping) else bool(pad))
+            if None in column.list_lengths[:1] and not is_sized:
+                raise ValueError(
+                    f"The column {name!r} holds lists of several lengths: say to which one they "
+                    f"are cut or filled up, by pad={{{name!r}: …}}."
+                )
+        if weight := plan.sample_weight_col:
+            lowest, _ = extremes(converter, [weight]).get(weight, (0, 0))
+            if lowest < 0:
+                raise ValueError(
+                    f"sample_weight_col {weight!r} holds {lowest:g}; weights must be 0 or more."
                 )
     rows, batch = len(data.train), abs(num_proc) * plan.batch_size_per_rank
     if rows < batch and plan.training_fn is None:

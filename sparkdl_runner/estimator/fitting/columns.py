@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
 _MOST = 2**31 - 1
 NOT_WHOLE = -_MOST - 1
 """What stands in a conversion for a label that is no whole number."""
-
-_REFUSAL = "sparkdl_runner refuses this: "
-"""Stands before what Spark says of a value that it meets while it converts."""
 
 
 def require_columns(df: DataFrame, params: Mapping[str, Sequence[str]]) -> None:
@@ -139,21 +135,11 @@ def _is_whole(label: Column) -> Column:
     return (label % 1 == 0) & label.between(-_MOST, _MOST)
 
 
-def _refusal(before: str, value: Column, after: str) -> Column:
-    text = F.concat(F.lit(_REFUSAL + before), value.cast("string"), F.lit(after))
-    return F.raise_error(text)
-
-
-def refusal_in(error: BaseException) -> str | None:
-    """The sentence about the value for which Spark ended a conversion, or None."""
-    found = re.search(
-        f"{_REFUSAL}(.*?\\.)(?=\\s|$|[^\\w])", f"{error}\n{error.__cause__}", re.DOTALL
-    )
-    return None if found is None else found[1]
-
-
 def split_condition(df: DataFrame, validation: float | str, seed: int) -> Column:
-    """A condition, never null, that is true for the rows to validate with.
+    """A condition that is true for the rows to validate with.
+
+    It is null where a column of numbers holds other ones than 0 and 1: to raise for it in Spark
+    would bury the reason under the traces that Spark prints.
 
     Args:
         df: The DataFrame.
@@ -170,14 +156,18 @@ def split_condition(df: DataFrame, validation: float | str, seed: int) -> Column
     if isinstance(kind, t.BooleanType):
         return F.coalesce(column, F.lit(False))
     if isinstance(kind, t.NumericType):
-        known = F.when(column == 1, True).when(column.isNull() | (column == 0), False)
-        refusal = _refusal(
-            f"The validation column {validation!r} holds ",
-            column,
-            ", and it says 1 for the rows to validate with and 0 for all others.",
-        )
-        return known.otherwise(refusal.cast("boolean"))
+        return F.when(column == 1, True).when(column.isNull() | (column == 0), False)
     raise TypeError(
         f"validation names {validation!r}, which is {kind.simpleString()}; it must be boolean, or "
         "1 for the rows to validate with and 0 for all others."
+    )
+
+
+def no_split(df: DataFrame, validation: str) -> str:
+    """The sentence about a validation column of other numbers; finds one by a Spark job."""
+    column = F.col(quoted(validation))
+    row = df.where(~column.isin(0, 1)).select(column).first()
+    return (
+        f"The validation column {validation!r} holds {'other numbers' if row is None else row[0]}, "
+        "and it says 1 for the rows to validate with and 0 for all others."
     )

@@ -13,13 +13,13 @@ from pyspark.sql import functions as F
 
 from sparkdl_runner.data import make_spark_converter
 from sparkdl_runner.data.convert.plan import quoted
-from sparkdl_runner.data.errors import ConversionError
+from sparkdl_runner.data.errors import NullSplitError
 from sparkdl_runner.data.split import make_split_converters
 from sparkdl_runner.estimator.fitting.columns import (
     NOT_WHOLE,
     is_fractional,
+    no_split,
     not_whole,
-    refusal_in,
     split_condition,
     whole_labels,
 )
@@ -79,11 +79,8 @@ def convert(df: DataFrame, selection: Selection) -> FitData:
             data = FitData(train=_with_rows(make_spark_converter(df, allow_nulls=True)))
             return _with_whole_labels(data, given, selection.classes)
         train, validating = make_split_converters(df, _SPLIT, allow_nulls=True)
-    except ConversionError as error:
-        refusal = refusal_in(error)
-        if refusal is None:
-            raise
-        raise ValueError(refusal) from None
+    except NullSplitError:
+        raise ValueError(no_split(given, str(validation))) from None
     if train is not None and validating is not None:
         data = FitData(train=train, validation=validating)
         return _with_whole_labels(data, given, selection.classes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -221,7 +222,11 @@ def _made(name: str, factory: Any, argument: Any) -> Any:
     except Exception as error:
         raise ValueError(
             f"{name} {described(factory)} fails ({type(error).__name__}: {_first_line(error)}): "
-            f"give it its other arguments by functools.partial({described(factory)}, …)."
+            + (
+                "correct the arguments of functools.partial."
+                if isinstance(factory, functools.partial)
+                else f"give it its other arguments by functools.partial({described(factory)}, …)."
+            )
         ) from error
 
 

@@ -206,7 +206,9 @@ def _as_taken(frame: DataFrame, column: Column) -> SparkColumn:
         return value
     if column.kind == "list":
         if isinstance(kind, VectorUDT):
-            return vector_to_array(value, "float32" if column.dtype == "float32" else "float64")
+            dtype = "float32" if column.dtype == "float32" else "float64"
+            # vector_to_array raises on null, and Python goes by the column's rule for nulls.
+            return f.when(value.isNotNull(), vector_to_array(value, dtype))
         inner, depth = kind, 0
         while isinstance(inner, t.ArrayType):
             inner, depth = inner.elementType, depth + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,10 @@ def test_a_fit_is_an_mlflow_run_with_its_settings_and_deletes_its_conversion(
         "validation": "0.25",
     }
     assert {name: run.data.params.get(name) for name in wanted} == wanted
+    assert sorted(name for name in run.data.params if "epochs" in name) == [
+        "epochs",
+        "warmup_epochs",
+    ]
     assert len(client.get_metric_history(fitted.run_id, "val_loss")) == 2
     assert {one.dataset.name for one in run.inputs.dataset_inputs} == {
         "train_data",
@@ -191,13 +196,23 @@ def test_what_the_data_do_not_allow_is_told_before_ranks_start(spark, cache, mon
     told = refused(table.withColumn("label", F.col("label") + 0.5))
     assert told.startswith("The label column 'label' holds ")
     assert "whole numbers" in told
-    assert "has 1 null" in refused(
+    assert "has 1 null, and" in refused(
         table.withColumn("label", F.when(F.col("id") != 5, F.col("label")))
     )
+    lists = table.withColumn("features", F.expr("array_repeat(1.0F, int(id % 3))"))
+    assert refused(lists).endswith("cut or filled up, by pad={'features': …}.")
+    negative = table.withColumn("weight", F.col("id") - 2)
+    assert "'weight' holds -2; weights must be 0 or" in refused(
+        negative, sample_weight_col="weight"
+    )
     assert "has no rows" in refused(table.limit(0))
+    told = refused(table.where("id < 3"), validation="id", batch_size_per_rank=1)
+    assert told.startswith("The validation column 'id' holds 2, and it says 1 for the rows to")
     told = refused(table.withColumn("validates", F.lit(False)), validation="validates")
     assert "leaves none of the DataFrame's 64 rows to validate with" in told
     assert "a step takes 65 (1 ranks" in refused(table, batch_size_per_rank=65)
+    told = refused(table, optimizer=partial(torch.optim.SGD, rate=1))
+    assert told.endswith("keyword argument 'rate'): correct the arguments of functools.partial.")
     told = refused(table, optimizer=lambda parameters: parameters)
     assert "made a generator; expected a torch.optim.Optimizer" in told
 

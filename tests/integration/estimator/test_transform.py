@@ -223,6 +223,16 @@ def test_nulls_are_refused_or_filled_as_in_training(frame):
         assert np.allclose(rows["prediction"], network(given)[:, 0].detach(), atol=1e-5)
 
 
+def test_a_null_vector_is_refused_or_filled_as_any_null(frame):
+    made = frame.where("id < 5").selectExpr("id", "if(id = 3, null, vector) AS vector")
+    taken = (linear(3, 1), ["vector"], {"y": "regression"})
+    with pytest.raises(Exception, match="The column 'vector' holds a null"):
+        model_of(*taken).transform(made).collect()
+    model = model_of(*taken, reading={"nulls": "fill", "fill_value": 0.5})
+    found = rows_of(model.transform(made), "prediction")["prediction"][3]
+    assert found == pytest.approx(linear(3, 1)(torch.full((3,), 0.5)).item(), abs=1e-5)
+
+
 def test_columns_of_a_matrix_keep_their_rules_whatever_their_type(frame):
     from pyspark.sql import functions as F
 

@@ -134,6 +134,7 @@ def test_names_may_stand_alone_and_metrics_in_a_list():
         ({"early_stopping": 3}, TypeError, "early_stopping is 3; it must be EarlyStopping"),
         ({"config": {}}, TypeError, "config is {}; it must be RunConfig"),
         ({"callbacks": [object()]}, TypeError, "has neither on_step.trainer. nor on_epoch"),
+        ({"pad": {"words": "longest"}}, TypeError, "pad is 'longest'; it must be a whole number"),
         ({"train_step": 1}, TypeError, "it must be a function, called train_step.trainer, batch"),
     ],
 )
