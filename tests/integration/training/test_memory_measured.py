@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import memory_functions as functions
 import pytest
 
@@ -10,6 +12,7 @@ from sparkdl_runner import DistributedRunner, plan_memory
 pytestmark = [pytest.mark.integration, pytest.mark.one_lane, pytest.mark.timeout(420)]
 
 
+@cache
 def planned(name: str, ranks: int, precision: str = "fp32") -> dict:
     return plan_memory(
         functions.MODELS[name],
