@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 
 WORDS, WIDTH = 4000, 256
 
@@ -61,11 +71,19 @@ def batch_of(name: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 def loss_of(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
     inputs, wanted = batch
-    return nn.functional.cross_entropy(model(inputs).flatten(0, -2), wanted.flatten())
+    return loss_of_scores(model(inputs), wanted)
+
+
+def loss_of_scores(scores: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(scores.flatten(0, -2), wanted.flatten())
+
+
+STRATEGIES = ("alone", "ddp", "zero1", "fsdp2", "tensor")
+BF16 = ("alone", "ddp", "fsdp2")
 
 
 def measured_bytes() -> dict[tuple[str, str], int]:
-    """The peak of a step beyond what was there before, by model and strategy."""
+    """The peak of a step beyond what was there before, by model and strategy: of the worst rank."""
     # Larger blocks go back to the kernel when they are freed, so that its count is the tensors'.
     m_mmap_threshold = -3
     ctypes.CDLL(None).mallopt(m_mmap_threshold, 1 << 16)
@@ -73,28 +91,48 @@ def measured_bytes() -> dict[tuple[str, str], int]:
     dist.init_process_group("gloo")
     found = {}
     for name in MODELS:
-        _step(
-            *_prepared(MODELS[name](), "alone"), batch_of(name)
-        )  # Libraries set up what they keep.
-        for strategy in ("alone", "ddp", "zero1", "fsdp2"):
-            found[name, strategy] = _peak_bytes(name, strategy)
+        for bf16 in (False, True):  # Libraries set up what they keep.
+            _training(name, "alone", bf16)()
+        for strategy in STRATEGIES:
+            found[name, strategy] = _peak_bytes(partial(_training, name, strategy))
+        for strategy in BF16:
+            found[name, f"{strategy}, bf16"] = _peak_bytes(partial(_training, name, strategy, True))
+        if name != "convolutional":  # Batch normalization would see micro-batches.
+            middle = len(_parts(MODELS[name]())) // 2
+            found[name, "pipeline"] = min(
+                _peak_bytes(partial(_pipeline, name, cut)) for cut in (middle, middle + 1)
+            )
     dist.destroy_process_group()
     return found
 
 
-def _peak_bytes(name: str, strategy: str) -> int:
+def _peak_bytes(prepare: Callable[[], Callable[[], None]]) -> int:
     gc.collect()
     before = _resident_bytes("VmRSS")
-    model = MODELS[name]()
-    batch = batch_of(name)
-    network, optimizer = _prepared(model, strategy)
+    step = prepare()
     for _ in range(2):  # In the second, DDP makes its buckets anew.
-        _step(network, optimizer, batch)
+        step()
     gc.collect()
     with open("/proc/self/clear_refs", "w") as counters:
         counters.write("5")  # Begins the peak anew.
-    _step(network, optimizer, batch)
-    return _resident_bytes("VmHWM") - before
+    step()
+    peak = torch.tensor(_resident_bytes("VmHWM") - before)
+    dist.all_reduce(peak, dist.ReduceOp.MAX)
+    return int(peak)
+
+
+def _training(name: str, strategy: str, bf16: bool = False) -> Callable[[], None]:
+    network, optimizer = _prepared(MODELS[name](), strategy)
+    batch = batch_of(name)
+
+    def step() -> None:
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            loss = loss_of(network, batch)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
 
 
 def _prepared(model: nn.Module, strategy: str) -> tuple[nn.Module, Any]:
@@ -109,15 +147,54 @@ def _prepared(model: nn.Module, strategy: str) -> tuple[nn.Module, Any]:
         for unit in units(model):
             fully_shard(unit)
         fully_shard(model)
+    if strategy == "tensor":
+        _divide(model)
     if strategy == "zero1":
         return network, ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-3)
-    return network, torch.optim.AdamW(model.parameters(), lr=1e-3)
+    # One call for many tensors (foreach) does not take DTensors and others together.
+    return network, torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False)
 
 
-def _step(network: nn.Module, optimizer: Any, batch: Any) -> None:
-    loss_of(network, batch).backward()
-    optimizer.step()
-    optimizer.zero_grad()
+def _divide(model: nn.Module) -> None:
+    """Divides pairs of matrices, embeddings, and the last matrix."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    last = ColwiseParallel(output_layouts=Replicate())
+    plan: dict[str, Any] = {}
+    for part, module in model.named_modules():
+        if isinstance(module, nn.Embedding):
+            plan[part] = RowwiseParallel(input_layouts=Replicate())
+        if isinstance(module, nn.TransformerEncoderLayer):
+            plan |= {f"{part}.linear1": ColwiseParallel(), f"{part}.linear2": RowwiseParallel()}
+    matrices = [part for part, one in model.named_children() if isinstance(one, nn.Linear)]
+    plan |= dict(zip(matrices, itertools.cycle([ColwiseParallel(), RowwiseParallel()])))
+    parallelize_module(model, mesh, plan | {matrices[-1]: last})
+
+
+def _parts(model: nn.Module) -> list[nn.Module]:
+    if isinstance(model, Transformer):
+        return [model.embedding, *model.blocks, model.head]
+    return list(model.children())
+
+
+def _pipeline(name: str, cut: int) -> Callable[[], None]:
+    """GPipe of two ranks, of which the first has so many parts of the model."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    parts = _parts(MODELS[name]())
+    stage_model = nn.Sequential(*(parts[cut:] if rank else parts[:cut]))
+    stage = PipelineStage(stage_model, rank, size, torch.device("cpu"))
+    schedule = ScheduleGPipe(stage, n_microbatches=size, loss_fn=loss_of_scores)
+    optimizer = torch.optim.AdamW(stage_model.parameters(), lr=1e-3)
+    inputs, wanted = batch_of(name)
+
+    def step() -> None:
+        if rank == 0:
+            schedule.step(inputs)
+        else:
+            schedule.step(target=wanted)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
 
 
 def _resident_bytes(field: str) -> int:
