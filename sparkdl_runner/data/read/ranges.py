@@ -25,6 +25,7 @@ from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.read.ahead import THREADS, ReadAhead
 from sparkdl_runner.data.read.disk_cache import DiskCache
 from sparkdl_runner.data.read.fetched_group import FetchedGroup
+from sparkdl_runner.data.read.stored_footers import StoredFooters
 from sparkdl_runner.data.retrying import patiently
 
 _HOLE_BYTES = 1 << 20
@@ -44,7 +45,7 @@ _OpenParquet = Callable[..., pq.ParquetFile]
 class _RemoteFile:
     metadata: pq.FileMetaData
     stream: pa.NativeFile | None
-    """None where the footer came from the cache, until something else is read."""
+    """None where the footer did not come from the file, until something else is read."""
 
     @property
     def chunks(self) -> int:
@@ -74,7 +75,8 @@ class RemoteRowGroups:
         self._groups, self._view = files.dataset.manifest.row_groups, files.dataset.manifest.view
         self._cache = cache
         self._opened: OrderedDict[int, _RemoteFile] = OrderedDict()
-        self._chunks, self._most_chunks = 0, memory_bytes // 6 // _CHUNK_BYTES
+        self._chunks, self._most_chunks = 0, memory_bytes // 12 // _CHUNK_BYTES
+        self._stored_footers = StoredFooters(files, self._kept_footers, memory_bytes // 12)
         # Lanes of this rank may share row groups, and read their parts side by side.
         self._fetched: WeakValueDictionary[_Key, FetchedGroup] = WeakValueDictionary()
         self._lock = threading.RLock()  # Collecting garbage may let go at any place.
@@ -180,13 +182,15 @@ class RemoteRowGroups:
                     return file, b""
             size = self._files.dataset.manifest.files[number].size_bytes
             least = size if self._is_wanted_whole(number, size, names) else 0
+            content: bytes | memoryview | None = None if least else self._stored_footers.get(number)
             read: list[tuple[pa.NativeFile, bytes]] = []
 
             def fetch() -> memoryview:
                 read.append(self._open(number, least))
                 return memoryview(footer_of(read[0][1], self._files.path(number)))
 
-            content = self._kept(f"{number}-footer", fetch)
+            if content is None:
+                content = self._kept(f"{number}-footer", fetch)
             stream, tail = read[0] if read else (None, b"")
             metadata = pq.read_metadata(pa.BufferReader(content))
             file = _RemoteFile(metadata=metadata, stream=stream)
@@ -236,6 +240,9 @@ class RemoteRowGroups:
         if self._cache is None:
             return fetch()
         return self._cache.get_or_fetch(key, fetch, start, self._stopping.wait)
+
+    def _kept_footers(self, key: str, fetch: Callable[[], memoryview]) -> memoryview:
+        return self._kept(key, partial(self._patiently, fetch))
 
     def _patiently(self, request: Callable[[], _Answer]) -> _Answer:
         return patiently(request, self._stopping.wait)

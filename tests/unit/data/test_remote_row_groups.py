@@ -1,16 +1,24 @@
-"""How often a storage that is far away is asked, by the loaders of one process."""
+"""How often a storage that is far away is asked, by the loader of one rank."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.fs as fs
 import pytest
-from parquet_sets import load, write_groups
+from parquet_sets import LOCAL, load, numbered, write_groups
 
+from sparkdl_runner.data import DatasetError
+from sparkdl_runner.data.dataset.converted import Converted
+from sparkdl_runner.data.dataset.dataset import Dataset
+from sparkdl_runner.data.dataset.describe import describe_parquet
+from sparkdl_runner.data.dataset.files import pack
+from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.loader import ArrowLoader
 
 ROWS = 200_000  # of a row group
@@ -77,3 +85,74 @@ def test_lanes_of_a_rank_that_share_a_row_group_fetch_it_once(tmp_path, far, gro
         assert list(rows(loader)) == expected
     assert far.counts["reads"] <= 1 + groups, "the footer, and each row group"
     assert far.counts["bytes"] <= 1.1 * size + (64 << 10)
+
+
+FILES, GROUPS = 5, 3
+
+
+@pytest.fixture
+def with_footers(tmp_path) -> Path:
+    """A conversion as it is on remote storage: the footers of all its files are in one."""
+    folder = tmp_path / "set"
+    manifest = write_groups(folder, numbered(FILES * GROUPS * 4), [[4] * GROUPS] * FILES)
+    names = [file.path for file in manifest.files]
+    describe_parquet(LOCAL, str(folder), names, keep_footers=True).write(LOCAL, str(folder))
+    return folder
+
+
+def rows_from_far(far: _FarHandler, folder: Path) -> list[int]:
+    """The rows of one epoch, by a loader that knows when each file was written."""
+    dataset = Dataset(Manifest.read(LOCAL, str(folder)), fs.PyFileSystem(far), str(folder))
+    with ArrowLoader(
+        *dataset, converted=Converted.of(dataset), batch_size=4, cache_type="null", device="numpy"
+    ) as loader:
+        return list(rows(loader))
+
+
+def test_the_footers_of_all_files_come_in_one_request(with_footers, far):
+    with load(with_footers, Manifest.read(LOCAL, str(with_footers)), batch_size=4) as loader:
+        expected = list(rows(loader))
+    assert rows_from_far(far, with_footers) == expected
+    assert far.counts["reads"] == 1 + FILES * GROUPS
+
+
+def test_files_of_a_time_that_nobody_knows_are_compared_by_their_own_footers(with_footers, far):
+    manifest = Manifest.read(LOCAL, str(with_footers))
+    path = with_footers / manifest.files[0].path
+    path.write_bytes(path.read_bytes().replace(b"parquet-cpp", b"parquet-xyz"))
+    with (
+        ArrowLoader(manifest, fs.PyFileSystem(far), str(with_footers), batch_size=4) as loader,
+        pytest.raises(DatasetError, match="footer is not the one that the manifest knows"),
+    ):
+        list(rows(loader))
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut short", "another byte", "another conversion's"])
+def test_footers_that_are_damaged_are_read_from_the_files(with_footers, far, caplog, damage):
+    path = with_footers / "_footers.bin"
+    content = bytearray(path.read_bytes())
+    if damage == "gone":
+        path.unlink()
+    elif damage == "cut short":
+        path.write_bytes(content[:100])
+    elif damage == "another byte":
+        content[300] ^= 1
+        path.write_bytes(content)
+    else:
+        sizes = Manifest.read(LOCAL, str(with_footers)).footer_sizes
+        path.write_bytes(content[sizes[0] :] + content[: sizes[0]])
+    assert sorted(rows_from_far(far, with_footers)) == list(range(FILES * GROUPS * 4))
+    assert caplog.text.count("footers are read from each file") == 1
+
+
+def test_sizes_of_footers_that_cannot_be_are_refused_and_need_not_be_there(with_footers):
+    path = with_footers / "_manifest.json"
+    known = json.loads(path.read_text())
+    for sizes in ([-1] * FILES, [1 << 40] * FILES, [100] * (FILES - 1)):
+        wrong = known | {"footer_sizes": pack(np.array(sizes, dtype=np.int64))}
+        path.write_text(json.dumps(wrong))
+        with pytest.raises(DatasetError, match=r"footers of its files|an array of it"):
+            Manifest.read(LOCAL, str(with_footers))
+    del known["footer_sizes"]
+    path.write_text(json.dumps(known))
+    assert Manifest.read(LOCAL, str(with_footers)).footer_sizes is None
