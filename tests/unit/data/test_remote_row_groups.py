@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.fs as fs
@@ -16,7 +17,7 @@ from parquet_sets import LOCAL, load, numbered, write_groups
 from sparkdl_runner.data import DatasetError
 from sparkdl_runner.data.dataset.converted import Converted
 from sparkdl_runner.data.dataset.dataset import Dataset
-from sparkdl_runner.data.dataset.describe import describe_parquet
+from sparkdl_runner.data.dataset.describe import Written, describe_parquet, describe_written
 from sparkdl_runner.data.dataset.files import pack
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.loader import ArrowLoader
@@ -98,6 +99,21 @@ def with_footers(tmp_path) -> Path:
     names = [file.path for file in manifest.files]
     describe_parquet(LOCAL, str(folder), names, keep_footers=True).write(LOCAL, str(folder))
     return folder
+
+
+def test_only_a_conversion_on_remote_storage_keeps_them(with_footers):
+    written = Written(
+        url="", rows=None, content_digest=None, null_counts={}, list_lengths={"vector": (3,)}
+    )
+    kept = with_footers / "_footers.bin"
+    for storage in (fs.PyFileSystem(fs.FSSpecHandler(fsspec.filesystem("file"))), LOCAL):
+        kept.unlink(missing_ok=True)
+        manifest = describe_written(written, storage, str(with_footers), "", False).manifest
+        if storage is LOCAL:
+            assert manifest.footer_sizes is None
+            assert not kept.exists()
+        else:
+            assert manifest.footer_sizes.sum() == kept.stat().st_size
 
 
 def rows_from_far(far: _FarHandler, folder: Path) -> list[int]:
