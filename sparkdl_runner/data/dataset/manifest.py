@@ -91,8 +91,7 @@ class Manifest:
     page_rows: int = SPARKS_PAGE_ROWS
     """Rows that a page has at least, however long the values are: ``footers.page_rows_of``."""
     footer_sizes: npt.NDArray[np.int64] | None = None
-    """``[files]``, bytes of each file's footer in the file of all footers; None if there is none.
-    The footers themselves are known by their CRC-32."""
+    """``[files]``, bytes of each footer in the file that holds all; None if there is no such file."""
     created_by: str = field(default_factory=lambda: f"sparkdl_runner {__version__}")
     format_version: int = FORMAT_VERSION
 
@@ -147,9 +146,10 @@ class Manifest:
             known.append(self.page_rows)
         digest = hashlib.sha256(json.dumps(known).encode())
         times = Files.of(self.files).numbers("modified_ns")
-        arrays = [times, self.row_groups.file, self.row_groups.size_bytes, self.footer_sizes]
-        for numbers in (one for one in arrays if one is not None):
+        for numbers in (times, self.row_groups.file, self.row_groups.size_bytes):
             digest.update(numbers.astype("<i8").tobytes())
+        if self.footer_sizes is not None:
+            digest.update(self.footer_sizes.astype("<i8").tobytes())
         return digest.hexdigest()
 
     def column(self, name: str) -> ColumnInfo:
