@@ -91,7 +91,7 @@ class Manifest:
     page_rows: int = SPARKS_PAGE_ROWS
     """Rows that a page has at least, however long the values are: ``footers.page_rows_of``."""
     footer_sizes: npt.NDArray[np.int64] | None = None
-    """``[files]``, bytes of each footer in the file that holds all; None if there is no such file."""
+    """``[files]``, bytes of each footer in the file of all footers; None if there is none."""
     created_by: str = field(default_factory=lambda: f"sparkdl_runner {__version__}")
     format_version: int = FORMAT_VERSION
 
