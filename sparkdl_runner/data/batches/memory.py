@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 _ALIGNMENT = 64
 """Bytes. JAX copies what does not begin at a multiple of this."""
-_MOST_KEPT_BYTES = 24 << 20
-"""Blocks of 32 MiB and more do not count."""
 
 
 class ArrayMemory:
@@ -53,17 +51,6 @@ class ArrayMemory:
 
     def receive(self, batch: Mapping[str, Any], ticket: Any) -> None:
         """Called in the caller's thread before it gets a batch."""
-
-
-def keep_freed_memory(budget_bytes: int) -> None:
-    """Makes malloc keep what is freed, up to a sixteenth of a budget in the part of each thread.
-
-    glibc returns what is free at the end of a heap to the kernel, which clears each page again when
-    it is next asked for: a fifth of what narrow rows cost, since each chunk frees its indexes. How
-    much it keeps is twice the largest block that it has seen freed (``mallopt``, M_MMAP_THRESHOLD).
-    No page of this one is touched.
-    """
-    np.empty(min(budget_bytes // 32, _MOST_KEPT_BYTES), dtype=np.uint8)
 
 
 def memory_of(device: torch.device | str | None) -> ArrayMemory | PinnedRing:

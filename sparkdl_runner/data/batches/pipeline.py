@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from sparkdl_runner.data.batches.chunks import Chunker
 from sparkdl_runner.data.batches.feed import Feed, Transform
 from sparkdl_runner.data.batches.image_decoder import ImageDecoder, OnBadImage
-from sparkdl_runner.data.batches.memory import keep_freed_memory
 from sparkdl_runner.data.batches.sample_threads import SampleThreads, cores
 from sparkdl_runner.data.batches.sample_transform import SampleTransform, SampleTransformer
 from sparkdl_runner.data.decode.columns import CollatedColumn, Layout
@@ -52,7 +51,6 @@ class Pipeline:
         self.workers_count = whole_number("workers_count", self.workers_count)
         if self.transform is not None and not callable(self.transform):
             raise TypeError(f"transform is {self.transform!r}; expected a function of a batch.")
-        keep_freed_memory(self.budget.reading_bytes)
         self._threads = self.workers_count or self.budget.threads(most=min(4, cores()))
         self._samples = SampleThreads(self.workers_count)
         self._transformer: SampleTransformer | None = None

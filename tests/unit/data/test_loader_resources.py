@@ -5,16 +5,12 @@ from __future__ import annotations
 import fcntl
 import gc
 import os
-import subprocess
-import sys
 import threading
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
@@ -161,35 +157,3 @@ def test_no_more_is_read_than_the_files_hold(tmp_path: Path, groups: list[list[i
         before = read_so_far()
         assert sum(len(batch["id"]) for batch in loader) == rows
         assert read_so_far() - before < 1.1 * size
-
-
-_COUNT_FAULTS = """
-import resource, sys
-from sparkdl_runner.data import make_spark_converter
-with make_spark_converter(f"file://{sys.argv[1]}").make_torch_dataloader(
-    1024, num_epochs=1, workers_count=2, device="numpy"
-) as loader:
-    for epoch in range(4):
-        loader.set_epoch(epoch)
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        for _ in loader:
-            pass
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-"""
-
-
-def test_later_epochs_take_no_new_memory(tmp_path: Path) -> None:
-    """The kernel clears each page that it gives: a fifth of the time of narrow rows."""
-    rows = 1_000_000
-    table = pa.table({"user": np.arange(rows), "item": np.arange(rows)})
-    write_groups(tmp_path, table, [[rows // 2]] * 2)
-    counted = subprocess.run(
-        [sys.executable, "-c", _COUNT_FAULTS, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    taken = int(counted.stdout) * os.sysconf("SC_PAGE_SIZE")
-    assert taken < 4 << 20, "it was 20 MB where malloc gave back what each chunk had freed"
