@@ -147,7 +147,8 @@ def write_table(table: str, directory: Path, *, rows: int, files: int) -> None:
             row_group_size=_even(count, _GROUP_BYTES // row_bytes),
         )
     filesystem = pyarrow.fs.LocalFileSystem()
-    describe_parquet(filesystem, str(directory), names).write(filesystem, str(directory))
+    manifest = describe_parquet(filesystem, str(directory), names, keep_footers=True)
+    manifest.write(filesystem, str(directory))
     if table == "vector":
         beside = directory.with_name(directory.name.replace(table, "vector_as_array"))
         write_table("vector_as_array", beside, rows=rows, files=files)

@@ -26,6 +26,7 @@ from dataclasses import asdict
 from pyarrow import fs
 
 from sparkdl_runner.data.dataset.describe import list_parquet
+from sparkdl_runner.data.dataset.footers import FOOTERS_NAME
 from sparkdl_runner.data.dataset.leftovers import MARKER_NAME, Owner
 from sparkdl_runner.data.dataset.manifest import MANIFEST_NAME, MOST_BYTES, Manifest
 from sparkdl_runner.data.errors import ConversionError, DatasetError, NoManifestError
@@ -214,7 +215,7 @@ def _remove_flat(filesystem: fs.FileSystem, folder: str) -> None:
     if listed & set(names):
         return
     there = {one.base_name for one in filesystem.get_file_info(fs.FileSelector(folder))}
-    for name in ("_SUCCESS", *replaced):
+    for name in ("_SUCCESS", FOOTERS_NAME, *replaced):
         for one in (f".{name}.crc", name):  # A later call finds the checksum by the file's name.
             if one in there:
                 filesystem.delete_file(f"{folder}/{one}")

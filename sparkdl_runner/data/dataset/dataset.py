@@ -11,6 +11,11 @@ from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.filesystem import is_far
 
 
+def is_near(filesystem: fs.FileSystem, directory: str) -> bool:
+    """Whether the kernel of this host knows the files of a directory."""
+    return isinstance(filesystem, fs.LocalFileSystem) and not is_far(directory)
+
+
 class Dataset(NamedTuple):
     """A data set as one process sees it. It unpacks into the first arguments of ``ArrowLoader``."""
 
@@ -22,7 +27,7 @@ class Dataset(NamedTuple):
     @property
     def is_local(self) -> bool:
         """Whether the kernel of this host knows the files."""
-        return isinstance(self.filesystem, fs.LocalFileSystem) and not is_far(self.directory)
+        return is_near(self.filesystem, self.directory)
 
     def path(self, file: FileInfo) -> str:
         """The path in ``filesystem`` of one of the manifest's files."""

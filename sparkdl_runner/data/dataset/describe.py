@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.fs
 
-from sparkdl_runner.data.dataset.dataset import Dataset
-from sparkdl_runner.data.dataset.footers import Footer, in_threads, read_footer
+from sparkdl_runner.data.dataset.dataset import Dataset, is_near
+from sparkdl_runner.data.dataset.footers import Footer, in_threads, read_footer, write_footers
 from sparkdl_runner.data.dataset.foreign_folder import PARQUET_ENDINGS, is_hidden
 from sparkdl_runner.data.dataset.manifest import ColumnInfo, Manifest
 from sparkdl_runner.data.dataset.observe import (
@@ -100,6 +100,7 @@ def describe_written(
         null_counts=written.null_counts,
         list_lengths=written.list_lengths,
         just_written=True,
+        keep_footers=not is_near(filesystem, directory),
     )
     if written.rows is not None and manifest.rows != written.rows:
         raise ConversionError(
@@ -132,6 +133,7 @@ def describe_parquet(
     null_counts: Mapping[str, int] | None = None,
     list_lengths: Mapping[str, Sequence[int | None]] | None = None,
     just_written: bool = False,
+    keep_footers: bool = False,
     threads: int = 16,
 ) -> Manifest:
     """Describes Parquet files from their footers.
@@ -146,6 +148,7 @@ def describe_parquet(
         null_counts: By column, see ``ColumnInfo.null_count``.
         list_lengths: By column, see ``ColumnInfo.list_lengths``.
         just_written: Whether the checksums that Spark left beside the files are still theirs.
+        keep_footers: Whether to write all footers into one file beside them, too.
         threads: Files looked at together.
 
     Returns:
@@ -158,7 +161,9 @@ def describe_parquet(
         raise DatasetError(f"{directory} holds no Parquet file to describe.")
     directory = directory.rstrip("/")
     footers = in_threads(
-        lambda path: read_footer(filesystem, directory, path, just_written), files, threads
+        lambda path: read_footer(filesystem, directory, path, just_written, keep_footers),
+        files,
+        threads,
     )
     schema = footers[0].schema
     for footer in footers[1:]:
@@ -195,6 +200,7 @@ def describe_parquet(
         schema_base64=base64.b64encode(schema.serialize().to_pybytes()).decode(),
         columns=columns,
         page_rows=max(footer.page_rows for footer in footers),
+        footer_sizes=write_footers(filesystem, directory, footers) if keep_footers else None,
     )
 
 

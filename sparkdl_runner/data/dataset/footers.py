@@ -9,14 +9,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 
 from sparkdl_runner.data.dataset.checksum import crc32_from_sidecar
-from sparkdl_runner.data.dataset.files import FileInfo
+from sparkdl_runner.data.dataset.files import FileInfo, unpack
 from sparkdl_runner.data.errors import DatasetError
-from sparkdl_runner.foreign_file import open_input
+from sparkdl_runner.foreign_file import ForeignFileError, open_input
+
+FOOTERS_NAME = "_footers.bin"
+"""The underscore makes Spark, Arrow and petastorm pass over it when they list a directory."""
+_SIZE_BYTES, _MOST_BYTES = 8, 64 << 20
 
 _TAIL_BYTES = 64 * 1024
 
@@ -37,12 +43,13 @@ class Footer:
     """By column, the value of each row group that holds one value only."""
     page_rows: int
     """As ``page_rows_of`` says."""
+    packed: bytes
+    """The whole, as ``unpack_footer`` takes it; empty where nobody asked for it."""
 
 
-def footer_bytes(stream: Any, path: str, *, is_local: bool = False) -> tuple[bytes, int]:
-    """The end of a Parquet file, from its footer on, and the footer's CRC-32."""
-    footer = footer_of(read_tail(stream, path, is_local=is_local), path)
-    return footer, zlib.crc32(footer)
+def footer_bytes(stream: Any, path: str, *, is_local: bool = False) -> bytes:
+    """The end of a Parquet file, from its footer on."""
+    return footer_of(read_tail(stream, path, is_local=is_local), path)
 
 
 def read_tail(stream: Any, path: str, least_bytes: int = 0, *, is_local: bool = False) -> bytes:
@@ -83,8 +90,8 @@ def _footer_size(tail: bytes, size: int, path: str) -> int:
 
 def open_footer(
     filesystem: pa.fs.FileSystem, full_path: str
-) -> tuple[pa.fs.FileInfo, pq.ParquetFile, int]:
-    """What the filesystem says of a file, its footer alone, and the footer's CRC-32.
+) -> tuple[pa.fs.FileInfo, pq.ParquetFile, bytes]:
+    """What the filesystem says of a file, its footer alone, and the bytes of that.
 
     Raises:
         DatasetError: It is no Parquet file.
@@ -93,24 +100,26 @@ def open_footer(
     if info.type != pa.fs.FileType.File:
         raise DatasetError(f"{full_path} is not a file.")
     with open_input(filesystem, full_path) as stream:
-        tail, crc32 = footer_bytes(stream, full_path)
+        tail = footer_bytes(stream, full_path)
     try:
         parquet = pq.ParquetFile(pa.BufferReader(tail), coerce_int96_timestamp_unit="us")
     except (pa.ArrowException, OSError) as error:
         raise DatasetError(f"{full_path} has a broken Parquet footer: {error}") from error
-    return info, parquet, crc32
+    return info, parquet, tail
 
 
 def read_footer(
-    filesystem: pa.fs.FileSystem, directory: str, path: str, just_written: bool
+    filesystem: pa.fs.FileSystem, directory: str, path: str, just_written: bool, keep: bool
 ) -> Footer:
     """Reads one file's footer, and with ``just_written`` the checksums that Spark left beside it.
+
+    With ``keep`` the whole of it is kept, too, to be written by ``write_footers``.
 
     Raises:
         DatasetError: It is no Parquet file.
     """
     full_path = f"{directory}/{path}"
-    info, parquet, crc32 = open_footer(filesystem, full_path)
+    info, parquet, tail = open_footer(filesystem, full_path)
     metadata = parquet.metadata
     schema = parquet.schema_arrow.remove_metadata()
     owners = owners_of(parquet)
@@ -140,7 +149,7 @@ def read_footer(
             path=path,
             size_bytes=info.size,
             rows=metadata.num_rows,
-            footer_crc32=crc32,
+            footer_crc32=zlib.crc32(tail),
             modified_ns=settled_time(info),
             crc32=crc32_from_sidecar(filesystem, full_path, info.size) if just_written else None,
         ),
@@ -150,7 +159,67 @@ def read_footer(
         null_counts=null_counts,
         single_values=single_values,
         page_rows=page_rows_of(metadata),
+        packed=_packed(tail) if keep else b"",
     )
+
+
+def footers_path(directory: str, first_file: str) -> str:
+    """Where a conversion on remote storage keeps the footers of its files: beside the first.
+
+    They follow one another in the order of the files, and ``Manifest.footer_sizes`` says how long
+    each is. So readers ask once for many footers, and not once for each file.
+    """
+    return f"{directory.rstrip('/')}/{first_file}".rpartition("/")[0] + f"/{FOOTERS_NAME}"
+
+
+def write_footers(
+    filesystem: pa.fs.FileSystem, directory: str, footers: Sequence[Footer]
+) -> npt.NDArray[np.int64]:
+    """Writes the footers of all files, in their order.
+
+    Returns:
+        ``Manifest.footer_sizes``.
+    """
+    path = footers_path(directory, footers[0].file.path)
+    with filesystem.open_output_stream(path) as stream:
+        for footer in footers:
+            stream.write(footer.packed)
+    return np.array([len(footer.packed) for footer in footers], dtype=np.int64)
+
+
+def _packed(footer: bytes) -> bytes:
+    content: bytes = pa.Codec("zstd").compress(footer, asbytes=True)
+    return len(footer).to_bytes(_SIZE_BYTES, "little") + content
+
+
+def unpack_footer(packed: memoryview) -> bytes:
+    """A footer out of the file of all footers, which somebody else may have written.
+
+    Raises:
+        ForeignFileError: It is none.
+    """
+    size = int.from_bytes(packed[:_SIZE_BYTES], "little")
+    if size > _MOST_BYTES:
+        raise ForeignFileError(f"it would have {size:,} bytes")
+    try:
+        content: bytes = pa.Codec("zstd").decompress(packed[_SIZE_BYTES:], size, asbytes=True)
+    except (ValueError, OSError, pa.ArrowException) as error:
+        raise ForeignFileError(f"it cannot be read ({error!s:.100})") from None
+    return content
+
+
+def unpack_sizes(packed: str | None, files: int) -> npt.NDArray[np.int64] | None:
+    """``Manifest.footer_sizes`` from its text.
+
+    Raises:
+        ForeignFileError: They are not the sizes of the footers of so many files.
+    """
+    if packed is None:
+        return None
+    sizes = unpack(packed, np.int64, files)
+    if ((sizes < _SIZE_BYTES) | (sizes > _MOST_BYTES)).any():
+        raise ForeignFileError("the footers of its files have impossible sizes")
+    return sizes
 
 
 def page_rows_of(metadata: pq.FileMetaData) -> int:

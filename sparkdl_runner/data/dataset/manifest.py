@@ -10,15 +10,18 @@ import base64
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.fs
 
 from sparkdl_runner import __version__
-from sparkdl_runner.data.dataset.files import FileInfo, Files
+from sparkdl_runner.data.dataset.files import FileInfo, Files, pack
+from sparkdl_runner.data.dataset.footers import unpack_sizes
 from sparkdl_runner.data.dataset.row_groups import RowGroups
 from sparkdl_runner.data.errors import DatasetError, NoManifestError
 from sparkdl_runner.data.view.view import View
@@ -87,6 +90,8 @@ class Manifest:
     """By which Spark shuffled the rows while it wrote them; None if it did not."""
     page_rows: int = SPARKS_PAGE_ROWS
     """Rows that a page has at least, however long the values are: ``footers.page_rows_of``."""
+    footer_sizes: npt.NDArray[np.int64] | None = None
+    """``[files]``, bytes of each footer in the file of all footers; None if there is none."""
     created_by: str = field(default_factory=lambda: f"sparkdl_runner {__version__}")
     format_version: int = FORMAT_VERSION
 
@@ -143,15 +148,13 @@ class Manifest:
         times = Files.of(self.files).numbers("modified_ns")
         for numbers in (times, self.row_groups.file, self.row_groups.size_bytes):
             digest.update(numbers.astype("<i8").tobytes())
+        if self.footer_sizes is not None:
+            digest.update(self.footer_sizes.astype("<i8").tobytes())
         return digest.hexdigest()
 
     def column(self, name: str) -> ColumnInfo:
         """The column called ``name``; KeyError if there is none."""
-        return self._by_name[name]
-
-    @cached_property
-    def _by_name(self) -> dict[str, ColumnInfo]:
-        return {column.name: column for column in self.columns}
+        return {one.name: one for one in self.columns}[name]
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain values for ``json.dumps``."""
@@ -163,13 +166,11 @@ class Manifest:
             "shuffle_seed": self.shuffle_seed,
             "page_rows": self.page_rows,
             "rows": self.rows,
-            "columns": [
-                {**vars(column), "list_lengths": list(column.list_lengths)}
-                for column in self.columns
-            ],
+            "columns": [{**vars(one), "list_lengths": [*one.list_lengths]} for one in self.columns],
             "schema_base64": self.schema_base64,
             "files": Files.of(self.files).to_json(),
             "row_groups": self.row_groups.to_json(),
+            "footer_sizes": None if self.footer_sizes is None else pack(self.footer_sizes),
         }
 
     @classmethod
@@ -190,7 +191,7 @@ class Manifest:
                 f"{__version__} reads version {FORMAT_VERSION}. Convert the DataFrame again, or "
                 "use the version that wrote it."
             )
-        found = build(_Fields, {name: fields.get(name) for name in _FIELDS})
+        found = build(_Fields, {name: fields.get(name) for name in _Fields.__annotations__})
         files = Files.from_json(found.files)
         columns = [build(ColumnInfo, entry) for entry in found.columns]
         manifest = cls(
@@ -201,6 +202,7 @@ class Manifest:
             content_digest=found.content_digest,
             shuffle_seed=found.shuffle_seed,
             page_rows=SPARKS_PAGE_ROWS if found.page_rows is None else found.page_rows,
+            footer_sizes=unpack_sizes(found.footer_sizes, len(files)),
             created_by=found.created_by,
         )
         _check(manifest)
@@ -282,9 +284,7 @@ class _Fields:
     content_digest: str | None
     shuffle_seed: int | None
     page_rows: int | None
-
-
-_FIELDS = tuple(field.name for field in fields(_Fields))
+    footer_sizes: str | None
 
 
 def _check(manifest: Manifest) -> None:

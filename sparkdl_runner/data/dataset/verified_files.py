@@ -70,7 +70,7 @@ class VerifiedFiles:
             digest.update(self._remote_ns.tobytes())
         return digest.hexdigest()[:32]
 
-    def _then(self, index: int) -> int | None:
+    def written_ns(self, index: int) -> int | None:
         """When the converter's own object was written, if it remembers that."""
         found = -1 if self._remote_ns is None else int(self._remote_ns[index])
         return None if found < 0 else found
@@ -138,7 +138,7 @@ class VerifiedFiles:
             if self.dataset.is_local:
                 is_touched = self._is_touched(index, os.stat(path))
             else:
-                then = file.modified_ns if self._remote_ns is None else self._then(index)
+                then = file.modified_ns if self._remote_ns is None else self.written_ns(index)
                 is_touched = then is None or info.mtime_ns != then
                 if self._remote_ns is not None:
                     _refuse_written_again(path, then, info.mtime_ns)
@@ -173,7 +173,7 @@ class VerifiedFiles:
         found = patiently(lambda: self.dataset.filesystem.get_file_info(paths))
         for index, info in zip(share, found, strict=False):
             self._refuse_other(info.path, self._files[index], info)
-            _refuse_written_again(info.path, self._then(index), info.mtime_ns)
+            _refuse_written_again(info.path, self.written_ns(index), info.mtime_ns)
 
     def _check_local(self, index: int) -> None:
         path, file = self.path(index), self._files[index]
@@ -214,7 +214,7 @@ class VerifiedFiles:
     def _is_same_remote(self, stream: Any, path: str, index: int) -> bool:
         """Refuses an open remote file of another size or time; False if no time is known."""
         self._refuse_other_size(path, self._files[index], stream.size())
-        then = self._then(index)
+        then = self.written_ns(index)
         if then is None:
             return False
         now = _written_ns(stream)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -97,7 +98,7 @@ def read_part(
         if row_filter.decide(known) is False:
             return None
     path = f"{directory}/{file.path}"
-    info, footer, crc32 = open_footer(filesystem, path)
+    info, footer, tail = open_footer(filesystem, path)
     arrow = footer.schema_arrow.remove_metadata()
     filtered = () if row_filter is None else row_filter.schema.names
     used = [one for one in columns if one in chosen or one.name in filtered]
@@ -122,7 +123,7 @@ def read_part(
                 path=file.path,
                 size_bytes=info.size,
                 rows=sum(group.live_rows for group in groups),
-                footer_crc32=crc32,
+                footer_crc32=zlib.crc32(tail),
                 modified_ns=settled_time(info),
             ),
             projection=projection,

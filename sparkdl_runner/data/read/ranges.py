@@ -8,12 +8,12 @@ that fail for a while are repeated.
 from __future__ import annotations
 
 import threading
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pyarrow as pa
@@ -23,9 +23,9 @@ from sparkdl_runner.data.dataset.footers import footer_of
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.read.ahead import THREADS, ReadAhead
-from sparkdl_runner.data.read.cache_choice import local_folder
 from sparkdl_runner.data.read.disk_cache import DiskCache
-from sparkdl_runner.data.read.partial_file import Pieces, in_memory, on_disk
+from sparkdl_runner.data.read.fetched_group import FetchedGroup
+from sparkdl_runner.data.read.stored_footers import StoredFooters
 from sparkdl_runner.data.retrying import patiently
 
 _HOLE_BYTES = 1 << 20
@@ -45,7 +45,7 @@ _OpenParquet = Callable[..., pq.ParquetFile]
 class _RemoteFile:
     metadata: pq.FileMetaData
     stream: pa.NativeFile | None
-    """None where the footer came from the cache, until something else is read."""
+    """None where the footer did not come from the file, until something else is read."""
 
     @property
     def chunks(self) -> int:
@@ -75,7 +75,10 @@ class RemoteRowGroups:
         self._groups, self._view = files.dataset.manifest.row_groups, files.dataset.manifest.view
         self._cache = cache
         self._opened: OrderedDict[int, _RemoteFile] = OrderedDict()
-        self._chunks, self._most_chunks = 0, memory_bytes // 6 // _CHUNK_BYTES
+        self._chunks, self._most_chunks = 0, memory_bytes // 12 // _CHUNK_BYTES
+        self._stored_footers = StoredFooters(files, self._kept_footers, memory_bytes // 12)
+        # Lanes of this rank may share row groups, and read their parts side by side.
+        self._fetched: WeakValueDictionary[_Key, FetchedGroup] = WeakValueDictionary()
         self._lock = threading.RLock()  # Collecting garbage may let go at any place.
         self._opening = [threading.Lock() for _ in range(2 * THREADS)]
         self._stopping = stopping
@@ -118,6 +121,19 @@ class RemoteRowGroups:
         return max(_LEAST_BYTES, int(self._groups.size_bytes[key[0]]))
 
     def _fetch(self, key: _Key) -> _OpenParquet:
+        with self._lock:
+            fetched = self._fetched.get(key)
+            if fetched is None:
+                fetched = self._fetched[key] = FetchedGroup()
+        with fetched.lock:
+            if not fetched.is_here:
+                stored = self._fill(fetched, key)
+                if stored is not None:
+                    return stored
+        return fetched.open
+
+    def _fill(self, fetched: FetchedGroup, key: _Key) -> _OpenParquet | None:
+        """Fetches a row group; returns what opens it in the cache, where it is there instead."""
         group, names = key
         if self._view is not None:
             names = self._view.names_in_file(int(self._groups.file[group]), names)
@@ -133,18 +149,8 @@ class RemoteRowGroups:
         if stored is not None:
             return partial(pq.ParquetFile, stored, metadata=file.metadata)
         size = self._files.dataset.manifest.files[number].size_bytes
-
-        def open_parquet(**options: Any) -> pq.ParquetFile:
-            held = sum(len(content) for _, content in pieces)
-            fits = self._hold(held)
-            stream = None if fits else _moved_to_disk(size, pieces)
-            stream = stream or in_memory(size, pieces)
-            parquet = pq.ParquetFile(stream, metadata=file.metadata, **options)
-            if fits:
-                weakref.finalize(parquet, self._let_go, held)
-            return parquet
-
-        return open_parquet
+        fetched.fill(file.metadata, size, pieces, self._hold, self._let_go)
+        return None
 
     def _stored(self, number: int, ranges: Sequence[tuple[int, int]]) -> pa.NativeFile | None:
         """A file in the cache that Arrow can read in place of a row group's own."""
@@ -176,13 +182,15 @@ class RemoteRowGroups:
                     return file, b""
             size = self._files.dataset.manifest.files[number].size_bytes
             least = size if self._is_wanted_whole(number, size, names) else 0
+            content: bytes | memoryview | None = None if least else self._stored_footers.get(number)
             read: list[tuple[pa.NativeFile, bytes]] = []
 
             def fetch() -> memoryview:
                 read.append(self._open(number, least))
                 return memoryview(footer_of(read[0][1], self._files.path(number)))
 
-            content = self._kept(f"{number}-footer", fetch)
+            if content is None:
+                content = self._kept(f"{number}-footer", fetch)
             stream, tail = read[0] if read else (None, b"")
             metadata = pq.read_metadata(pa.BufferReader(content))
             file = _RemoteFile(metadata=metadata, stream=stream)
@@ -233,19 +241,15 @@ class RemoteRowGroups:
             return fetch()
         return self._cache.get_or_fetch(key, fetch, start, self._stopping.wait)
 
+    def _kept_footers(self, key: str, fetch: Callable[[], memoryview]) -> memoryview:
+        return self._kept(key, partial(self._patiently, fetch))
+
     def _patiently(self, request: Callable[[], _Answer]) -> _Answer:
         return patiently(request, self._stopping.wait)
 
 
 def _key(number: int, start: int, size: int) -> str:
     return f"{number}-{start}+{size}"
-
-
-def _moved_to_disk(size_bytes: int, pieces: Pieces) -> pa.NativeFile | None:
-    try:
-        return on_disk(size_bytes, pieces, local_folder())
-    except OSError:
-        return None  # A full disk must not end a training.
 
 
 def _ranges(metadata: pq.FileMetaData, index: int, names: Sequence[str]) -> list[tuple[int, int]]:

@@ -218,7 +218,7 @@ class RowGroupReader:
                 self._footers.move_to_end(file)
                 return kept
         if tail is None:
-            tail, _ = footer_bytes(stream, self._files.path(file), is_local=self._is_local)
+            tail = footer_bytes(stream, self._files.path(file), is_local=self._is_local)
         footer = pq.read_metadata(pa.BufferReader(tail))
         with self._lock:
             before = self._footers.pop(file, None)

@@ -25,7 +25,7 @@ def extremes(
 
     def of_file(path: str) -> list[dict[str, tuple[float, float] | tuple[()] | None]]:
         with open_input(filesystem, f"{directory}/{path}") as stream:
-            tail, _ = footer_bytes(stream, path)
+            tail = footer_bytes(stream, path)
         metadata = pq.ParquetFile(pa.BufferReader(tail)).metadata
         found = []
         for index in range(metadata.num_row_groups):

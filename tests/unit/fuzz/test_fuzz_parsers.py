@@ -36,6 +36,7 @@ from sparkdl_runner.checkpoint.directory.files import FileEntry
 from sparkdl_runner.checkpoint.directory.reader import CheckpointReader
 from sparkdl_runner.checkpoint.directory.sealed import seal, unseal
 from sparkdl_runner.checkpoint.errors import DamageError
+from sparkdl_runner.data.dataset.footers import unpack_footer
 from sparkdl_runner.data.dataset.leftovers import Owner
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.decode.codecs import ndarrays
@@ -230,7 +231,8 @@ def data_manifest(folder: Path) -> Any:
     for name in names:
         table = pa.table({"id": [1, 2, 3], "vector": [[1.0], [2.0], [3.0]]})
         pq.write_table(table, folder / name, row_group_size=2)
-    return describe_parquet(pa.fs.LocalFileSystem(), str(folder), names).to_json()
+    local = pa.fs.LocalFileSystem()
+    return describe_parquet(local, str(folder), names, keep_footers=True).to_json()
 
 
 def test_manifests_of_data_sets(tmp_path):
@@ -245,6 +247,19 @@ def test_manifests_of_data_sets(tmp_path):
             assert found.fingerprint
             assert all(file.size_bytes >= 0 for file in found.files)
             assert Manifest.from_json(json.loads(json.dumps(found.to_json()))).files == found.files
+
+    run()
+
+
+def test_footers_of_data_sets(tmp_path):
+    data_manifest(tmp_path)
+    kept = (tmp_path / "_footers.bin").read_bytes()
+
+    @fuzz
+    @given(changed_bytes([kept], [b"\xff" * 8, bytes(8)]))
+    def run(packed: bytes) -> None:
+        with bounded(ForeignFileError):
+            assert isinstance(unpack_footer(memoryview(packed)), bytes)
 
     run()
 
