@@ -32,7 +32,8 @@ def run(settings: ScoreSettings) -> None:
         scored = _scored(settings, spark, frame, model.signature)
         check_columns(settings, spark, scored)
         write_scores(settings, spark, scored)
-    print(f"{settings.source.place} is scored by {settings.model} in {settings.output}.")
+    kind = "table" if settings.is_table else "folder"
+    print(f"{settings.source.place} is scored by {settings.model} in the {kind} {settings.output}.")
 
 
 def _scored(

@@ -69,7 +69,11 @@ def committed(storage: Storage, names: Iterable[str] | None = None) -> set[Name]
     suffix = f"/{MANIFEST}"
     places = (Name.parse(one.removesuffix(suffix)) for one in names if one.endswith(suffix))
     found = {place for place in places if place is not None}
-    for attempt in attempts_in(names):
+    # The newest fence lists what counted by all earlier ones. Where all is of its own attempt, it
+    # has nothing to say either.
+    for attempt in reversed(attempts_in(names)):
+        if all(name.attempt >= attempt for name in found):
+            break
         try:
             before = set(map(str, read_fence(storage, attempt)["committed"]))
         except DamageError as problem:
@@ -79,5 +83,5 @@ def committed(storage: Storage, names: Iterable[str] | None = None) -> set[Name]
                 stacklevel=2,
             )
             continue
-        found = {name for name in found if name.attempt >= attempt or str(name) in before}
+        return {name for name in found if name.attempt >= attempt or str(name) in before}
     return found

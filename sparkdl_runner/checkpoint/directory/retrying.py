@@ -14,6 +14,9 @@ from sparkdl_runner.errors import RunnerError
 from sparkdl_runner.storage_errors import StorageFailure, failure_of
 
 _Answer = TypeVar("_Answer")
+# So short is the first pause. A save has a call for each file and for each list, and their pauses
+# add up: where each third one fails, tenths of a second would make it a late one.
+_FIRST_SHARE = 3000
 # Of its own: the numbers of ``random`` are those of the training, which repeats them.
 _drawn = random.Random()
 
@@ -35,7 +38,7 @@ def pauses(retry_seconds: float) -> Iterator[float]:
 
     They are drawn at random, so that ranks which failed together do not come back together.
     """
-    pause, left = retry_seconds / 500, retry_seconds
+    pause, left = retry_seconds / _FIRST_SHARE, retry_seconds
     while left > 0:
         drawn = min(pause * _drawn.uniform(0.5, 1.5), retry_seconds / 6, left)
         yield drawn

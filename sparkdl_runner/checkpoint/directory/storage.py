@@ -33,6 +33,8 @@ _WITHOUT_DIRECTORIES = ("s3", "gcs", "abfs")
 # further one after twice as long. Only Arrow's client can send a part of a file again; what fails
 # for longer is an outage, in which a whole call is tried again (see ``retrying``).
 _S3_RETRIES = 8
+# Such a version of pyarrow sends a small file by one request in place of three.
+_DELAYED_OPEN_SINCE = 21
 
 
 class Storage(Protocol):
@@ -119,10 +121,13 @@ def _open(url: str, storage_options: StorageOptions | None) -> Storage:
         is_mounted = url.startswith("dbfs:") or path.startswith("/dbfs/")
         return LocalStorage(path, redact(url), poll_seconds=0.5 if is_mounted else 0.05)
     options = dict(storage_options or {})
-    if is_s3(url) and "retry_strategy" not in options:
+    if is_s3(url):
+        import pyarrow
         from pyarrow import fs
 
-        options["retry_strategy"] = fs.AwsDefaultS3RetryStrategy(max_attempts=_S3_RETRIES)
+        options.setdefault("retry_strategy", fs.AwsDefaultS3RetryStrategy(max_attempts=_S3_RETRIES))
+        if int(pyarrow.__version__.partition(".")[0]) >= _DELAYED_OPEN_SINCE:
+            options.setdefault("allow_delayed_open", True)
     filesystem, base = open_filesystem(url, options)
     return RemoteStorage(filesystem, base, redact(url))
 
@@ -167,11 +172,11 @@ class RemoteStorage:
     def write(self, name: str, content: bytes) -> None:
         if self.exists(name):
             raise FileExistsError(f"{self.shown}/{name} is there already.")
-        if self._filesystem.type_name not in _WITHOUT_DIRECTORIES:
-            self._filesystem.create_dir(self._path(name).rpartition("/")[0], recursive=True)
         self.replace(name, content)
 
     def replace(self, name: str, content: bytes) -> None:
+        if self._filesystem.type_name not in _WITHOUT_DIRECTORIES:
+            self._filesystem.create_dir(self._path(name).rpartition("/")[0], recursive=True)
         # One request less than to delete and to write: on S3, Arrow's ``delete_file`` also writes
         # a marker of the folder.
         stream = self._filesystem.open_output_stream(self._path(name))
@@ -196,15 +201,16 @@ class RemoteStorage:
 
     def delete_directory(self, directory: str, names: Collection[str]) -> None:
         # On S3, Arrow deletes a directory by one request, and each file by three. Either leaves an
-        # empty object that stands for the directory above.
-        if set(self.names(directory)) <= set(names):
+        # empty object that stands for the directory above, so that one goes with its last.
+        above = directory.rpartition("/")[0] or directory
+        others = set(self.names(above)).difference(names)
+        if not others:
+            self._delete_directory(above)
+        elif not any(name.startswith(f"{directory}/") for name in others):
             self._delete_directory(directory)
         else:
             for name in names:
                 self.delete(name)
-        above = directory.rpartition("/")[0]
-        if above and not self.names(above):
-            self._delete_directory(above)
 
     def _delete_directory(self, directory: str) -> None:
         try:

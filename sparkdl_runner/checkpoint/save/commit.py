@@ -185,7 +185,8 @@ class Commit:
         return patiently(self._storage, action, self._hurry, retry_seconds=seconds)
 
     def _write(self, path: str, content: bytes) -> FileEntry:
-        is_again = False
+        # Nobody else writes here, and to ask an object store for each file is one more request.
+        is_again = not self._storage.is_local
 
         def once() -> FileEntry:
             nonlocal is_again

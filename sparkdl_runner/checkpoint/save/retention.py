@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sparkdl_runner.checkpoint.arguments import require_whole
-from sparkdl_runner.checkpoint.directory.listing import committed, later_attempt, written
+from sparkdl_runner.checkpoint.directory.listing import attempts_in, committed, written
 from sparkdl_runner.checkpoint.directory.manifest import MANIFEST, Manifest, Name, read_manifest
 from sparkdl_runner.checkpoint.directory.storage import Storage
 from sparkdl_runner.checkpoint.errors import DamageError
@@ -56,9 +56,9 @@ class Retention:
         Also what earlier attempts left unfinished, or committed after their end. To be called again
         if the storage fails: what is left then is removed by the next call.
         """
-        if later_attempt(storage, new.attempt) is not None:
-            return  # What is there is another attempt's now.
         names = storage.names()
+        if max(attempts_in(names), default=-1) > new.attempt:
+            return  # What is there is another attempt's now.
         found = committed(storage, names)
         if new.name not in found:
             return  # Something is odd with this storage: remove nothing.

@@ -18,7 +18,7 @@ class ScoreSettings(Settings):
         description="models:/name@alias, models:/name/3, models:/m-id or runs:/run_id/model"
     )
     source: Source = pydantic.Field(description="a table, or the path of files that Spark reads")
-    output: str = pydantic.Field(description="a table's name, or a folder")
+    output: str = pydantic.Field(description="a table's name, or a folder: a path with a slash")
     format: Literal["parquet", "delta"] | None = pydantic.Field(
         None,
         description="in which the output is written; else a table's own, or the catalog's, and "

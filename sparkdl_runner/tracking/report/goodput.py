@@ -92,8 +92,8 @@ def goodput_of(attempts: Sequence[AttemptTime]) -> Goodput:
         seconds[CHECKPOINT] += saves
         seconds[LOST] += lost
         seconds[PROGRESS] += useful - lost
-        # To notice a failure, and to end the other ranks, is a part of starting again.
-        tail = RESTART if one.has_failed or number < len(following) else END
+        # To notice a failure, and to end the other ranks, is a part of starting again, if it does.
+        tail = RESTART if number < len(following) else END
         seconds[tail] += whole - until_first - running
     seconds[RESTART] += sum(
         max(0.0, later.began_at - earlier.ended_at) for earlier, later in pairwise(attempts)

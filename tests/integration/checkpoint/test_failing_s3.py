@@ -14,7 +14,7 @@ import torch
 from benchmarks.object_store import ObjectStore, object_store
 from pyarrow import fs
 
-from sparkdl_runner.checkpoint import CheckpointManager
+from sparkdl_runner.checkpoint import Checkpoint, CheckpointManager
 from sparkdl_runner.checkpoint.directory import retrying
 from sparkdl_runner.checkpoint.directory.storage import open_storage
 
@@ -92,6 +92,23 @@ def test_a_file_that_was_given_up_is_left_alone(store):
     assert not storage.exists("step-1/attempt-0/model")
     storage.replace("step-1/attempt-0/model", b"content")
     assert storage.exists("step-1/attempt-0/model")
+
+
+def test_how_often_a_save_and_a_load_ask(store):
+    """Each request is paid for, and takes its time: none is made for what is known already."""
+    url, options = "s3://checkpoints/asked", options_of(store)
+    asked: list[str] = []
+    with CheckpointManager(url, keep_last=1, storage_options=options) as checkpoints:
+        for step in (1, 2, 3):
+            store.refuses = lambda _, kind, path: asked.append(f"{kind} {path}")
+            asked.clear()
+            checkpoints.save(step, torch.nn.Linear(10, 10))
+            checkpoints.wait()
+    files, of_a_file, of_a_removal = 4, 3, 9
+    assert len(asked) <= files * of_a_file + of_a_removal + 3, "\n".join(asked)
+    asked.clear()
+    assert Checkpoint.load(url, storage_options=options).step == 3
+    assert len(asked) == 5, "\n".join(asked)
 
 
 def test_tries_last_as_long_as_was_asked_by_the_clock(monkeypatch):

@@ -7,8 +7,10 @@ import warnings
 
 import pytest
 
+from checkpoint_ranks import CountingStorage
 from small_training import save_steps
 from sparkdl_runner.checkpoint import CheckpointError, CheckpointManager
+from sparkdl_runner.checkpoint.directory.listing import committed
 from sparkdl_runner.checkpoint.directory.manifest import Name
 
 
@@ -92,7 +94,7 @@ def test_what_the_training_removes_while_it_is_read_is_looked_for_again(tmp_path
 
 def test_what_a_zombie_committed_in_the_last_moment_is_never_seen(tmp_path, monkeypatch):
     """It looked for a later attempt just before there was one."""
-    from sparkdl_runner.checkpoint.save import commit, retention
+    from sparkdl_runner.checkpoint.save import commit
 
     zombie = CheckpointManager(tmp_path, keep_last=1)
     zombie.save(1, extra=[1])
@@ -101,8 +103,7 @@ def test_what_a_zombie_committed_in_the_last_moment_is_never_seen(tmp_path, monk
     assert later.restore().step == 1
     later.due(2)
     with monkeypatch.context() as blind:
-        for module in (commit, retention):
-            blind.setattr(module, "later_attempt", lambda storage, attempt: None)
+        blind.setattr(commit, "later_attempt", lambda storage, attempt: None)
         zombie.save(9, extra=[9])
         zombie.close()
     assert (tmp_path / "step-9" / "attempt-0" / "manifest.json").exists()
@@ -131,6 +132,18 @@ def test_a_damaged_fence_is_said_and_left_out(tmp_path, damage):
             checkpoints.save(3)
             checkpoints.wait()
     assert (tmp_path / "step-3" / "attempt-2").exists()
+
+
+def test_many_attempts_make_no_more_requests(tmp_path):
+    """A training that is called each night for a month leaves a fence of each night."""
+    asked = []
+    for _ in range(4):
+        save_steps(tmp_path, 1)
+        storage = CountingStorage(str(tmp_path))
+        found = committed(storage)
+        asked.append(dict(storage.counts))
+    assert sorted(found) == [Name(step=1, attempt=attempt) for attempt in range(4)]
+    assert asked == [{"LIST": 1}] + 3 * [{"LIST": 1, "GET": 1}]
 
 
 def test_without_fences_numbers_still_go_up(tmp_path):
@@ -187,10 +200,7 @@ def test_a_number_that_another_driver_takes_first_is_passed_over(tmp_path):
     storage.theirs = 2
     assert begin_attempt(storage) == 2
     storage.theirs = 1000
-    with (
-        pytest.warns(UserWarning, match="attempt-0.json is damaged"),
-        pytest.raises(CheckpointError, match=r"from 3 on were taken \d+ times\. Give each run"),
-    ):
+    with pytest.raises(CheckpointError, match=r"from 3 on were taken \d+ times\. Give each run"):
         begin_attempt(storage)
 
 

@@ -155,7 +155,7 @@ def test_pauses_grow_and_last_as_long_as_is_asked_for():
         drawn = list(retrying.pauses(seconds))
         assert sum(drawn) == pytest.approx(seconds)
         assert all(pause <= seconds / 6 for pause in drawn)
-    assert drawn[0] < 0.2
+    assert sum(drawn[:5]) < 1, "a save has many calls, and some fail often in a row"
 
 
 def test_the_first_save_has_nothing_to_fall_back_to(tmp_path, monkeypatch):

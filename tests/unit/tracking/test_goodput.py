@@ -65,7 +65,9 @@ def test_each_second_goes_to_one_part():
 
 
 def test_what_a_last_attempt_that_failed_did_after_its_checkpoint_is_lost():
-    assert goodput_of([FAILED]).seconds[LOST] == pytest.approx(6)
+    found = goodput_of([FAILED]).seconds
+    assert found[LOST] == pytest.approx(6)
+    assert (found[RESTART], found[END]) == (0, pytest.approx(10)), "it did not start again"
     assert goodput_of([]).share == 0
 
 
