@@ -197,7 +197,8 @@ class SparkGang(Gang):
 
     def leaving_executors(self) -> set[str]:
         """The executors of ranks whose hosts will be taken away, as they said at their end."""
-        partitions = self.watch.partitions_of({one.preempted_rank for one in self.failures})
+        leaving = {rank for one in self.failures for rank in one.preempted_ranks}
+        partitions = self.watch.partitions_of(leaving)
         if self._is_single_host or not partitions:
             return set()
         executors = executors_of(self._context, self._tag)
