@@ -22,7 +22,8 @@ from sparkdl_runner.driver.spark.context import (
     listen_on_driver,
     require_spark_context,
 )
-from sparkdl_runner.driver.spark.decommissions import Decommissions, decommission, executors_of
+from sparkdl_runner.driver.spark.decommissions import Decommissions, decommission
+from sparkdl_runner.driver.spark.executors import executors_of, silent_hosts
 from sparkdl_runner.driver.spark.gpu_scheduling import rank_profile
 from sparkdl_runner.driver.spark.growth import Growth
 from sparkdl_runner.driver.spark.job import Job, let_the_jvm_exit, tagged
@@ -224,6 +225,8 @@ class SparkGang(Gang):
     def act_on(self, verdict: Verdict) -> None:
         """Ends the ranks; where Spark does not know yet that one is lost, its job as well."""
         self._launch_problem = verdict.launch_problem
+        if self._launch_problem:
+            self._launch_problem += silent_hosts(self._context, self._tag, self.watch.unheard())
         super().act_on(verdict)
         lost = {one.world.rank for one in verdict.failures if one.status == Status.LOST}
         if verdict.launch_problem:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from sparkdl_runner.driver.spark import launcher
-from sparkdl_runner.driver.spark.decommissions import decommission, executors_of
+from sparkdl_runner.driver.spark.decommissions import decommission
+from sparkdl_runner.driver.spark.executors import executors_of
 
 STOPPED = SimpleNamespace(_jsc=None, _jvm=None)
 """A context whose session has ended."""
