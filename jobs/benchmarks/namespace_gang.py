@@ -117,6 +117,8 @@ class NamespaceGang(Gang):
             while (
                 any(one.poll() is None for one in self.agents) and time.monotonic() < self._end_by
             ):
+                if any(one.poll() for one in self.agents):
+                    self.stop()  # As Spark ends a barrier stage of which a task has raised.
                 time.sleep(0.02)
             self._server.flush(0.5)
             outcomes = [self._outcome(one) for one in self.agents if one.poll() == 0]
@@ -124,7 +126,10 @@ class NamespaceGang(Gang):
             if self._launch_problem:
                 raise RunnerError(self._launch_problem)
             ends = self.ends(told)
-            return ends if explains_the_end(ends) or len(told) == self.num_proc else self.failures
+            found = ends if explains_the_end(ends) or len(told) == self.num_proc else self.failures
+            if not any(one.is_failure for one in found):
+                self._raise_what_agents_raised()
+            return found
         finally:
             for one in self.agents:
                 one.kill()
@@ -144,13 +149,14 @@ class NamespaceGang(Gang):
                 backend=self.attempt.backend, variables=self.attempt.variables, seconds=0
             ),
         )
-        process = subprocess.Popen(
-            ["ip", "netns", "exec", self._hosts.names[host], *module_command("namespace_gang")],
-            env=module_environment(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
+        with open(self._errors(partition), "wb") as errors:
+            process = subprocess.Popen(
+                ["ip", "netns", "exec", self._hosts.names[host], *module_command("namespace_gang")],
+                env=module_environment(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+            )
         if process.stdin is not None:
             addresses = self._hosts.addresses
             barrier = (self._barrier.name, self.num_proc)
@@ -158,6 +164,15 @@ class NamespaceGang(Gang):
             process.stdin.close()
             process.stdin = None
         return process
+
+    def _errors(self, partition: int) -> Path:
+        return Path(self._barrier.name) / f"errors-{partition}"
+
+    def _raise_what_agents_raised(self) -> None:
+        for partition, agent in enumerate(self.agents):
+            if agent.poll():
+                last = self._errors(partition).read_text().strip().rpartition("\n")[2]
+                raise RunnerError(f"The agent of partition {partition} ended: {last}")
 
     def _outcome(self, agent: subprocess.Popen[bytes]) -> Outcome | None:
         packed = agent.stdout.read() if agent.stdout else b""

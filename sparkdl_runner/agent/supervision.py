@@ -154,6 +154,8 @@ class _Supervision:
             match event:
                 case Exited():
                     return
+                case Stop() if self._worker.has_ended():
+                    pass  # It ended by itself, perhaps as the cause: its exit comes next.
                 case Stop() if not self._was_stopped:
                     self._was_stopped = True
                     self._tell_worker(event)  # First: it takes other SIGTERMs for preemptions.

@@ -153,13 +153,21 @@ class WorkerProcess:
         """
         unanswered = unanswered_addresses(self.pid)
         with self._asking:
-            if self._stacks < 0 or self._has_ended():
+            if self._stacks < 0 or self.has_ended():
                 return "(no stacks: the process has ended)", []
             return stacks.ask(self.pid, self._stacks, process_state(self.pid)), unanswered
 
     def await_exit(self) -> None:
         """Waits until the worker's own process is dead; it is not reaped here."""
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+
+    def has_ended(self) -> bool:
+        """Whether the process is dead; it is not reaped here, so that its group keeps its id."""
+        try:
+            flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            return os.waitid(os.P_PID, self.pid, flags) is not None
+        except ChildProcessError:
+            return True  # It is dead and reaped.
 
     def signal_group(self, number: int) -> None:
         """Sends a signal to the worker and to what stayed in its group."""
@@ -193,11 +201,3 @@ class WorkerProcess:
         if self._output >= 0:
             os.close(self._output)
             self._output = -1
-
-    def _has_ended(self) -> bool:
-        """Whether the process is dead; it is not reaped here, so that its group keeps its id."""
-        try:
-            flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-            return os.waitid(os.P_PID, self.pid, flags) is not None
-        except ChildProcessError:
-            return True  # It is dead and reaped.

@@ -63,12 +63,20 @@ class Preempted(RunnerError):  # noqa: N818 - not an error of anyone: the host w
         rank: The rank that knew of it, the lowest one if there were several.
         host: Its host.
         reason: How it knew: SIGTERM, or a notice of the cloud or of Spark.
+        ranks: All ranks that knew such of their hosts.
         is_preemption: By this whoever started the ranks knows that starting them again is right.
     """
 
     is_preemption = True
 
-    def __init__(self, step: int, rank: int, host: str, reason: str = "SIGTERM") -> None:
+    def __init__(
+        self,
+        step: int,
+        rank: int,
+        host: str,
+        reason: str = "SIGTERM",
+        ranks: tuple[int, ...] = (),
+    ) -> None:
         super().__init__(
             f"Rank {rank} on host {host} was asked to stop ({reason}); all ranks saved step {step} "
             "and ended."
@@ -77,6 +85,7 @@ class Preempted(RunnerError):  # noqa: N818 - not an error of anyone: the host w
         self.rank = rank
         self.host = host
         self.reason = reason
+        self.ranks = ranks or (rank,)
 
-    def __reduce__(self) -> tuple[type[Preempted], tuple[int, int, str, str]]:
-        return type(self), (self.step, self.rank, self.host, self.reason)
+    def __reduce__(self) -> tuple[type[Preempted], tuple[int, int, str, str, tuple[int, ...]]]:
+        return type(self), (self.step, self.rank, self.host, self.reason, self.ranks)

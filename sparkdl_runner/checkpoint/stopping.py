@@ -29,6 +29,8 @@ class Stop:
     """The lowest rank that knew a reason."""
     is_preemption: bool
     """Whether a host is needed elsewhere, so that the training should go on on another."""
+    leaving: tuple[int, ...] = ()
+    """All ranks that knew that their hosts will be taken away."""
 
     def __str__(self) -> str:
         return self.reason
@@ -73,7 +75,12 @@ class StopAgreement:
             f"{'!' if is_preemption else '.'}{own}" if own else "", stop_request.MOST_BYTES + 1
         )
         rank = next(rank for rank, text in enumerate(told) if text)
-        self.stop = Stop(reason=told[rank][1:], rank=rank, is_preemption=told[rank][0] == "!")
+        self.stop = Stop(
+            reason=told[rank][1:],
+            rank=rank,
+            is_preemption=told[rank][0] == "!",
+            leaving=tuple(rank for rank, text in enumerate(told) if text.startswith("!")),
+        )
 
     def _calls_in_a_second(self) -> int:
         now = self._clock()

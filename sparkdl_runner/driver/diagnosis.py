@@ -59,8 +59,7 @@ def result_of(outcomes: Sequence[Outcome]) -> Any:
 
 def explains_the_end(failures: Sequence[Outcome]) -> bool:
     """Whether the failures hold a cause, and not only that ranks lost one another."""
-    hangs = (Status.HUNG, Status.WAITING)
-    return any(one.status in hangs or not one.is_communication_error for one in failures)
+    return not all(map(_has_lost_its_peers, failures))
 
 
 def root_cause(outcomes: Sequence[Outcome]) -> Outcome | None:
@@ -73,9 +72,15 @@ def root_cause(outcomes: Sequence[Outcome]) -> Outcome | None:
     return min(failures, key=_is_likely_a_consequence, default=None)
 
 
-def _is_likely_a_consequence(failure: Outcome) -> tuple[bool, bool]:
+def _is_likely_a_consequence(failure: Outcome) -> tuple[bool, bool, bool]:
     # A native library that loses its peers may give up by SIGABRT.
-    return failure.is_communication_error, failure.exit_code == -signal.SIGABRT
+    has_aborted = failure.exit_code == -signal.SIGABRT
+    return _has_lost_its_peers(failure), has_aborted, failure.is_communication_error
+
+
+def _has_lost_its_peers(failure: Outcome) -> bool:
+    is_hang = failure.status in (Status.HUNG, Status.WAITING)
+    return failure.is_communication_error and not is_hang
 
 
 def with_failures(outcomes: Sequence[Outcome], failures: Sequence[Outcome]) -> list[Outcome]:

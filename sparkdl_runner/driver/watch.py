@@ -141,6 +141,11 @@ class Watch:
             seen = self._ranks.items()
             return {key for key, one in seen if one.world and one.world.rank in ranks}
 
+    def unheard(self) -> set[int]:
+        """The partitions whose agents have never come."""
+        with self._lock:
+            return set(range(self.num_proc)) - self._ranks.keys()
+
     def missing(self) -> list[Outcome]:
         """Ranks whose agents have gone without a word, however shortly ago."""
         with self._lock:

@@ -32,8 +32,8 @@ def to_report(outcome: Outcome) -> dict[str, Any]:
 def from_report(report: dict[str, Any]) -> Outcome:
     """Rebuilds what ``to_report`` made."""
     world, status = World.from_json(report["world"]), Status(report["status"])
-    tail = tuple(report["output_tail"])
-    return Outcome(**{**report, "world": world, "status": status, "output_tail": tail})
+    tuples = {name: tuple(report[name]) for name in ("output_tail", "preempted_ranks")}
+    return Outcome(**{**report, **tuples, "world": world, "status": status})
 
 
 class UnheardFailureError(Exception):

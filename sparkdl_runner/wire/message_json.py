@@ -62,6 +62,10 @@ def _numbers(values: list[Any]) -> list[int]:
     return [int(value) for value in values]
 
 
+def _tuple(values: list[Any]) -> tuple[int, ...]:
+    return tuple(_numbers(values))
+
+
 _CODECS: dict[object, Codec] = {
     str: (_same, str),
     int: (_same, int),
@@ -69,6 +73,7 @@ _CODECS: dict[object, Codec] = {
     bool: (_same, bool),
     list[str]: (_same, _strings),
     list[int]: (_same, _numbers),
+    tuple[int, ...]: (_same, _tuple),
     dict[str, Any]: (_same, dict),
     dict[str, float]: (_same, dict),
     bytes: (lambda data: base64.b64encode(data).decode("ascii"), base64.b64decode),

@@ -253,7 +253,7 @@ class Raised(Message):
     traceback: str = ""
     is_communication_error: bool = False
     is_preemption: bool = False
-    preempted_rank: int = -1
+    preempted_ranks: tuple[int, ...] = ()
     is_growth: bool = False
     is_worth_a_restart: bool = False
     refused_result: str = ""

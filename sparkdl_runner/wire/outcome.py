@@ -58,8 +58,8 @@ class Outcome:
     is_communication_error: bool = False
     is_preemption: bool = False
     """The function raised after it had saved a checkpoint, since a host will be taken away."""
-    preempted_rank: int = -1
-    """The rank on that host; -1 where that is not known."""
+    preempted_ranks: tuple[int, ...] = ()
+    """The ranks whose hosts will be, as far as that is known."""
     is_growth: bool = False
     """The function raised after it had saved a checkpoint, since there can be more ranks now."""
     is_worth_a_restart: bool = False

@@ -146,7 +146,7 @@ def _send_failure(line: Line, backend: Backend, error: BaseException) -> None:
     name = type(error).__name__
     shown = error.with_traceback(user_traceback(error))
     is_preemption = bool(getattr(error, "is_preemption", False))
-    rank = getattr(error, "rank", None)
+    leaving = getattr(error, "ranks", ()) if is_preemption else ()
     raised = Raised(
         exception=name,
         message=_text_of(error),
@@ -155,7 +155,7 @@ def _send_failure(line: Line, backend: Backend, error: BaseException) -> None:
         is_communication_error=backend.is_communication_error(error)
         and not gpu_memory.ran_out(error),
         is_preemption=is_preemption,
-        preempted_rank=rank if is_preemption and isinstance(rank, int) else -1,
+        preempted_ranks=tuple(one for one in leaving if isinstance(one, int)),
         is_growth=getattr(error, "is_growth", False) is True,
         is_worth_a_restart=getattr(error, "is_worth_a_restart", False) is True,
         refused_result=name if isinstance(error, function.RESULT_REFUSALS) else "",

@@ -16,6 +16,7 @@ from sparkdl_runner.backends.doors import Doors
 from sparkdl_runner.backends.rendezvous.server import (
     ENTRY,
     MAX_VALUE_BYTES,
+    WAIT_SECONDS,
     Answer,
     KeyValueServer,
     prefix_of,
@@ -24,7 +25,6 @@ from sparkdl_runner.backends.rendezvous.server import (
 )
 from sparkdl_runner.wire import network
 
-WAIT_SECONDS = 1.0
 FORWARD_SECONDS = 60.0
 
 

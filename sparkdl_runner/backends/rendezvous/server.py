@@ -19,6 +19,8 @@ from sparkdl_runner.wire.serving import ServerThread
 MAX_HEADER_BYTES = 8 * 1024
 MAX_VALUE_BYTES = 1024 * 1024
 REQUEST_SECONDS = 10.0
+# How long a GET waits for a key that is not there: Horovod's client asks again every 10 ms else.
+WAIT_SECONDS = 1.0
 ENTRY = struct.Struct(">HI")
 """Before each key and value that a follower gets: how long they are."""
 

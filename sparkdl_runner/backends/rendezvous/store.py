@@ -1,7 +1,7 @@
 """The key-value store through which Horovod's ranks find one another.
 
 Horovod's C++ side (``http_store.cc`` of 0.28.1) speaks HTTP: ``PUT /scope/key`` with raw bytes,
-``GET`` of the same (404 until the key is there; it asks again every 10 ms), ``DELETE`` of
+``GET`` of the same (after a 404 it asks again), ``DELETE`` of
 ``/scope/rank`` when a rank has finished with a scope. One request a connection. The values are
 opaque here: nothing is ever unpickled, unlike in Horovod's own servers (CVE-2024-10190).
 
@@ -18,10 +18,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from contextlib import suppress
 
 from sparkdl_runner.backends import Release, Rendezvous, Tell
 from sparkdl_runner.backends.doors import Doors
-from sparkdl_runner.backends.rendezvous.server import ENTRY, Answer, KeyValueServer
+from sparkdl_runner.backends.rendezvous.server import (
+    ENTRY,
+    WAIT_SECONDS,
+    Answer,
+    KeyValueServer,
+)
 from sparkdl_runner.wire import network
 
 MAX_STORE_BYTES = 256 * 1024 * 1024
@@ -74,6 +80,8 @@ class RendezvousStore(KeyValueServer):
         self._scopes: dict[str, dict[str, bytes | None]] = {}
         """None is the value of a rank that has not yet finished the previous meeting."""
         self._meetings: dict[str, _Meeting] = {}
+        self._has_written = asyncio.Event()
+        """Set, and replaced by another, when a value comes."""
         self._num_keys = 0
         self._size_bytes = 0
 
@@ -93,8 +101,7 @@ class RendezvousStore(KeyValueServer):
     async def answer(self, method: str, scope: str, key: str, body: bytes) -> Answer:
         """See ``KeyValueServer``."""
         if method == "GET":
-            value = self._scopes.get(scope, {}).get(key)
-            return ("404 Not Found", b"") if value is None else ("200 OK", value)
+            return await self._read(scope, key)
         if method == "PUT":
             if self._scopes.get(scope, {}).get(key, body) not in (None, body):
                 self._tell(
@@ -109,6 +116,14 @@ class RendezvousStore(KeyValueServer):
             self._finish(scope, key)
             return "200 OK", b""
         return "405 Method Not Allowed", b""
+
+    async def _read(self, scope: str, key: str) -> Answer:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(WAIT_SECONDS):
+                while (value := self._scopes.get(scope, {}).get(key)) is None:
+                    await self._has_written.wait()
+                return "200 OK", value
+        return "404 Not Found", b""
 
     def _put(self, scope: str, key: str, value: bytes) -> bool:
         """Stores a value. Returns whether there is room for it."""
@@ -127,6 +142,8 @@ class RendezvousStore(KeyValueServer):
         meeting.entries.append((key, value))
         meeting.tell()
         self._scopes.setdefault(scope, {})[key] = value
+        self._has_written.set()
+        self._has_written = asyncio.Event()
         self._size_bytes, self._num_keys = size_bytes, num_keys
         return True
 

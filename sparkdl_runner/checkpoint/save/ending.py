@@ -35,7 +35,7 @@ def end_preempted(saver: Saver, attempt: Attempt, stop: Stop, step: int) -> NoRe
             f"Another rank could not save step {step} before a host is taken away; "
             "its own error says why."
         )
-    raise Preempted(step, stop.rank, attempt.hosts[stop.rank], stop.reason)
+    raise Preempted(step, stop.rank, attempt.hosts[stop.rank], stop.reason, stop.leaving)
 
 
 def end_if_growing(saver: Saver, attempt: Attempt, step: int, resumed_at: int | None) -> None:

@@ -12,12 +12,12 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from sparkdl_runner.driver.spark.executors import executors_of
+
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
 POLL_SECONDS = 1.0
-# No stage has more tasks.
-_MOST_TASKS = 1 << 20
 
 
 class Decommissions:
@@ -65,28 +65,6 @@ class Decommissions:
                     file=sys.stderr,
                 )
             self._tell(partitions, f"Spark decommissions executor {executor}")
-
-
-def executors_of(context: SparkContext, tag: str) -> dict[str, set[int]]:
-    """The partitions of a job of one stage, by the name of the executor that runs them.
-
-    Those that are known if the session has ended, or ends meanwhile.
-    """
-    found: dict[str, set[int]] = {}
-    with suppress(Exception):
-        _collect_partitions(context, tag, found)
-    return found
-
-
-def _collect_partitions(context: SparkContext, tag: str, found: dict[str, set[int]]) -> None:
-    spark = context._jsc.sc()
-    for job in spark.statusTracker().getJobIdsForTag(tag):
-        info = context.statusTracker().getJobInfo(job)
-        for stage in info.stageIds if info is not None else ():
-            tasks = spark.statusStore().taskList(stage, 0, _MOST_TASKS)
-            for number in range(tasks.size()):
-                task = tasks.apply(number)
-                found.setdefault(task.executorId(), set()).add(task.index())
 
 
 def decommission(context: SparkContext, executors: Collection[str], reason: str) -> None:

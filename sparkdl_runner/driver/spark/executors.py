@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,6 +11,9 @@ from sparkdl_runner.wire import network
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
+
+# No stage has more tasks.
+_MOST_TASKS = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,3 +49,43 @@ def _host(address: str) -> str:
         return network.split_host_port(address)[0]
     except ValueError:
         return address.strip("[]")
+
+
+def executors_of(context: SparkContext, tag: str) -> dict[str, set[int]]:
+    """The partitions of a job of one stage, by the name of the executor that runs them.
+
+    Those that are known if the session has ended, or ends meanwhile.
+    """
+    found: dict[str, set[int]] = {}
+    with suppress(Exception):
+        _collect_partitions(context, tag, found)
+    return found
+
+
+def _collect_partitions(context: SparkContext, tag: str, found: dict[str, set[int]]) -> None:
+    spark = context._jsc.sc()
+    for job in spark.statusTracker().getJobIdsForTag(tag):
+        info = context.statusTracker().getJobInfo(job)
+        for stage in info.stageIds if info is not None else ():
+            tasks = spark.statusStore().taskList(stage, 0, _MOST_TASKS)
+            for number in range(tasks.size()):
+                task = tasks.apply(number)
+                found.setdefault(task.executorId(), set()).add(task.index())
+
+
+def silent_hosts(context: SparkContext, tag: str, partitions: Collection[int]) -> str:
+    """A sentence on the hosts where Spark has started tasks that nobody has heard of.
+
+    Args:
+        context: The application's context.
+        tag: The job's.
+        partitions: Those that were not heard of.
+    """
+    executors = executors_of(context, tag)
+    silent = {name for name, tasks in executors.items() if tasks & set(partitions)}
+    hosts: set[str] = set()
+    with suppress(Exception):  # The session ends meanwhile.
+        hosts = {one.host for one in list_executors(context) if one.identifier in silent}
+    if not hosts:
+        return ""
+    return f" Spark has started tasks on {', '.join(sorted(hosts))} that were never heard of."

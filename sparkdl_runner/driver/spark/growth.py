@@ -20,6 +20,29 @@ LOOK_SECONDS = 5.0
 GROWTH_SECONDS = 60.0
 
 
+class _Turns:
+    """Lets one run of this process grow at a time: two would count the same free slots."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._taken_at: float | None = None
+
+    def is_free(self) -> bool:
+        """Whether the last growth is so long ago that its ranks run."""
+        return self._taken_at is None or time.monotonic() >= self._taken_at + GROWTH_SECONDS
+
+    def take(self) -> bool:
+        """Takes the turn, unless another run has it."""
+        with self._lock:
+            if not self.is_free():
+                return False
+            self._taken_at = time.monotonic()
+            return True
+
+
+_turns = _Turns()
+
+
 class Growth:
     """Watches Spark's slots while a run is smaller than it was asked to be.
 
@@ -35,7 +58,6 @@ class Growth:
         self._context = context
         self._profile = profile
         self._target = 0
-        self._grew_at: float | None = None
         self._hosts: set[str] = set()
         """Those that had executors while an attempt was started."""
 
@@ -86,11 +108,12 @@ class Growth:
     ) -> None:
         before = 0
         while not over.wait(LOOK_SECONDS):
-            if self._grew_at is not None and time.monotonic() < self._grew_at + GROWTH_SECONDS:
+            if not _turns.is_free():
+                before = 0  # Slots that were free then may be taken since.
                 continue
             now, came = self._look(size, wanted, known)
-            if size < (target := min(before, now)):
-                self._target, self._grew_at = target, time.monotonic()
+            if size < (target := min(before, now)) and _turns.take():
+                self._target = target
                 ask(f"{size} → {target} ranks: {self._told(came)}")
                 return
             before = now

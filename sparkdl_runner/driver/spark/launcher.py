@@ -22,7 +22,8 @@ from sparkdl_runner.driver.spark.context import (
     listen_on_driver,
     require_spark_context,
 )
-from sparkdl_runner.driver.spark.decommissions import Decommissions, decommission, executors_of
+from sparkdl_runner.driver.spark.decommissions import Decommissions, decommission
+from sparkdl_runner.driver.spark.executors import executors_of, silent_hosts
 from sparkdl_runner.driver.spark.gpu_scheduling import rank_profile
 from sparkdl_runner.driver.spark.growth import Growth
 from sparkdl_runner.driver.spark.job import Job, let_the_jvm_exit, tagged
@@ -198,7 +199,8 @@ class SparkGang(Gang):
 
     def leaving_executors(self) -> set[str]:
         """The executors of ranks whose hosts will be taken away, as they said at their end."""
-        partitions = self.watch.partitions_of({one.preempted_rank for one in self.failures})
+        leaving = {rank for one in self.failures for rank in one.preempted_ranks}
+        partitions = self.watch.partitions_of(leaving)
         if self._is_single_host or not partitions:
             return set()
         executors = executors_of(self._context, self._tag)
@@ -224,6 +226,8 @@ class SparkGang(Gang):
     def act_on(self, verdict: Verdict) -> None:
         """Ends the ranks; where Spark does not know yet that one is lost, its job as well."""
         self._launch_problem = verdict.launch_problem
+        if self._launch_problem:
+            self._launch_problem += silent_hosts(self._context, self._tag, self.watch.unheard())
         super().act_on(verdict)
         lost = {one.world.rank for one in verdict.failures if one.status == Status.LOST}
         if verdict.launch_problem:

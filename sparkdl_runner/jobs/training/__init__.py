@@ -65,6 +65,7 @@ class Training:
         hyperparameters: Mapping[str, Any],
         tracking: Tracking | Literal[False] | None,
         reports: Sequence[Reports] = (),
+        spare_seconds: float | None = None,
     ) -> tuple[Any, str | None]:
         """Runs it once.
 
@@ -72,6 +73,7 @@ class Training:
             hyperparameters: The function's.
             tracking: Of the run.
             reports: Who else takes what the ranks report.
+            spare_seconds: See ``RunConfig``; the settings' own comes first.
 
         Returns:
             What rank 0 returned, and the id of the MLflow run, or None.
@@ -89,11 +91,15 @@ class Training:
             pack(self.work.main, **arguments)
         except NotPicklableError as error:
             raise ConfigError(str(error)) from None
+        config = self.settings.runner.build()
+        if config.spare_seconds is not None:
+            spare_seconds = config.spare_seconds
         runner = DistributedRunner(
             num_proc=self.settings.num_proc,
             backend=self.settings.backend,
             config=dataclasses.replace(
-                self.settings.runner.build(),
+                config,
+                spare_seconds=spare_seconds,
                 tracking=tracking,
                 name=self.settings.name,
                 rerun_finished=self.settings.rerun_finished,

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from types import SimpleNamespace
 
 import pytest
 
-from sparkdl_runner.agent.supervision import Report, _Supervision
+from sparkdl_runner.agent.rank_log import rank_log
+from sparkdl_runner.agent.supervision import Report, _Supervision, supervise
+from sparkdl_runner.agent.worker_process import WorkerProcess
+from sparkdl_runner.config import RunConfig
+from sparkdl_runner.wire.attempt import Attempt
+from sparkdl_runner.wire.control import Envelope
 from sparkdl_runner.wire.messages import Failed, Raised, Returned
+from sparkdl_runner.wire.outcome import Status
+from sparkdl_runner.world import Peer, assign_ranks
 
 RAISED = Raised(exception="ValueError", message="bad")
 
@@ -33,3 +42,23 @@ def test_a_failure_is_told_at_once_and_a_return_at_the_end(end, was_stopped, tol
     _Supervision._note(supervision, Report(end, b""))
     assert heard == told
     assert (supervision._report is not None) == kept
+
+
+def test_a_worker_that_was_killed_before_the_stop_came_is_no_stopped_one(tmp_path):
+    """Its peers fail because of it, and may be heard first."""
+    worker = WorkerProcess(backend="torch", environment=dict(os.environ), shutdown_grace_seconds=1)
+    peer = Peer(partition=0, host="h", host_key="k", address="::1", interface="lo")
+    world = assign_ranks([peer], backend="torch")[0]
+    attempt = Attempt(backend="torch", function=b"", config=RunConfig(), run="r")
+    os.kill(worker.pid, signal.SIGKILL)
+    worker.await_exit()
+    worker.stop()
+    told = []
+    outcome = supervise(
+        worker,
+        Envelope.of(attempt, world, environment={}),
+        receiver=SimpleNamespace(take=lambda _, message: told.append(message)),
+        log=rank_log(str(tmp_path), "r", world),
+    )
+    assert (outcome.status, outcome.exit_code) == (Status.DIED, -signal.SIGKILL)
+    assert told == [Failed(outcome)]

@@ -4,6 +4,8 @@ import contextlib
 import http.client
 import pickle
 import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -31,7 +33,8 @@ def told():
 
 
 @pytest.fixture
-def store(told):
+def store(told, monkeypatch):
+    monkeypatch.setattr(rendezvous, "WAIT_SECONDS", 0.05)
     server = store_for({"127.0.0.1"}, told)
     server.start()
     yield server
@@ -49,6 +52,18 @@ def ask(store, method, path, body=b"", secret=SECRET):
         return answer.status, answer.read()
     finally:
         connection.close()
+
+
+def test_who_asks_too_early_is_answered_when_the_value_comes(store, monkeypatch):
+    monkeypatch.setattr(rendezvous, "WAIT_SECONDS", 30.0)
+    with ThreadPoolExecutor(2) as pool:
+        early = [pool.submit(ask, store, "GET", f"/global/{key}") for key in (0, 1)]
+        time.sleep(0.1)
+        assert ask(store, "PUT", "/global/1", b"one") == (200, b"")
+        assert early[1].result(10) == (200, b"one")
+        assert not early[0].done()
+        assert ask(store, "PUT", "/global/0", b"zero") == (200, b"")
+        assert early[0].result(10) == (200, b"zero")
 
 
 def test_a_value_is_there_once_it_was_put(store):

@@ -411,8 +411,8 @@ def test_rank_0_names_who_is_missing_and_hurries_when_training_failed(tmp_path):
 def test_preempted_travels_between_processes():
     import pickle
 
-    again = pickle.loads(pickle.dumps(Preempted(120, 1, "h")))
-    assert (again.step, again.rank, again.host) == (120, 1, "h")
+    again = pickle.loads(pickle.dumps(Preempted(120, 1, "h", ranks=(1, 3))))
+    assert (again.step, again.rank, again.host, again.ranks) == (120, 1, "h", (1, 3))
     assert str(again) == (
         "Rank 1 on host h was asked to stop (SIGTERM); all ranks saved step 120 and ended."
     )

@@ -101,8 +101,8 @@ def test_rank_0s_clock_counts_and_a_save_sets_it_back():
     assert dues == [6, 12, 18, 24, 30, 36]
 
 
-@pytest.mark.parametrize("asked_rank", [0, 2])
-def test_a_stop_reaches_all_ranks_at_one_step(asked_rank):
+@pytest.mark.parametrize("asked_ranks", [(0,), (2,), (1, 2)])
+def test_a_stop_reaches_all_ranks_at_one_step(asked_ranks):
     def work(peers):
         agreement = StopAgreement()
         asked = ""
@@ -110,13 +110,13 @@ def test_a_stop_reaches_all_ranks_at_one_step(asked_rank):
         dues = []
         for step in range(1, 8):
             # In the middle of a step.
-            asked = "taken away" if step >= 5 and peers.rank == asked_rank else ""
+            asked = "taken away" if step >= 5 and peers.rank in asked_ranks else ""
             if schedule.due(step, peers):
                 dues.append(step)
         assert agreement.stop.is_preemption
-        return dues, schedule.preempted.rank
+        return dues, schedule.preempted.rank, schedule.preempted.leaving
 
-    assert run_ranks(1, 3, work) == [([6, 7], asked_rank)] * 3
+    assert run_ranks(1, 3, work) == [([6, 7], asked_ranks[0], asked_ranks)] * 3
 
 
 def test_all_ranks_stop_at_one_call_for_the_reason_of_the_lowest():

@@ -56,6 +56,8 @@ def test_a_native_library_that_gives_up_is_no_cause_beside_a_killed_rank():
     killed = ended(1, Status.DIED, exit_code=-9)
     assert root_cause([aborted, killed]) is killed
     assert root_cause([aborted, failed(2, 0.0, lost_peers=True)]) is aborted
+    waits = replace(ended(1, Status.WAITING), is_communication_error=True)
+    assert root_cause([aborted, waits]) is waits
 
 
 def test_a_death_is_a_cause_and_being_stopped_is_none():

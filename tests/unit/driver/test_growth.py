@@ -24,6 +24,7 @@ class Cluster:
         monkeypatch.setattr(growth, "count_slots", lambda context, profile: self._answers[0][0])
         monkeypatch.setattr(growth, "list_executors", lambda context: self._executors())
         monkeypatch.setattr(growth, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(growth, "_turns", growth._Turns())
 
     def _executors(self):
         return [
@@ -79,6 +80,12 @@ def test_a_host_that_was_there_before_came_back_and_growths_keep_apart(monkeypat
     grew_at = cluster.now
     assert watch(growing, cluster, wanted=2) == ["1 → 2 ranks: executor b came back"]
     assert cluster.now >= grew_at + growth.GROWTH_SECONDS
+
+
+def test_two_runs_side_by_side_do_not_claim_the_same_free_slots(monkeypatch):
+    cluster = Cluster(monkeypatch, *[TWO_FREE] * 8)
+    assert watch(Growth(None, None), cluster)
+    assert not watch(Growth(None, None), cluster)
 
 
 def test_a_run_that_spark_does_not_tell_of_its_executors_starts_all_the_same():
