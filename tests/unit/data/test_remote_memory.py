@@ -33,8 +33,7 @@ def test_what_does_not_fit_beside_the_others_is_on_disk_until_they_are_let_go(
         assert held[2].read_row_group(2, ["id"])["id"].to_pylist() == list(range(2000, 3000))
         held.clear()
         gc.collect()
-        for number in (3, 0):
-            held.append(remote.open(number, ["id"]))
+        held += [remote.open(number, ["id"]) for number in (3, 0)]
         assert len(on_disk) == 1
     finally:
         remote.close()
