@@ -140,6 +140,13 @@ def test_a_failed_function_is_told_with_rank_host_traceback_output_and_consequen
     assert isinstance(error.__cause__, ValueError)
 
 
+def test_only_an_exception_that_says_so_is_worth_a_restart_of_its_own():
+    plain = failed(1, 0.0)
+    assert not to_error(plain, [plain]).is_worth_a_restart
+    worth = replace(plain, is_worth_a_restart=True)
+    assert to_error(worth, [worth]).is_worth_a_restart
+
+
 @pytest.mark.parametrize(
     ("exit_code", "words"),
     [

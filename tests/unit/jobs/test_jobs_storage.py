@@ -35,6 +35,13 @@ def test_one_file_is_no_folder(tmp_path: Path) -> None:
     assert not storage.is_file(str(tmp_path / "gone"), None)
 
 
+def test_a_place_of_no_known_kind_is_refused_without_its_password(tmp_path: Path) -> None:
+    storage.check_reachable(tmp_path.as_uri())
+    with pytest.raises(ConfigError, match="cannot reach gopher://…@host/a: ") as told:
+        storage.check_reachable("gopher://me:secret@host/a")
+    assert "secret" not in str(told.value)
+
+
 class Folder(PurePosixPath):
     """A path as Hadoop has it."""
 

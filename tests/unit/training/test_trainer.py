@@ -148,6 +148,18 @@ def test_evaluation_leaves_the_mode_of_the_model_and_counts_each_row_once(tables
     assert found["auroc"] == pytest.approx(BinaryAUROC()(scores.sigmoid(), label).item())
 
 
+def test_the_model_trains_again_after_it_was_evaluated():
+    modes: list[tuple[int, bool]] = []
+    trainer = Trainer(Linear(), Adam, nn.functional.mse_loss)
+    trainer.model.layer.register_forward_hook(
+        lambda *_: modes.append((trainer.epoch, trainer.model.training))
+    )
+    trainer.network.eval()  # As a model may come that was loaded to predict.
+    trainer.fit(rows(8, 4), rows(4, 4), epochs=2)
+    of_epoch = [True, True, False]
+    assert modes == [(epoch, mode) for epoch in range(2) for mode in of_epoch]
+
+
 @pytest.mark.parametrize("stop_at", [5, 7, 8])
 def test_a_training_that_was_cut_off_goes_on_at_the_very_step(tables, in_memory, stop_at):
     """With 14 batches, two to a step, an epoch has 7 steps."""

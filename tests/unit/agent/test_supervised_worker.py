@@ -1,0 +1,251 @@
+"""How a worker's end is told: by its own words, by its exit, and by what it was asked.
+
+The worker is a small process that speaks as one does, and starts in a fiftieth of the time.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sparkdl_runner.agent import supervision
+from sparkdl_runner.agent.rank_log import RankLog
+from sparkdl_runner.agent.supervision import supervise
+from sparkdl_runner.agent.worker_process import WorkerProcess
+from sparkdl_runner.wire import messages
+from sparkdl_runner.wire.control import Envelope
+from sparkdl_runner.wire.outcome import Outcome, Status
+from sparkdl_runner.world import Peer, World, assign_ranks
+
+WORLD = assign_ranks(
+    [Peer(partition=0, host="h", host_key="k", address="127.0.0.1", interface="lo")],
+    backend="torch",
+    attempt=0,
+)[0]
+
+# Before what each test has it do: a line, as wire.control has it, and the agent's requests.
+SPEAKS = """
+import json, os, signal, socket, struct, sys, time
+own = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+line = socket.socket(fileno=int(own["--control-fd"]))
+requests = int(own["--requests-fd"])
+def read(size):
+    found = b""
+    while len(found) < size:
+        found += line.recv(size - len(found)) or os._exit(90)
+    return found
+def hear():
+    sizes = struct.unpack(">IQ", read(12))
+    return json.loads(read(sizes[0])), read(sizes[1])
+def say(kind, payload=b"", **fields):
+    text = json.dumps({"kind": kind, **fields}).encode()
+    line.sendall(struct.pack(">IQ", len(text), len(payload)) + text + payload)
+given, function = hear()
+"""
+
+
+class Heard:
+    """Keeps what the agent is told, in order."""
+
+    def __init__(self) -> None:
+        self.messages: list[messages.Message] = []
+
+    def take(self, world: World, message: messages.Message) -> None:
+        assert world is WORLD
+        self.messages.append(message)
+
+    def of(self, kind: type[messages.Message]) -> list[messages.Message]:
+        return [one for one in self.messages if isinstance(one, kind)]
+
+
+@contextmanager
+def worker(folder: Path, script: str, grace_seconds: float = 30.0) -> Iterator[WorkerProcess]:
+    code, python = folder / "worker.py", folder / "python"
+    code.write_text(SPEAKS + script)
+    # It is called with -P -m sparkdl_runner.worker, which are for the real one.
+    python.write_text(f'#!/bin/sh\nshift 3\nexec "{sys.executable}" -I -S "{code}" "$@"\n')
+    python.chmod(0o700)
+    real, sys.executable = sys.executable, str(python)
+    try:
+        made = WorkerProcess(
+            backend="torch",
+            environment={"PATH": os.environ["PATH"], "API_TOKEN": "hunter2-hunter2"},
+            shutdown_grace_seconds=grace_seconds,
+        )
+    finally:
+        sys.executable = real
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+def ended(folder: Path, made: WorkerProcess, heard: Heard | None = None) -> Outcome:
+    envelope = Envelope(world=WORLD, environment={}, search_path=[], function=b"work")
+    return supervise(made, envelope, heard or Heard(), RankLog(folder / "logs", 0))
+
+
+def test_a_value_comes_with_the_word_that_it_was_returned(tmp_path: Path) -> None:
+    script = """
+print("first", given["search_path"], function.decode(), flush=True)
+say("Text", text="to the driver, with hunter2-hunter2")
+say("Returned", b"value")
+"""
+    heard = Heard()
+    with worker(tmp_path, script) as made:
+        outcome = ended(tmp_path, made, heard)
+    assert (outcome.status, outcome.payload, outcome.notes) == (Status.RETURNED, b"value", ())
+    assert (outcome.exit_code, outcome.output_tail) == (0, ("first [] work",))
+    assert heard.of(messages.Output) == [messages.Output(["first [] work"])]
+    (text,) = heard.of(messages.Text)
+    assert "to the driver" in text.text
+    assert "hunter2" not in text.text
+    assert not heard.of(messages.Failed)
+    assert not (tmp_path / "logs").exists(), "all went well"
+
+
+def test_a_function_that_raised_is_told_at_once_and_what_it_printed_is_kept(
+    tmp_path: Path,
+) -> None:
+    script = """
+print("words", flush=True)
+told = {"exception": "ValueError", "message": "hunter2-hunter2 is bad"}
+say("Raised", b"pickled", **told, is_preemption=True)
+"""
+    heard = Heard()
+    with worker(tmp_path, script) as made:
+        outcome = ended(tmp_path, made, heard)
+    assert (outcome.status, outcome.exception, outcome.payload) == (
+        Status.FAILED,
+        "ValueError",
+        b"pickled",
+    )
+    assert outcome.is_preemption
+    assert outcome.message.endswith(" is bad")
+    assert "hunter2" not in outcome.message
+    (told,) = heard.of(messages.Failed)
+    assert told.outcome.exception == "ValueError"
+    assert Path(outcome.log_path).read_text() == "words\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "exit_code"),
+    [("os._exit(7)", 7), ("os.kill(os.getpid(), signal.SIGSEGV)", -signal.SIGSEGV)],
+)
+def test_a_death_is_told_by_how(tmp_path: Path, script: str, exit_code: int) -> None:
+    heard = Heard()
+    with worker(tmp_path, script) as made:
+        outcome = ended(tmp_path, made, heard)
+    assert (outcome.status, outcome.exit_code) == (Status.DIED, exit_code)
+    assert heard.of(messages.Failed) == [messages.Failed(outcome)]
+    assert outcome.log_path == "", "it printed nothing"
+
+
+def test_an_exit_after_the_value_that_is_not_clean_is_a_note(tmp_path: Path) -> None:
+    with worker(tmp_path, 'say("Returned", b"v"); os._exit(3)') as made:
+        outcome = ended(tmp_path, made)
+    assert outcome.status == Status.RETURNED
+    (note,) = outcome.notes
+    assert note.startswith("rank 0 returned its value, but its process then exited with code 3")
+
+
+def test_a_process_that_lingers_after_the_value_is_ended_and_the_value_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervision, "LEAST_EXIT_SECONDS", 0.05)
+    with worker(tmp_path, 'say("Returned", b"v"); time.sleep(600)', 0.0) as made:
+        outcome = ended(tmp_path, made)
+    assert (outcome.status, outcome.payload) == (Status.RETURNED, b"v")
+    (note,) = outcome.notes
+    assert note == (
+        "rank 0 returned its value, but its process then was ended after "
+        "shutdown_grace_seconds=0, since something kept it from ending"
+    )
+
+
+def test_what_serves_others_stays_until_it_is_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervision, "LEAST_EXIT_SECONDS", 0.05)
+    script = 'say("Returned", b"v"); say("Serving"); print(hear()[0], flush=True)'
+    for releases_first in (True, False):
+        heard = Heard()
+        with worker(tmp_path, script, 0.0) as made:
+            if releases_first:
+                made.release()
+            else:
+                heard.take = lambda world, message, made=made: (
+                    made.release() if isinstance(message, messages.VitalSigns) else None
+                )
+                monkeypatch.setattr(supervision, "LOOK_SECONDS", 0.1)
+            outcome = ended(tmp_path, made, heard)
+        assert (outcome.status, outcome.notes) == (Status.RETURNED, ())
+        assert outcome.output_tail == ("{'kind': 'Release'}",)
+
+
+def test_a_stop_is_said_before_the_signal_and_what_is_raised_because_of_it_is_none_of_its_own(
+    tmp_path: Path,
+) -> None:
+    script = """
+signal.signal(signal.SIGTERM, lambda *_: None)
+made = hear()[0]
+say("Raised", exception="ConnectionError", message="a peer is gone")
+print(made, flush=True)
+"""
+    heard = Heard()
+    with worker(tmp_path, script) as made:
+        made.stop()
+        made.stop()
+        outcome = ended(tmp_path, made, heard)
+    assert (outcome.status, outcome.exception) == (Status.STOPPED, "")
+    assert not heard.of(messages.Failed)
+
+
+def test_who_does_not_end_when_it_is_stopped_is_killed_after_its_grace(tmp_path: Path) -> None:
+    script = """
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("it does not listen", flush=True)
+time.sleep(600)
+"""
+    heard = Heard()
+    with worker(tmp_path, script, 0.05) as made:
+        heard.take = lambda world, message: (
+            made.stop() if isinstance(message, messages.Output) else None
+        )
+        outcome = ended(tmp_path, made, heard)
+    assert (outcome.status, outcome.exit_code) == (Status.STOPPED, -signal.SIGKILL)
+
+
+def test_who_speaks_nonsense_on_its_line_has_failed(tmp_path: Path) -> None:
+    script = 'say("Assigned", seat=1); time.sleep(600)'
+    with worker(tmp_path, script, 0.0) as made:
+        outcome = ended(tmp_path, made)
+    assert (outcome.status, outcome.exception) == (Status.FAILED, "ValueError")
+    assert outcome.message.startswith("what came from the worker could not be understood:")
+
+
+def test_requests_reach_the_process_once_each_and_none_after_its_end(tmp_path: Path) -> None:
+    script = """
+found = b""
+while found.count(b"why") < 3:
+    found += os.read(requests, 4096)
+print(found.count(b"why"), flush=True)
+say("Returned", b"v")
+"""
+    with worker(tmp_path, script) as made:
+        for _ in range(2):
+            made.request_stop("why 1")
+            made.preempt("why 2")
+            made.request_growth("why 3")
+        outcome = ended(tmp_path, made)
+        assert outcome.output_tail == ("3",)
+        made.request_stop("why 4")
+        made.stop()
+        made.release()
+        assert made.stacks() == ("(no stacks: the process has ended)", [])

@@ -1,0 +1,43 @@
+"""Row groups that are read side by side take so much memory, and what is more goes to the disk."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from pathlib import Path
+
+import pytest
+from parquet_sets import LOCAL, numbered, write_groups
+
+from sparkdl_runner.data.dataset.dataset import Dataset
+from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
+from sparkdl_runner.data.read import ranges
+
+
+def test_what_does_not_fit_beside_the_others_is_on_disk_until_they_are_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = write_groups(tmp_path, numbered(4000), [[1000] * 4])
+    files = VerifiedFiles(Dataset(manifest, LOCAL, str(tmp_path)))
+    held, on_disk = [], []
+    monkeypatch.setattr(ranges, "_moved_to_disk", lambda _, pieces: on_disk.append(pieces))
+    group = ranges._ranges(pq_metadata(tmp_path), 0, ["id"])[0][1]
+    # A third of it holds two row groups, and not three.
+    remote = ranges.RemoteRowGroups(
+        files, memory_bytes=3 * 5 * group // 2, stopping=threading.Event()
+    )
+    try:
+        for number in range(3):
+            held.append(remote.open(number, ["id"]))
+            assert len(on_disk) == max(0, number - 1)
+        assert held[2].read_row_group(2, ["id"])["id"].to_pylist() == list(range(2000, 3000))
+        held.clear()
+        gc.collect()
+        held += [remote.open(number, ["id"]) for number in (3, 0)]
+        assert len(on_disk) == 1
+    finally:
+        remote.close()
+
+
+def pq_metadata(folder: Path) -> ranges.pq.FileMetaData:
+    return ranges.pq.read_metadata(folder / "part-00000.parquet")
