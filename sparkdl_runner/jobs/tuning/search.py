@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sparkdl_runner.cli.nearest import did_you_mean
-from sparkdl_runner.driver.calls.spares import INTERACTIVE_SECONDS
+from sparkdl_runner.driver.calls.spares import SPARE_SECONDS
 from sparkdl_runner.driver.spark import slots
 from sparkdl_runner.driver.spark.gpu_scheduling import rank_profile
 from sparkdl_runner.errors import LaunchError, RunCancelledError, RunnerError, WorkerError
@@ -199,7 +199,7 @@ class Search:
         try:
             hyperparameters = {**self._settings.hyperparameters, **drawn}
             value, run_id = self._training.run(
-                hyperparameters, tracking, [pruning], spare_seconds=INTERACTIVE_SECONDS
+                hyperparameters, tracking, [pruning], spare_seconds=SPARE_SECONDS
             )
             found = self._metric(value, run_id)
             failure = f"{search.metric} is nan" if math.isnan(found) else None
