@@ -1,4 +1,4 @@
-"""An agent's end of the channel to the driver: says what its rank says, and hears the driver."""
+"""An agent's end of the channel to the driver: sends its rank's messages, and gets the driver's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an agent comes to its seat: from the driver, or else from all other agents."""
+"""Gets an agent's rank: from the driver, or from the other agents if the driver is not reached."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def driver_variables(asked: Mapping[str, str] | Sequence[str] | None) -> dict[st
 
 
 def driver_search_path() -> list[str]:
-    """Where the driver finds modules, and where what it starts would."""
+    """The folders of the driver's ``sys.path`` and ``PYTHONPATH``, as absolute paths."""
     paths = [*sys.path, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return list(dict.fromkeys(os.path.abspath(path) if path else os.getcwd() for path in paths))
 

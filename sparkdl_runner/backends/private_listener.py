@@ -45,7 +45,7 @@ class PrivateListener:
 
     def __init__(self, address: str, port: int) -> None:
         self.socket: Final = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        """For the process that serves it to inherit."""
+        """The descriptor that the serving process inherits."""
         self._one_at_a_time = asyncio.Lock()
         # The port may have been an earlier attempt's, whose connections the kernel remembers.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

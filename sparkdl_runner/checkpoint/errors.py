@@ -1,4 +1,4 @@
-"""What can go wrong with a checkpoint, and the one good reason to stop training early."""
+"""Errors of checkpoints, and the exceptions by which a training ends early."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _MOST_NAMED = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """What one checkpoint holds, for evaluation, export or fine-tuning.
+    """The content of one checkpoint, for evaluation, export or fine-tuning.
 
     Example::
 

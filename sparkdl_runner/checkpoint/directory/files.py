@@ -13,7 +13,7 @@ from sparkdl_runner.storage_errors import failure_of
 
 # Large enough that hashing, which runs beside the training, seldom asks for the GIL.
 _PIECE_BYTES = 4 << 20
-# Of a manifest, of a rank's list of its files, and of an attempt's fence.
+# The limit for a manifest, a rank's list of its files, and an attempt's fence.
 _MOST_BYTES = 64 << 20
 # How much of a storage's time for trying again one file gets that cannot be read: after that an
 # earlier checkpoint is taken.

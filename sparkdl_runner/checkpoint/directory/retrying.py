@@ -14,7 +14,7 @@ from sparkdl_runner.errors import RunnerError
 from sparkdl_runner.storage_errors import StorageFailure, failure_of
 
 _Answer = TypeVar("_Answer")
-# Of its own: the numbers of ``random`` are those of the training, which repeats them.
+# A generator of its own: the training seeds ``random``, and must find it unchanged.
 _drawn = random.Random()
 
 

@@ -126,7 +126,7 @@ class Saver:
         self._hurry.set()
 
     def _work(self, commit: Commit) -> None:
-        # Where all cores train, a step waits for its slowest thread; training comes first.
+        # Lower priority: if all cores train, a step waits for its slowest thread.
         with suppress(OSError, AttributeError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         try:
