@@ -72,7 +72,7 @@ class SparkDatasetConverter:
         self._is_opaque = unischema is not None and unischema.problem is not None
         self._delete = delete
         self.dataframe: DataFrame | None = None
-        """What was converted, on the driver that converted it."""
+        """The converted DataFrame, on the driver that converted it."""
 
     @property
     def file_urls(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""The MLflow run of a call of ``run``: whether one is wanted, which, and who may end it.
+"""The MLflow run of a call of ``run``: whether one is wanted, which one, and who may end it.
 
 MLflow and what belongs to it are imported here only where a run is wanted.
 """
@@ -62,7 +62,7 @@ def named_run(config: RunConfig, settings: Tracking | None, main: Any) -> NamedR
 
 
 def work_of(main: Any) -> Work:
-    """What a function or a script trains, as a training with a name keeps it."""
+    """The identity of a function or script, as a training with a name keeps it."""
     from sparkdl_runner.tracking.run.opening.named import Work
 
     return Work(function=main.name, code=None) if isinstance(main, Script) else Work.of(main)

@@ -32,7 +32,7 @@ _SETTINGS = (EarlyStopping, RunConfig, Tracking)
 
 
 class UntrustedPickleError(ValueError):
-    """Something was pickled, and nobody said that it may be opened."""
+    """A value was pickled, and the caller did not allow to open it."""
 
 
 class _NoPlainFormError(Exception):

@@ -12,7 +12,7 @@ from contextlib import suppress
 from sparkdl_runner.hooks import preemption
 
 MOST_BYTES = 200
-"""Of a reason, as UTF-8."""
+"""The longest reason, as UTF-8."""
 STOP, PREEMPT, GROW = b".", b"!", b"+"
 """The kinds of requests: to end soon; to end with a checkpoint, since the host is taken away; and
 to end with the next checkpoint, to be started again as more ranks."""

@@ -1,4 +1,4 @@
-"""Where batches go: plain memory, or a GPU by way of a ring of pinned memory.
+"""The memory of batches: plain memory, or a GPU by way of a ring of pinned memory.
 
 For a GPU, rows are gathered straight into pinned memory and copied on a separate stream while the
 previous step computes. The step's stream waits for the copy. The host waits only if the slot of the

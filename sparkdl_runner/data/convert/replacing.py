@@ -225,7 +225,7 @@ def _subfolders_of(manifest: Manifest) -> set[str]:
 
 
 def _writer_of(filesystem: fs.FileSystem, path: str) -> str | None:
-    """Who may still be writing a sub folder.
+    """The process that may still be writing a sub folder.
 
     Returns:
         Words for a process that cannot be looked up from here; ``""`` for one that is running;

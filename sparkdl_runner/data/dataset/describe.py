@@ -186,7 +186,7 @@ def check_nulls(dataset: Dataset, allow_nulls: bool) -> None:
     if allow_nulls or not found:
         return
     listed = ", ".join(f"{column.name!r} ({column.null_count:,})" for column in found)
-    # Only the whole of a file is looked through.
+    # Only whole files are scanned, not views of them.
     is_whole = dataset.manifest.view is None
     path = first_file_with_nulls(dataset, found[0].name) if is_whole else None
     first = f", the first in {path}" if path else ""

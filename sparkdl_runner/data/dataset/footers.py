@@ -34,7 +34,7 @@ class Footer:
     column_bytes: dict[str, int]
     null_counts: dict[str, int | None]
     single_values: dict[str, list[Any]]
-    """By column, the value of each row group that holds one value only."""
+    """For each column, the value of each row group that holds only one value."""
     page_rows: int
     """As ``page_rows_of`` says."""
 
@@ -84,7 +84,7 @@ def _footer_size(tail: bytes, size: int, path: str) -> int:
 def open_footer(
     filesystem: pa.fs.FileSystem, full_path: str
 ) -> tuple[pa.fs.FileInfo, pq.ParquetFile, int]:
-    """What the filesystem says of a file, its footer alone, and the footer's CRC-32.
+    """The filesystem's facts about a file, its footer, and the footer's CRC-32.
 
     Raises:
         DatasetError: It is no Parquet file.

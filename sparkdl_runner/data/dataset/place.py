@@ -1,4 +1,4 @@
-"""Where directories are: which one a person means, and where this application's conversions go."""
+"""Directories: the one that a user names, and the one for this application's conversions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leases: who uses a folder, and until when nobody may delete it.
+"""Leases: the users of a folder, and the time until which it must not be deleted.
 
 A lease is a small file in the folder's ``_leases``, with the time at which it ends. Its holder
 writes it again long before. A holder that was killed, or whose machine is gone, writes nothing
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Lease:
-    """What a lease's file says."""
+    """The content of a lease's file."""
 
     user: str
     hostname: str

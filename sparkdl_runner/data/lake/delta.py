@@ -166,7 +166,7 @@ def _columns(table: Any) -> tuple[TableColumn, ...]:
 
 
 def _deleted(table: Any) -> dict[str, np.ndarray[Any, np.dtype[np.int64]]]:
-    """By file, the rows that deletion vectors delete."""
+    """For each file, the rows that deletion vectors delete."""
     root = table.table_uri.rstrip("/") + "/"
     result = {}
     for found in table.deletion_vectors():

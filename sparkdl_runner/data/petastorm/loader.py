@@ -202,7 +202,7 @@ class PetastormLoader:
                 shuffling_queue_capacity=self._queue_capacity,
             )
         finally:
-            # Only its own reader: the next iterator may have begun, and has another.
+            # Stop only this iterator's reader: the next iterator may have begun, with another.
             self._stop(reader)
 
     def _open_reader(self, epoch: int, turn: int) -> Any:
@@ -217,7 +217,7 @@ class PetastormLoader:
             # petastorm takes 0 for "no seed", and repeats one order for as long as a reader lives.
             arguments["seed"] = 1 + (self._seed * 1_000_003 + epoch * 1009 + turn) % (2**31 - 2)
         with engine.quiet():
-            # It also takes any seed for its deprecated shard_seed, and warns of that.
+            # petastorm also takes any seed as its deprecated shard_seed, with a warning.
             if self._unischema:
                 return make_reader(self._url, **arguments)
             from sparkdl_runner.data.petastorm.listed_files import ListedFiles

@@ -36,7 +36,7 @@ class Job:
         return self._end.result()
 
     def interrupt(self) -> None:
-        """Lets ``result`` raise RunCancelledError; whoever waits there then cancels the action."""
+        """Lets ``result`` raise RunCancelledError; its caller then cancels the action."""
         with suppress(InvalidStateError):  # The action has just ended.
             self._end.set_exception(RunCancelledError("The Spark job is to be cancelled."))
 

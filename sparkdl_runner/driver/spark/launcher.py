@@ -244,7 +244,7 @@ class SparkGang(Gang):
             channel=self._server.channel,
             single_host=self._is_single_host,
             most_result_bytes=most_result_bytes(self._context),
-            # Spark goes by spark.task.cpus, and a profile's tasks may have more.
+            # Spark uses spark.task.cpus, and a profile's tasks may have more.
             spark_set_threads=self._profile is not None and not is_set_by_hand,
         )
 

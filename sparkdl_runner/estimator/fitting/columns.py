@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 _MOST = 2**31 - 1
 NOT_WHOLE = -_MOST - 1
-"""What stands in a conversion for a label that is no whole number."""
+"""The value in a conversion for a label that is no whole number."""
 
 _REFUSAL = "sparkdl_runner refuses this: "
-"""Stands before what Spark says of a value that it meets while it converts."""
+"""The prefix of our message in an error of Spark about a value that it converts."""
 
 
 def require_columns(df: DataFrame, params: Mapping[str, Sequence[str]]) -> None:

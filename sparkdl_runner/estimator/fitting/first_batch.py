@@ -1,4 +1,4 @@
-"""One batch through the model on the driver: what does not fit is told before slots are taken."""
+"""Sends one batch through the model on the driver, so that misfits are found before slots are taken."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sparkdl_runner.estimator.fitting.conversions import FitData
 
 _ROWS = 8
-"""Of the batch at most: enough to tell a row from another dimension."""
+"""Rows of the batch, at most: enough to tell rows from another dimension."""
 
 _log = logging.getLogger(__name__)
 
