@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 _instead: dict[tuple[Path, int], Path] = {}
-"""By folder and process: what is used in place of one that cannot be trusted."""
+"""For each folder and process, the replacement of a folder that cannot be trusted."""
 
 
 def private_folder(name: str, above: Path | None = None) -> Path:
@@ -42,7 +42,7 @@ def private_folder(name: str, above: Path | None = None) -> Path:
 
 
 def user_name() -> str:
-    """What this user is called; their number where nobody says."""
+    """This user's name; the number if there is no name."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

@@ -223,7 +223,7 @@ class DistributedRunner:
             shown = [bar, *self.reports, *reports]
             with stop.after(self.config.time_limit_seconds), watched(tracked, stop):
                 value = run_with_restarts(launcher, attempt, tracked, shown, stop)
-            # What was asked to end early goes on when it is called again.
+            # A training that was asked to end early continues when it is called again.
             if tracked is not None and named is not None and not stop.reason:
                 tracked.keep_value(value)
             return value
@@ -271,14 +271,14 @@ class DistributedRunner:
             Exception: What ``run`` raises.
         """
         function.check_call(main, *args, **kwargs)
-        # What a run returns whose ranks each give their value is the list of them.
+        # A run of each rank's value returns the list of all values.
         return cast(list[T], self.run(function.on_each_rank(main), *args, **kwargs))
 
     def _launcher(self) -> Launcher:
         """Checks all that can be checked before ranks start."""
         if self.num_proc < 0:
             return LocalLauncher(-self.num_proc, self.backend)
-        # Only now: ranks of this host need none of it.
+        # Imported late: ranks of this host need no Spark.
         from sparkdl_runner.driver.spark.launcher import SparkLauncher
 
         return SparkLauncher(self.num_proc, self.backend, self.config)

@@ -107,7 +107,7 @@ def _summary(results: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def table(report: Mapping[str, Any]) -> str:
-    """For each fault how often the error was right, after how long, and what was left."""
+    """For each fault the share of right errors, their time, and leftovers."""
     rows = [("", "runs", "right", "median", "worst", "left")]
     for name, one in report["summary"].items():
         seconds = [f"{one[key]:.2f} s" for key in ("median_seconds", "worst_seconds")]
@@ -194,7 +194,7 @@ def _break(spark: Any, backend: str, fault: Fault, converter: Any, mark: Path) -
     """
     from sparkdl_runner import DistributedRunner, RunConfig, RunnerError
 
-    # Only where a rank hangs: on a busy machine one that starts may be as long without progress.
+    # Only for ranks that hang: on a busy machine a starting rank may lack progress as long.
     deadline: dict[str, Any] = (
         {"hang_timeout_seconds": DEADLINE_SECONDS} if fault.how in HANGS else {}
     )

@@ -33,7 +33,7 @@ _NEEDED = {
     "1,000 row groups": (_MOST_DEVIATION, 0.9),
     SHUFFLED: (1 / 0.98, 0.98),
 }
-"""By table: the most times a permutation's deviation, and the least share of its labels."""
+"""For each table the bounds: deviation and share of labels, relative to a permutation."""
 
 _Batches = Iterator[list[Any]]
 """For each step the labels ``[batch]`` of each rank."""

@@ -204,7 +204,7 @@ class TorchEstimator(
         return self._copyValues(model)
 
     def _runner(self) -> DistributedRunner:
-        """The runner of the ranks; refuses a session that cannot start them, before a conversion."""
+        """The runner of the ranks; refuses a session that cannot start them before converting."""
         runner = DistributedRunner(
             num_proc=self.getOrDefault("num_proc"),
             backend=self.getOrDefault("backend"),

@@ -31,7 +31,7 @@ def create_store(prefix_path: str, *args: Any, **kwargs: Any) -> Any:
 
 
 def parquet_dataset(store: Any, path: str) -> SimpleNamespace:
-    """The parts of an old ``ParquetDataset`` that Horovod reads: its schema, and each file's footer."""
+    """The parts of an old ``ParquetDataset`` that Horovod reads: schema and footers."""
     import pyarrow.parquet as pq
 
     dataset = pq.ParquetDataset(store.get_localized_path(path), filesystem=store.fs)

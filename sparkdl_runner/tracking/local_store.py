@@ -9,7 +9,7 @@ from pathlib import Path
 
 _SQLITE = "sqlite:///"
 ARTIFACTS = "mlruns"
-"""Where MLflow puts the artifacts of a database's runs: in the folder where the driver started."""
+"""MLflow's folder for artifacts of a database's runs, in the driver's working folder."""
 
 
 def make_private(uri: str) -> None:

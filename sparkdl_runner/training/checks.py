@@ -1,4 +1,4 @@
-"""What a training is made of has the right kinds, told before any rank starts.
+"""Checks the kinds of a training's parts before any rank starts.
 
 Needs torch, and neither data nor other ranks, so that a driver can ask as well.
 """

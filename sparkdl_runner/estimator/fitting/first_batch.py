@@ -1,4 +1,4 @@
-"""Sends one batch through the model on the driver, so that misfits are found before slots are taken."""
+"""Tries one batch with the model on the driver, before slots are taken."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class SavedModel(Protocol):
-    """What ``Checkpoint.load`` returns, as far as it matters here."""
+    """The parts of a ``Checkpoint`` that are needed here."""
 
     @property
     def model(self) -> dict[str, Any] | None:
@@ -42,7 +42,7 @@ class SavedModel(Protocol):
 
     @property
     def path(self) -> str:
-        """Where it is."""
+        """The checkpoint's place."""
 
 
 def log_model(
