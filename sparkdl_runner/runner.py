@@ -251,7 +251,10 @@ class DistributedRunner:
             ValueError: The reason is empty or too long.
         """
         if not self._stops:
-            raise RunnerError("request_stop() was called while this runner runs nothing.")
+            raise RunnerError(
+                "request_stop() was called while this runner runs nothing: call it in another "
+                "thread while run() lasts."
+            )
         for stop in list(self._stops):
             stop.make(reason)
 

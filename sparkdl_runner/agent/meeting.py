@@ -49,7 +49,8 @@ class Meeting:
             except queue.Empty:
                 raise RunnerError(
                     f"Neither the driver nor all other ranks were reached within "
-                    f"start_timeout_seconds={timeout_seconds:g}."
+                    f"start_timeout_seconds={timeout_seconds:g}: open the driver's ports to its "
+                    "executors (RunConfig.port_range says which), or raise that limit."
                 ) from None
             match answer:
                 case Seat():

@@ -83,8 +83,8 @@ def _kept(state: Any) -> Iterator[None]:
     place = _place()
     if not hasattr(state, "_saved_state"):
         raise TypeError(
-            f"hvd.elastic.run was called with {state!r}, of which nobody knows what to keep: give "
-            "it a TorchState or an ObjectState of Horovod's, or of a class made from one."
+            f"hvd.elastic.run was called with {state!r}, which is no state of Horovod's: give it a "
+            "TorchState or an ObjectState, or an object of a class made from one."
         )
     if state not in _past:
         _past[state] = _Past()

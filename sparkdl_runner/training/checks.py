@@ -85,7 +85,10 @@ def _check_loss(loss: Any, labels: Sequence[str]) -> None:
     _require_labels("loss", losses, labels)
     missing = [label for label in labels if label not in losses]
     if missing:
-        raise ValueError(f"loss has none for the label column {missing[0]!r}.")
+        raise ValueError(
+            f"loss has none for the label column {missing[0]!r}: give one for each, "
+            f"{{{missing[0]!r}: …}}."
+        )
     for one in losses.values():
         if isinstance(one, type):
             raise TypeError(f"loss is the class {one.__name__}; expected {one.__name__}().")

@@ -90,7 +90,9 @@ class Commit:
         """
         job = self.job
         if self._exists(MANIFEST):
-            raise CheckpointError(f"{self._storage.shown}/{self._directory} was committed before.")
+            raise CheckpointError(
+                f"{self._storage.shown}/{self._directory} was committed before: save a step once."
+            )
         try:
             own = [
                 self._write(path, content)

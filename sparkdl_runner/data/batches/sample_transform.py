@@ -54,8 +54,8 @@ class SampleTransformer:
         if not self._cells:
             if not rows:
                 raise DatasetError(
-                    "this rank has no row in its first step, so what sample_transform makes of one "
-                    "is not known. Give tail='drop' or 'pad'."
+                    "this rank has no row in its first step, so that the entries of "
+                    "sample_transform are unknown. Give tail='drop' or 'pad'."
                 )
             # Without a real row, a filling one shows the types and shapes of the result.
             first = real[0] if len(real) else 0

@@ -68,7 +68,10 @@ def replace(
         try:
             in_place.result()
         except OSError as error:
-            raise ConversionError(f"Cannot write {folder}/{MANIFEST_NAME}: {error}.") from error
+            raise ConversionError(
+                f"Cannot write {folder}/{MANIFEST_NAME}: {error}. Make the folder writable, and "
+                "convert again."
+            ) from error
     except BaseException:
         _give_up(filesystem, folder, name, earlier)
         raise
@@ -103,7 +106,10 @@ def _read_earlier(filesystem: fs.FileSystem, folder: str) -> bytes | None:
     except FileNotFoundError:
         return None
     except (OSError, ForeignFileError) as error:
-        raise ConversionError(f"Cannot read {folder}/{MANIFEST_NAME}: {error}.") from error
+        raise ConversionError(
+            f"Cannot read {folder}/{MANIFEST_NAME}: {error}. Make it readable, or choose another "
+            "place."
+        ) from error
     try:
         Manifest.read(filesystem, folder)
     except DatasetError as error:

@@ -137,7 +137,9 @@ def describe_parquet(
         DatasetError: No files; a file is missing or is not Parquet; two files differ in schema.
     """
     if not files:
-        raise DatasetError(f"{directory} holds no Parquet file to describe.")
+        raise DatasetError(
+            f"{directory} holds no Parquet file: give the folder in which they lie, or a DataFrame."
+        )
     directory = directory.rstrip("/")
     footers = in_threads(
         lambda path: read_footer(filesystem, directory, path, just_written), files, threads
@@ -224,7 +226,10 @@ def _check_same_schema(first: pa.Schema, other: pa.Schema, first_path: str, path
                 "one data set have one schema. Convert them again from one DataFrame."
             )
     if first.names != other.names:
-        raise DatasetError(f"{path} has its columns in another order than {first_path}.")
+        raise DatasetError(
+            f"{path} has its columns in another order than {first_path}: convert them again from "
+            "one DataFrame."
+        )
 
 
 def _is_clustered(name: str, footers: Sequence[Footer]) -> bool:

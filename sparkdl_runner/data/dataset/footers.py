@@ -76,7 +76,7 @@ def _footer_size(tail: bytes, size: int, path: str) -> int:
     if size < 12 or tail[-4:] != b"PAR1" or footer_size > size:
         raise DatasetError(
             f"{path} ({size:,} bytes) does not end as a Parquet file does: it was cut short, or "
-            "is something else."
+            "is something else. Write it again, or take it out of the folder."
         )
     return footer_size
 
@@ -97,7 +97,9 @@ def open_footer(
     try:
         parquet = pq.ParquetFile(pa.BufferReader(tail), coerce_int96_timestamp_unit="us")
     except (pa.ArrowException, OSError) as error:
-        raise DatasetError(f"{full_path} has a broken Parquet footer: {error}") from error
+        raise DatasetError(
+            f"{full_path} has a broken Parquet footer: {str(error).rstrip('.')}. Write it again."
+        ) from error
     return info, parquet, crc32
 
 

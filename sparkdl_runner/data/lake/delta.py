@@ -118,7 +118,10 @@ def _read(table: Any, shown: str) -> Snapshot:
             )
         )
     if deleted:
-        raise DatasetError(f"{title} deletes rows of {min(deleted)}, which it does not list.")
+        raise DatasetError(
+            f"{title} deletes rows of {min(deleted)}, which it does not list: pass "
+            "spark.read.format('delta').load(…), which is converted."
+        )
     return Snapshot(
         title=title,
         advice=(

@@ -96,8 +96,8 @@ class PetastormLoader:
         if steps_per_epoch is None and not (filtering and shard_count == 1):
             if filtering:
                 raise ValueError(
-                    f"With {sorted(filtering)[0]} and {shard_count} shards, nobody knows how many "
-                    "rows each rank will get: give steps_per_epoch, so that all make the same."
+                    f"With {sorted(filtering)[0]} and {shard_count} shards, it is unknown how many "
+                    "rows each rank will get: give steps_per_epoch, the same on all ranks."
                 )
             self._steps = self._count_steps()
         # A single shard is read to its end; only several shards need equal steps.

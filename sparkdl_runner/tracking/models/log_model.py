@@ -189,7 +189,10 @@ def _load(network: torch.nn.Module, checkpoint: SavedModel) -> None:
         ValueError: They are another network's, or there are none.
     """
     if checkpoint.model is None:
-        raise ValueError(f"log_model: the checkpoint {checkpoint.path} holds no model.")
+        raise ValueError(
+            f"log_model: the checkpoint {checkpoint.path} holds no model: give one that was saved "
+            "with its model, by save(step, model)."
+        )
     try:
         network.load_state_dict(checkpoint.model)
     except RuntimeError as error:
