@@ -3,9 +3,9 @@
 # MAGIC # From Horovod to DistributedDataParallel
 # MAGIC
 # MAGIC Horovod has had no release since 2023, and today's Databricks runtimes come without it. Code
-# MAGIC for HorovodRunner still runs unchanged where Horovod is installed. This notebook shows how to
-# MAGIC do without it: both train one small network, side by side. A few lines change, and the result
-# MAGIC is the same.
+# MAGIC for HorovodRunner still runs unchanged where Horovod is installed. This notebook shows how
+# MAGIC to do without it: both train one small network, side by side. A few lines change, and the
+# MAGIC result is the same.
 # MAGIC
 # MAGIC The digits come with scikit-learn, so there is nothing to download. `sparkdl_runner` and
 # MAGIC Horovod must be installed (the README says how).

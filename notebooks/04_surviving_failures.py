@@ -225,8 +225,8 @@ finally:
 # MAGIC %md
 # MAGIC ## What MLflow has
 # MAGIC
-# MAGIC The status of every run shows how it ended, and its tags say what ended each attempt. Among a
-# MAGIC run's artifacts are the full log of each rank and the error of each attempt.
+# MAGIC The status of every run shows how it ended, and its tags say what ended each attempt. Among
+# MAGIC a run's artifacts are the full log of each rank and the error of each attempt.
 
 # COMMAND ----------
 
