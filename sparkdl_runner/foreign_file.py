@@ -98,7 +98,7 @@ def parse_json(text: bytes) -> Any:
 
     Raises:
         json.JSONDecodeError: It is no JSON, or was cut short.
-        ForeignFileError: It is JSON that nobody of this package writes: not in UTF-8, nested too
+        ForeignFileError: It is JSON that this package never writes: not in UTF-8, nested too
             deeply, of too many parts, with a key twice, or with NaN or infinity.
     """
     if text.count(b"[") + text.count(b"{") > _MOST_CONTAINERS:

@@ -17,7 +17,7 @@ _instead: dict[tuple[Path, int], Path] = {}
 def private_folder(name: str, above: Path | None = None) -> Path:
     """Makes ``name`` and this user's name below a folder, for this user's eyes alone.
 
-    Whoever comes first may make a folder of that name. One of another user's, a link, or one that
+    Any user may make a folder of that name first. One of another user's, a link, or one that
     others may write to is left alone. Then this process uses a new folder, with a name that nobody
     could know, which goes at exit if it is empty.
 

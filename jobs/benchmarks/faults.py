@@ -224,7 +224,7 @@ def _break(spark: Any, backend: str, fault: Fault, converter: Any, mark: Path) -
     left = leftovers(before)
     name, words = HOW[fault.how]
     is_correct = type(error).__name__ == name and words in str(error)
-    if fault.where == "exit":  # All ranks have returned: the value counts, and the death is told.
+    if fault.where == "exit":  # All ranks have returned: the value counts, and a note is shown.
         is_correct = error is None and words in notes.getvalue()
     if error is not None and hasattr(error, "rank"):
         is_correct = is_correct and error.rank == fault.rank

@@ -198,7 +198,7 @@ def _arrow(folder: Path, arguments: argparse.Namespace) -> _Batches:
 
     local = pa.fs.LocalFileSystem()
     with ExitStack() as stack, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Sorted tables are told of.
+        warnings.simplefilter("ignore")  # The loader warns of sorted tables.
         loaders = [
             stack.enter_context(
                 ArrowLoader(

@@ -39,7 +39,7 @@ class Meeting:
             The seat; None if the driver has given up the start.
 
         Raises:
-            RunnerError: Nobody has answered in time.
+            RunnerError: No answer came in time.
         """
         deadline = time.monotonic() + timeout_seconds + DRIVER_FIRST_SECONDS
         gathering: threading.Thread | None = None

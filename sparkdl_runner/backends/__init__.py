@@ -103,7 +103,7 @@ class Backend(ABC):
     def hold_port(self) -> socket.socket | None:
         """Takes, in each agent, a port for the server of its own rank; None where there is none.
 
-        Its number is told to all ranks. The socket is closed when the worker has ended.
+        All ranks learn its number. The socket is closed when the worker has ended.
         """
         return None
 

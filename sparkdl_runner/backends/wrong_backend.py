@@ -43,7 +43,7 @@ def _raise_at_init(backend: str, *args: object, **kwargs: object) -> NoReturn:
 
 
 def refuse_tensorflow(backend: str) -> None:
-    """Makes ``MultiWorkerMirroredStrategy()`` raise in this process, unless it is told of peers.
+    """Makes ``MultiWorkerMirroredStrategy()`` raise in this process, unless it has peers.
 
     Without ``TF_CONFIG`` it would run as a single process, and so each rank would train apart.
     """

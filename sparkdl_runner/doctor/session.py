@@ -75,7 +75,7 @@ def _start(request: dict[str, Any]) -> SparkContext:
     configured = configuration.get("spark.master", "local[*]")
     master = request["master"] or configured
     if not request["master"] and configured == "local[*]":
-        # Spark's own default where nobody has chosen.
+        # Spark's own default if no master is set.
         master = f"local[{request['np']}]"
         configuration.setIfMissing("spark.driver.host", "127.0.0.1")
         configuration.setIfMissing("spark.driver.bindAddress", "127.0.0.1")

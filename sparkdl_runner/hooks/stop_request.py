@@ -53,7 +53,7 @@ def growth() -> str:
 
 def _heard(kind: bytes) -> str:
     if _pipe is not None:
-        with suppress(OSError):  # Nobody has asked, or the agent is gone.
+        with suppress(OSError):  # No request is open, or the agent is gone.
             for line in os.read(_pipe, 4 * MOST_BYTES).split(b"\n"):
                 _told.setdefault(line[:1], line[1:].decode(errors="replace"))
     return _told.get(kind, "")

@@ -16,7 +16,7 @@ def create_store(prefix_path: str, *args: Any, **kwargs: Any) -> Any:
 
     Args:
         prefix_path: The folder or URL below which the estimator keeps its data, checkpoints and
-            logs. Horovod unpickles what it finds there, so nobody else should be able to write.
+            logs. Horovod unpickles what it finds there: no other user should be able to write.
         *args: What ``Store.create`` takes besides.
         **kwargs: The same.
 

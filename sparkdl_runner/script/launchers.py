@@ -45,7 +45,7 @@ _FUNCTIONS = (
 def refuse_launchers(script: str) -> None:
     """Makes launchers raise in this process, from now on.
 
-    Each of N ranks would start N more, which meet nobody, or one another.
+    Each of N ranks would start N more, which find no peers, or the wrong ones.
 
     Args:
         script: What a person calls it.

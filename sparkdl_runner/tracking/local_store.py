@@ -19,7 +19,7 @@ def make_private(uri: str) -> None:
     exists keeps its rights.
 
     Args:
-        uri: The store's, where nobody has chosen one. Only SQLite's are made.
+        uri: The default store's. Only those of SQLite are made.
     """
     path = uri.removeprefix(_SQLITE)
     if not uri.startswith(_SQLITE) or not path or "?" in path:

@@ -19,7 +19,7 @@ class LossKind:
 
     Attributes:
         truth: What its labels are; None for a loss that is not torch's.
-        scores: How outputs become probabilities; None if they are some, or nobody knows.
+        scores: How outputs become probabilities; None if they are probabilities, or unknown.
     """
 
     truth: Truth | None = None

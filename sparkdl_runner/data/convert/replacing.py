@@ -4,7 +4,7 @@ Each conversion that stays has a sub folder of its own below the folder that a p
 
     orders/_manifest.json            the commit: lists _conversion-B/files/part-0.parquet
     orders/_conversion-B/files/part-0.parquet
-    orders/_conversion-A/…           files of another conversion, which nobody reads
+    orders/_conversion-A/…           files of another conversion, which no reader reads
 
 Files are written, then checked, then the manifest is replaced, then what the earlier manifest
 listed is deleted. The underscore makes Spark, Arrow and petastorm pass over the sub folders when
@@ -178,7 +178,7 @@ def _give_up(filesystem: fs.FileSystem, folder: str, name: str, earlier: bytes |
 
 
 def remove_abandoned(filesystem: fs.FileSystem, folder: str) -> None:
-    """Deletes the sub folders that the manifest does not list and that nobody writes any more."""
+    """Deletes sub folders that the manifest does not list and that no process writes."""
     found = filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
     writers = {
         one: _writer_of(filesystem, one.path)
@@ -235,7 +235,7 @@ def _writer_of(filesystem: fs.FileSystem, path: str) -> str | None:
 
     Returns:
         Words for a process that cannot be looked up from here; ``""`` for one that is running;
-        None if nobody writes there any more.
+        None if no process writes there any more.
     """
     try:
         owner = Owner.of_directory(filesystem, path)

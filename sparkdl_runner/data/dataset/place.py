@@ -93,7 +93,7 @@ def _is_local_master(spark: SparkSession) -> bool:
 def _default_filesystem(spark: SparkSession) -> str | None:
     """Hadoop's default filesystem, or None through Spark Connect.
 
-    There, a "local" master is the server's machine, and nobody here can ask for its filesystem.
+    There, a "local" master is the server's machine, whose filesystem is unknown here.
     """
     jsc = getattr(spark, "_jsc", None)
     if jsc is None:

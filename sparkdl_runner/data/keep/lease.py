@@ -76,7 +76,7 @@ class HeldLease:
         self._filesystem.create_dir(self._folder, recursive=True)
         if shared and isinstance(self._filesystem, fs.LocalFileSystem):
             with suppress(PermissionError):  # Another user made it, and has done so.
-                os.chmod(self._folder, 0o1777)  # noqa: S103 - sticky: nobody deletes another's.
+                os.chmod(self._folder, 0o1777)  # noqa: S103 - sticky: no one deletes another's.
         self._renew()
         self._next = time.monotonic() + seconds / 4
         _keep_renewing(self)

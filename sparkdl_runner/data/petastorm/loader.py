@@ -133,7 +133,7 @@ class PetastormLoader:
         """Steps of one epoch.
 
         Raises:
-            TypeError: There is no end of epochs, or nobody knows how many rows pass a filter.
+            TypeError: Epochs never end, or the number of rows behind a filter is unknown.
         """
         if self._num_epochs is None:
             raise TypeError(NO_LENGTH)
@@ -144,7 +144,7 @@ class PetastormLoader:
         """Steps of one epoch.
 
         Raises:
-            TypeError: Nobody knows how many rows pass a filter.
+            TypeError: The number of rows behind a filter is unknown.
         """
         if self._steps is None:
             raise TypeError("How many rows pass is known only after reading: give steps_per_epoch.")

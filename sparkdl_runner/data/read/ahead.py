@@ -20,7 +20,7 @@ class ReadAhead(Generic[_Key, _Value]):
     Args:
         fetch: Gets the value of a key; called in any thread.
         size_of: About how many bytes it will take.
-        limit_bytes: How much may be there, or under way, that nobody has taken yet. One value may
+        limit_bytes: How much may be fetched, or under way, and not taken yet. One value may
             always be, of whatever size.
     """
 

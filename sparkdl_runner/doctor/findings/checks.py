@@ -72,7 +72,7 @@ class Checks(Generic[Seen]):
 def guarded(name: str, look: Callable[[], Found]) -> list[Finding]:
     """Runs one check, and returns its findings.
 
-    A launcher's error is a problem; any other error is told as one of the check itself.
+    A launcher's error is a problem; any other error is reported as a failure of the check.
     """
     found: list[Finding] = []
     try:
@@ -95,7 +95,7 @@ class Place:
     """The driver, or an executor, and what it is wanted for.
 
     Attributes:
-        facts: What ``scripts/host.py`` tells of it; empty where nobody has looked.
+        facts: The facts of ``scripts/host.py``; empty if it did not run.
         question: What a person wants to run.
         on_cluster: Whether executors are other processes than the driver's.
         spark_version: The installed pyspark's.

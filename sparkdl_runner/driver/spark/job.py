@@ -48,7 +48,7 @@ class Job:
         return self._end.done()
 
     def _run(self) -> None:
-        with suppress(InvalidStateError):  # Nobody waits for it any more.
+        with suppress(InvalidStateError):  # No thread waits for it any more.
             try:
                 self._end.set_result(self._action())
             except InvalidStateError:

@@ -77,7 +77,7 @@ def check_rows(data: FitData, plan: TrainingPlan, num_proc: int) -> None:
     """Checks the rows by the conversion's manifest.
 
     Raises:
-        ValueError: There are nulls that nobody has said what to do about, or too few rows.
+        ValueError: There are nulls without a rule for them, or too few rows.
     """
     for converter in (data.train, data.validation):
         manifest = None if converter is None else converter.open()[0]

@@ -30,7 +30,7 @@ def network_of(model: Any) -> torch.nn.Module:
 
     Raises:
         TypeError: The factory makes something else, or cannot be called without arguments.
-        ValueError: The model has lazy layers whose shapes nobody knows yet.
+        ValueError: The model has lazy layers, whose shapes are unknown.
         NotPicklableError: A module cannot be copied, and so not be sent to the ranks.
     """
     import torch

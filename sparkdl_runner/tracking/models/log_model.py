@@ -62,10 +62,10 @@ def log_model(
 ) -> Any:
     """Logs a network to the run of the training, from rank 0; on other ranks it does nothing.
 
-    It is saved as an exported graph (``pt2``), which loads without its source and runs nobody's
-    pickle, where the network can be exported; else as MLflow pickles it, and that is said. It loads
-    by ``mlflow.pyfunc.load_model`` and scores a DataFrame by ``mlflow.pyfunc.spark_udf``. Before it
-    is logged it is loaded once, and asked about rows that it was not exported with.
+    If the network can be exported, it is saved as a graph (``pt2``), which loads without its source
+    and holds no pickle; else MLflow pickles it, and a message says so. The model loads by
+    ``mlflow.pyfunc.load_model`` and scores a DataFrame by ``mlflow.pyfunc.spark_udf``. Before it is
+    logged it is loaded once, and tried with rows that it was not exported with.
 
     Args:
         model: A ``torch.nn.Module`` that takes tensors and returns a tensor, or a tuple or dict of

@@ -49,7 +49,7 @@ class Store:
 def is_set_up(*, is_used: bool = False) -> bool:
     """Whether the user has set MLflow up in this process, so that runs are wanted.
 
-    Where nobody has asked for a run, an MLflow that is too old is only a warning.
+    If no run was asked for, an MLflow that is too old is only a warning.
 
     Args:
         is_used: Whether the training calls MLflow, so that it only needs to be installed.
