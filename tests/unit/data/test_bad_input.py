@@ -92,7 +92,7 @@ def manifest(tmp_path: Path) -> Manifest:
             ValueError,
             "feature_cols names 'ID': .* The data set has: id, value, vector",
         ),
-        ({"batch_size": 4, "feature_cols": ["id", "id"]}, ValueError, "names 'id' twice: name each"),
+        ({"batch_size": 4, "feature_cols": ["id", "id"]}, ValueError, "names 'id' twice"),
         (
             {"batch_size": 4, "feature_cols": ["vector"]},
             ValueError,
