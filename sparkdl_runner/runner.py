@@ -49,7 +49,7 @@ class DistributedRunner:
         backend: ``"torch"`` (the function calls ``torch.distributed.init_process_group()``) or
             ``"horovod"`` (the function calls ``hvd.init()``).
         driver_log_verbosity: As in ``RunConfig``, whose value is taken if this is None.
-        config: Everything else that has a sensible default.
+        config: All further settings.
 
     Raises:
         TypeError: ``num_proc`` is neither an int nor two, or ``config`` no RunConfig.
@@ -89,8 +89,8 @@ class DistributedRunner:
             **kwargs: Its arguments by name.
 
         Returns:
-            What ``main`` returned in rank 0. Of a training that has a name and has finished
-            before: what its run keeps of that, as JSON; None where JSON could not hold it.
+            What ``main`` returned in rank 0. For a training with a name that has finished
+            before, the value that its run keeps as JSON; None if JSON could not hold it.
 
         Raises:
             TypeError: ``main`` cannot be called, or not with these arguments.
@@ -238,10 +238,10 @@ class DistributedRunner:
                 tracked.close(ended_by, stop.reason)
 
     def request_stop(self, reason: str = "asked for on the driver") -> None:
-        """Asks what ``run`` runs just now to end by itself, from another thread.
+        """Asks the current run to end by itself; called in another thread than ``run``.
 
-        ``should_stop`` then tells the function, on all ranks at the same step; one that never asks
-        goes on.
+        ``should_stop`` then returns the reason, on all ranks at the same step. A function that
+        never calls it goes on.
 
         Args:
             reason: Up to 200 bytes, which the function gets.
