@@ -92,8 +92,7 @@ for column, values in batch.items():
 # MAGIC ## The training function
 # MAGIC
 # MAGIC It takes the converters as arguments. In a rank, a loader reads that rank's shard of the
-# MAGIC rows, and all ranks take the same number of steps, so that none waits for the others in
-# MAGIC vain.
+# MAGIC rows, and all ranks take the same number of steps, so that no rank waits for ever.
 
 # COMMAND ----------
 
@@ -176,8 +175,8 @@ predictions.head(8)
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC The same share of correct rows as the ranks counted. Which digits are taken for which is a
-# MAGIC plot that belongs to the run.
+# MAGIC The share of correct rows is the one that the ranks counted. A plot shows which digits are
+# MAGIC mistaken for which; it belongs to the run.
 
 # COMMAND ----------
 
@@ -192,7 +191,7 @@ mlflow.MlflowClient().log_figure(runner.mlflow_run_id, figure, "confusion.png")
 # MAGIC %md
 # MAGIC ## Cleaning up
 # MAGIC
-# MAGIC The model and the run stay in MLflow; the converted rows are needed no more.
+# MAGIC The model and the run stay in MLflow; the converted rows are no longer needed.
 
 # COMMAND ----------
 

@@ -3,9 +3,9 @@
 # MAGIC # From Horovod to DistributedDataParallel
 # MAGIC
 # MAGIC Horovod has had no release since 2023, and today's Databricks runtimes come without it. Code
-# MAGIC for HorovodRunner runs on unchanged where Horovod is installed; this notebook is for the day
-# MAGIC on which you want to do without. One small network is trained by both, side by side: a few
-# MAGIC lines change, and the result is the same.
+# MAGIC for HorovodRunner still runs unchanged where Horovod is installed. This notebook shows how
+# MAGIC to do without it: both train one small network, side by side. A few lines change, and the
+# MAGIC result is the same.
 # MAGIC
 # MAGIC The digits come with scikit-learn, so there is nothing to download. `sparkdl_runner` and
 # MAGIC Horovod must be installed (the README says how).
@@ -48,7 +48,7 @@ if "DATABRICKS_RUNTIME_VERSION" not in os.environ:
 # MAGIC %md
 # MAGIC ## What both share
 # MAGIC
-# MAGIC The network and the images know nothing of ranks.
+# MAGIC The code for the network and the images is independent of ranks.
 
 # COMMAND ----------
 
@@ -216,6 +216,6 @@ print(f"largest difference of the two losses at any of {len(losses)} steps: {dif
 # MAGIC The two curves lie on each other, since both average the same gradients of the same rows.
 # MAGIC With many ranks they may part in the last digits, where sums are added up in another order.
 # MAGIC
-# MAGIC Checkpoints, restarts and the MLflow run are the same with both backends. What
-# MAGIC DistributedDataParallel opens up besides is the rest of torch: FSDP where a model is too
-# MAGIC large for one GPU, or `torch.compile`.
+# MAGIC Checkpoints, restarts and the MLflow run are the same with both backends. With
+# MAGIC DistributedDataParallel you can also use the rest of torch: FSDP if a model is too large for
+# MAGIC one GPU, or `torch.compile`.

@@ -144,8 +144,8 @@ except WorkerFailedError as error:
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC An error like this one would come again, so nothing is tried again unless
-# MAGIC `RunConfig(restart_user_errors=True)` asks for it.
+# MAGIC An error like this one would occur again, so it is not retried unless
+# MAGIC `RunConfig(restart_user_errors=True)` is set.
 
 # COMMAND ----------
 
@@ -225,8 +225,8 @@ finally:
 # MAGIC %md
 # MAGIC ## What MLflow has
 # MAGIC
-# MAGIC Every run ended as what it was, and says what ended each of its attempts. Among a run's
-# MAGIC artifacts are the full log of each rank and the error of each attempt.
+# MAGIC The status of every run shows how it ended, and its tags say what ended each attempt. Among
+# MAGIC a run's artifacts are the full log of each rank and the error of each attempt.
 
 # COMMAND ----------
 
@@ -256,7 +256,7 @@ print(f"{len(losses)} losses of {len({one.step for one in losses})} steps")
 # MAGIC %md
 # MAGIC ## Cleaning up
 # MAGIC
-# MAGIC The checkpoints are needed no more.
+# MAGIC The checkpoints are no longer needed.
 
 # COMMAND ----------
 

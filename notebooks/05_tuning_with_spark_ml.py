@@ -83,9 +83,9 @@ print(rows.count(), "patients to learn from,", new.count(), "to test with")
 # MAGIC %md
 # MAGIC ## The estimator
 # MAGIC
-# MAGIC A network, or a function that makes one; a loss; a function that makes the optimizer of
-# MAGIC the network's parameters. From the loss, cross entropy, the estimator knows that the
-# MAGIC outputs are scores of classes, so that the model will add a prediction and probabilities.
+# MAGIC It takes a network, or a function that makes one; a loss; and a function that makes the
+# MAGIC optimizer of the network's parameters. The loss is cross entropy, so the outputs are scores
+# MAGIC of classes, and the model will add a prediction and probabilities.
 
 # COMMAND ----------
 

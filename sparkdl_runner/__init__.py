@@ -52,7 +52,7 @@ _HOMES = {
     "plan_memory": "training.memory",
 }
 
-# Not those that import torch: they are for who names them.
+# Without names that import torch: ``import *`` must not load it.
 __all__ = sorted([*(_HOMES.keys() - {"Trainer", "plan_memory"}), "__version__"])
 
 

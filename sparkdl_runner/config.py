@@ -27,7 +27,7 @@ _LEAST_SECONDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """Settings of a run that have a sensible default.
+    """The settings of a run. Each has a default.
 
     Raises:
         ValueError: A value is out of range or unknown.
@@ -67,7 +67,7 @@ class RunConfig:
     the run is ended with their stacks. None waits for ever."""
 
     heartbeat_timeout_seconds: float = 30.0
-    """How long a host may not be heard of before it counts as lost. A host that does not hear the
+    """How long a host may be silent before it counts as lost. A host that does not hear the
     driver for twice as long ends its ranks by itself."""
 
     shutdown_grace_seconds: float = 3.0
@@ -114,10 +114,10 @@ class RunConfig:
     goes on from there."""
 
     tracking: Tracking | bool | None = None
-    """The MLflow run of the training: a ``Tracking`` says which, True takes its defaults, False
-    wants none. None, the default, wants one exactly where MLflow is set up or called: set up by
-    its environment variables, on Databricks, or since this process has set a tracking URI or has
-    a run active; called by the function, a helper function in its module, or the script."""
+    """The MLflow run of the training: a ``Tracking`` describes it, True takes the defaults of
+    that, False makes no run. None, the default, makes one if MLflow is set up (by its environment
+    variables, on Databricks, or since this process has set a tracking URI or has a run active),
+    or if the function, a helper function in its module, or the script calls MLflow."""
 
     port_range: tuple[int, int] | None = None
     """The first and the last port of the driver's channel and of what rank 0's host serves, for
@@ -125,9 +125,9 @@ class RunConfig:
     and two on rank 0's. Ranks connect to one another at free ports of the kernel's choice."""
 
     network_interface: str | None = None
-    """On which of a host's networks its ranks meet: an interface's name such as ``eth1``, or the
-    network, such as ``10.1.0.0/16``, where names differ. The driver listens there too, if it has
-    it. None for the network by which Spark knows the host."""
+    """The network on which ranks meet: an interface's name such as ``eth1``, or a network such as
+    ``10.1.0.0/16`` if the names differ between hosts. The driver listens there too, if it has it.
+    None for the network by which Spark knows the host."""
 
     allow_unencrypted: bool = False
     """Whether gradients may cross the network in the clear though Spark's settings ask for

@@ -85,8 +85,8 @@ class WorkerFailedError(WorkerError):
         is_communication_error: Whether all that is known is that ranks lost one another.
         is_preemption: Whether the ranks were asked to end by their host, saved a checkpoint, and
             ended.
-        is_worth_a_restart: Whether the exception says so by an attribute of this name, as that of
-            a storage of checkpoints does which did not answer.
+        is_worth_a_restart: Whether the exception has an attribute of this name that is true, as
+            a ``CheckpointStorageError`` has.
     """
 
     def __init__(

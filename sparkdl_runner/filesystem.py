@@ -1,4 +1,4 @@
-"""Where data sets and checkpoints live: from a URL to a filesystem, in the process that reads.
+"""Opens the filesystem of a URL of data sets and checkpoints, in the process that reads.
 
 Only URLs travel between processes. A filesystem object holds connections, threads and credentials,
 none of which survive a fork, and none of which belong into a pickle or a manifest.
@@ -123,7 +123,7 @@ def is_far(path: str) -> bool:
 
 
 def _mounts() -> list[tuple[str, str]]:
-    """Where something is mounted, and of which type."""
+    """The mount points, with their types."""
     try:
         with open("/proc/self/mounts", encoding="utf-8", errors="replace") as file:
             rows = [line.split(" ") for line in file]

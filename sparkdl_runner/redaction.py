@@ -1,4 +1,4 @@
-"""Keeps secrets out of what people read: logs, errors, and what MLflow is told.
+"""Keeps secrets out of logs, errors and MLflow.
 
 SECURITY.md has the table of what is taken for a secret. Every pattern here takes time in proportion
 to the text, whatever the text: ranks print what they like, and agents and driver read all of it.
@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 HIDDEN = "[redacted]"
-# What is so short would be found, and blotted out, in innocent words.
+# Shorter values would also match in harmless words.
 _LEAST_CHARACTERS = 8
-# What looks like a secret is seldom longer; a longer one may be cut where lines without end are.
+# Secrets are seldom longer. In endless lines, a longer one may be cut.
 LONGEST_SHAPE_BYTES = 1024
 
 # Whose value is a secret, by the name of a variable, parameter, key or field of a query. A dot, a

@@ -47,7 +47,7 @@ class DistributedRunner:
         backend: ``"torch"`` (the function calls ``torch.distributed.init_process_group()``) or
             ``"horovod"`` (the function calls ``hvd.init()``).
         driver_log_verbosity: As in ``RunConfig``, whose value is taken if this is None.
-        config: Everything else that has a sensible default.
+        config: All further settings.
 
     Raises:
         TypeError: ``num_proc`` is neither an int nor two, or ``config`` no RunConfig.
@@ -87,8 +87,8 @@ class DistributedRunner:
             **kwargs: Its arguments by name.
 
         Returns:
-            What ``main`` returned in rank 0. Of a training that has a name and has finished
-            before: what its run keeps of that, as JSON; None where JSON could not hold it.
+            What ``main`` returned in rank 0. For a training with a name that has finished
+            before, the value that its run keeps as JSON; None if JSON could not hold it.
 
         Raises:
             TypeError: ``main`` cannot be called, or not with these arguments.
@@ -202,7 +202,7 @@ class DistributedRunner:
             try:
                 with stop.after(self.config.time_limit_seconds), watched(tracked, stop):
                     value = run_with_restarts(launcher, attempt, tracked, shown, stop)
-                # What was asked to end early goes on when it is called again.
+                # A training that was asked to end early continues when it is called again.
                 if tracked is not None and named is not None and not stop.reason:
                     tracked.keep_value(value)
                 return value
@@ -210,10 +210,10 @@ class DistributedRunner:
                 self._stops.remove(stop)
 
     def request_stop(self, reason: str = "asked for on the driver") -> None:
-        """Asks what ``run`` runs just now to end by itself, from another thread.
+        """Asks the current run to end by itself; called in another thread than ``run``.
 
-        ``should_stop`` then tells the function, on all ranks at the same step; one that never asks
-        goes on.
+        ``should_stop`` then returns the reason, on all ranks at the same step. A function that
+        never calls it goes on.
 
         Args:
             reason: Up to 200 bytes, which the function gets.
@@ -223,7 +223,10 @@ class DistributedRunner:
             ValueError: The reason is empty or too long.
         """
         if not self._stops:
-            raise RunnerError("request_stop() was called while this runner runs nothing.")
+            raise RunnerError(
+                "request_stop() was called while this runner runs nothing: call it in another "
+                "thread while run() lasts."
+            )
         for stop in list(self._stops):
             stop.make(reason)
 
@@ -243,14 +246,14 @@ class DistributedRunner:
             Exception: What ``run`` raises.
         """
         check_call(main, *args, **kwargs)
-        # What a run returns whose ranks each give their value is the list of them.
+        # A run of each rank's value returns the list of all values.
         return cast(list[T], self.run(on_each_rank(main), *args, **kwargs))
 
     def _launcher(self) -> Launcher:
         """Checks all that can be checked before ranks start."""
         if self.num_proc < 0:
             return LocalLauncher(-self.num_proc, self.backend)
-        # Only now: ranks of this host need none of it.
+        # Imported late: ranks of this host need no Spark.
         from sparkdl_runner.driver.spark.launcher import SparkLauncher
 
         return SparkLauncher(self.num_proc, self.backend, self.config)

@@ -1,4 +1,4 @@
-"""Why a storage failed: one table of errors, for those who read and those who write.
+"""The reasons of storage failures: one table of errors, for reading and writing.
 
 Filesystems raise an ``OSError`` with a number; object stores raise one with a text in it, or an
 error class of their own with an HTTP status. All of them become one of a few kinds.
@@ -12,7 +12,7 @@ from enum import Enum
 
 
 class StorageFailure(Enum):
-    """What kind of failure an error of a storage is; the value is a sentence's end."""
+    """The kind of a storage failure; the value ends a sentence."""
 
     NO_SPACE = "no space is left there"
     EXPIRED = "the credentials for it have expired, or are not valid"
@@ -25,7 +25,7 @@ class StorageFailure(Enum):
 
     @property
     def is_transient(self) -> bool:
-        """Whether the same call may well succeed soon, with nobody doing anything."""
+        """Whether the same call may succeed soon without any change."""
         return self in _TRANSIENT
 
 
@@ -133,7 +133,7 @@ _STATUS = re.compile(r"(?:HTTP status(?: code)?|status code|HTTP error)[ :=]*([1
 _NOT_LETTERS = re.compile(r"[^a-z]+")
 # Paths and keys, whose words mean nothing here.
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
-# Where classes of HTTP errors keep their status.
+# The attributes in which classes of HTTP errors keep their status.
 _STATUS_ATTRIBUTES = ("status_code", "status", "code")
 
 

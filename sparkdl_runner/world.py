@@ -1,4 +1,4 @@
-"""Who is who: the ranks of one run as a frozen value, and how they follow from the hosts."""
+"""The ranks of one run as a frozen value, and how they follow from the hosts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class World:
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """What one agent tells of itself before ranks are known."""
+    """One agent's report of itself, before ranks are known."""
 
     partition: int
     host: str
@@ -62,9 +62,9 @@ class Peer:
     addresses: tuple[str, ...] = ()
     """All addresses of the host; from which one it reaches a peer is the kernel's choice."""
     gpus: tuple[str, ...] = ()
-    """What ``CUDA_VISIBLE_DEVICES`` would name: indexes or UUIDs of the GPUs given to the task."""
+    """The task's GPUs by index or UUID, as ``CUDA_VISIBLE_DEVICES`` takes them."""
     rendezvous_port: int = 0
-    """Where partition 0 serves the rendezvous, or another may serve a copy; 0 for neither."""
+    """The port of partition 0's rendezvous, or of another partition's copy; 0 for neither."""
     server_port: int = 0
     """The port that is held for the rank's own server; 0 where the backend has none."""
     departures_port: int = 0

@@ -1,4 +1,4 @@
-"""What checkpoints cost a training: the wait for a copy, and what goes on beside the steps.
+"""The cost of checkpoints: the wait for a copy, and the work beside the steps.
 
 Two questions:
 
@@ -68,7 +68,7 @@ def table(report: Mapping[str, Any]) -> str:
 
 
 def is_good(report: Mapping[str, Any]) -> bool:
-    """Whatever the figures are."""
+    """Always true: the figures have no bound."""
     return True
 
 
@@ -79,7 +79,7 @@ def _model(megabytes: int) -> Any:
     width = 1024
     layers = [torch.nn.Linear(width, width, bias=False) for _ in range(max(1, megabytes // 4))]
     for layer in layers:
-        # Else numbers shrink from layer to layer until processors become slow with them.
+        # Without this, numbers shrink from layer to layer to denormal ones, which are slow.
         torch.nn.init.xavier_normal_(layer.weight)
     return torch.nn.Sequential(*layers)
 

@@ -42,7 +42,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def table(report: Mapping[str, Any]) -> str:
-    """What the driver holds, and how fast ranks train that print much."""
+    """The driver's memory, and the speed of ranks that print much."""
     settings, cost = report["settings"], report["output"]
     rows = [("", f"before {settings['runs']} runs in a session", "after", "")]
     for name, (before, after) in report["growth"].items():
@@ -55,12 +55,12 @@ def table(report: Mapping[str, Any]) -> str:
 
 
 def is_good(report: Mapping[str, Any]) -> bool:
-    """Whatever the figures are: lines that are lost without a word raise an error."""
+    """Always true: lines that are lost silently raise an error."""
     return True
 
 
 def _growth(arguments: argparse.Namespace) -> dict[str, tuple[int, int]]:
-    """What the driver holds before and after many runs in one session, once it is warm."""
+    """The driver's memory before and after many runs in one session, once it is warm."""
     spark = start_spark("sparkdl_runner endurance benchmark", slots=RANKS)
 
     def held(threads: int = 0) -> dict[str, int]:

@@ -107,7 +107,7 @@ def _summary(results: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def table(report: Mapping[str, Any]) -> str:
-    """For each fault how often the error was right, after how long, and what was left."""
+    """For each fault the share of right errors, their time, and leftovers."""
     rows = [("", "runs", "right", "median", "worst", "left")]
     for name, one in report["summary"].items():
         seconds = [f"{one[key]:.2f} s" for key in ("median_seconds", "worst_seconds")]
@@ -194,7 +194,7 @@ def _break(spark: Any, backend: str, fault: Fault, converter: Any, mark: Path) -
     """
     from sparkdl_runner import DistributedRunner, RunConfig, RunnerError
 
-    # Only where a rank hangs: on a busy machine one that starts may be as long without progress.
+    # Only for ranks that hang: on a busy machine a starting rank may lack progress as long.
     deadline: dict[str, Any] = (
         {"hang_timeout_seconds": DEADLINE_SECONDS} if fault.how in HANGS else {}
     )
@@ -224,7 +224,7 @@ def _break(spark: Any, backend: str, fault: Fault, converter: Any, mark: Path) -
     left = leftovers(before)
     name, words = HOW[fault.how]
     is_correct = type(error).__name__ == name and words in str(error)
-    if fault.where == "exit":  # All ranks have returned: the value counts, and the death is told.
+    if fault.where == "exit":  # All ranks have returned: the value counts, and a note is shown.
         is_correct = error is None and words in notes.getvalue()
     if error is not None and hasattr(error, "rank"):
         is_correct = is_correct and error.rank == fault.rank

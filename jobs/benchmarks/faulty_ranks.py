@@ -1,4 +1,4 @@
-"""What ranks run in these benchmarks: a loop of allreduces, and perhaps a fault in one of them."""
+"""The ranks of these benchmarks: a loop of allreduces, perhaps with a fault in one of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOOP_SECONDS = 2.5
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """What to do to one rank."""
+    """The fault of one rank."""
 
     name: str
     how: str

@@ -19,7 +19,7 @@ def positive(text: str) -> int:
 
 
 def versions() -> dict[str, str]:
-    """Of Python, and of what is measured or measured against."""
+    """The versions of Python, of this package and of the libraries beside it."""
     found = {"python": platform.python_version()}
     for package in ("pyspark", "torch", "horovod", "pyarrow", "petastorm", "mlflow"):
         try:

@@ -113,7 +113,7 @@ def _litdata(request: dict[str, Any]) -> Iterator[int]:
 
 
 def _pillow(encoded: bytes, size: int) -> Any:
-    """What one writes by hand."""
+    """A decoder written by hand."""
     from PIL import Image
 
     image = Image.open(io.BytesIO(encoded)).convert("RGB")
@@ -129,7 +129,7 @@ _READERS: dict[str, Callable[[dict[str, Any]], Iterator[int]]] = {
 
 
 def _processor_seconds() -> float:
-    """Of this process and of its children that have ended."""
+    """Processor seconds of this process and of its children that have ended."""
     uses = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(use.ru_utime + use.ru_stime for use in uses)
 

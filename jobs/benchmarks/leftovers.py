@@ -1,4 +1,4 @@
-"""What a run leaves behind: processes, listening ports and temporary files."""
+"""The leftovers of a run: processes, listening ports and temporary files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def belongings() -> Belongings:
 
 
 def leftovers(before: Belongings) -> list[str]:
-    """What there is now and was not before: how many processes and ports, and which files."""
+    """The new processes, ports and files since ``before``."""
     new = {kind: found - before[kind] for kind, found in belongings().items()}
     counts = [f"{len(new[kind])} {kind}" for kind in ("processes", "ports") if new[kind]]
     return [*counts, *sorted(new["files"])]

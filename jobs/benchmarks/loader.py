@@ -87,7 +87,7 @@ def _results(table: str, found: Mapping[str, Any]) -> list[dict[str, Any]]:
         speed = medians["rows_per_second"]
         entry |= {
             "rows_per_second": round(speed),
-            # What else runs on the machine changes this far less than the time on the clock.
+            # Other programs change this far less than the time on the clock.
             "rows_per_cpu_second": round(medians["rows_per_cpu_second"]),
             "megabytes_per_second": round(speed * TABLES[table][1] / 1e6, 1),
             "first_batch_seconds": round(medians["first_batch_seconds"], 3),

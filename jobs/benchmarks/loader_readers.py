@@ -163,7 +163,7 @@ def _shard(request: dict[str, Any]) -> list[tuple[Path, int]]:
 
 
 def _naive(request: dict[str, Any]) -> Callable[[], Iterator[int]]:
-    """What one writes by hand: a row group, a random permutation, slices."""
+    """A loop written by hand: a row group, a random permutation, slices."""
     import pandas  # noqa: F401  Arrow's to_numpy imports it, which should not count.
     import pyarrow.parquet as pq
     import torch

@@ -14,7 +14,7 @@ IMAGE_SIZE = (64, 64)
 LIST_LENGTH = 64
 """The longest list of tables of lists, and what the padded ones are filled up to."""
 SEQUENCE_LENGTH = 2048
-"""What documents are packed to."""
+"""The length to which documents are packed."""
 _GROUP_BYTES = 32 << 20
 
 
@@ -113,7 +113,7 @@ TABLES: dict[str, tuple[Callable[[np.random.Generator, int], dict[str, Any]], in
     "string": (_string_table, 33),
     "packed": (_token_table, 4 * 412),
 }
-"""By name: what makes the columns, and the bytes of a row in a batch."""
+"""For each table the function that makes its columns, and the bytes of a row in a batch."""
 
 
 def _even(rows: int, most: int) -> int:

@@ -1,4 +1,4 @@
-"""What reading takes of a rank's memory, beside the budget that the loader was given.
+"""The memory of reading in a rank, compared with the loader's budget.
 
 The peak of a fresh process while it reads one epoch, less what it had with all imports before the
 loader was made. A budget of None is the default, whose order and figures are those of 512 MiB.
@@ -153,7 +153,7 @@ _TABLES: dict[str, _Table] = {
     "ragged_text": (_tokens, 20_000, 35_000, {"batch_size": 16, "ragged": ["tokens"]}),
     "packed_text": (_tokens, 20_000, 35_000, {"batch_size": 16, "pack": {"tokens": 4096}}),
 }
-"""By name: what makes the columns, rows, bytes of one, and the loader's arguments."""
+"""For each table its columns' function, its rows, bytes of a row, and loader arguments."""
 
 
 def _write(

@@ -33,7 +33,7 @@ _NEEDED = {
     "1,000 row groups": (_MOST_DEVIATION, 0.9),
     SHUFFLED: (1 / 0.98, 0.98),
 }
-"""By table: the most times a permutation's deviation, and the least share of its labels."""
+"""For each table the bounds: deviation and share of labels, relative to a permutation."""
 
 _Batches = Iterator[list[Any]]
 """For each step the labels ``[batch]`` of each rank."""
@@ -198,7 +198,7 @@ def _arrow(folder: Path, arguments: argparse.Namespace) -> _Batches:
 
     local = pa.fs.LocalFileSystem()
     with ExitStack() as stack, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Sorted tables are told of.
+        warnings.simplefilter("ignore")  # The loader warns of sorted tables.
         loaders = [
             stack.enter_context(
                 ArrowLoader(

@@ -215,7 +215,7 @@ def _run_task() -> None:
 
 
 def _all_gather(folder: Path, num_proc: int, partition: int, message: str) -> list[str]:
-    """What Spark's barrier does, by files."""
+    """Spark's ``allGather`` by files."""
     (folder / f"new-{partition}").write_text(message)
     (folder / f"new-{partition}").rename(folder / str(partition))
     while not all((folder / str(one)).exists() for one in range(num_proc)):

@@ -20,7 +20,7 @@ Refusal = tuple[int, str, str]
 """An error's HTTP status, S3 code and message."""
 _Answer = tuple[int, list[tuple[str, str]], bytes]
 """Status, headers and content."""
-# Said anew on the way to the server behind.
+# Headers of one connection, which are not forwarded.
 _OF_A_LINK = ("transfer-encoding", "content-length", "expect", "connection")
 _LEFT_OUT = ("connection", "date", "server", "transfer-encoding", "content-length")
 
@@ -50,7 +50,7 @@ class ObjectStore:
         self._remembered.clear()
 
     def options(self, url: str | None = None) -> dict[str, Any]:
-        """What ``pyarrow.fs.S3FileSystem`` takes to reach the front, or the server itself."""
+        """The arguments of ``pyarrow.fs.S3FileSystem`` to reach the front, or the server itself."""
         return {
             "access_key": "reader",
             "secret_key": "reader",

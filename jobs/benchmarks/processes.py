@@ -45,7 +45,7 @@ def answer_of(module: str, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def cpu_seconds() -> float:
-    """What this process and its children, the JVM first of all, have used so far."""
+    """The processor time of this process and its children, above all the JVM."""
     total = 0.0
     for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
         times = process.cpu_times()

@@ -1,4 +1,4 @@
-"""One rank of the benchmark of remote stores: reads its shard epoch by epoch, when it is told to.
+"""One rank of the benchmark of remote stores: reads its shard epoch by epoch, on request.
 
 Its only argument says as JSON what to read and how.
 """

@@ -173,7 +173,7 @@ def _loads(kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
 def _pair(kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
     calm, failing = (_training(kind, share, arguments) for share in (0, arguments.failing_share))
     return {
-        # What other programs of a busy machine take from the steps is not the storage's.
+        # Without the delay by other programs of a busy machine.
         "lost": (failing["waited"] - calm["waited"]) / calm["seconds"],
         "lost_by_clock": failing["seconds"] / calm["seconds"] - 1,
         "processor_s": [calm["processor_s"], failing["processor_s"]],
@@ -214,7 +214,7 @@ def _training(kind: str, share: float, arguments: argparse.Namespace) -> dict[st
 
 
 def _problems(url: str, options: Options, ended: dict[str, Any]) -> list[str]:
-    """What is wrong with the checkpoints of a training that has ended."""
+    """The problems of the checkpoints of a training that has ended."""
     from sparkdl_runner.checkpoint import CheckpointManager
 
     found = load(url, options)

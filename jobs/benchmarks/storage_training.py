@@ -1,4 +1,4 @@
-"""What ranks and readers run for ``storage``; a checkpoint of step N holds nothing but Ns."""
+"""The ranks and readers of ``storage``; a checkpoint of step N holds only Ns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What telling MLflow costs a training: a call, a slow server, and a server that goes away.
+"""The cost of tracking: a call, a slow server, and a server that goes away.
 
 Beside ``log_metrics`` stand MLflow's own calls, in the same rank and against the same server.
 """
@@ -24,9 +24,9 @@ from sparkdl_runner import DistributedRunner, RunConfig
 from sparkdl_runner.tracking import Tracking
 
 HELP = "what log_metrics costs, also with a slow server or none"
-# Of each kind. One lasts longer than its metrics take to be sent.
+# Stretches of each kind. One lasts longer than sending its metrics.
 STRETCHES = 40
-# Of the training during which the server goes.
+# A step of the training during which the server goes away.
 STEP_SECONDS = 0.01
 
 

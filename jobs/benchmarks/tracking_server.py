@@ -16,7 +16,7 @@ import urllib.request
 from pathlib import Path
 
 START_SECONDS = 150
-# Nobody asks for its background jobs, whose processes take seven times as long to start as it does.
+# Without its background jobs, whose processes take seven times as long to start.
 DEFAULTS = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
 
 

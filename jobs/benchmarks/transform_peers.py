@@ -1,4 +1,4 @@
-"""What else there is to predict with in Spark: each adds a column of predictions to a DataFrame."""
+"""Other ways to predict in Spark: each adds a column of predictions to a DataFrame."""
 
 from __future__ import annotations
 

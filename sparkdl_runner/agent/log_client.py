@@ -1,4 +1,4 @@
-"""An agent's end of the channel to the driver: says what its rank says, and hears the driver."""
+"""An agent's end of the channel to the driver: sends its rank's messages, and gets the driver's."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ class LogClient:
         outgoing = FrameCodec(self._channel.key, nonce, b"agent")
         incoming = FrameCodec(self._channel.key, nonce, b"driver")
         connection.sendall(outgoing.seal(encode(self._hello)))
-        # Only the driver can seal an answer: whoever else accepts connections there is not it.
+        # Only the driver can seal an answer, so another listener there is recognised.
         self._hear(receive_frame(connection, incoming))
         # The driver sends a ping every second, and one that takes nothing does not hear us.
         connection.settimeout(self._fence_seconds)

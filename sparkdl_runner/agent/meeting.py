@@ -1,4 +1,4 @@
-"""How an agent comes to its seat: from the driver, or else from all other agents."""
+"""Gets an agent's rank: from the driver, or from the other agents if the driver is not reached."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Meeting:
             The seat; None if the driver has given up the start.
 
         Raises:
-            RunnerError: Nobody has answered in time.
+            RunnerError: No answer came in time.
         """
         deadline = time.monotonic() + timeout_seconds + DRIVER_FIRST_SECONDS
         gathering: threading.Thread | None = None
@@ -49,7 +49,8 @@ class Meeting:
             except queue.Empty:
                 raise RunnerError(
                     f"Neither the driver nor all other ranks were reached within "
-                    f"start_timeout_seconds={timeout_seconds:g}."
+                    f"start_timeout_seconds={timeout_seconds:g}: open the driver's ports to its "
+                    "executors (RunConfig.port_range says which), or raise that limit."
                 ) from None
             match answer:
                 case Seat():

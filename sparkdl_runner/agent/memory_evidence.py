@@ -1,4 +1,4 @@
-"""Whether the kernel killed a process because memory ran out: what its own counters say."""
+"""Tells from the kernel's counters whether it killed a process because memory ran out."""
 
 from __future__ import annotations
 

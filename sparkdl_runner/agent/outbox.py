@@ -1,4 +1,4 @@
-"""What an agent has yet to send to the driver: bounded, so that a slow driver costs no memory."""
+"""The messages that an agent has yet to send to the driver: a bounded queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker prints: into its log, to the driver, and the last lines for an error."""
+"""Passes a worker's output on to its log and the driver, and keeps the last lines for an error."""
 
 from __future__ import annotations
 

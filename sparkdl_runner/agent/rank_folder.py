@@ -28,7 +28,7 @@ class RankFolder:
     """A folder that was just made, held by a lock that the kernel releases if the process dies.
 
     An agent may be killed with its executor before it removes the folder. The next rank on the host
-    sees that nobody holds the lock, and removes it.
+    sees that the lock is free, and removes it.
 
     Args:
         path: The folder, made by ``RunTicket.for_rank``.

@@ -41,7 +41,7 @@ from sparkdl_runner.world import Peer
 
 @dataclass(frozen=True, kw_only=True)
 class RankTask:
-    """What Spark carries to every agent: one attempt of one run."""
+    """The arguments of an agent, which Spark carries: one attempt of one run."""
 
     attempt: Attempt
     channel: ChannelAddress

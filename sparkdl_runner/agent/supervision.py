@@ -62,7 +62,7 @@ def supervise(
 
 
 class _Supervision:
-    """What is known of one worker while it works."""
+    """The state of one worker while it works."""
 
     def __init__(
         self, worker: WorkerProcess, envelope: Envelope, receiver: Receiver, log: RankLog

@@ -1,4 +1,4 @@
-"""What an agent knows of its worker: whether it lives, and whether it gets anywhere.
+"""The vital signs of a worker: whether it lives, and whether it makes progress.
 
 A process that waits for ever looks like one that works: so two things are told apart. *Signs of
 life* are a pulse or any use of the processor; a process that is stopped, or stuck in the kernel,

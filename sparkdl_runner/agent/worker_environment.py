@@ -60,7 +60,7 @@ def driver_variables(asked: Mapping[str, str] | Sequence[str] | None) -> dict[st
 
 
 def driver_search_path() -> list[str]:
-    """Where the driver finds modules, and where what it starts would."""
+    """The folders of the driver's ``sys.path`` and ``PYTHONPATH``, as absolute paths."""
     paths = [*sys.path, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return list(dict.fromkeys(os.path.abspath(path) if path else os.getcwd() for path in paths))
 
@@ -73,7 +73,7 @@ def worker_environment(
     Args:
         threads: The CPU threads that the rank may use, unless OMP_NUM_THREADS says otherwise.
         variables: The driver's, which come before this process's own.
-        overrule: Whether to replace this process's OMP_NUM_THREADS, which nobody chose.
+        overrule: Whether to replace this process's OMP_NUM_THREADS, which no user set.
     """
     environment = {name: value for name, value in os.environ.items() if name not in SPARK_SECRETS}
     if overrule or "OMP_NUM_THREADS" not in environment:

@@ -54,7 +54,7 @@ class WorkerProcess:
         self.memory = MemoryEvidence()
         """Looks that began before the process did, or before it was taken."""
         self.events: queue.SimpleQueue[object] = queue.SimpleQueue()
-        """What others ask: ``Stop`` or ``Release``. Who supervises the worker adds its own."""
+        """Requests of others: ``Stop`` or ``Release``. The worker's supervisor adds its own."""
         self._asking = threading.Lock()
         self._requested: set[bytes] = set()
         self._family = uuid.uuid4().hex
@@ -105,7 +105,7 @@ class WorkerProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """As ``subprocess`` has it; None until it is reaped."""
+        """The exit code as in ``subprocess``; None until the process is reaped."""
         return self._process.returncode
 
     def renew(self, environment: Mapping[str, str], shutdown_grace_seconds: float) -> None:
@@ -115,7 +115,7 @@ class WorkerProcess:
         self.memory = MemoryEvidence()
 
     def take_output(self) -> int:
-        """The reading end of what the worker prints; whoever takes it closes it."""
+        """The reading end of the worker's output; the caller closes it."""
         output, self._output = self._output, -1
         return output
 

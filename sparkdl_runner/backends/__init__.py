@@ -1,4 +1,4 @@
-"""What an allreduce library needs: its environment, what to import early, how its errors look.
+"""The backends: what each allreduce library needs, and how its errors look.
 
 One file for each library, and what their rendezvous have in common. Imported by the runner, the
 launchers, the agent, the worker, the jobs and the doctor.
@@ -40,10 +40,10 @@ class Rendezvous:
     """The service by which the ranks of an attempt find one another, and who may use it."""
 
     address: str
-    """Where rank 0 serves it."""
+    """The address at which rank 0 serves it."""
     port: int
     secret: str = field(repr=False)
-    """What a rank must know there, where the library lets it say so."""
+    """The secret that a rank must show, if the library can send one."""
     peers: frozenset[str]
     """The IP addresses that may connect."""
     num_proc: int
@@ -59,7 +59,7 @@ class Backend(ABC):
     """One allreduce library."""
 
     name: str
-    """What the user writes."""
+    """The name that the user writes."""
     imports: tuple[str, ...]
     """Modules that a worker imports while the agents still find one another."""
     store_in_worker: bool
@@ -72,9 +72,9 @@ class Backend(ABC):
     waiting_in: tuple[str, ...]
     """Parts of the paths of files in which a rank waits for its peers."""
     may_wait_in: tuple[str, ...] = ()
-    """Parts of the paths of files in which a rank works or waits, which nobody can tell."""
+    """Parts of the paths of files in which working cannot be told from waiting."""
     missing_sentence: str
-    """What to do where it is not installed."""
+    """What to do if it is not installed."""
 
     def check_installed(self) -> None:
         """Looks for the library without importing it.
@@ -98,12 +98,12 @@ class Backend(ABC):
 
     @abstractmethod
     def advice(self, error: BaseException) -> str:
-        """What to do about an error of the function's, where its own words do not say; else ""."""
+        """Advice on an error of the function that the error itself does not give; else ""."""
 
     def hold_port(self) -> socket.socket | None:
         """Takes, in each agent, a port for the server of its own rank; None where there is none.
 
-        Its number is told to all ranks. The socket is closed when the worker has ended.
+        All ranks learn its number. The socket is closed when the worker has ended.
         """
         return None
 

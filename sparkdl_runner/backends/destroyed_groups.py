@@ -25,7 +25,7 @@ def keep_destroyed_groups() -> None:
 
     @functools.wraps(destroy)
     def destroy_and_keep(group: Any = None) -> None:
-        # What nothing else refers to can go now: no model drops it any more.
+        # A group that nothing else refers to can go now: no model can drop it any more.
         kept[:] = [one for one in kept if sys.getrefcount(one) > _REFERENCES_OF_KEPT]
         groups = list(distributed_c10d._world.pg_map)
         destroy(group)

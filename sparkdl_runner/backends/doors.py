@@ -9,12 +9,12 @@ from sparkdl_runner.backends.private_listener import PrivateListener
 
 
 class Doors(NamedTuple):
-    """What a rendezvous listens on."""
+    """The sockets of a rendezvous."""
 
     public: socket.socket
-    """Whose port is published."""
+    """The socket whose port is published."""
     private: PrivateListener | None = None
-    """What rank 0's worker serves behind it, if it does."""
+    """The socket behind it that rank 0's worker serves; None without a relay."""
 
     @property
     def port(self) -> int:
@@ -23,7 +23,7 @@ class Doors(NamedTuple):
 
     @property
     def for_worker(self) -> socket.socket | None:
-        """What rank 0's worker is to get."""
+        """The socket that rank 0's worker gets."""
         return None if self.private is None else self.private.socket
 
     def close(self) -> None:

@@ -32,7 +32,7 @@ def join_seconds(config: RunConfig) -> int:
 
 
 def common_environment(world: World, rendezvous: Rendezvous) -> dict[str, str]:
-    """What both backends set: torchrun's contract, from which other libraries learn their place.
+    """The variables that all backends set: torchrun's contract, by which libraries find their rank.
 
     See ``torch/distributed/run.py`` and ``LocalElasticAgent._start_workers``. All ranks have one
     role, which has torchrun's default name.

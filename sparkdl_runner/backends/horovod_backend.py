@@ -105,7 +105,7 @@ class HorovodBackend(Backend):
 
 
 def _place_of_store(world: World, rendezvous: Rendezvous) -> dict[str, str]:
-    """Where a rank finds the store: on its own host, if there is a copy."""
+    """The address of the store for a rank: on its own host, if there is a copy."""
     address, port = rendezvous.address, rendezvous.port
     if rendezvous.copy_port:
         address, port = world.address, rendezvous.copy_port
@@ -125,7 +125,7 @@ def _is_refusal(error: BaseException) -> bool:
 
 
 def _advice_on_adasum(error: BaseException) -> str:
-    """What to do where Horovod's own words do not say; else ""."""
+    """Advice that Horovod's own error does not give; else ""."""
     if "No Adasum operation enabled" not in _text(error):
         return ""
     return (

@@ -23,7 +23,7 @@ PLACE = "SPARKDL_RUNNER_ELASTIC_STATE_URL"
 """The variable by which ranks know ``RunConfig.elastic_state_url``."""
 # A commit that is damaged is passed over for the one before.
 _KEEP_LAST = 2
-# What a ``CheckpointManager`` has arguments for.
+# Names for which ``CheckpointManager`` has arguments.
 _BY_MANAGER = ("model", "optimizer")
 
 _numbers = itertools.count(1)
@@ -31,7 +31,7 @@ _numbers = itertools.count(1)
 
 @dataclass
 class _Past:
-    """What became of a state in this process so far."""
+    """How far this process has handled a state."""
 
     folder: str = field(default_factory=lambda: f"state-{next(_numbers)}")
     """States have a folder each, in the order in which they are run: in the next attempt too."""
@@ -53,7 +53,7 @@ def take_over() -> None:
     from horovod.runner.elastic.worker import WorkerNotificationManager
 
     elastic.run_fn = of_torch.run_fn = run_fn  # type: ignore[attr-defined]
-    # Whoever else calls it: no port is to be opened that unpickles.
+    # For all other callers: never open a port that unpickles.
     WorkerNotificationManager.init = lambda *_, **__: None
 
 
@@ -83,15 +83,15 @@ def _kept(state: Any) -> Iterator[None]:
     place = _place()
     if not hasattr(state, "_saved_state"):
         raise TypeError(
-            f"hvd.elastic.run was called with {state!r}, of which nobody knows what to keep: give "
-            "it a TorchState or an ObjectState of Horovod's, or of a class made from one."
+            f"hvd.elastic.run was called with {state!r}, which is no state of Horovod's: give it a "
+            "TorchState or an ObjectState, or an object of a class made from one."
         )
     if state not in _past:
         _past[state] = _Past()
     past = _past[state]
     model, optimizer = (_handled(state).get(name) for name in _BY_MANAGER)
     folder = join_url(place, past.folder)
-    # Not in the background: a commit that has returned is one that the next attempt finds.
+    # In the foreground: once commit() has returned, the next attempt must find it.
     with CheckpointManager(folder, keep_last=_KEEP_LAST, asynchronous=False) as checkpoints:
         if not past.is_restored:
             past.is_restored = True
@@ -128,14 +128,14 @@ def _place() -> str:
 
 
 def _others(state: Any) -> dict[str, Any]:
-    """What a commit holds besides model and optimizer: states of objects, and plain values."""
+    """The content of a commit besides model and optimizer: states of objects, and plain values."""
     return {
         name: one.state_dict() if _is_stateful(one) else one for name, one in _held(state).items()
     }
 
 
 def _put_back(state: Any, others: dict[str, Any]) -> None:
-    """As Horovod does once ranks were lost: the state as committed, then callbacks for a reset."""
+    """Restores the committed state and calls the reset callbacks, as Horovod does after a loss."""
     for name, one in _held(state).items():
         if name not in others:
             continue
@@ -148,7 +148,7 @@ def _put_back(state: Any, others: dict[str, Any]) -> None:
 
 
 def _held(state: Any) -> dict[str, Any]:
-    """What a state was made of, besides model and optimizer."""
+    """The parts of a state besides model and optimizer."""
     others = {name: one for name, one in _handled(state).items() if name not in _BY_MANAGER}
     return others | {name: getattr(state, name) for name in state._saved_state}
 

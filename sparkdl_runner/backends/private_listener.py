@@ -45,14 +45,14 @@ class PrivateListener:
 
     def __init__(self, address: str, port: int) -> None:
         self.socket: Final = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        """For the process that serves it to inherit."""
+        """The descriptor that the serving process inherits."""
         self._one_at_a_time = asyncio.Lock()
         # The port may have been an earlier attempt's, whose connections the kernel remembers.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             self.socket.bind((address, port))
             try:
-                self._admit(0)  # Nobody has port 0.
+                self._admit(0)  # No process has port 0.
             except OSError as error:  # Some sandboxes' own kernels know no filters.
                 self.unfiltered = str(error)
             self.socket.listen(512)
@@ -66,7 +66,7 @@ class PrivateListener:
         try:
             connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            # Without SO_REUSEADDR, nobody else can bind the same port as long as this is open.
+            # Without SO_REUSEADDR, no other process can bind this port while it is open.
             connection.bind((_SOURCE, 0))
             async with self._one_at_a_time:
                 self._admit(connection.getsockname()[1])

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sparkdl_runner.backends.doors import Doors
     from sparkdl_runner.wire.network import PortRange
 
-# What errors of other kinds say where a peer is gone, as TensorFlow 2.21 words it.
+# Words of TensorFlow 2.21 in other errors about a lost peer.
 _LOST_PEER = re.compile(
     r"Collective ops is aborted by|Error reported from /job:|stopped sending heartbeats"
     r"|coordination service|Socket closed|Connection reset by peer"
@@ -117,8 +117,8 @@ class TensorflowBackend(Backend):
 
 
 def _advice_on_keras(error: BaseException) -> str:
-    """What to do where Keras 3's own words do not say; else ""."""
-    # Only a text of TensorFlow's own: another object's words are the function's code.
+    """Advice that Keras 3's own error does not give; else ""."""
+    # Only TensorFlow's own text: to format other objects would run the function's code.
     is_known = type(error) is ValueError and any(
         isinstance(one, str) and "tensorflow.python.distribute.values.PerReplica" in one
         for one in error.args

@@ -83,7 +83,7 @@ def own_port() -> int:
 def _take_sigterm_back() -> None:
     """Undoes what TensorFlow does to SIGTERM: it notes it, for clusters of its makers, and goes on.
 
-    Ranks would then not end when they are told to, but be killed when their grace is over.
+    Otherwise ranks would not end on request, but be killed after their grace.
     """
     if threading.current_thread() is threading.main_thread():  # Python allows it no other.
         signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM) or signal.SIG_DFL)

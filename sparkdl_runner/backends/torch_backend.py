@@ -107,8 +107,8 @@ class TorchBackend(Backend):
 
 
 def _advice_on_division(error: BaseException) -> str:
-    """What to do about a mesh or a strategy that these ranks cannot have; else ""."""
-    # Only a text of torch's own: to show anything else would run what the function's objects do.
+    """Advice on a mesh or a strategy that does not fit these ranks; else ""."""
+    # Only torch's own text: to format other objects would run the function's code.
     words = next((one for one in error.args if isinstance(one, str)), "")
     if type(error) is RuntimeError:
         return _advice_on_mesh(words)

@@ -22,7 +22,7 @@ from sparkdl_runner.wire.messages import Serving
 JOIN_SECONDS = "SPARKDL_RUNNER_JOIN_SECONDS"
 """In a rank's environment: how long it may wait for its peers, where torch's default is less."""
 
-# What C++ raises where the length that it reads from the store is impossible.
+# Errors of C++ about an impossible length in a value of the store.
 _MALFORMED = ("basic_string::", "vector::", "cannot create std::", "std::bad_alloc")
 
 # Kept for as long as the process lives, and with it the server.
@@ -79,7 +79,7 @@ def give_each_group_its_own_keys() -> None:
 
 
 def advice(error: BaseException) -> str:
-    """What to do where torch found values in its store that no rank writes; else ""."""
+    """Advice if torch found values in its store that no rank writes; else ""."""
     words = [one for one in error.args if isinstance(one, str)]
     if type(error) not in (ValueError, MemoryError) or not words:
         return ""

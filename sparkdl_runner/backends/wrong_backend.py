@@ -43,7 +43,7 @@ def _raise_at_init(backend: str, *args: object, **kwargs: object) -> NoReturn:
 
 
 def refuse_tensorflow(backend: str) -> None:
-    """Makes ``MultiWorkerMirroredStrategy()`` raise in this process, unless it is told of peers.
+    """Makes ``MultiWorkerMirroredStrategy()`` raise in this process, unless it has peers.
 
     Without ``TF_CONFIG`` it would run as a single process, and so each rank would train apart.
     """
@@ -66,8 +66,8 @@ def _replace_strategy(backend: str, module: ModuleType) -> None:
 
 
 def advice_on_torch(error: BaseException, backend: str) -> str:
-    """What to do where torch misses its rendezvous, as in a rank of another backend; else ""."""
-    # Only a text of torch's own: to show anything else would run what the function's objects do.
+    """Advice if torch misses its rendezvous, as in a rank of another backend; else ""."""
+    # Only torch's own text: to format other objects would run the function's code.
     is_torchs = type(error) is ValueError and any(
         isinstance(one, str) and "environment variable MASTER_" in one for one in error.args
     )

@@ -1,4 +1,4 @@
-"""Checkpoints: training goes on where it was, whatever happened to the process or the file.
+"""Checkpoints: a training resumes after the loss of a process or a damaged file.
 
 :class:`CheckpointManager` saves without stopping the step loop for longer than a copy takes, and
 restores the newest checkpoint of which every byte is as it was written. :class:`Checkpoint` reads

@@ -1,4 +1,4 @@
-"""What a caller gives as a number of steps, epochs or checkpoints is one."""
+"""Checks that a caller's numbers of steps, epochs and checkpoints are whole numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``checkpoints ls`` and ``checkpoints verify``: what is there, and whether it is as it was."""
+"""``checkpoints ls`` lists checkpoints; ``checkpoints verify`` compares their checksums."""
 
 from __future__ import annotations
 

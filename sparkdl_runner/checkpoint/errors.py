@@ -1,4 +1,4 @@
-"""What can go wrong with a checkpoint, and the one good reason to stop training early."""
+"""Errors of checkpoints, and the exceptions by which a training ends early."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class CheckpointStorageError(CheckpointError):
     """The storage failed to read or write a checkpoint, also when it was asked again for a while.
 
     Attributes:
-        is_worth_a_restart: By this whoever started the ranks knows that starting them again is
+        is_worth_a_restart: Tells the process that started the ranks that starting them again is
             right: the storage may answer then.
     """
 
@@ -41,7 +41,7 @@ class Growing(RunnerError):  # noqa: N818 - not an error of anyone: there can be
 
     Attributes:
         step: The step that was saved.
-        is_growth: By this whoever started the ranks knows that starting them again is right.
+        is_growth: Tells the process that started the ranks to start them again.
     """
 
     is_growth = True
@@ -63,8 +63,8 @@ class Preempted(RunnerError):  # noqa: N818 - not an error of anyone: the host w
         rank: The rank that knew of it, the lowest one if there were several.
         host: Its host.
         reason: How it knew: SIGTERM, or a notice of the cloud or of Spark.
-        ranks: All ranks that knew such of their hosts.
-        is_preemption: By this whoever started the ranks knows that starting them again is right.
+        ranks: All ranks whose hosts will be taken away.
+        is_preemption: Tells the process that started the ranks to start them again.
     """
 
     is_preemption = True

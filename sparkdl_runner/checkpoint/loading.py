@@ -42,7 +42,7 @@ _MOST_NAMED = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """What one checkpoint holds, for evaluation, export or fine-tuning.
+    """The content of one checkpoint, for evaluation, export or fine-tuning.
 
     Example::
 
@@ -170,7 +170,7 @@ def _best(storage: Storage, candidates: Collection[Name]) -> Name:
         with suppress(DamageError):  # It is removed, or as good as none.
             manifests.append(read_manifest(storage, name))
     if not manifests:
-        return max(candidates)  # Whoever reads it is told what is wrong with it.
+        return max(candidates)  # Reading it raises what is wrong with it.
     decides = next((one for one in manifests if one.best_metric is not None), None)
     if decides is None or decides.best_metric is None:
         metrics = sorted({metric for one in manifests for metric in one.metrics})

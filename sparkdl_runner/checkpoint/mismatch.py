@@ -72,7 +72,7 @@ def optimizer_problem(manifest: Manifest, optimizer: Any) -> str | None:
 def groups_problem(
     saved: Sequence[Mapping[str, Any]], here: Sequence[Mapping[str, Any]]
 ) -> str | None:
-    """What keeps an optimizer's parameter groups from taking those of another of its kind."""
+    """Why an optimizer's parameter groups cannot take those of another of its kind."""
     sizes, expected = ([len(group["params"]) for group in one] for one in (saved, here))
     if sizes == expected:
         return None
@@ -84,7 +84,7 @@ def groups_problem(
 
 
 def names_problem(saved: Iterable[str], here: Iterable[str]) -> str | None:
-    """What keeps the state of a sharded optimizer from being loaded into this rank's."""
+    """Why the state of a sharded optimizer cannot be loaded into this rank's."""
     found = _differences(saved, here)
     return f"its optimizer has another state: {'; '.join(found)}." if found else None
 

@@ -52,7 +52,7 @@ class Peers:
         return type(self) is Peers and _backend() is None
 
     def broadcast(self, data: bytes) -> bytes:
-        """What rank 0 gave as ``data``, on all ranks."""
+        """Returns rank 0's ``data`` on all ranks."""
         if self.size == 1:
             return data
         import torch
@@ -211,7 +211,7 @@ def host() -> str:
 
 
 def ask_rank_0(storage: Storage, peers: Peers, action: Callable[[], Any], problem: str) -> Any:
-    """What ``action`` returns on rank 0, as JSON, on all ranks.
+    """Returns on all ranks what ``action`` returns on rank 0, as JSON.
 
     Args:
         storage: What the action uses; a call that it fails is repeated for a while.

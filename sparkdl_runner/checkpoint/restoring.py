@@ -37,13 +37,13 @@ from sparkdl_runner.checkpoint.stateful import Stateful, state_name
 from sparkdl_runner.hooks import resumable
 from sparkdl_runner.unwrapping import is_sharded
 
-# Of what one rank tells the others of a damage.
+# The longest text by which one rank reports damage to the others.
 _PROBLEM_BYTES = 512
 
 
 @dataclass(frozen=True, kw_only=True)
 class Restored:
-    """What was restored, beside the state of model, optimizer and loader."""
+    """The result of a restore, beside the state of model, optimizer and loader."""
 
     step: int
     """Steps that were done."""
@@ -142,13 +142,13 @@ class _Candidate:
         self._target = target
         self._path = f"{storage.shown}/{name}"
         self._states: dict[str, Any] = {}
-        """What is in memory, and not yet where it belongs."""
+        """Verified states in memory, before they are loaded into their objects."""
         self._shards: dict[str, Any] = {}
         """The index of a sharded checkpoint's shards; see ``directory.shards``."""
         self._parts: dict[str, Any] = {}
         """The target's own state, of which each rank has a part, if it is sharded."""
         self._unknown: set[str] = set()
-        """What a sharded checkpoint holds and no rank has, of this target."""
+        """Tensors of this target that the sharded checkpoint has and no rank has."""
         self.was_unreadable = False
         """Whether this rank passed it over for what may be no damage at all."""
 

@@ -88,7 +88,7 @@ def _part(state: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 
 
 def keys_of(state: Mapping[str, Any], ranks: int) -> tuple[set[str], set[str]]:
-    """What this rank may write, as keys for ``own_part``.
+    """The tensors that this rank may write, as keys for ``own_part``.
 
     Args:
         state: As ``state_of`` returned it.
@@ -119,7 +119,7 @@ def parameters_of(metadata: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def own_part(
     state: Mapping[str, Any], rank: int, own: Container[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What this rank is to write.
+    """The part of the tensors that this rank writes.
 
     Args:
         state: As ``state_of`` returned it.
@@ -224,7 +224,7 @@ def _by_name(optimizer: Mapping[str, Any], parameters: Iterable[str]) -> dict[st
 def _overlaps(
     metadata: Mapping[str, Any], state: Mapping[str, Any]
 ) -> Iterator[tuple[Mapping[str, Any], Any, tuple[slice, ...]]]:
-    """What shards and this rank's tensors have in common.
+    """The overlap of shards with this rank's tensors.
 
     Yields:
         The shard, the part of this rank's tensor, and which block of the shard belongs there.
@@ -256,7 +256,7 @@ def _slices(spans: Iterable[tuple[int, int]], offsets: Iterable[int]) -> tuple[s
 
 
 def _block(tensor: Any) -> tuple[list[int], Any]:
-    """Where this rank's block of a tensor begins, and the block; all of it if it is not sharded."""
+    """The offsets of this rank's block of a tensor, and the block; all of it if unsharded."""
     if not _is_shard(tensor):
         return [0] * tensor.ndim, tensor.detach()
     (chunk,) = tensor.__create_chunk_list__()
@@ -264,7 +264,7 @@ def _block(tensor: Any) -> tuple[list[int], Any]:
 
 
 def _key(name: str, value: Any) -> str:
-    """What a value, or this rank's block of a tensor, is called among those of all ranks."""
+    """The name of a value, or of this rank's block of a tensor, among those of all ranks."""
     import torch
 
     if not isinstance(value, torch.Tensor):

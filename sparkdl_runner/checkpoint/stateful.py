@@ -1,4 +1,4 @@
-"""What a caller gives to be saved or restored: a model, its optimizer, a loader, and others."""
+"""The objects that a caller saves or restores: a model, its optimizer, a loader, and others."""
 
 from __future__ import annotations
 
@@ -49,5 +49,5 @@ class Stateful:
 
 
 def state_name(name: str) -> str:
-    """What the state of one of the others is called in a checkpoint."""
+    """The name of another object's state in a checkpoint."""
     return f"{_PREFIX}{name}"

@@ -22,7 +22,7 @@ _MOST_CALLS = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """That all ranks end, and why."""
+    """The decision that all ranks end, with its reason."""
 
     reason: str
     rank: int
@@ -37,7 +37,7 @@ class Stop:
 
 
 class StopAgreement:
-    """What the ranks of one run have agreed on; each of its methods is called by all of them.
+    """The ranks' agreement on ending; all ranks call each of its methods.
 
     Args:
         clock: Seconds.
@@ -130,7 +130,7 @@ def stop_listening() -> None:
 
 
 def forget_unless_listening() -> None:
-    """Lets another training of this process begin anew, once nobody listens to SIGTERM."""
+    """Resets the state for another training of this process, once none listens to SIGTERM."""
     global agreement
     if not preemption.is_listening():
         agreement = StopAgreement()

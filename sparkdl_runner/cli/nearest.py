@@ -1,4 +1,4 @@
-"""Which name a person probably meant."""
+"""Suggests the name that the user probably meant."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def did_you_mean(given: object, known: Iterable[str]) -> str:
-    """What to say after an unknown name: the nearest one, else all that there are.
+    """The hint after an unknown name: the nearest one, else all known names.
 
     Returns:
         The end of the sentence, from a semicolon to the full stop or the question mark.

@@ -46,9 +46,9 @@ def make_spark_converter(
     converting where it can run, and otherwise Spark writes the same layout.
 
     An equal DataFrame with equal settings is converted once, and the later calls return the
-    earlier files. Equal are the plan, the column names and types, and the input files with their
-    sizes and times, as Spark listed them. A DataFrame that reads from anything else, such as JDBC,
-    or through Spark Connect, is converted anew by each call.
+    earlier files. DataFrames are equal if their plans, column names and types are, and their input
+    files with sizes and times, as Spark listed them. A DataFrame that reads from anything else,
+    such as JDBC, or through Spark Connect, is converted anew by each call.
 
     Args:
         df: A DataFrame; or the URL of a table of Delta or Iceberg or of a directory of Parquet
@@ -63,10 +63,10 @@ def make_spark_converter(
         allow_nulls: Whether nulls are fine, to be filled or masked when reading.
         storage_options: Credentials and such for this process; ranks are given their own.
         columns: Of files that are read in place, the columns to keep; all by default.
-        filters: Of files that are read in place, the rows to keep: ``[("day", ">=",
-            "2024-01-01"), ("label", "in", [1, 2])]`` must all hold, and of a list of such lists
-            one. Exactly those rows are kept. Row groups are passed over by their statistics;
-            where those cannot tell, this call reads the columns that are named.
+        filters: Of files that are read in place, the rows to keep. All filters of a list must
+            hold, ``[("day", ">=", "2024-01-01"), ("label", "in", [1, 2])]``; of a list of such
+            lists, one must. Exactly those rows are kept. Row groups are skipped by their
+            statistics; if these do not decide, this call reads the columns that are named.
         version: Of a Delta table, the version to read; the newest by default.
         snapshot_id: Of an Iceberg table, the snapshot to read; the current one by default.
         shuffle_seed: Of a DataFrame, makes Spark write its rows in random order, by one shuffle.

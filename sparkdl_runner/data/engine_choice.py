@@ -150,7 +150,7 @@ def wants_shuffle(arguments: dict[str, Any], shuffling_queue_capacity: int) -> b
 
 
 def wanted_tail(arguments: dict[str, Any], rows: int) -> Tail:
-    """What becomes of rows that fill no global batch, where the caller does not say.
+    """The default for rows that fill no global batch.
 
     Sharded data in ranks lose them, different ones in each epoch, so that all batches are of one
     size. If nothing is sharded, or the rows fill no global batch, they all come, as in petastorm,

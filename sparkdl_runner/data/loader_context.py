@@ -57,8 +57,8 @@ class TorchLoaderContext:
 
     def __iter__(self) -> Any:
         raise TypeError(
-            "what make_torch_dataloader() returned is opened by with: with "
-            "converter.make_torch_dataloader(...) as loader, and then for batch in loader."
+            "make_torch_dataloader() returns a context manager, which has no batches itself: write "
+            "with converter.make_torch_dataloader(...) as loader, and then for batch in loader."
         )
 
     def __exit__(self, *error: object) -> None:

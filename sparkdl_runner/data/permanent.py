@@ -111,8 +111,8 @@ def check_replaceable(filesystem: fs.FileSystem, folder: str, overwrite: bool) -
         return
     if not overwrite:
         raise OccupiedError(
-            f"There are files in {folder} already: choose another place, or ask for them to be "
-            "overwritten."
+            f"There are files in {folder} already: choose another place, or overwrite "
+            "them (overwrite=True; in a job, --mode overwrite)."
         )
     if all("/" in name and name.startswith(SUBFOLDER_PREFIX) for name in names):
         return  # A first conversion was killed and left these.

@@ -31,7 +31,7 @@ _ADVICE = {
 }
 
 _Answer = TypeVar("_Answer")
-# Of its own: the numbers of ``random`` are those of the training, which repeats them.
+# A generator of its own: the training seeds ``random``, and must find it unchanged.
 _drawn = random.Random()
 
 

@@ -72,7 +72,7 @@ class SparkDatasetConverter:
         self._is_opaque = unischema is not None and unischema.problem is not None
         self._delete = delete
         self.dataframe: DataFrame | None = None
-        """What was converted, on the driver that converted it."""
+        """The converted DataFrame, on the driver that converted it."""
 
     @property
     def file_urls(self) -> list[str]:
@@ -180,7 +180,7 @@ class SparkDatasetConverter:
         Raises:
             TypeError: An argument is unknown, or belongs to the other engine.
             ValueError: A value is out of range.
-            DatasetError: The data set holds a pickled schema, and nobody said that it is trusted.
+            DatasetError: The data set holds a pickled schema, which the caller did not trust.
             ImportError: petastorm's engine is needed, and petastorm cannot run here.
         """
         reader_kwargs["data_loader_fn"] = data_loader_fn

@@ -104,7 +104,7 @@ class Child:
         self._errors.close()
 
     def _group_lives(self) -> bool:
-        """Whether a process of its group runs. A zombie, which nobody may ever reap, does not."""
+        """Whether a process of its group runs. A zombie, which may never be reaped, does not."""
         for process in psutil.process_iter():
             with suppress(psutil.Error, ProcessLookupError, PermissionError):
                 if (

@@ -76,7 +76,7 @@ def _look_at_everything(question: Question) -> list[Finding]:
 
 
 def judge(driver: Place, session: dict[str, Any]) -> list[Finding]:
-    """Makes findings of what was seen, in the order in which they are told."""
+    """Makes findings of the observations, in the order of the report."""
     found = packages.host_was_seen(driver)
     if driver.was_seen:
         found += PYTHON.run(driver) + HOST.run(driver)
@@ -89,7 +89,7 @@ def judge(driver: Place, session: dict[str, Any]) -> list[Finding]:
 
 
 def _executors(driver: Place, session: dict[str, Any]) -> list[Place]:
-    """What is known of each executor."""
+    """The observations of each executor."""
     found = [
         replace(
             driver,

@@ -39,7 +39,7 @@ class Installation:
 
 
 INSTALLATION: Checks[Installation] = Checks()
-"""What is installed on the driver. A problem here keeps a session from being started."""
+"""Checks of the driver's installation. With a problem here no session is started."""
 
 
 def find_installation(

@@ -38,7 +38,7 @@ def start_session(question: Question, request: dict[str, Any]) -> Child:
 
 
 def facts_of(host: Child, deadline: float) -> dict[str, Any]:
-    """What the script tells of the host, or ``{"error": …}``."""
+    """The script's facts about the host, or ``{"error": …}``."""
     try:
         return host.answer(deadline)
     except NoAnswerError as error:
@@ -46,7 +46,7 @@ def facts_of(host: Child, deadline: float) -> dict[str, Any]:
 
 
 def answers_of_session(child: Child) -> dict[str, Any]:
-    """What a session says of itself, and its executors of themselves (``stage``).
+    """The facts about a session, and about its executors (``stage``).
 
     Where it did not start there is an ``error`` and what Spark wrote (``output``).
     """
@@ -64,11 +64,11 @@ def answers_of_session(child: Child) -> dict[str, Any]:
 
 
 def host_request(question: Question, settings: Mapping[str, str]) -> dict[str, Any]:
-    """What ``scripts/host.py`` is asked on the driver."""
+    """The request to ``scripts/host.py`` on the driver."""
     directories = {}
     if os.environ.get("TMPDIR"):
         directories[os.environ["TMPDIR"]] = "temporary files (TMPDIR)"
-    # As in Spark, whose Java does not look at TMPDIR.
+    # As in Spark, whose Java ignores TMPDIR.
     local = os.environ.get("SPARK_LOCAL_DIRS") or settings.get("spark.local.dir") or "/tmp"  # noqa: S108
     for path in local.split(","):
         directories[path] = "Spark's local files (spark.local.dir)"

@@ -1,4 +1,4 @@
-"""What a person wants to run, and what of Spark's settings is known before a session starts."""
+"""The question to the doctor: the run that is planned, and Spark's settings before a session."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What a person wants to run.
+    """The run that is planned.
 
     Attributes:
         num_proc: How many ranks.

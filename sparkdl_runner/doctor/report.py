@@ -99,7 +99,7 @@ class Report:
 
 
 def _alike(findings: Sequence[Finding]) -> list[Finding]:
-    """What is fine on many hosts needs one line, not one for each host's numbers."""
+    """Merges findings that are fine on many hosts into one line."""
     chosen: list[Finding] = []
     for finding in findings:
         for at, known in enumerate(chosen):

@@ -28,7 +28,7 @@ SETTLE_SECONDS = 2.0
 
 def main() -> None:
     """Starts a session as it was asked to, and looks around in it."""
-    # Spark's JVM and Python write to the standard output; what is said there is not ours.
+    # Spark's JVM and Python write to the standard output; answers go to a copy of it.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -75,7 +75,7 @@ def _start(request: dict[str, Any]) -> SparkContext:
     configured = configuration.get("spark.master", "local[*]")
     master = request["master"] or configured
     if not request["master"] and configured == "local[*]":
-        # Spark's own default where nobody has chosen.
+        # Spark's own default if no master is set.
         master = f"local[{request['np']}]"
         configuration.setIfMissing("spark.driver.host", "127.0.0.1")
         configuration.setIfMissing("spark.driver.bindAddress", "127.0.0.1")
@@ -119,7 +119,7 @@ def _describe(context: SparkContext, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _profile(context: SparkContext) -> ResourceProfile | None:
-    """What a rank's task would ask for; None also where the check of GPUs refuses the session."""
+    """The resources of a rank's task; None also if the check of GPUs refuses the session."""
     from sparkdl_runner.driver.spark import gpu_scheduling
     from sparkdl_runner.errors import LaunchError
 

@@ -28,7 +28,7 @@ TOKEN_BYTES = 16
 
 
 class ProbeServer:
-    """Answers whoever knows the token, on one address, with this host's time.
+    """Answers clients that know the token, on one address, with this host's time.
 
     The driver and each executor have one, by which the others see whether they reach them.
 
@@ -106,7 +106,7 @@ def probe(address: str, port: int, token: bytes) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class HostTask:
-    """What Spark carries to every executor."""
+    """The arguments of a host's task, which Spark carries to every executor."""
 
     token: bytes
     driver: tuple[str, int]
@@ -156,7 +156,7 @@ def _answer(task: HostTask, context: Any, places: list[str], me: int) -> dict[st
         "port": server.port if server is not None else None,
         "gpus": list(resources.addresses) if resources is not None else [],
     }
-    # Spark's barrier polls once a second; on one host there is nobody to learn of.
+    # Spark's barrier polls once a second; with a single host it is not needed.
     messages = [] if task.single_host else context.allGather(json.dumps(told))
     if not is_first:
         return {}
@@ -179,7 +179,7 @@ def _peers(tasks: list[dict[str, Any]], place: str) -> list[dict[str, Any]]:
 
 
 def _probes(task: HostTask, peers: list[dict[str, Any]]) -> dict[str, Any]:
-    """What came of probing the driver and the peers."""
+    """The results of probing the driver and the peers."""
     with ThreadPoolExecutor(MOST_PEERS + 1) as pool:
         to_driver = pool.submit(probe, *task.driver, task.token)
         to_peers = {
@@ -205,7 +205,7 @@ def _start_description(task: HostTask, answer: dict[str, Any]) -> subprocess.Pop
         answer["sparkdl_runner_error"] = f"{type(error).__name__}: {error}"[:300]
     if task.single_host and os.path.realpath(sys.prefix) == os.path.realpath(task.driver_prefix):
         return None
-    # Where Spark's own Python looks for modules, so does the script.
+    # The script finds modules where Spark's own Python does.
     path = os.pathsep.join(entry for entry in sys.path if entry)
     return subprocess.Popen(
         [sys.executable, "-c", task.script],
@@ -219,7 +219,7 @@ def _start_description(task: HostTask, answer: dict[str, Any]) -> subprocess.Pop
 
 
 def _described(script: subprocess.Popen[str], task: HostTask) -> dict[str, Any]:
-    """What the script for this host tells."""
+    """The answer of the script for this host."""
     directories = {}
     # Where this executor keeps its shuffle files and what is cached.
     for path in (os.environ.get("SPARK_LOCAL_DIRS") or "").split(","):

@@ -70,7 +70,7 @@ def _broken_links(worlds: Sequence[World], stacks: Mapping[int, Stacks]) -> str:
 
 
 def _main_thread(text: str) -> str:
-    """Where the main thread is in the user's code and the backend's, which is shown last."""
+    """The main thread's place in the user's and the backend's code, the latter shown last."""
     return _THREAD.sub("", text.rpartition("\n\n")[2])
 
 

@@ -1,4 +1,4 @@
-"""What became of the ranks that were not the cause: one line for all that ended alike."""
+"""The ranks that were not the cause: one line for all that ended alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person sees on the driver while ranks run."""
+"""The driver's console while ranks run."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Console(Sink):
         self._pass_on(lambda one: one.file_part(world, name, data, is_first=is_first))
 
     def _pass_on(self, give: Callable[[Reports], None]) -> None:
-        """Gives a report to all who take it. What goes wrong there must not end a training."""
+        """Passes a report to all receivers. Their errors must not end a training."""
         for one in self._reports:
             try:
                 give(one)

@@ -48,7 +48,7 @@ _IDLE = (
     "has made no progress for {signs.idle_seconds:.0f} s (hang_timeout_seconds={limit:g}), and "
     "neither has any other rank{state}."
 )
-# Of the states in proc(5), those that explain why a process does nothing.
+# States of proc(5) that explain why a process does nothing.
 _STATES = {
     "T": ": its process is stopped (SIGSTOP)",
     "t": ": its process is stopped by a debugger",
@@ -59,12 +59,12 @@ _STATES = {
 
 @dataclass(kw_only=True)
 class SeenRank:
-    """What was last seen of one agent and its rank; times are by the watch's clock."""
+    """The last report of one agent and its rank; times are by the watch's clock."""
 
     host: str
     heard_at: float
     world: World | None = None
-    """Its place; None until it has learnt of all other agents."""
+    """Its world; None until ranks are assigned."""
     placed_at: float = 0.0
     signs: VitalSigns | None = None
     signs_at: float = 0.0
@@ -142,7 +142,7 @@ def stuck_ranks(
     # The end of a rank is progress: those that waited for it go on from there.
     ends = [at for rank in seen for at in (rank.returned_at, rank.ended_at) if at is not None]
     last_end = max(ends, default=-inf)
-    # Whose agent is not heard may be lost, which ``lost_ranks`` judges: it is not silent for that.
+    # Signs age only up to the last report: ``lost_ranks`` judges agents that are silent.
     looks = [
         (rank, _aged(rank.signs, rank.heard_at - rank.signs_at)) for rank in running if rank.signs
     ]

@@ -1,4 +1,4 @@
-"""What a run returns: rank 0's value, or the error that names the rank that was the cause."""
+"""The result of a run: rank 0's value, or the error that names the rank that was the cause."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sparkdl_runner.errors import (
 from sparkdl_runner.wire import function
 from sparkdl_runner.wire.outcome import Outcome, Status
 
-# Of the cause. The error's own attributes have all of it.
+# Limits for the cause in a message. The error's attributes have all of it.
 MOST_MESSAGE_CHARACTERS, MOST_TRACEBACK_CHARACTERS = 10_000, 100_000
 
 

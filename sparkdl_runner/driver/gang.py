@@ -117,7 +117,7 @@ class Gang(Console, ABC):
     def ends(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """How the ranks ended, as they told and as the driver saw it."""
         if all(outcome.status == Status.RETURNED for outcome in outcomes):
-            # Only now is it known which loaders have no counterpart in another rank.
+            # Once all ranks have ended, loaders without a counterpart in another rank are known.
             found = self._plans.compare_left_over()
             if found is not None:
                 self.failures.append(_differs(*found))

@@ -1,4 +1,4 @@
-"""What the runner asks of a place where ranks can run."""
+"""The interface of a launcher: a place where ranks can run."""
 
 from __future__ import annotations
 

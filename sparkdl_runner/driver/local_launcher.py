@@ -28,7 +28,7 @@ from sparkdl_runner.wire.messages import Stacks
 from sparkdl_runner.wire.outcome import Outcome
 from sparkdl_runner.world import Peer, World, assign_ranks
 
-# With more, ranks take minutes to import torch, and most of the memory.
+# More ranks than this take minutes to import torch, and most of the memory.
 RANKS_PER_CORE = 8
 
 

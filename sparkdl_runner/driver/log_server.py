@@ -41,7 +41,7 @@ ADDRESSES_IN_FRAME = 4096  # Of 45 characters at most.
 # Taken in the server's own thread, as none of them blocks: a change of threads for each message
 # would cost a thousand ranks more than the message itself.
 PROMPT = (messages.VitalSigns, messages.Failed, messages.Ended, Stacks)
-# So many agents are sent a ping before the others are heard again.
+# Pings that are sent before messages are read again.
 PINGS_AT_ONCE = 256
 
 
@@ -107,11 +107,11 @@ class LogServer(ServerThread):
         self._stacks: dict[int, Stacks] = {}
         self._pinging: asyncio.Task[None] | None = None
         self._confirmed: dict[int, int] = {}
-        """By partition, the number of the last sure message that has come."""
+        """For each partition, the number of the last sure message that has arrived."""
 
     @property
     def channel(self) -> ChannelAddress:
-        """What agents need to connect."""
+        """The address and key by which agents connect."""
         return ChannelAddress(host=self._host, port=self.address[1], key=self._key)
 
     def stop_ranks(self) -> None:
@@ -224,7 +224,7 @@ class LogServer(ServerThread):
                     message = decode(values, messages.AGENT_TO_DRIVER)
                     if isinstance(message, messages.Sure):
                         confirmed = message.number
-                        # It comes again where the connection broke before it was confirmed.
+                        # A message is sent again if the connection broke before it was confirmed.
                         if message.number <= self._confirmed.get(partition, 0):
                             continue
                         self._confirmed[partition] = message.number

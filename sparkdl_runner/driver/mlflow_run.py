@@ -1,4 +1,4 @@
-"""The MLflow run of a call of ``run``: whether one is wanted, which, and who may end it.
+"""The MLflow run of a call of ``run``: whether one is wanted, which one, and who may end it.
 
 MLflow and what belongs to it are imported here only where a run is wanted.
 """

@@ -42,7 +42,7 @@ def run_with_restarts(
     Args:
         launcher: Runs each of them.
         attempt: The first.
-        tracked: The MLflow run, if there is one: it is told of each attempt, and keeps the reports.
+        tracked: The MLflow run, if there is one: it learns of each attempt, and keeps the reports.
         shown: Who else takes the reports of the ranks.
         stop: Asks the function to end by itself.
 

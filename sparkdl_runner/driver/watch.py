@@ -17,13 +17,13 @@ from sparkdl_runner.wire.outcome import Outcome, Status
 from sparkdl_runner.world import World
 
 CHECK_SECONDS = 0.25
-# A driver that was itself paused for so long has heard nobody meanwhile.
+# After a pause of this length the driver itself has missed reports.
 PAUSE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What is wrong with an attempt: ranks that have failed, or why they never came together."""
+    """The fault of an attempt: ranks that have failed, or why they never came together."""
 
     failures: tuple[Outcome, ...] = ()
     launch_problem: str = ""
@@ -51,7 +51,7 @@ class Watch:
     lost_slots: Callable[[], str | None] = lambda: None
     now: Callable[[], float] = time.monotonic
     _ranks: dict[int, SeenRank] = field(default_factory=dict)
-    """By partition."""
+    """The ranks, by partition."""
     _placed: dict[int, SeenRank] = field(default_factory=dict)
     """The same by rank, once its place is known."""
     _first_at: float | None = None
@@ -152,7 +152,7 @@ class Watch:
             return deadlines.gone_ranks(self._running())
 
     def check(self) -> Verdict | None:
-        """What is wrong, if anything."""
+        """The fault of the attempt, if there is one."""
         with self._lock:
             now = self.now()
             problem = self._launch_problem(now)

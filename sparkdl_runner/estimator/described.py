@@ -52,7 +52,7 @@ def _key(key: Any) -> str:
 
 
 def _changed_fields(value: Any) -> str:
-    """What differs from the defaults; what a dataclass hides of its repr stays hidden."""
+    """The fields that differ from their defaults, without those hidden from the repr."""
     changed = [
         f"{field.name}={_text(getattr(value, field.name))}"
         for field in dataclasses.fields(value)
@@ -64,7 +64,7 @@ def _changed_fields(value: Any) -> str:
 def _module(value: Any) -> str:
     try:
         count = sum(one.numel() for one in value.parameters())
-    except (ValueError, TypeError):  # Of lazy modules nobody knows it yet.
+    except (ValueError, TypeError):  # It is unknown for lazy modules.
         return type(value).__name__
     if not count:
         return " ".join(repr(value).split())

@@ -104,7 +104,7 @@ class TorchEstimator(
         return self._set(**params)
 
     def write(self) -> EstimatorWriter:
-        """What saves the estimator; ``save(path)`` does so at once.
+        """The writer of the estimator; ``save(path)`` writes at once.
 
         Functions and classes are saved by name. What has none that can be imported is pickled,
         with a warning.
@@ -113,7 +113,7 @@ class TorchEstimator(
 
     @classmethod
     def read(cls) -> EstimatorReader:
-        """What loads an estimator; pickles only where SPARKDL_RUNNER_TRUST_PICKLE is 1."""
+        """The reader of estimators; opens pickles only if SPARKDL_RUNNER_TRUST_PICKLE is 1."""
         return EstimatorReader(cls)
 
     @classmethod
@@ -204,7 +204,7 @@ class TorchEstimator(
         return self._copyValues(model)
 
     def _runner(self) -> DistributedRunner:
-        """What starts the ranks; refuses a session that cannot, before anything is converted."""
+        """The runner of the ranks; refuses a session that cannot start them before converting."""
         runner = DistributedRunner(
             num_proc=self.getOrDefault("num_proc"),
             backend=self.getOrDefault("backend"),

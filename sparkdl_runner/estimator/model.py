@@ -57,7 +57,7 @@ class TorchModel(Model, MLReadable["TorchModel"], MLWritable):
         run_id: Of the training's MLflow run.
     """
 
-    # Where a saved model looks for its class, wherever this file may be.
+    # The module in which a saved model finds its class, even if this file moves.
     __module__ = "sparkdl_runner.estimator"
 
     predictionCol = _param(  # noqa: N815

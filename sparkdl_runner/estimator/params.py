@@ -17,7 +17,7 @@ def _param(name: str, doc: str, convert: Any = TypeConverters.identity) -> Param
 
 
 class TorchEstimatorParams(Params):
-    """What a training is made of, in Spark ML's form."""
+    """The Params of a training, in Spark ML's form."""
 
     num_proc = _param(
         "num_proc",

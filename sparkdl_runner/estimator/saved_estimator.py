@@ -94,5 +94,5 @@ def _versions() -> dict[str, str]:
 
 
 def _place(side: Any) -> Any:
-    """What Spark's own functions write and read by: no SparkContext through Spark Connect."""
+    """The session or context that Spark's functions need: Spark Connect has no SparkContext."""
     return side.sparkSession if is_remote() else side.sc

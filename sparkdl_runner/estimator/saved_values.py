@@ -32,7 +32,7 @@ _SETTINGS = (EarlyStopping, RunConfig, Tracking)
 
 
 class UntrustedPickleError(ValueError):
-    """Something was pickled, and nobody said that it may be opened."""
+    """A value was pickled, and the caller did not allow to open it."""
 
 
 class _NoPlainFormError(Exception):
@@ -59,7 +59,7 @@ def decode(name: str, value: Any, *, trust_pickle: bool) -> Any:
     """Makes the value of what ``encode`` returned.
 
     Raises:
-        UntrustedPickleError: It is a pickle, and nobody said that it may be opened.
+        UntrustedPickleError: It is a pickle, and the caller did not allow to open it.
         ValueError: It refers to something that cannot be imported here, or is damaged.
     """
     try:

@@ -1,4 +1,4 @@
-"""What a Param of ``TorchEstimator`` may be. Each function returns the value or says what is wrong.
+"""Checks of the Params of ``TorchEstimator``. Each function returns the value or raises.
 
 Spark's own converters would take 1.5 epochs for one, and know neither choices nor ranges.
 """
@@ -123,7 +123,7 @@ def validation(value: Any) -> Any:
 
 
 def task(value: Any) -> Any:
-    """What the outputs mean, for all labels or by label."""
+    """The meaning of the outputs, for all labels or by label."""
     check = choice("task", *TASKS)
     if isinstance(value, Mapping):
         return {label: check(one) for label, one in value.items()}

@@ -35,7 +35,7 @@ def frames(spark: SparkSession) -> dict[str, DataFrame]:
     rows = read_digits()
     table = pd.DataFrame({"features": list(rows[:, :-1]), "label": rows[:, -1].astype("int64")})
     before = spark.conf.get(ARROW_CONF)
-    # Else a Python worker would convert the rows one by one.
+    # Without this, a Python worker would convert the rows one by one.
     spark.conf.set(ARROW_CONF, "true")
     try:
         frame = spark.createDataFrame(table, "features array<float>, label bigint")

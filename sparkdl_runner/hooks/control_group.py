@@ -17,7 +17,7 @@ def own_group() -> Path | None:
 
 
 def limit_bytes() -> int | None:
-    """What this process's control group may use; None if nothing limits it.
+    """The memory limit of this process's control group; None if there is no limit.
 
     A group keeps to the limits of those that it is in as well, so the least of them counts.
     Version 1 says "no limit" by a number beyond any host's memory.

@@ -62,7 +62,7 @@ def is_listening() -> bool:
 
 
 def requested() -> bool:
-    """Whether SIGTERM came since someone began to listen; False once nobody does."""
+    """Whether SIGTERM came while this process listens for it."""
     return _requested
 
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from sparkdl_runner.hooks import preemption
 
 MOST_BYTES = 200
-"""Of a reason, as UTF-8."""
+"""The longest reason, as UTF-8."""
 STOP, PREEMPT, GROW = b".", b"!", b"+"
 """The kinds of requests: to end soon; to end with a checkpoint, since the host is taken away; and
 to end with the next checkpoint, to be started again as more ranks."""
@@ -53,7 +53,7 @@ def growth() -> str:
 
 def _heard(kind: bytes) -> str:
     if _pipe is not None:
-        with suppress(OSError):  # Nobody has asked, or the agent is gone.
+        with suppress(OSError):  # No request is open, or the agent is gone.
             for line in os.read(_pipe, 4 * MOST_BYTES).split(b"\n"):
                 _told.setdefault(line[:1], line[1:].decode(errors="replace"))
     return _told.get(kind, "")

@@ -19,7 +19,7 @@ from sparkdl_runner.runner import DistributedRunner
 
 
 class SparkBackend:
-    """What ``horovod.spark.torch.TorchEstimator(backend=…)`` runs its ranks by.
+    """The ``backend=`` of ``horovod.spark.torch.TorchEstimator`` that runs its ranks here.
 
     It has the two methods of ``horovod.spark.common.backend.Backend``, and so takes the place of
     Horovod's own backend of this name, which starts ``horovod.spark.run``.
@@ -120,7 +120,7 @@ def _check_reader(fn: Callable[..., Any]) -> None:
     for _, value in ingredients(fn):
         if getattr(value, "__name__", "") != "PetastormDataModule":
             continue
-        # Only now: it needs pyarrow, as Horovod's estimators do.
+        # Imported late: it needs pyarrow, as Horovod's estimators do.
         from sparkdl_runner.data.petastorm.engine import obstacle
 
         if sentence := obstacle():

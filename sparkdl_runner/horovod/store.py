@@ -16,7 +16,7 @@ def create_store(prefix_path: str, *args: Any, **kwargs: Any) -> Any:
 
     Args:
         prefix_path: The folder or URL below which the estimator keeps its data, checkpoints and
-            logs. Horovod unpickles what it finds there, so nobody else should be able to write.
+            logs. Horovod unpickles what it finds there: no other user should be able to write.
         *args: What ``Store.create`` takes besides.
         **kwargs: The same.
 
@@ -31,7 +31,7 @@ def create_store(prefix_path: str, *args: Any, **kwargs: Any) -> Any:
 
 
 def parquet_dataset(store: Any, path: str) -> SimpleNamespace:
-    """What Horovod reads of an old ``ParquetDataset``: its schema, and the footer of each file."""
+    """The parts of an old ``ParquetDataset`` that Horovod reads: schema and footers."""
     import pyarrow.parquet as pq
 
     place = store.get_localized_path(path)

@@ -64,7 +64,7 @@ def _scored(
 
 
 def _find_model(uri: str) -> Any:
-    """What MLflow knows of the model.
+    """MLflow's description of the model.
 
     Raises:
         ConfigError: There is no such model.

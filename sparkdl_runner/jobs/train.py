@@ -28,7 +28,7 @@ def run(settings: TrainSettings) -> None:
 
 
 def named_after_its_job(settings: TrainSettings) -> TrainSettings:
-    """The settings with a name, where a scheduler's job gives one and nobody else has."""
+    """The settings with the name of a scheduler's job, unless the user gave one."""
     chosen = settings.name is not None or (settings.mlflow and settings.mlflow.run_id is not None)
     if chosen or not settings.tracking:
         return settings

@@ -1,4 +1,4 @@
-"""What the columns of a table are to a network, and how their values become its tensors.
+"""The columns of a table as a network's inputs, and the conversion of their values to tensors.
 
 Values come as Spark, MLflow or a person has them in pandas, or as Arrow has them; both are first
 brought to ``Values``, and then to tensors as the training's loader makes them.
@@ -77,7 +77,7 @@ class Column:
 
     @property
     def fill(self) -> float:
-        """What a null becomes."""
+        """The value that replaces a null."""
         return float("nan") if self.nulls == "nan" else self.fill_value
 
 
@@ -151,7 +151,7 @@ def _numbers(column: Column, flat: Array, valid: Array | None) -> tuple[Array, A
         numbers[valid] = flat[valid]
         return numbers, valid
     if flat.dtype.kind == "f" and dtype.kind in "iub":
-        # Of whole numbers with nulls, pandas makes fractions with NaN.
+        # pandas turns whole numbers with nulls into floats with NaN.
         missing = np.isnan(flat)
         if missing.any():
             return _numbers(column, flat, ~missing)
@@ -164,7 +164,7 @@ def _refuse_nulls(column: Column, valid: Array | None) -> None:
 
 
 def null_sentence(name: str) -> str:
-    """What is said where a column holds nulls that the model does not take."""
+    """The message for a column with nulls that the model does not take."""
     return (
         f"The column {name!r} holds a null, and the model was fitted with nulls='error'. Drop "
         "these rows, fill them, or fit with nulls='fill', 'nan' or 'mask'."

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # From an example of one row, torch makes a graph for one row.
 _ROWS = 3
-# Of a list whose length nobody knows, in an example.
+# The length of an example's list whose length is unknown.
 _LENGTH = 4
 # The graph's kernels compute in another order than the network's.
 _RELATIVE_ERROR, _ABSOLUTE_ERROR = 1e-3, 1e-4

@@ -67,7 +67,7 @@ def decode_image(encoded: Any, mode: str, out: npt.NDArray[np.uint8]) -> None:
     try:
         with Image.open(io.BytesIO(encoded)) as image:
             drafted = image.draft(mode, (-(-3 * width // 2), -(-3 * height // 2)))
-            # What is shown of the smaller image: its last pixels may be of no whole 8 x 8 block.
+            # The shown part of the smaller image: its last pixels may be of no whole 8 x 8 block.
             box = None if drafted is None else drafted[1]
             image.load()  # Only then is its mode known for certain.
             ready = image if image.mode == mode else image.convert(mode)
@@ -77,6 +77,6 @@ def decode_image(encoded: Any, mode: str, out: npt.NDArray[np.uint8]) -> None:
     except MemoryError:
         raise
     except Exception as error:  # Pillow's plugins raise whatever a broken file makes them meet.
-        # Of what it cannot identify, Pillow says no more than the address of a buffer.
+        # For data that it cannot identify, Pillow's message has only the address of a buffer.
         detail = "" if isinstance(error, UnidentifiedImageError) else f" ({error})"
         raise BadImageError(f"no image that Pillow can read{detail}") from error

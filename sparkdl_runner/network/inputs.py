@@ -98,7 +98,7 @@ class Inputs:
         return tuple(positional), named
 
     def shown(self, batch: Mapping[str, Any]) -> str:
-        """What ``forward`` is called with, for people."""
+        """The call of ``forward`` in words."""
         positional, named = self(batch)
         names = [columns for argument, columns in self.arguments.items() if not argument]
         lines = [

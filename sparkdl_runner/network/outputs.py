@@ -1,4 +1,4 @@
-"""What the outputs of a network mean: a number, a class, or several classes at once."""
+"""The meaning of a network's outputs: a number, a class, or several classes at once."""
 
 from __future__ import annotations
 

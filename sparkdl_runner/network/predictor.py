@@ -22,7 +22,7 @@ _BLOCK_ROWS = 512
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What a network takes and returns, beside its weights.
+    """The inputs and outputs of a network, beside its weights.
 
     Attributes:
         inputs: Which columns are which arguments.

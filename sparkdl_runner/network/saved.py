@@ -28,7 +28,7 @@ _FORMAT = 1
 
 
 class UntrustedPickleError(ValueError):
-    """A network was pickled, and nobody said that it may be opened."""
+    """A network was pickled, and the caller did not allow to open it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Network:
 
     @property
     def factory(self) -> Any:
-        """What makes the network without its weights, if it was saved by that name."""
+        """The function or class that makes the network, if it was saved by that name."""
         return _imported(self.about["reference"]) if self.about["form"] == "reference" else None
 
 
@@ -123,7 +123,7 @@ def save(
 
 
 def read_about(folder: Path) -> dict[str, Any]:
-    """What was written beside a network.
+    """Reads the description beside a network.
 
     Raises:
         ValueError: A later version of this package wrote it.

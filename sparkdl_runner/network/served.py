@@ -23,7 +23,7 @@ _MAY_UNPICKLE = "MLFLOW_ALLOW_PICKLE_DESERIALIZATION"
 
 
 def _load_pyfunc(path: str, model_config: dict[str, Any] | None = None) -> ServedNetwork:
-    """What MLflow calls to load a model; the name is MLflow's."""
+    """Called by MLflow to load a model, under MLflow's name."""
     del model_config
     trusted = os.environ.get(_MAY_UNPICKLE, "true").lower() in ("true", "1")
     network = load(Path(path), trust_pickle=trusted, how_to_trust=f"set {_MAY_UNPICKLE}=true")

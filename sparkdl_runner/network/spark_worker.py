@@ -1,4 +1,4 @@
-"""What Spark's Python workers do: load the network once, and predict batch by batch."""
+"""Prediction in Spark's Python workers: loads the network once, and predicts batch by batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .predictor import Description, Predictor, threads
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Of a Python worker: the networks that it has loaded, by their content and device.
+# The networks that this Python worker has loaded, by their content and device.
 _loaded: OrderedDict[tuple[str, str], Any] = OrderedDict()
 _MOST_LOADED = 2
 
@@ -67,7 +67,7 @@ def _unpickled(content: bytes) -> Any:
 
 
 def key_of(content: bytes) -> str:
-    """By what Python workers know a network again."""
+    """The key by which Python workers recognise a network."""
     return hashlib.sha256(content).hexdigest()
 
 

@@ -31,7 +31,7 @@ class File:
     """One file of a folder."""
 
     name: str
-    """Its path below the folder, parted by slashes."""
+    """The file's path below the folder, with slashes."""
     data: bytes = field(repr=False)
     is_executable: bool = False
 
@@ -46,7 +46,7 @@ class Archive:
 
     @property
     def size_bytes(self) -> int:
-        """Of all files together."""
+        """The size of all files together."""
         return sum(len(file.data) for file in self.files)
 
     def unpack(self, folder: Path) -> None:

@@ -27,7 +27,7 @@ _CALL_IT = (
     "init_process_group() without address and rank"
 )
 
-# What starts processes by a call: the module, the name in it, what it is called, what to write.
+# Functions that start processes: module, name, name for people, and what to write instead.
 _FUNCTIONS = (
     ("torch.multiprocessing", "spawn", "torch.multiprocessing.spawn()", _CALL_IT),
     ("torch.multiprocessing", "start_processes", "start_processes()", _CALL_IT),
@@ -45,7 +45,7 @@ _FUNCTIONS = (
 def refuse_launchers(script: str) -> None:
     """Makes launchers raise in this process, from now on.
 
-    Each of N ranks would start N more, which meet nobody, or one another.
+    Each of N ranks would start N more, which find no peers, or the wrong ones.
 
     Args:
         script: What a person calls it.

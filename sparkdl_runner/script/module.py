@@ -1,4 +1,4 @@
-"""Where the driver has a module that is to run as a script, without importing it."""
+"""Finds a module on the driver that is to run as a script, without importing it."""
 
 from __future__ import annotations
 

@@ -25,14 +25,14 @@ _SHOWN = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Script:
-    """What ``torchrun`` would start in each rank. Calling it, in a rank, runs it."""
+    """A script or module, as ``torchrun`` takes it. Calling it in a rank runs it."""
 
     given: str
-    """As a person wrote it: a path, or a module's name."""
+    """The path or module name, as the user wrote it."""
     args: tuple[str, ...] = field(repr=False)
     is_module: bool
     folder: str
-    """What is to be ``sys.path[0]``, on the driver; "" for a module that is installed."""
+    """The ``sys.path[0]`` on the driver; "" for an installed module."""
     file: str
     """The script's file; of a module, where the driver has it; "" if that is not known."""
     archive: Archive | None = field(default=None, repr=False)
@@ -86,7 +86,7 @@ class Script:
 
     @property
     def name(self) -> str:
-        """What it is called in sentences: the file's name, or the module's."""
+        """The name in messages: the file's, or the module's."""
         return self.given if self.is_module else os.path.basename(self.given)
 
     def imports(self, package: str) -> bool:
@@ -99,7 +99,7 @@ class Script:
         return any(name.partition(".")[0] == package for name in names)
 
     def told(self) -> str:
-        """What travels with it, in words; "" where nothing does."""
+        """The files that travel with it, in words; "" if there are none."""
         if self.archive is None:
             return ""
         count, size = len(self.archive.files), megabytes(self.archive.size_bytes)

@@ -1,4 +1,4 @@
-"""What a script's MLflow run says of it."""
+"""The tags of a script's MLflow run."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 _SQLITE = "sqlite:///"
 ARTIFACTS = "mlruns"
-"""Where MLflow puts the artifacts of a database's runs: in the folder where the driver started."""
+"""MLflow's folder for artifacts of a database's runs, in the driver's working folder."""
 
 
 def make_private(uri: str) -> None:
@@ -19,7 +19,7 @@ def make_private(uri: str) -> None:
     exists keeps its rights.
 
     Args:
-        uri: The store's, where nobody has chosen one. Only SQLite's are made.
+        uri: The default store's. Only those of SQLite are made.
     """
     path = uri.removeprefix(_SQLITE)
     if not uri.startswith(_SQLITE) or not path or "?" in path:

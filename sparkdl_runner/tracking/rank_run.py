@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 _MLFLOW, _DATABRICKS, _CLOUDS = "MLFLOW_", "DATABRICKS_", ("AWS_", "AZURE_", "GOOGLE_")
-# What says who somebody is. Of two places' variables, half of each would be nobody.
+# Variables that identify the user. They are never mixed from two hosts.
 _WHO = re.compile(
     r"(MLFLOW_TRACKING|DATABRICKS|AWS|AZURE|GOOGLE)_.*"
     r"(KEY|SECRET|TOKEN|PROFILE|CREDENTIAL|CLIENT_ID|TENANT|USER|PASSWORD|ROLE|ACCOUNT"
@@ -38,7 +38,7 @@ class _Run:
 
 @dataclass(frozen=True, kw_only=True)
 class RankRun(_Run):
-    """What one rank knows of the run."""
+    """The run, as one rank knows it."""
 
     rank: int
     host: str
@@ -57,7 +57,7 @@ class RankRun(_Run):
 
 @dataclass(frozen=True, kw_only=True)
 class RunTicket(_Run):
-    """What every agent knows of the run. It travels as the function does, by Spark's transport."""
+    """The run, as every agent knows it. It travels with the function, by Spark's transport."""
 
     credentials: Mapping[str, str] = field(repr=False)
     """Environment variables by which workers reach MLflow."""
@@ -87,7 +87,7 @@ class RunTicket(_Run):
         return run, environment
 
     def to_forget(self) -> list[str]:
-        """This host's own variables that say to MLflow or Databricks who it is: the driver does."""
+        """This host's variables that identify a user to MLflow or Databricks; the driver's win."""
         kinds = [_MLFLOW]
         if any(_WHO.match(name) and name.startswith(_DATABRICKS) for name in self.credentials):
             kinds.append(_DATABRICKS)

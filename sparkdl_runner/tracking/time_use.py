@@ -1,4 +1,4 @@
-"""Where a rank's time goes: data_wait, compute, communication, checkpoint.
+"""The parts of a rank's time: data_wait, compute, communication, checkpoint.
 
 A thread samples the main thread's stack twenty times a second. That costs a step nothing that
 could be measured, and needs no change to the function.
@@ -15,7 +15,7 @@ SAMPLE_SECONDS = 0.05
 DATA, COMPUTE, COMMUNICATION, CHECKPOINT = "data_wait", "compute", "communication", "checkpoint"
 PARTS = (DATA, COMPUTE, COMMUNICATION, CHECKPOINT)
 LABELS = {part: part.replace("_", " ") for part in PARTS}
-"""As people read them, wherever they are shown."""
+"""The names of the parts for people."""
 
 # Parts of files' paths, and what a thread does there. The innermost frame that matches decides.
 _PLACES = (
@@ -64,7 +64,7 @@ class TimeUse:
 
 
 def part_of(thread: threading.Thread) -> str:
-    """What the thread does now."""
+    """The part of a step in which the thread is now."""
     frame = sys._current_frames().get(thread.ident or 0)
     for _ in range(_DEPTH):
         if frame is None:

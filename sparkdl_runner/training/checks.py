@@ -1,4 +1,4 @@
-"""What a training is made of has the right kinds, told before any rank starts.
+"""Checks the kinds of a training's parts before any rank starts.
 
 Needs torch, and neither data nor other ranks, so that a driver can ask as well.
 """
@@ -85,7 +85,10 @@ def _check_loss(loss: Any, labels: Sequence[str]) -> None:
     _require_labels("loss", losses, labels)
     missing = [label for label in labels if label not in losses]
     if missing:
-        raise ValueError(f"loss has none for the label column {missing[0]!r}.")
+        raise ValueError(
+            f"loss has none for the label column {missing[0]!r}: give one for each, "
+            f"{{{missing[0]!r}: …}}."
+        )
     for one in losses.values():
         if isinstance(one, type):
             raise TypeError(f"loss is the class {one.__name__}; expected {one.__name__}().")

@@ -36,7 +36,7 @@ class LearningRate:
         self._size = size
 
     def factor(self, epochs_done: float) -> float:
-        """What the optimizer's own rate is multiplied by after so many epochs."""
+        """The factor of the optimizer's own rate after so many epochs."""
         if not self._warmup_epochs:
             return 1.0
         return 1 + min(epochs_done / self._warmup_epochs, 1) * (self._size - 1)

@@ -1,4 +1,4 @@
-"""What is known of torch's own losses: what they compare, and how scores become probabilities."""
+"""torch's own losses: what they compare, and how scores become probabilities."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ Truth = Literal["classes", "numbers", "share"]
 
 @dataclass(frozen=True)
 class LossKind:
-    """What a loss compares.
+    """The outputs and labels that a loss compares.
 
     Attributes:
         truth: What its labels are; None for a loss that is not torch's.
-        scores: How outputs become probabilities; None if they are some, or nobody knows.
+        scores: How outputs become probabilities; None if they are probabilities, or unknown.
     """
 
     truth: Truth | None = None
     scores: Literal["softmax", "sigmoid", "exp"] | None = None
 
     def probabilities(self, output: Tensor) -> Tensor:
-        """What metrics get: probabilities of scores, other outputs as they are, in float32.
+        """The input of metrics: probabilities of scores, other outputs unchanged, in float32.
 
         torchmetrics would guess from each batch whether it has scores or probabilities, and could
         guess otherwise for the next.
@@ -73,7 +73,7 @@ def ignored_class(loss: Any) -> int:
 
 
 def labels_problem(loss: Any, output: Tensor, truth: Tensor) -> str | None:
-    """What keeps labels from being compared by this loss, or None.
+    """Why this loss cannot compare the labels, or None.
 
     Args:
         loss: One for this label.

@@ -17,7 +17,7 @@ from sparkdl_runner.training.loss_kinds import labels_problem, loss_kind
 Loss = Callable[[Any, Any], Tensor]
 ClassWeights = Mapping[int, float] | Mapping[str, Mapping[int, float]]
 Pairs = dict[str, tuple[Tensor, Tensor]]
-"""Of each label column, the outputs and the labels, ``[rows, …]`` both."""
+"""The outputs and the labels of each label column, both ``[rows, …]``."""
 
 
 class Losses:

@@ -142,7 +142,7 @@ def train_with_parameters(
     return train(plan, train_data, validation_data)
 
 
-# What a plan and ``Trainer`` call the same.
+# Names that a plan and ``Trainer`` share.
 _OF_TRAINER = (
     *("model", "optimizer", "loss", "feature_cols", "label_cols", "loss_weights"),
     *("class_weights", "sample_weight_col", "metrics", "lr_scheduler", "warmup_epochs"),

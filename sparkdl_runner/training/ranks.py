@@ -1,4 +1,4 @@
-"""What a training needs of the other ranks: one model for all, and sums over all."""
+"""Communication of a training: one model for all ranks, and sums over all ranks."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class TorchRanks(Ranks):
         for tensor in tensors:
             if self.size > 1 and tensor.numel():
                 whole = tensor.detach().contiguous()
-                # As bytes: gloo and NCCL know other types each, and copies are the same in all.
+                # As bytes, since gloo and NCCL support different types.
                 dist.broadcast(whole.reshape(-1).view(torch.uint8), src=0)
                 if whole.data_ptr() != tensor.data_ptr():
                     tensor.detach().copy_(whole)

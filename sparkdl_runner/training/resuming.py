@@ -1,4 +1,4 @@
-"""Where a training stands: saved, restored, and gone on with at the very step."""
+"""Saves and restores the place of a training, to resume at the very step."""
 
 from __future__ import annotations
 

@@ -130,14 +130,14 @@ class Trainer:
         self.loss = math.nan
         """This rank's mean loss of the last step."""
         self.history: History = []
-        """Of each epoch, its losses and metrics; those of validation data begin with ``val_``."""
+        """The losses and metrics of each epoch; those of validation data begin with ``val_``."""
         self._checks_labels = self.ranks.device.type == "cpu"  # A GPU would be waited for.
         self.best_weights: dict[str, Tensor] | None = None
-        """Of the best epoch so far, with early stopping."""
+        """The weights of the best epoch so far, with early stopping."""
         self.best_step = 0
         """The steps that were done then."""
         self.loss_and_rows = [0.0, 0.0]
-        """Of this rank and epoch: the sum of the rows' losses, and the rows."""
+        """The sum of the rows' losses, and the rows, of this rank and epoch."""
 
     def fit(self, train_data: Any, validation_data: Any = None, *, epochs: int) -> History:
         """Trains until so many epochs are done, of which a checkpoint may hold some.

@@ -1,4 +1,4 @@
-"""What driver, agents and workers say to one another, and how it travels.
+"""The messages between driver, agents and workers, and how they travel.
 
 Messages, frames, sockets, and what becomes of a rank. Imported by all three processes; imports
 none of them.

@@ -11,7 +11,7 @@ from sparkdl_runner.tracking.rank_run import RunTicket
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """What is the same for all ranks of one attempt, wherever they run."""
+    """The facts of one attempt that are equal for all ranks, wherever they run."""
 
     backend: str
     """The backend's name."""
@@ -25,9 +25,9 @@ class Attempt:
     is_restart: bool = False
     """Whether this driver has made an earlier attempt."""
     search_path: tuple[str, ...] = ()
-    """Where the driver finds modules."""
+    """The driver's search path for modules."""
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """What ranks get of the driver's environment."""
+    """The driver's environment variables that ranks get."""
     spare_seconds: float = 0.0
     """How long spare workers wait for the next call; 0 for none."""
     ticket: RunTicket | None = None

@@ -1,4 +1,4 @@
-"""Where agents reach the driver, and how long the driver waits for their reports."""
+"""The driver's address for agents, and how long the driver waits for their reports."""
 
 from __future__ import annotations
 

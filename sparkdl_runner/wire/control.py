@@ -27,7 +27,7 @@ _HEADER = struct.Struct(">IQ")
 
 @dataclass(frozen=True, kw_only=True)
 class Envelope:
-    """All that a worker is told, after it has started and warmed up its imports."""
+    """The message by which a worker, after its imports, learns its task."""
 
     world: World
     environment: dict[str, str] = field(repr=False)

@@ -1,4 +1,4 @@
-"""The frames of the log channel: sealed so that nobody else can make, repeat or reorder them.
+"""The frames of the log channel: sealed, so that others cannot make, repeat or reorder them.
 
 A frame is ``length (4 bytes) | HMAC-SHA256 (32 bytes) | JSON``. The MAC covers the connection's
 nonce (sent by the driver when it accepts), the direction, the frame's number and the text, under a

@@ -13,7 +13,7 @@ import cloudpickle
 from sparkdl_runner.errors import NotPicklableError, ResultTooLargeError
 from sparkdl_runner.world import World
 
-# What pack_result raises.
+# The errors that pack_result raises.
 RESULT_REFUSALS = (NotPicklableError, ResultTooLargeError)
 # A larger exception is not sent; its text and traceback are sent in any case.
 MAX_EXCEPTION_BYTES = 16 << 20
@@ -21,7 +21,7 @@ MAX_EXCEPTION_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class EachRanksValue:
-    """What a function returned in a rank, where every rank's value is wanted."""
+    """A rank's value, if every rank's value is wanted."""
 
     value: Any
 

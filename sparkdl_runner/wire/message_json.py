@@ -28,7 +28,7 @@ def decode(values: Mapping[str, Any], table: Table) -> Message:
     """Makes a message of plain values.
 
     Args:
-        values: Made by ``encode``, by whoever is at the other end.
+        values: Made by ``encode`` at the other end, which may be hostile.
         table: What that end may send.
 
     Raises:

@@ -68,7 +68,7 @@ class Output(Message):
 
 @dataclass
 class Text(Message):
-    """What the function sent with ``log_to_driver``."""
+    """A text that the function sent with ``log_to_driver``."""
 
     text: str
 
@@ -196,7 +196,7 @@ class Hosts(Message):
 
 
 class Gather(Message):
-    """Some agents do not reach the driver, so all are to tell one another who they are."""
+    """Asks all agents to exchange their reports, since some do not reach the driver."""
 
 
 class AskStacks(Message):
@@ -216,7 +216,7 @@ class Ping(Message):
 
 @dataclass(kw_only=True)
 class Pulse(Message):
-    """Where the worker's threads are in its code: see ``worker.pulse``."""
+    """The places of the worker's threads in its code: see ``worker.pulse``."""
 
     place: int
     """A number that stays the same as long as the function waits at one spot."""
@@ -229,7 +229,7 @@ class Pulse(Message):
     on_gpu: bool
     """Whether the process uses a GPU."""
     lingering: str
-    """What keeps the process from ending whose function has returned; empty for nothing."""
+    """The cause that keeps the process alive after its function returned; else empty."""
 
 
 class Serving(Message):

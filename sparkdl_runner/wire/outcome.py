@@ -28,7 +28,7 @@ class Status(StrEnum):
     DIFFERS = "differs"
     """It reads its data in another order than other ranks."""
     CANCELLED = "cancelled"
-    """Who takes the ranks' reports had all of them ended."""
+    """The receiver of the ranks' reports had all ranks ended."""
 
     @property
     def is_failure(self) -> bool:
@@ -63,12 +63,12 @@ class Outcome:
     is_growth: bool = False
     """The function raised after it had saved a checkpoint, since there can be more ranks now."""
     is_worth_a_restart: bool = False
-    """The exception says of itself that it may not happen again."""
+    """The exception itself says that it may not happen again."""
     refused_result: str = ""
     """The function returned a value that cannot travel: the name of the error to raise."""
     output_tail: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    """What else the driver should say about this rank: dropped output, an unclean exit."""
+    """Further notes about this rank for the driver: dropped output, an unclean exit."""
     log_path: str = ""
     """The file on the rank's host with all that it printed; empty if there is none."""
     payload: bytes = field(default=b"", repr=False)

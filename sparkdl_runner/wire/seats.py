@@ -16,7 +16,7 @@ class Seat:
 
     world: World
     gpus: tuple[str, ...]
-    """What ``CUDA_VISIBLE_DEVICES`` is to name; empty if Spark assigned no GPUs."""
+    """The value of ``CUDA_VISIBLE_DEVICES``; empty if Spark assigned no GPUs."""
     address: str
     """The IP address of rank 0."""
     rendezvous_port: int

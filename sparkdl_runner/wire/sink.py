@@ -1,4 +1,4 @@
-"""Interfaces of those who receive the messages of running ranks."""
+"""Interfaces of the receivers of running ranks' messages."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _ALL_STATES = 0xFFFFFFFF
 
 
 def owner(here: Address, peer: Address) -> int | None:
-    """The id of the user who holds the other end of a connection.
+    """The id of the user at the other end of a connection.
 
     Args:
         here: This end's IP address and port.

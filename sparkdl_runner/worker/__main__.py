@@ -51,7 +51,7 @@ def main() -> None:
 
     complete_search_path()
     guard_pid = lifeline.die_with_agent(arguments.lifeline_fd, arguments.agent_pid)
-    # What the function starts must not hold this, or its closing would go unseen.
+    # Child processes must not inherit this: they would hide that it was closed.
     os.set_inheritable(arguments.control_fd, False)
     stacks.offer(arguments.stacks_fd)
     stop_request.connect(arguments.requests_fd)

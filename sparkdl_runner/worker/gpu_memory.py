@@ -19,12 +19,12 @@ def ran_out(error: BaseException) -> bool:
         return False
     if isinstance(error, getattr(torch, "OutOfMemoryError", ())):
         return True
-    # Only texts: to show anything else would run what the function's objects do.
+    # Only texts: to format other objects would run the function's code.
     return any(isinstance(one, str) and _TEXTS.search(one) for one in error.args)
 
 
 def advice(error: BaseException) -> str:
-    """What to do where a GPU's memory ran out; else ""."""
+    """Advice if a GPU's memory ran out; else ""."""
     if not ran_out(error):
         return ""
     return (

@@ -71,7 +71,7 @@ def start(line: Line, backend: Backend) -> None:
 
 
 def _lingering(stack: list[types.FrameType]) -> str:
-    """What keeps a process from ending whose main thread has left the function; else empty."""
+    """The cause that keeps a process alive after its main thread left the function; else empty."""
     for called, caller in pairwise(stack):
         if caller.f_code.co_name != "_exit" or caller.f_globals.get("__package__") != __package__:
             continue

@@ -1,4 +1,4 @@
-"""Where a worker finds modules, beyond what its interpreter finds by itself."""
+"""A worker's search path for modules, beyond that of its interpreter."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def _end(guard_pid: int) -> NoReturn:
 
 
 def _imported() -> tuple[object, ...]:
-    """What an import of the same modules would find now: where, and in which files."""
+    """The files that an import of the same modules would find now."""
     importlib.invalidate_caches()
     modules = dict(sys.modules)
     files = {getattr(module, "__file__", None) for module in modules.values()}

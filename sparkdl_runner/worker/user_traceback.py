@@ -1,4 +1,4 @@
-"""The part of an exception's traceback that tells of the user's code."""
+"""The part of an exception's traceback that is of the user's code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import types
 
 # The packages through which a rank comes to the user's function.
 _CALLERS = {f"sparkdl_runner.{name}" for name in ("worker", "wire", "horovod")}
-# Where a script cannot be compiled, or ends by an exit code, no frame is its own.
+# If a script cannot be compiled, or ends by an exit code, no frame is its own.
 _SCRIPT = "sparkdl_runner.script"
 
 

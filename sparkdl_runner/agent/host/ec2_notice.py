@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-# By AWS's own advice.
+# AWS recommends this interval.
 POLL_SECONDS = 5.0
 ANSWER_SECONDS = 2.0
 TOKEN_SECONDS = 6 * 3600

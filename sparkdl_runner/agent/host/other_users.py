@@ -1,4 +1,4 @@
-"""Who else uses this host: gloo's and NCCL's ports are open to whoever reaches them."""
+"""Finds other users of this host, since any of them can connect to gloo's and NCCL's ports."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ class _Spare:
         _spares.remove(self)
         self._dropped.set()
         if self._worker is not None:
-            # Not reaped before the thread has the lock, so the number means no other process.
+            # Its thread reaps it only under the lock, so the number is no other process's.
             self._worker.signal_group(signal.SIGKILL)
 
     def _hold(self) -> None:

@@ -1,4 +1,4 @@
-"""What a worker has from its start on, and no message can change later."""
+"""Conditions of a worker's start, which no later message can change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ READ_AT_START = (
     *("TMPDIR", "TORCH*", "TRITON_*", "TZ", "TZDIR", "UCX_*", "USE_*", "USER", "VECLIB_*"),
     *("VIRTUAL_ENV", "XDG_*", "XLA_*", "_PYTHON_*", "__PYVENV_LAUNCHER__"),
 )
-# What an installer adds to a folder of packages.
+# Names that an installer adds to a folder of packages.
 _OF_PACKAGES = (".dist-info", ".egg-info", ".egg-link", ".pth")
 # Signal n is bit n - 1.
 _LIBRARY_SIGNALS = 1 << 31 | 1 << 32
@@ -36,7 +36,7 @@ _STATUS = (
 
 @dataclass(frozen=True)
 class StartConditions:
-    """What must be equal for a worker that was started earlier to be like one started now."""
+    """The conditions that a spare worker and a new one must share."""
 
     backend: str
     variables: frozenset[tuple[str, str]] = field(repr=False)
@@ -46,9 +46,9 @@ class StartConditions:
     folder: tuple[object, ...]
     """The working folder."""
     packages: tuple[object, ...] = field(repr=False)
-    """What is installed on the search path: libraries look for others while they are imported."""
+    """The packages on the search path: libraries look for others while they are imported."""
     inherited: tuple[str, ...] = field(repr=False)
-    """What the kernel passes on: user, groups, limits, priority, signals, cgroup, namespaces."""
+    """State that a child inherits: user, groups, limits, priority, signals, cgroup, namespaces."""
 
     @classmethod
     def now(cls, backend: str, environment: Mapping[str, str]) -> StartConditions:

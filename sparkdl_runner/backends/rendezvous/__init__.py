@@ -1,1 +1,1 @@
-"""Where Horovod's ranks find one another: a key-value store, and each host's copy of it."""
+"""The rendezvous of Horovod's ranks: a key-value store, and each host's copy of it."""

@@ -96,7 +96,7 @@ class RendezvousCache(KeyValueServer):
             finally:
                 writer.close()
         except (OSError, EOFError, ValueError):
-            pass  # The meeting is over, or the connection broke: whoever reads on begins again.
+            pass  # The meeting is over, or the connection broke: the next read begins again.
         finally:
             if self._scopes.get(scope) is copy:
                 del self._scopes[scope]

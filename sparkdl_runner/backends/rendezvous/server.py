@@ -1,4 +1,4 @@
-"""What Horovod's client speaks, at the store and at each host's copy of it: HTTP with raw bytes.
+"""Serves HTTP with raw bytes to Horovod's client, at the store and at each host's copy of it.
 
 One request a connection, ``PUT``, ``GET`` and ``DELETE`` of ``/scope/key``. The secret is the first
 part of each path. Horovod's client allows that: its URLs are ``HOROVOD_GLOO_RENDEZVOUS_ADDR``, a
@@ -28,7 +28,7 @@ Answer = tuple[str, bytes]
 
 
 class KeyValueServer(ServerThread):
-    """Answers the requests of Horovod's client, to those who know the secret alone.
+    """Answers requests of Horovod's client, only if they contain the secret.
 
     Args:
         listener: The listening socket whose port was published.
@@ -117,7 +117,7 @@ def parse_request(head: bytes) -> tuple[str, str, int]:
 
 
 def prefix_of(secret: str, port: int) -> str:
-    """What each path begins with at a server of this port; see ``address_for_ranks``."""
+    """The prefix of each path at a server of this port; see ``address_for_ranks``."""
     return f"/{secret}:{port}"
 
 

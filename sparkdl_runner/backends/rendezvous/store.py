@@ -37,7 +37,7 @@ MAX_KEYS = 1_000_000
 
 
 class _Meeting:
-    """What has been written in a scope since its last meeting, for those who follow it."""
+    """The entries of a scope since its last meeting, for the copies that follow it."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[str, bytes]] = []

@@ -1,4 +1,4 @@
-"""What lies in a directory of checkpoints, and how it is written and read.
+"""The files in a directory of checkpoints, and how they are written and read.
 
 Knows nothing of ranks or of training.
 """

@@ -11,10 +11,10 @@ from sparkdl_runner.checkpoint.directory.storage import Storage
 from sparkdl_runner.checkpoint.errors import DamageError, UnreadableError
 from sparkdl_runner.storage_errors import failure_of
 
-# Of an object store, one request. Also large enough that hashing, which runs beside the training,
-# seldom asks for the GIL.
+# An object store reads each piece by one request. Hashing, which runs beside the training, seldom
+# asks for the GIL with pieces this large.
 _PIECE_BYTES = 16 << 20
-# Of a manifest, of a rank's list of its files, and of an attempt's fence.
+# The limit for a manifest, a rank's list of its files, and an attempt's fence.
 _MOST_BYTES = 64 << 20
 # How much of a storage's time for trying again one file gets that cannot be read: after that an
 # earlier checkpoint is taken.

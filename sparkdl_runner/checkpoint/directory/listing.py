@@ -29,7 +29,7 @@ def fence_file(attempt: int) -> str:
 
 
 def read_fence(storage: Storage, attempt: int) -> dict[str, Any]:
-    """What an attempt wrote when it began.
+    """Reads the file that an attempt wrote when it began.
 
     Raises:
         DamageError: It is not what was written.

@@ -93,7 +93,7 @@ class LocalStorage:
     def delete_directory(self, directory: str, names: Collection[str]) -> None:
         for name in names:
             self.delete(name)
-        # step-N goes too, if this was its last attempt. What holds a file of somebody's stays.
+        # step-N goes too, if this was its last attempt. A folder with other files stays.
         below = [folder for folder, _, _ in os.walk(self._path(directory), topdown=False)]
         for folder in [*below, os.path.dirname(self._path(directory))]:
             with suppress(OSError):
@@ -123,7 +123,7 @@ class LocalStorage:
 
 
 def _raise_unless_gone(error: OSError) -> None:
-    """Without this, what cannot be read would look like an empty directory."""
+    """Without this, an unreadable directory would look empty."""
     if not isinstance(error, FileNotFoundError):
         raise error
 

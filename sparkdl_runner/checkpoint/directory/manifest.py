@@ -46,7 +46,7 @@ class Name:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """All that a checkpoint says of itself."""
+    """The content of a manifest: everything that a checkpoint says of itself."""
 
     step: int
     epoch: int | None
@@ -73,7 +73,7 @@ class Manifest:
 
     @property
     def name(self) -> Name:
-        """Where it belongs."""
+        """Its step and attempt, which name its folder."""
         return Name(step=self.step, attempt=self.attempt)
 
     def first_file(self, state: str) -> str | None:
@@ -112,12 +112,12 @@ class Manifest:
 
 
 def rank_file(rank: int) -> str:
-    """Where a rank lists its own files, once they are written."""
+    """The path of a rank's list of its files, which it writes last."""
     return f"rank-{rank}.json"
 
 
 def generators_state(rank: int) -> str:
-    """What the states of a rank's random number generators are called."""
+    """The name of the states of a rank's random number generators."""
     return f"rng-{rank}"
 
 

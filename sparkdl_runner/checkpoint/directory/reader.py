@@ -11,7 +11,7 @@ from sparkdl_runner.checkpoint.directory.state_files import SUFFIX, value_of
 from sparkdl_runner.checkpoint.directory.storage import Storage
 from sparkdl_runner.checkpoint.errors import DamageError
 
-# Of an error that may quote what somebody else has written.
+# The longest text of an error that may quote foreign content.
 _MOST_CHARACTERS = 400
 
 

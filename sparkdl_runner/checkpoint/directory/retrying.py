@@ -14,10 +14,10 @@ from sparkdl_runner.errors import RunnerError
 from sparkdl_runner.storage_errors import StorageFailure, failure_of
 
 _Answer = TypeVar("_Answer")
-# So short is the first pause. A save has a call for each file and for each list, and their pauses
-# add up: where each third one fails, tenths of a second would make it a late one.
+# The first pause is this share of the time for trying again. A save has a call for each file and
+# each list, and their pauses add up.
 _FIRST_SHARE = 3000
-# Of its own: the numbers of ``random`` are those of the training, which repeats them.
+# A generator of its own: the training seeds ``random``, and must find it unchanged.
 _drawn = random.Random()
 
 

@@ -19,7 +19,7 @@ METADATA = "sharded/metadata.json"
 
 
 def shards_state(rank: int) -> str:
-    """What a rank's shards are called; see ``state_files``."""
+    """The name of a rank's shards; see ``state_files``."""
     return f"sharded/rank-{rank}"
 
 

@@ -1,4 +1,4 @@
-"""Where checkpoints are kept: the few operations that they need of a storage.
+"""The storage of checkpoints: the few operations that they need.
 
 Files are written whole and new. Nothing is overwritten, renamed or appended to, since object
 stores and Unity Catalog volumes cannot do all of that. Names are relative to the directory of
@@ -41,7 +41,7 @@ class Storage(Protocol):
     """A directory of checkpoints."""
 
     shown: str
-    """Its URL as it may be shown: without credentials."""
+    """Its URL without credentials, for messages."""
     poll_seconds: float
     """How often to look whether another rank's file is there."""
     is_local: bool
@@ -77,7 +77,7 @@ class Storage(Protocol):
         """
 
     def free_bytes(self) -> int | None:
-        """What can still be written, where that is known."""
+        """The free space in bytes; None if unknown."""
 
 
 def directory_url(directory: str | os.PathLike[str]) -> str:

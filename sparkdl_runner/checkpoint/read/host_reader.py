@@ -25,7 +25,7 @@ from sparkdl_runner.checkpoint.errors import DamageError, UnreadableError
 from sparkdl_runner.checkpoint.peers import Peers
 from sparkdl_runner.checkpoint.read.plan import plan_of
 
-# Of one rank. Object stores answer many requests at once far faster than one after another.
+# Threads of one rank: object stores answer many requests at once far faster than in turn.
 _THREADS = 8
 _MEMORY = "sparkdl_runner-checkpoint"
 _BITS = 62

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What one rank reads, and where it finds what the other ranks of its host read for it."""
+    """The files that one rank reads, and where it finds those that other ranks of its host read."""
 
     own: tuple[int, ...]
     """Files that it reads for itself alone, as numbers."""

@@ -36,7 +36,7 @@ class Attempt:
     number: int
     peers: Peers
     hosts: Sequence[str]
-    """Where the ranks are, in their order."""
+    """The hosts of the ranks, in their order."""
 
 
 def begin_together(storage: Storage, peers: Peers) -> Attempt:

@@ -1,4 +1,4 @@
-"""What happens to a checkpoint after its copy was taken: files, lists, and at last the manifest.
+"""Writes a checkpoint from its copy: files, the ranks' lists, and at last the manifest.
 
 Runs in a thread beside the training, on every rank; only rank 0 commits. No rank waits for a
 message of another: rank 0 looks for the lists that the others write when they are done.
@@ -31,7 +31,7 @@ from sparkdl_runner.checkpoint.errors import CheckpointError, CheckpointStorageE
 from sparkdl_runner.checkpoint.save.policy import SavePolicy
 from sparkdl_runner.checkpoint.save.retention import remove
 
-# With so many, rank 0 reads what the others say they wrote.
+# The number of threads by which rank 0 reads the other ranks' lists.
 _THREADS = 16
 _Answer = TypeVar("_Answer")
 
@@ -41,18 +41,18 @@ class Job:
     """One rank's part of one checkpoint."""
 
     manifest: Manifest
-    """Without files; these are known once they are written."""
+    """The manifest without files, which are known once they are written."""
     rank: int
     hosts: Sequence[str]
-    """Where the ranks are, in their order."""
+    """The hosts of the ranks, in their order."""
     states: Mapping[str, FlatState]
-    """What to write, by the path of the first file of each; see ``state_files``."""
+    """The states to write, by the path of the first file of each; see ``state_files``."""
     shards: Mapping[str, Any] = field(default_factory=dict)
     """Which parts of which tensors this rank's states hold, as JSON."""
 
     @property
     def host(self) -> str:
-        """Where this rank is."""
+        """This rank's host."""
         return self.hosts[self.rank]
 
 
@@ -90,7 +90,9 @@ class Commit:
         """
         job = self.job
         if self._exists(MANIFEST):
-            raise CheckpointError(f"{self._storage.shown}/{self._directory} was committed before.")
+            raise CheckpointError(
+                f"{self._storage.shown}/{self._directory} was committed before: save a step once."
+            )
         try:
             own = [
                 self._write(path, content)
@@ -208,7 +210,7 @@ class Commit:
         return [rank for rank in ranks if f"{self._directory}/{rank_file(rank)}" in there]
 
     def _read_listing(self, rank: int) -> tuple[FileEntry, dict[str, Any]] | None:
-        """What a rank says it wrote; None as long as it has not said all of it."""
+        """A rank's list of the files that it wrote; None until the list is complete."""
         try:
             content, entry = read_file(self._storage, self._directory, rank_file(rank))
             return entry, unseal(content)

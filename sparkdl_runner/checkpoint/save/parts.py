@@ -18,7 +18,7 @@ _NOTHING_YET = object()
 
 
 class Parts:
-    """What ranks find out together at the first save of a model.
+    """The facts that ranks agree on at the first save of a model.
 
     Args:
         in_shards: What the user says; None goes by model and optimizer.

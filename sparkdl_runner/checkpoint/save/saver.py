@@ -55,7 +55,7 @@ class Saver:
         """Begins to write; the save before must have been waited for."""
         self._saved.add(job.manifest.step)
         self._commit = Commit(self._storage, job, self._hurry, self._policy)
-        # A daemon, as a storage that hangs must not keep the process; whoever made this waits.
+        # A daemon: a storage that hangs must not keep the process alive. join() waits for it.
         self._thread = threading.Thread(
             target=self._work, args=(self._commit,), name="sparkdl-checkpoint", daemon=True
         )
@@ -126,7 +126,7 @@ class Saver:
         self._hurry.set()
 
     def _work(self, commit: Commit) -> None:
-        # Where all cores train, a step waits for its slowest thread; training comes first.
+        # Lower priority: if all cores train, a step waits for its slowest thread.
         with suppress(OSError, AttributeError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         try:
@@ -146,7 +146,7 @@ class Saver:
                 self._hurry,
                 retry_seconds=self._policy.removal_retry_seconds,
             )
-        except Exception as error:  # The checkpoint is safe; that old ones stay hurts nobody yet.
+        except Exception as error:  # The checkpoint is safe; that old ones stay does no harm yet.
             _log.warning(
                 "Rank %d on host %s could not remove old checkpoints from %s: %s",
                 commit.job.rank,

@@ -1,4 +1,4 @@
-"""What a rank is to write of one step: gathered, and copied while training waits."""
+"""Gathers and copies the states that a rank writes of one step, while training waits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from sparkdl_runner.checkpoint.save.retention import Retention
 from sparkdl_runner.checkpoint.stateful import Stateful, state_name
 from sparkdl_runner.hooks import resumable
 
-# What a save needs beside the tensors: names, lists, the states of generators.
+# Bytes beside the tensors: names, lists, the states of generators.
 _SPARE_BYTES = 1 << 20
 
 

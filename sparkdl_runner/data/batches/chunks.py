@@ -237,7 +237,7 @@ class Chunker:
 
 
 def entries(column: VariableColumn, rows: pa.Array) -> list[Any] | Ragged:
-    """What kept rows ``[n]`` of a column become in batches."""
+    """The entries of a batch for rows ``[n]`` of a column."""
     if column.kind == "ragged" and column.leaf is not None:
         found = ragged(rows, (), column.leaf.dtype)
         writable = found.numbers.flags.writeable  # torch warns of what is not

@@ -1,4 +1,4 @@
-"""Where batches go: plain memory, or a GPU by way of a ring of pinned memory.
+"""The memory of batches: plain memory, or a GPU by way of a ring of pinned memory.
 
 For a GPU, rows are gathered straight into pinned memory and copied on a separate stream while the
 previous step computes. The step's stream waits for the copy. The host waits only if the slot of the
@@ -133,7 +133,9 @@ def memory_for(device: torch.device | str | None) -> Memory:
     if wanted.type == "cpu":
         return HostMemory()
     if wanted.type != "cuda":
-        raise ValueError(f"device={device!r}: batches go to 'cpu' or 'cuda'.")
+        raise ValueError(
+            f"device is {device!r}, and batches go to 'cpu', 'cuda' or 'numpy': give one of these."
+        )
     if not torch.cuda.is_available():
         raise ValueError(
             f"device={device!r}, and torch {torch.__version__} sees no GPU here. Leave device out, "
@@ -141,5 +143,6 @@ def memory_for(device: torch.device | str | None) -> Memory:
         )
     index = torch.cuda.current_device() if wanted.index is None else wanted.index
     if index >= torch.cuda.device_count():
-        raise ValueError(f"device={device!r}: there are {torch.cuda.device_count()} GPUs here.")
+        last = torch.cuda.device_count() - 1
+        raise ValueError(f"device is {device!r}; this rank's GPUs are 'cuda:0' to 'cuda:{last}'.")
     return PinnedRing(torch.device("cuda", index))

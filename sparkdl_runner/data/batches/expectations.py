@@ -79,7 +79,7 @@ def _little_memory(order: Order, budget: Budget, lanes: int) -> str | None:
 
 
 def _long_pages(order: Order, budget: Budget, lanes: int) -> str | None:
-    """Of a budget that the caller gave: it is kept, but for row groups that cannot be divided."""
+    """A warning if the caller's budget is exceeded by the pages of long values."""
     # While a lane goes over from one row group to the next, both are open.
     open_groups = min(2, int((order.group_rows > 0).sum()))
     needed = lanes * open_groups * budget.open_group_bytes

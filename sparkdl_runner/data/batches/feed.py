@@ -33,7 +33,7 @@ class _Delivery:
     batches: list[Batch]
     ticket: Any
     skipped: Sequence[str]
-    """What is wrong with each image that was skipped."""
+    """The problem of each skipped image."""
     ends_epoch: bool
 
 

@@ -1,4 +1,4 @@
-"""What a loader's batches are made of: NumPy arrays, or torch tensors where those are wanted."""
+"""The memory of a loader's batches: NumPy arrays or torch tensors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ArrayMemory:
         return np.split(whole, np.cumsum(sizes)[:-1])
 
     def side_stream(self) -> AbstractContextManager[Any]:
-        """Where a transform runs: apart from the caller's step, on a GPU."""
+        """The stream of a transform: on a GPU another than that of the caller's step."""
         return nullcontext()
 
     def send(self, batches: Sequence[dict[str, Any]]) -> Any:

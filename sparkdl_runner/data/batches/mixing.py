@@ -13,7 +13,7 @@ from sparkdl_runner.data.order.shard import global_batch
 from sparkdl_runner.data.read.budget import Budget
 
 GOOD_LABELS = 0.9
-"""Of the labels that a batch would hold after a full shuffle."""
+"""The share of the labels of a fully shuffled batch from which mixing counts as good."""
 GOOD_DEVIATION = 1.2
 """Times the deviation of a global batch after a full shuffle."""
 _ENOUGH_GROUPS = 32
@@ -31,7 +31,7 @@ class Mixing:
     row_groups: int
     mean_group_bytes: int
     shuffle_seed: int | None
-    """By which Spark shuffled the rows when it wrote them; None if it did not."""
+    """The seed of Spark's shuffle of the rows; None if there was none."""
 
     @classmethod
     def of(cls, manifest: Manifest, order: Order, world_size: int) -> Mixing:

@@ -17,7 +17,7 @@ from sparkdl_runner.hooks import facts
 
 @dataclass(frozen=True, kw_only=True)
 class OrderArguments:
-    """As the caller of ``ArrowLoader`` gave them, by the names that they know.
+    """The caller's arguments of ``ArrowLoader``, by their names there.
 
     Raises:
         TypeError: An argument has the wrong type.

@@ -1,4 +1,4 @@
-"""Where a loader stands in its epochs, and the one iterator that moves it on."""
+"""A loader's place in its epochs, and the one iterator that moves it."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class SampleThreads:
         """
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self.count, "sparkdl-samples")
-        # Many parts for each thread: who is done first waits for the part that ends last.
+        # Many small parts, so that threads wait little for the one that ends last.
         size = max(1, rows // (16 * self.count))
         parts = [range(first, min(first + size, rows)) for first in range(0, rows, size)]
         jobs = [self._pool.submit(lambda part: [work(row) for row in part], part) for part in parts]

@@ -19,7 +19,7 @@ SampleTransform = Callable[..., Mapping[str, Any]]
 """Takes a row, and a ``numpy.random.Generator`` if it has a second argument."""
 
 _Cell = tuple[np.dtype[Any], tuple[int, ...]] | str | bytes | None
-"""What an entry of each row is: an array of this type and shape, or else what stands for one."""
+"""The kind of one entry of a row: the type and shape of an array, or a text or bytes."""
 
 
 class SampleTransformer:
@@ -54,10 +54,10 @@ class SampleTransformer:
         if not self._cells:
             if not rows:
                 raise DatasetError(
-                    "this rank has no row in its first step, so what sample_transform makes of one "
-                    "is not known. Give tail='drop' or 'pad'."
+                    "this rank has no row in its first step, so that the entries of "
+                    "sample_transform are unknown. Give tail='drop' or 'pad'."
                 )
-            # Without any real row, one of those that fill up the batch has to show what comes out.
+            # Without a real row, a filling one shows the types and shapes of the result.
             first = real[0] if len(real) else 0
             done[first] = self._call(chunk, row_of, first)
             self._cells = {name: _cell(value) for name, value in done[first].items()}

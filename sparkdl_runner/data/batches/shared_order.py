@@ -23,7 +23,7 @@ class SharedOrder:
         manifest: Describes the data set.
         layout: What is read of it.
         shard: This rank, and how many ranks share the rows.
-        directory: Where the data set is, to be told with the order; None if nobody shares it.
+        directory: The data set's place, to report with the order; None if it is not shared.
 
     Raises:
         ValueError: The arguments do not fit the data set, the ranks or the memory.

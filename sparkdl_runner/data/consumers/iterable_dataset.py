@@ -95,7 +95,7 @@ class BatchDataset(IterableDataset):
     def state_dict(self) -> dict[str, Any]:
         """A few numbers that say where the batches stand, equal on every rank.
 
-        With workers, they are asked and told of it, each by the ``StatefulDataLoader``.
+        With workers, the ``StatefulDataLoader`` saves and restores the state of each.
         """
         if self._resume_from is not None:
             return dict(self._resume_from)

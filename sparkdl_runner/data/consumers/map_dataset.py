@@ -84,7 +84,7 @@ class RowDataset(TorchDataset[dict[str, Any]]):
         return [{name: part[row] for name, part in columns.items()} for row in range(len(wanted))]
 
     def _reader(self) -> RowsByNumber:
-        """What reads in this process: a fork must not share open files."""
+        """The reader of this process: a fork must not share open files."""
         if self._opened is None or self._opened[0] != os.getpid():
             files = VerifiedFiles(self._open_dataset(), self._converted)
             manifest = files.dataset.manifest

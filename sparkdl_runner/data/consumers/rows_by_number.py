@@ -56,7 +56,7 @@ class RowsByNumber:
         self._budget_bytes = memory_budget_bytes
         self._groups: OrderedDict[int, _Group] = OrderedDict()
         self.size_bytes = 0
-        """Of the row groups that are kept."""
+        """The size of the cached row groups."""
 
     def take(self, numbers: IntArray) -> dict[str, Any]:
         """The rows of these numbers ``[n]``, each row group read once.

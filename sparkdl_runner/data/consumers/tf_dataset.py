@@ -68,7 +68,7 @@ class TFDatasetContext:
         self._origin: dict[str, Any] | None = None
         """The state from which steps are counted."""
         self._next: dict[str, Any] = {}
-        """Where the next iteration begins."""
+        """The state from which the next iteration begins."""
 
     def __enter__(self) -> Any:
         import tensorflow as tf

@@ -92,7 +92,7 @@ class ConversionCache(Generic[_Result]):
         return hold
 
     def release(self, hold: Hold[_Result]) -> bool:
-        """Gives up a claim; True if nobody has another, and then the result is not given again."""
+        """Gives up a claim; True if it was the last one, which ends the result."""
         with self._lock:
             hold.entry.holds.discard(hold)
             if hold.entry.holds:
@@ -106,7 +106,7 @@ class ConversionCache(Generic[_Result]):
 
 
 conversions: ConversionCache[SparkDatasetConverter] = ConversionCache()
-"""What this process has converted."""
+"""The conversions of this process."""
 
 
 def converted_once(
@@ -139,7 +139,7 @@ def _is_there(converter: SparkDatasetConverter, storage_options: StorageOptions 
 
 
 def _delete_if_last(hold: Hold[SparkDatasetConverter]) -> None:
-    """Gives up a claim to a conversion, and deletes its files if nobody else has one."""
+    """Gives up a claim to a conversion, and deletes its files if it was the last claim."""
     if conversions.release(hold):
         hold.result.delete()
     else:

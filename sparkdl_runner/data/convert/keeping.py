@@ -31,7 +31,7 @@ TRUSTED_USERS_CONF = "sparkdl_runner.converter.trustedUsers"
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
 _PLANS = "org.apache.spark.sql.catalyst.plans.logical."
 _KNOWN = (_EXPRESSIONS, _PLANS, "org.apache.spark.sql.execution.datasources.LogicalRelation")
-# Of these, the plan tells names and not what they do, or what they hold.
+# Parts of a plan that show only a name, not their code or their rows.
 _OPAQUE = re.compile(
     r"UDF|UDAF|UDTF|UserDefined|Python|Pandas|Arrow|InR$|Typed|Mapped|MapElements|MapPartitions"
     r"|AppendColumns|Invoke|NewInstance|Aggregator|Deserialize|Serialize|Script|LocalRelation"

@@ -18,7 +18,7 @@ IMAGE_FIELDS = ("origin", "height", "width", "nChannels", "mode", "data")
 """The fields of Spark's ImageSchema, in its order."""
 
 CODECS = ("uncompressed", "snappy", "gzip", "lz4", "zstd")
-"""What Spark can write and pyarrow can read; petastorm's list has two that Parquet never had."""
+"""Codecs that Spark writes and pyarrow reads. Two of petastorm's list are not in Parquet."""
 
 _DTYPES = (None, "float32", "float64")
 _SCALARS = (
@@ -45,15 +45,15 @@ class WriteSettings:
     dtype: str | None
     allow_nulls: bool
     shuffle_seed: int | None = None
-    """By which Spark shuffles the rows; None leaves them in their order."""
+    """The seed by which Spark shuffles the rows; None keeps their order."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConversionPlan:
-    """What is written, and how."""
+    """The rows to write, and how to write them."""
 
     df: DataFrame
-    """With the columns of the files: no ML vectors, and numbers of the wanted precision."""
+    """The DataFrame as it is written: no ML vectors, and numbers of the wanted precision."""
     settings: WriteSettings
 
 

@@ -4,7 +4,7 @@ Each conversion that stays has a sub folder of its own below the folder that a p
 
     orders/_manifest.json            the commit: lists _conversion-B/files/part-0.parquet
     orders/_conversion-B/files/part-0.parquet
-    orders/_conversion-A/…           files of another conversion, which nobody reads
+    orders/_conversion-A/…           files of another conversion, which no reader reads
 
 Files are written, then checked, then the manifest is replaced, then what the earlier manifest
 listed is deleted. The underscore makes Spark, Arrow and petastorm pass over the sub folders when
@@ -69,7 +69,10 @@ def replace(
         try:
             in_place.result()
         except OSError as error:
-            raise ConversionError(f"Cannot write {folder}/{MANIFEST_NAME}: {error}.") from error
+            raise ConversionError(
+                f"Cannot write {folder}/{MANIFEST_NAME}: {error}. Make the folder writable, and "
+                "convert again."
+            ) from error
     except BaseException:
         _give_up(filesystem, folder, name, earlier)
         raise
@@ -104,7 +107,10 @@ def _read_earlier(filesystem: fs.FileSystem, folder: str) -> bytes | None:
     except FileNotFoundError:
         return None
     except (OSError, ForeignFileError) as error:
-        raise ConversionError(f"Cannot read {folder}/{MANIFEST_NAME}: {error}.") from error
+        raise ConversionError(
+            f"Cannot read {folder}/{MANIFEST_NAME}: {error}. Make it readable, or choose another "
+            "place."
+        ) from error
     try:
         Manifest.read(filesystem, folder)
     except DatasetError as error:
@@ -173,7 +179,7 @@ def _give_up(filesystem: fs.FileSystem, folder: str, name: str, earlier: bytes |
 
 
 def remove_abandoned(filesystem: fs.FileSystem, folder: str) -> None:
-    """Deletes the sub folders that the manifest does not list and that nobody writes any more."""
+    """Deletes sub folders that the manifest does not list and that no process writes."""
     found = filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
     writers = {
         one: _writer_of(filesystem, one.path)
@@ -226,11 +232,11 @@ def _subfolders_of(manifest: Manifest) -> set[str]:
 
 
 def _writer_of(filesystem: fs.FileSystem, path: str) -> str | None:
-    """Who may still be writing a sub folder.
+    """The process that may still be writing a sub folder.
 
     Returns:
         Words for a process that cannot be looked up from here; ``""`` for one that is running;
-        None if nobody writes there any more.
+        None if no process writes there any more.
     """
     try:
         owner = Owner.of_directory(filesystem, path)

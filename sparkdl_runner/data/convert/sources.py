@@ -46,7 +46,7 @@ class Sources:
     """Everything besides its plan that decides which rows a DataFrame has."""
 
     files: frozenset[SourceFile] = frozenset()
-    """As Spark listed them when the DataFrame was read."""
+    """The files as Spark listed them when the DataFrame was read."""
     may_be_stale: frozenset[SourceFile] = frozenset()
     """Those of ``files`` that may be written again in place. Table formats never do that."""
     unknown: str | None = None
@@ -175,7 +175,7 @@ def _leaves_of_message(message: Any) -> Iterator[str]:
 
 
 def _list(df: DataFrame, folder: str) -> list[SourceFile]:
-    """What a folder holds now; nothing if it cannot be listed."""
+    """The files in a folder; empty if it cannot be listed."""
     spark: Any = df.sparkSession
     path = spark._jvm.org.apache.hadoop.fs.Path(folder)
     try:

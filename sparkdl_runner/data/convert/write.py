@@ -190,7 +190,7 @@ def _row_digest(schema: t.StructType) -> Column:
 
 
 def _lengths(column: Column, array: t.ArrayType) -> list[tuple[Column, Column]]:
-    """By depth, the shortest and the longest list in one row."""
+    """The shortest and the longest list in one row, for each depth."""
     lengths = []
     depth, inner = 0, array.elementType
     while True:
@@ -202,7 +202,7 @@ def _lengths(column: Column, array: t.ArrayType) -> list[tuple[Column, Column]]:
 
 
 def _extreme_length(column: Column, depth: int, pick: Any) -> Column:
-    """What ``pick`` finds among the lengths of the lists ``depth`` levels down in one row."""
+    """Applies ``pick`` to the lengths of the lists ``depth`` levels down in one row."""
     if depth == 0:
         return F.when(column.isNotNull(), F.size(column))
     inner_lengths = F.transform(column, lambda inner: _extreme_length(inner, depth - 1, pick))

@@ -83,7 +83,7 @@ def _apply(matrix: _Matrix, values: npt.NDArray[np.uint32]) -> npt.NDArray[np.ui
 
 
 def _shift_by(size_bytes: int) -> _Matrix:
-    """What appending so many zero bytes does to a checksum, by repeated squaring."""
+    """The effect of appending so many zero bytes on a checksum, by repeated squaring."""
     one_bit = np.array([_POLYNOMIAL, *(1 << bit for bit in range(31))], dtype=np.uint32)
     power, bits = one_bit, 8 * size_bytes
     result = np.array([1 << bit for bit in range(32)], dtype=np.uint32)

@@ -1,4 +1,4 @@
-"""What a converter remembers of its files, so that ranks can tell whether they are still the same.
+"""Facts about a converter's files, by which ranks check that these are still the same.
 
 Name, size and time are easily forged, and so is a CRC-32. What an ordinary user of a host cannot
 choose is the owner of a file that they made, and the time of its last change of any kind
@@ -71,7 +71,7 @@ class LocalFiles:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Converted:
-    """What a converter remembers of its data set's files; it is sent to the ranks."""
+    """Facts about the files of a converter's data set; sent to the ranks."""
 
     manifest_digest: str
     """``Manifest.digest``."""
@@ -166,7 +166,7 @@ def _check_same(
 
 
 def owner_and_time(found: os.stat_result) -> tuple[int, int]:
-    """What only the kernel can set."""
+    """The owner and the time of the last change, which only the kernel sets."""
     return found.st_uid, found.st_ctime_ns
 
 

@@ -158,7 +158,9 @@ def describe_parquet(
         DatasetError: No files; a file is missing or is not Parquet; two files differ in schema.
     """
     if not files:
-        raise DatasetError(f"{directory} holds no Parquet file to describe.")
+        raise DatasetError(
+            f"{directory} holds no Parquet file: give the folder in which they lie, or a DataFrame."
+        )
     directory = directory.rstrip("/")
     footers = in_threads(
         lambda path: read_footer(filesystem, directory, path, just_written, keep_footers),
@@ -210,7 +212,7 @@ def check_nulls(dataset: Dataset, allow_nulls: bool) -> None:
     if allow_nulls or not found:
         return
     listed = ", ".join(f"{column.name!r} ({column.null_count:,})" for column in found)
-    # Only the whole of a file is looked through.
+    # Only whole files are scanned, not views of them.
     is_whole = dataset.manifest.view is None
     path = first_file_with_nulls(dataset, found[0].name) if is_whole else None
     first = f", the first in {path}" if path else ""
@@ -248,7 +250,10 @@ def _check_same_schema(first: pa.Schema, other: pa.Schema, first_path: str, path
                 "one data set have one schema. Convert them again from one DataFrame."
             )
     if first.names != other.names:
-        raise DatasetError(f"{path} has its columns in another order than {first_path}.")
+        raise DatasetError(
+            f"{path} has its columns in another order than {first_path}: convert them again from "
+            "one DataFrame."
+        )
 
 
 def _is_clustered(name: str, footers: Sequence[Footer]) -> bool:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from sparkdl_runner.foreign_file import ForeignFileError, build
 
 _MOST_BYTES = 1 << 28
-"""Of one array that is unpacked: some claim more than they hold."""
+"""The limit for one unpacked array: a forged text could claim any size."""
 # A part of a path that is empty, or leads elsewhere, in paths that are joined by NUL.
 _NOT_INSIDE = re.compile(rb"(?:^|[/\0])\.{0,2}(?=[/\0]|$)")
 
@@ -28,7 +28,7 @@ def pack(values: npt.NDArray[Any]) -> str:
 
 
 def unpack(text: str, dtype: Any, count: int) -> npt.NDArray[Any]:
-    """What ``pack`` was given, ``[count]``; somebody else may have written the text.
+    """Unpacks the result of ``pack``, ``[count]``. The text may be foreign.
 
     Raises:
         ForeignFileError: It is not so many values.
@@ -100,7 +100,7 @@ class Files(Sequence[FileInfo]):
 
     @cached_property
     def _ends(self) -> npt.NDArray[np.int64]:
-        """Where each path ends in the joined ones."""
+        """The end of each path in the joined text."""
         found = np.frombuffer(self._joined, np.uint8) == 0
         return np.append(np.flatnonzero(found), len(self._joined))
 
@@ -150,7 +150,7 @@ class Files(Sequence[FileInfo]):
 
     @classmethod
     def from_json(cls, fields: Any) -> Files:
-        """Rebuilds what ``to_json`` returned, which somebody else may have written.
+        """Rebuilds the result of ``to_json``, which may be foreign.
 
         Raises:
             ForeignFileError: They are no files, or some that are not in their folder.

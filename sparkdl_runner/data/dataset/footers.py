@@ -40,7 +40,7 @@ class Footer:
     column_bytes: dict[str, int]
     null_counts: dict[str, int | None]
     single_values: dict[str, list[Any]]
-    """By column, the value of each row group that holds one value only."""
+    """For each column, the value of each row group that holds only one value."""
     page_rows: int
     """As ``page_rows_of`` says."""
     packed: bytes
@@ -83,7 +83,7 @@ def _footer_size(tail: bytes, size: int, path: str) -> int:
     if size < 12 or tail[-4:] != b"PAR1" or footer_size > size:
         raise DatasetError(
             f"{path} ({size:,} bytes) does not end as a Parquet file does: it was cut short, or "
-            "is something else."
+            "is something else. Write it again, or take it out of the folder."
         )
     return footer_size
 
@@ -91,7 +91,7 @@ def _footer_size(tail: bytes, size: int, path: str) -> int:
 def open_footer(
     filesystem: pa.fs.FileSystem, full_path: str
 ) -> tuple[pa.fs.FileInfo, pq.ParquetFile, bytes]:
-    """What the filesystem says of a file, its footer alone, and the bytes of that.
+    """The filesystem's facts about a file, its footer, and the footer's bytes.
 
     Raises:
         DatasetError: It is no Parquet file.
@@ -104,7 +104,9 @@ def open_footer(
     try:
         parquet = pq.ParquetFile(pa.BufferReader(tail), coerce_int96_timestamp_unit="us")
     except (pa.ArrowException, OSError) as error:
-        raise DatasetError(f"{full_path} has a broken Parquet footer: {error}") from error
+        raise DatasetError(
+            f"{full_path} has a broken Parquet footer: {str(error).rstrip('.')}. Write it again."
+        ) from error
     return info, parquet, tail
 
 

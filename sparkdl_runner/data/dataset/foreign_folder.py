@@ -1,4 +1,4 @@
-"""Which folders of Parquet files, written by somebody else, may be read as they are.
+"""Checks whether a folder of other writers' Parquet files may be read in place.
 
 A folder may if its rows are those of all its files. Tables of Delta, Iceberg or Hudi, outputs of
 streams and unfinished writes hold further files, of other versions or of no version at all.
@@ -98,7 +98,7 @@ def _above(path: str) -> Iterator[str]:
 
 
 def kind_of(filesystem: fs.FileSystem, folder: str) -> _Kind | None:
-    """What keeps files of several versions in a folder, such as ``DELTA``; None for nothing."""
+    """The table format that keeps several versions in a folder, such as ``DELTA``; else None."""
     try:
         marks = [f"{folder}/{kind.mark}" for kind in (*_KINDS, ICEBERG)]
         *others, metadata = filesystem.get_file_info(marks)

@@ -1,4 +1,4 @@
-"""Directories that say who made them, so that what a crash leaves behind can be removed safely.
+"""Marks directories with their maker, so that leftovers of a crash can be removed safely.
 
 Every process that converts makes one directory below the parent cache directory, with a marker
 file written first. The directory goes at exit; if the process is killed, a later sweep finds the

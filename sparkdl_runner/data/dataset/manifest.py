@@ -47,7 +47,7 @@ MOST_BYTES = 64 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnInfo:
-    """What is known of one column beyond its Arrow type."""
+    """Facts about one column beyond its Arrow type."""
 
     name: str
     type: str
@@ -85,9 +85,9 @@ class Manifest:
     content_digest: str | None = None
     """Spark's checksum of all values and their order, if it reported one."""
     view: View | None = None
-    """What the data set is of its files, if not all that they hold; never written to a file."""
+    """The part of the files that is the data set; None for all. Never written to a file."""
     shuffle_seed: int | None = None
-    """By which Spark shuffled the rows while it wrote them; None if it did not."""
+    """The seed of Spark's shuffle while it wrote the rows; None if there was none."""
     page_rows: int = SPARKS_PAGE_ROWS
     """Rows that a page has at least, however long the values are: ``footers.page_rows_of``."""
     footer_sizes: npt.NDArray[np.int64] | None = None

@@ -25,7 +25,7 @@ class Observation:
 
     null_count: int = 0
     extremes: list[tuple[int, int] | None] = field(default_factory=list)
-    """By depth, from the outside in; None where no list was met yet."""
+    """For each depth, from the outside in; None before the first list."""
 
     def see_lengths(self, depth: int, lengths: pa.Array) -> None:
         """Notes the lengths of lists at ``depth``, without nulls."""

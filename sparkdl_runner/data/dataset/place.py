@@ -1,4 +1,4 @@
-"""Where directories are: which one a person means, and where this application's conversions go."""
+"""Directories: the one that a user names, and the one for this application's conversions."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _is_local_master(spark: SparkSession) -> bool:
 def _default_filesystem(spark: SparkSession) -> str | None:
     """Hadoop's default filesystem, or None through Spark Connect.
 
-    There, a "local" master is the server's machine, and nobody here can ask for its filesystem.
+    There, a "local" master is the server's machine, whose filesystem is unknown here.
     """
     jsc = getattr(spark, "_jsc", None)
     if jsc is None:

@@ -59,7 +59,7 @@ class RowGroups:
 
     @classmethod
     def from_json(cls, fields: Any, files: int) -> RowGroups:
-        """Rebuilds what ``to_json`` returned, which somebody else may have written.
+        """Rebuilds the result of ``to_json``, which may be foreign.
 
         Raises:
             ForeignFileError: They are not the row groups of so many files.

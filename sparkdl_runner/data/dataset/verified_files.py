@@ -54,7 +54,7 @@ class VerifiedFiles:
 
     @property
     def advice(self) -> str:
-        """What to do when a file is gone or damaged."""
+        """Advice for a file that is gone or damaged."""
         view = self.dataset.manifest.view
         return "Convert the DataFrame again, or restore the file." if view is None else view.advice
 

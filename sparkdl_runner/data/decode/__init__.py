@@ -1,4 +1,4 @@
-"""What a column of Arrow becomes: dense arrays, images, rows that differ in length.
+"""Decodes a column of Arrow: to dense arrays, images, or rows that differ in length.
 
 Pure, without files. Imported by all packages of ``data``.
 """

@@ -32,9 +32,9 @@ class Leaf:
     """How the innermost values of a column become numbers."""
 
     dtype: np.dtype[Any]
-    """What torch will see."""
+    """The type that torch gets."""
     steps: tuple[tuple[str, pa.DataType], ...] = ()
-    """What to do to the Arrow array first: ``("cast", type)`` or ``("view", type)``, in order."""
+    """Steps on the Arrow array first: ``("cast", type)`` or ``("view", type)``, in order."""
 
     def numbers(self, array: pa.Array, fill: float | None) -> Array:
         """``[n]`` numbers; nulls become ``fill``, or are refused if that is None."""

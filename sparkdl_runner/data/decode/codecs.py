@@ -22,7 +22,7 @@ from sparkdl_runner.data.decode.images import ImageSize
 from sparkdl_runner.data.errors import BadRowError
 
 _MEMBER = "arr.npy"
-"""What petastorm calls the array in an ``.npz``."""
+"""petastorm's name for the array in an ``.npz``."""
 _REMEDY = "Restore the file, or leave the column out with columns=[…]."
 _MOST_HEADER_BYTES = 10_000
 _WIDENED = {"uint16": "int32", "uint32": "int64", "uint64": "int64"}

@@ -1,4 +1,4 @@
-"""What the columns of a data set become in a batch: arrays of one shape, or rows that differ."""
+"""The columns of a batch: arrays of one shape, or rows that differ in length."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Output:
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...] = ()
-    """Of one row."""
+    """The shape of one row."""
 
     @property
     def row_bytes(self) -> int:
@@ -78,13 +78,13 @@ class VariableColumn:
     has_nulls: bool
     """Whether the manifest knows of nulls; others are refused."""
     row_bytes: int
-    """Of one row, on average."""
+    """The average bytes of one row."""
     depth: int = 0
     """How many lists deep the texts or bytes of a row are."""
 
     @property
     def entries(self) -> tuple[str, ...]:
-        """What it is called in a batch."""
+        """The names of its entries in a batch."""
         return (self.name, f"{self.name}_offsets") if self.kind == "ragged" else (self.name,)
 
 
@@ -99,7 +99,7 @@ class CollatedColumn(VariableColumn):
 
     @property
     def entries(self) -> tuple[str, ...]:
-        """What it is called in a batch."""
+        """The names of its entries in a batch."""
         return tuple(f"{self.name}{ending}" for ending in self.endings)
 
 

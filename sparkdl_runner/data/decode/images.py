@@ -16,7 +16,7 @@ from sparkdl_runner.network.images import CHANNELS
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSize:
-    """What every decoded image of a column is made to be."""
+    """The size and mode of every decoded image of a column."""
 
     height: int
     width: int

@@ -16,10 +16,10 @@ from sparkdl_runner.data.decode.arrays import Array
 from sparkdl_runner.data.decode.rows import bytes_of, padded, ragged, take
 
 PACKED_ENTRIES = ("", "_document_ids", "_positions", "_cu_seqlens")
-"""What ``pack`` makes of a column, as they are called after its name."""
+"""The suffixes of the entries that ``pack`` makes of a column."""
 
 LONGEST_ENTRIES = ("", "_length")
-"""What ``pad_to_longest`` makes of a column."""
+"""The suffixes of the entries that ``pad_to_longest`` makes of a column."""
 
 
 def pack(rows: pa.Array, length: int, dtype: np.dtype[Any], pad_value: float) -> dict[str, Array]:
@@ -42,7 +42,7 @@ def pack(rows: pa.Array, length: int, dtype: np.dtype[Any], pad_value: float) ->
     sequence, sizes = sequence[order], sizes[order]
     count = int(sequence.max(initial=0)) + 1
     used = np.bincount(sequence, weights=sizes, minlength=count).astype(np.int64)
-    # Where each sequence's pieces end, a piece of what is empty follows, perhaps of no length.
+    # After a sequence's pieces comes a piece for its empty end, perhaps of no length.
     ends = np.searchsorted(sequence, np.arange(count), side="right")
     spans = np.insert(sizes, ends, length - used)
     owners = np.insert(document[order] + 1, ends, 0)

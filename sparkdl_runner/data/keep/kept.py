@@ -60,10 +60,10 @@ class Used(NamedTuple):
     """A kept conversion that this process uses, and holds by a lease."""
 
     url: str
-    """Of the Parquet files' directory."""
+    """The URL of the Parquet files' directory."""
     dataset: Dataset
     checked: Dataset | None
-    """What ``VerifiedFiles.check_all`` returned, of one that was found."""
+    """The result of ``VerifiedFiles.check_all`` for a conversion that was found."""
     lease: HeldLease
 
 
@@ -153,7 +153,7 @@ def _is_committed(filesystem: fs.FileSystem, folder: str) -> bool:
 
 
 def _stranger(filesystem: fs.FileSystem, folder: str, trusted_users: Collection[str]) -> str | None:
-    """Who else could have put something there, in words; None where nobody could.
+    """The other users who could write there, in words; None if there are none.
 
     Only a local or mounted file system knows owners. On other storage, all who may write to the
     cache directory are trusted.
@@ -240,7 +240,7 @@ def delete_kept(
 
     def is_free() -> bool:
         leases = leases_of(filesystem, folder)
-        # Without any, it is being made at this moment.
+        # Without any lease, it is being made at this moment.
         return in_use or (bool(leases) and all(lease.is_over for lease in leases))
 
     if not is_free():

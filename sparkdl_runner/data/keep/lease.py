@@ -1,4 +1,4 @@
-"""Leases: who uses a folder, and until when nobody may delete it.
+"""Leases: the users of a folder, and the time until which it must not be deleted.
 
 A lease is a small file in the folder's ``_leases``, with the time at which it ends. Its holder
 writes it again long before. A holder that was killed, or whose machine is gone, writes nothing
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Lease:
-    """What a lease's file says."""
+    """The content of a lease's file."""
 
     user: str
     hostname: str
@@ -76,7 +76,7 @@ class HeldLease:
         self._filesystem.create_dir(self._folder, recursive=True)
         if shared and isinstance(self._filesystem, fs.LocalFileSystem):
             with suppress(PermissionError):  # Another user made it, and has done so.
-                os.chmod(self._folder, 0o1777)  # noqa: S103 - sticky: nobody deletes another's.
+                os.chmod(self._folder, 0o1777)  # noqa: S103 - sticky: no one deletes another's.
         self._renew()
         self._next = time.monotonic() + seconds / 4
         _keep_renewing(self)

@@ -118,7 +118,10 @@ def _read(table: Any, shown: str) -> Snapshot:
             )
         )
     if deleted:
-        raise DatasetError(f"{title} deletes rows of {min(deleted)}, which it does not list.")
+        raise DatasetError(
+            f"{title} deletes rows of {min(deleted)}, which it does not list: pass "
+            "spark.read.format('delta').load(…), which is converted."
+        )
     return Snapshot(
         title=title,
         advice=(
@@ -166,7 +169,7 @@ def _columns(table: Any) -> tuple[TableColumn, ...]:
 
 
 def _deleted(table: Any) -> dict[str, np.ndarray[Any, np.dtype[np.int64]]]:
-    """By file, the rows that deletion vectors delete."""
+    """For each file, the rows that deletion vectors delete."""
     root = table.table_uri.rstrip("/") + "/"
     result = {}
     for found in table.deletion_vectors():

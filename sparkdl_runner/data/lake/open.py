@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """What is wanted of files that are read in place; ``make_spark_converter``'s arguments."""
+    """The wanted part of files that are read in place; arguments of ``make_spark_converter``."""
 
     columns: Sequence[str] | None = None
     filters: Filters | None = None

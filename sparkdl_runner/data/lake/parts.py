@@ -38,11 +38,11 @@ class GroupPart:
     """``[rows]``, which of them count; None for all."""
     live_rows: int
     nulls: Mapping[str, int]
-    """By column of one value a row; 0 where the footer does not say, and then it is observed."""
+    """The nulls of each flat column; 0 if the footer does not say: then they are counted."""
     column_bytes: Mapping[str, int]
     """Encoded, the part of the rows that count."""
     single: Mapping[str, Any]
-    """By column, the one value that the row group holds."""
+    """The only value of each column that has one value in the row group."""
     unknown: Sequence[str]
     """Columns that must be read, for their nulls or the lengths of their lists."""
 
@@ -59,11 +59,11 @@ class FilePart:
     file: FileInfo
     projection: Projection
     types: Mapping[str, pa.DataType]
-    """By column of the table that the file has, its type there."""
+    """The type in the file of each column of the table that the file has."""
     groups: list[GroupPart]
     page_rows: int
     seen: dict[str, Observation] = field(default_factory=dict)
-    """Of columns of which the footers say too little."""
+    """Observations of columns whose footers say too little."""
 
 
 def read_part(
@@ -240,7 +240,7 @@ def _bounds(
     projection: Projection,
     types: Mapping[str, pa.DataType],
 ) -> dict[str, Bounds]:
-    """What a footer says of each column of a row group."""
+    """The bounds that a footer has for each column of a row group."""
     rows = group.num_rows
     result = {name: _of_constant(value, rows) for name, value in projection.constants.items()}
     for name, there in projection.names.items():

@@ -22,9 +22,9 @@ class TableColumn:
     name: str
     type: pa.DataType
     file_names: tuple[str, ...]
-    """What files may call it that carry no numbers of columns."""
+    """The names of the column in files without column numbers."""
     field_id: int | None = None
-    """Its number, by which files know it, if the format goes by numbers."""
+    """The number of the column in files, if the format has numbers."""
     default: Any = None
     """Its value in files that were written before there was such a column."""
 
@@ -75,7 +75,7 @@ class Snapshot:
     title: str
     """``version 3 of the Delta table file:///…``."""
     advice: str
-    """What to do when a file is gone."""
+    """Advice for a file that is gone."""
     columns: tuple[TableColumn, ...]
     files: tuple[TableFile, ...]
 
@@ -98,7 +98,7 @@ class Snapshot:
 
 
 def missing_package(package: str, what: str, reader: str) -> DatasetError:
-    """The error for a table that nobody here can read in place."""
+    """The error for a table whose reader is not installed."""
     return DatasetError(
         f"{what}, and reading that in place needs {package}: run {LAKE_EXTRA}, or pass "
         f"{reader}, which is converted."

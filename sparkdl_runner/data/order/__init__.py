@@ -1,4 +1,4 @@
-"""Who gets which row when: pure functions, and the state that a resume needs.
+"""The order of rows: which rank gets which row in which step, and the state of a resume.
 
 Imports none of the other packages.
 """

@@ -62,7 +62,7 @@ def measure(order: Order, world_size: int) -> MixingFigures:
 
 
 def _shares(plan: EpochPlan, moment: float) -> tuple[FloatArray, int]:
-    """Of each lane's rows at a moment from 0 to 1: the share of each label, ``[lanes, labels]``.
+    """The share of each label in each lane at a moment from 0 to 1, ``[lanes, labels]``.
 
     And the number of row groups that they come from.
     """

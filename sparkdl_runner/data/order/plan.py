@@ -204,14 +204,14 @@ class Piece(NamedTuple):
     """The rows that a block takes of one segment."""
 
     segment: int
-    """Its number in the epoch's plan."""
+    """The segment's number in the epoch's plan."""
     group: int
-    """Its row group."""
+    """The segment's row group."""
     start: int
     """The first row of the piece within the row group."""
     rows: int
     until: int
-    """Where the segment ends within the row group."""
+    """The end of the segment within the row group."""
     is_whole: bool
     """Whether it is all of its segment."""
 
@@ -223,7 +223,7 @@ class Block:
     lane: int
     number: int
     position: int
-    """Where it begins in its lane."""
+    """The segment's beginning in its lane."""
     rows: int
     pieces: Sequence[Piece]
 

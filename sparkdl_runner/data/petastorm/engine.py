@@ -48,7 +48,7 @@ def obstacle() -> str | None:
 
 
 def refuse_untrusted(url: str, problem: str | None) -> None:
-    """Raises a DatasetError: nobody said that they trust the pickled schema of a data set.
+    """Raises a DatasetError: the caller did not say that the pickled schema is trusted.
 
     ``problem`` is why the data set cannot be read without running it, if it cannot.
     """
@@ -87,7 +87,7 @@ def materialize(df: DataFrame, parent_url: str, row_group_size_bytes: int, codec
     with quiet():
         from petastorm.spark import spark_dataset_converter
 
-    # Its public function would count the rows in a second job and read the schema in a third.
+    # petastorm's public function would count rows in a second job and read the schema in a third.
     url: str = spark_dataset_converter._materialize_df(
         df,
         parent_cache_dir_url=parent_url,

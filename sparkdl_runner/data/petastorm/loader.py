@@ -96,8 +96,8 @@ class PetastormLoader:
         if steps_per_epoch is None and not (filtering and shard_count == 1):
             if filtering:
                 raise ValueError(
-                    f"With {sorted(filtering)[0]} and {shard_count} shards, nobody knows how many "
-                    "rows each rank will get: give steps_per_epoch, so that all make the same."
+                    f"With {sorted(filtering)[0]} and {shard_count} shards, it is unknown how many "
+                    "rows each rank will get: give steps_per_epoch, the same on all ranks."
                 )
             self._steps = self._count_steps()
         # A single shard is read to its end; only several shards need equal steps.
@@ -133,7 +133,7 @@ class PetastormLoader:
         """Steps of one epoch.
 
         Raises:
-            TypeError: There is no end of epochs, or nobody knows how many rows pass a filter.
+            TypeError: Epochs never end, or the number of rows behind a filter is unknown.
         """
         if self._num_epochs is None:
             raise TypeError(NO_LENGTH)
@@ -144,7 +144,7 @@ class PetastormLoader:
         """Steps of one epoch.
 
         Raises:
-            TypeError: Nobody knows how many rows pass a filter.
+            TypeError: The number of rows behind a filter is unknown.
         """
         if self._steps is None:
             raise TypeError("How many rows pass is known only after reading: give steps_per_epoch.")
@@ -202,7 +202,7 @@ class PetastormLoader:
                 shuffling_queue_capacity=self._queue_capacity,
             )
         finally:
-            # Only its own reader: the next iterator may have begun, and has another.
+            # Stop only this iterator's reader: the next iterator may have begun, with another.
             self._stop(reader)
 
     def _open_reader(self, epoch: int, turn: int) -> Any:
@@ -217,7 +217,7 @@ class PetastormLoader:
             # petastorm takes 0 for "no seed", and repeats one order for as long as a reader lives.
             arguments["seed"] = 1 + (self._seed * 1_000_003 + epoch * 1009 + turn) % (2**31 - 2)
         with engine.quiet():
-            # It also takes any seed for its deprecated shard_seed, and warns of that.
+            # petastorm also takes any seed as its deprecated shard_seed, with a warning.
             if self._unischema:
                 return make_reader(self._url, **arguments)
             from sparkdl_runner.data.petastorm.listed_files import ListedFiles

@@ -19,7 +19,7 @@ from sparkdl_runner.data.dataset.manifest import ColumnInfo, Manifest
 from sparkdl_runner.foreign_file import ForeignFileError, open_input
 
 UNISCHEMA_KEY = b"dataset-toolkit.unischema.v1"
-"""Where petastorm keeps a pickled schema in the metadata of ``_common_metadata``."""
+"""petastorm's key for a pickled schema in the metadata of ``_common_metadata``."""
 
 MOST_BYTES = 4 << 20
 """The largest schema that is read; one of 20 columns takes 1 KB."""
@@ -48,7 +48,7 @@ class Field:
 
 @dataclass(frozen=True, kw_only=True)
 class Unischema:
-    """What a directory's pickled schema says."""
+    """The columns in a directory's pickled schema."""
 
     fields: Mapping[str, Field]
     problem: str | None = None
@@ -63,7 +63,7 @@ class _Class:
 
 @dataclass(eq=False)
 class _Made:
-    """What calling a class would make."""
+    """Stands for the object that calling a class would make."""
 
     cls: Any
     arguments: tuple[Any, ...]

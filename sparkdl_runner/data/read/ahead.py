@@ -20,7 +20,7 @@ class ReadAhead(Generic[_Key, _Value]):
     Args:
         fetch: Gets the value of a key; called in any thread.
         size_of: About how many bytes it will take.
-        limit_bytes: How much may be there, or under way, that nobody has taken yet. One value may
+        limit_bytes: How much may be fetched, or under way, and not taken yet. One value may
             always be, of whatever size.
     """
 
@@ -41,7 +41,7 @@ class ReadAhead(Generic[_Key, _Value]):
         self._begin()
 
     def take(self, key: _Key) -> _Value:
-        """What was fetched for a key; fetches it here if nobody has begun to."""
+        """The value that was fetched for a key; fetches it here if no thread has begun to."""
         with self._lock:
             future = self._begun.pop(key, None)
             if future is None and key in self._waiting:
@@ -70,7 +70,7 @@ class ReadAhead(Generic[_Key, _Value]):
                 self._begun[key] = self._pool.submit(self._fetch, key)
 
     def clear(self) -> None:
-        """What was added will not be taken."""
+        """Drops the added keys, which will not be taken."""
         with self._lock:
             self._waiting.clear()
             for future in self._begun.values():

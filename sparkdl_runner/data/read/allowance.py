@@ -1,4 +1,4 @@
-"""What memory a rank may have for its data, by what limits its process."""
+"""How much memory a rank may use for its data, by the limits of its process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHARE = 4
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryFacts:
-    """What limits the memory of a rank's process."""
+    """The limits on the memory of a rank's process."""
 
     host_bytes: int
     container_bytes: int | None = None
@@ -44,5 +44,5 @@ class MemoryFacts:
 
     @property
     def data_bytes(self) -> int:
-        """What its data may take."""
+        """How many bytes the rank's data may take."""
         return self.rank_bytes // _SHARE

@@ -130,7 +130,7 @@ class Arena:
         return places.ravel()[: len(order)]
 
     def _row_index(self, pages: IntArray, rows: IntArray) -> IntArray:
-        """Where in the arena rows ``[n]`` of a block are, if the block has these pages."""
+        """The places in the arena of rows ``[n]`` of a block with these pages."""
         # ``page_rows`` is a power of two, and a division would cost more than all else here.
         shifts = (pages - np.arange(len(pages))) * self.page_rows
         index: IntArray = np.take(shifts, rows >> self._page_bits, mode="clip")

@@ -31,7 +31,7 @@ class LoadedBlock:
     block: Block
     pages: IntArray
     variable: dict[str, list[list[pa.Array]]]
-    """By column of variable length: the rows of each piece, in parts."""
+    """For each column of variable length, the rows of each piece, in parts."""
     pieces_left: int
     """Pieces that are still to be read."""
     reads: list[Future[None]] = field(default_factory=list)
@@ -42,7 +42,7 @@ class LoadedBlock:
 
     @property
     def end(self) -> int:
-        """Where it ends in its lane."""
+        """The block's end in its lane."""
         return self.block.position + self.block.rows
 
     def rows(self, name: str) -> pa.Array:
@@ -86,11 +86,11 @@ class LoadedBlock:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Target:
-    """Where the rows of a piece go."""
+    """The destination of the rows of a piece."""
 
     loaded: LoadedBlock
     number: int
-    """Of the piece in its block."""
+    """The number of the piece in its block."""
     at: int
     """The piece's first row in the block."""
     piece: Piece
@@ -101,7 +101,7 @@ class _Reading:
     """A row group that is being read, in order, a few rows at a time."""
 
     parts: Iterator[tuple[int, int, list[Any]]]
-    """What ``RowGroupReader.stream`` yields."""
+    """The iterator of ``RowGroupReader.stream``."""
     part: tuple[int, int, list[Any]] | None = None
     """The last one, of which a later piece may need rows."""
     last: Future[None] | None = None

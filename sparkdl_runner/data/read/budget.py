@@ -21,7 +21,7 @@ MOST_BLOCK_ROWS = 1 << 17
 """Larger blocks mix no more row groups, and the order of their rows outgrows the cache."""
 DEFAULT_BYTES = 512 << 20
 _PLACE_BYTES = 16
-"""What each row in memory takes besides its values, for its place in the order."""
+"""Bytes for each row in memory beside its values: its place in the order."""
 _PIECE_BYTES = 64 << 10
 """Decoding fewer bytes at a time costs more for the call than for the values."""
 _MOST_PAGE_BYTES = 1 << 20
@@ -83,7 +83,7 @@ def open_group_bytes(manifest: Manifest) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What ``memory_budget_bytes`` allows, on any number of ranks.
+    """The memory that ``memory_budget_bytes`` allows, on any number of ranks.
 
     Apart from a fixed part, half of the budget is for row groups that are partly read, those of a
     lane's window and of its next one, and a quarter for the blocks in use and the next ones. The
@@ -135,12 +135,12 @@ class Budget:
 
     @property
     def reading_bytes(self) -> int:
-        """What reading may take on this rank."""
+        """The bytes that reading may take on this rank."""
         return min(self.memory_budget_bytes, self.most_bytes or self.memory_budget_bytes)
 
     @property
     def files_bytes(self) -> int:
-        """Of that, for footers, and for remote row groups that are here and not yet decoded."""
+        """The part for footers, and for remote row groups that are not yet decoded."""
         return self.reading_bytes // _FILES_SHARE
 
     @property

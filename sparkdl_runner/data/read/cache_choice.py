@@ -49,6 +49,6 @@ def open_cache(
 
 
 def local_folder() -> Path | None:
-    """Where Spark, or YARN, lets this host's processes put large files, as far as that is told."""
+    """The folder of Spark or YARN for large files on this host, if its variable is set."""
     listed = os.environ.get("LOCAL_DIRS") or os.environ.get("SPARK_LOCAL_DIRS") or ""
     return Path(listed.split(",")[0]) if listed else None

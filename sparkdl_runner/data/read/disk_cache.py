@@ -66,7 +66,7 @@ class DiskCache:
             self._folder.mkdir(exist_ok=True)
             os.utime(self._folder)
             user = os.open(self._folder / _USERS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
-            # Also where nobody closes this cache: its folder could never make room for others.
+            # Also if the cache is never closed: else its folder could never make room for others.
             self._let_go = weakref.finalize(self, os.close, user)
             fcntl.flock(user, fcntl.LOCK_SH)
             self._write_used(used)
@@ -91,7 +91,7 @@ class DiskCache:
             return None
         try:
             found = os.fstat(descriptor)
-            # As for local files: what nobody has changed is not read again to be compared.
+            # As for local files: an unchanged file is not read again to be compared.
             if self._checked.get(key) != found.st_ctime_ns:
                 if not _is_whole(descriptor, start, found.st_size - _CRC_BYTES):
                     _log.warning("%s was damaged and is fetched again: look at that disk.", path)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 
 Pieces = Sequence[tuple[int, memoryview]]
-"""Where each piece begins in its file, and its bytes."""
+"""The offset of each piece in its file, and its bytes."""
 
 
 def in_memory(size_bytes: int, pieces: Pieces) -> pa.NativeFile:

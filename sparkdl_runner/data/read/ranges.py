@@ -33,7 +33,7 @@ _HOLE_BYTES = 1 << 20
 _WHOLE_BYTES = 64 << 20
 _LEAST_BYTES = 256 << 10
 _CHUNK_BYTES = 1 << 10
-"""What a column chunk takes of a footer that is kept in memory."""
+"""Bytes of one column chunk in a footer in memory."""
 
 _Answer = TypeVar("_Answer")
 _Key = tuple[int, tuple[str, ...]]
@@ -253,7 +253,7 @@ def _key(number: int, start: int, size: int) -> str:
 
 
 def _ranges(metadata: pq.FileMetaData, index: int, names: Sequence[str]) -> list[tuple[int, int]]:
-    """Where the wanted columns of a row group are in their file: starts and sizes."""
+    """The byte ranges of the wanted columns of a row group in their file: starts and sizes."""
     group = metadata.row_group(index)
     wanted = set(names)
     chunks = []

@@ -26,7 +26,7 @@ _SETS = ("in", "not in")
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """What is known of a column in some rows, from a footer or a partition."""
+    """The bounds of a column in some rows, from a footer or a partition."""
 
     low: Any = None
     """No value is below; None if that is not known."""

@@ -20,9 +20,9 @@ class LiveRows:
     """The rows that count, of those row groups of which not all do."""
 
     rows: Mapping[int, int] = field(default_factory=dict)
-    """By row group: rows in the file, live or not."""
+    """For each row group, its rows in the file, live or not."""
     bits: Mapping[int, bytes] = field(default_factory=dict)
-    """By row group: one bit for each of them, compressed."""
+    """For each row group, one bit for each row, compressed."""
 
     @classmethod
     def of(cls, live: Mapping[int, BoolArray]) -> LiveRows:
@@ -49,6 +49,6 @@ def pack(keep: BoolArray) -> bytes:
 
 
 def unpack(packed: bytes, rows: int) -> BoolArray:
-    """What ``pack`` was given."""
+    """Unpacks the result of ``pack``."""
     bits = np.frombuffer(zlib.decompress(packed), dtype=np.uint8)
     return np.unpackbits(bits, count=rows).astype(np.bool_)

@@ -21,9 +21,9 @@ class Projection:
     """How the columns of some files become those of the table."""
 
     names: Mapping[str, str]
-    """By column of the table, what the files call it."""
+    """For each column of the table, its name in the files."""
     constants: Mapping[str, Any] = field(default_factory=dict)
-    """By column that the files lack, its value in every row: of the partition, or None."""
+    """For each column that the files lack, its value in every row: the partition's, or None."""
 
     def batches(
         self,
@@ -91,12 +91,12 @@ def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class View:
-    """What a data set is of the files that its manifest lists."""
+    """The part of the files of a manifest that is the data set."""
 
     title: str
-    """What it is, for people: ``version 3 of the Delta table file:///…``."""
+    """A description for people: ``version 3 of the Delta table file:///…``."""
     advice: str
-    """What to do when a file of it is gone or changed."""
+    """Advice for a file of the data set that is gone or changed."""
     filters: str
     """The filters, in words; ``""`` for none."""
     projections: Sequence[Projection]
@@ -110,7 +110,7 @@ class View:
         return self.live.rows.get(group, live_rows)
 
     def names_in_file(self, file: int, names: Sequence[str]) -> tuple[str, ...]:
-        """What the file of this number calls these columns, as far as it has them."""
+        """The names of these columns in the file of this number, as far as it has them."""
         called = self.projections[int(self.projection_of[file])].names
         return tuple(called[name] for name in names if name in called)
 
@@ -137,7 +137,7 @@ class View:
     @property
     def digest(self) -> str:
         """64 hex digits over all that decides the rows and their values."""
-        # Not the title: a table that was moved, or has a later version of the same files, is equal.
+        # Without the title: a moved table, or a later version with the same files, is equal.
         parts = [
             self.filters,
             [

@@ -28,7 +28,7 @@ Check = Callable[..., list[Finding]]
 
 
 class Checks(Generic[Seen]):
-    """All checks of one kind, in the order in which they are told.
+    """All checks of one kind, in the order of the report.
 
     Attributes:
         names: Theirs. docs/doctor.md has a row for each.
@@ -65,14 +65,14 @@ class Checks(Generic[Seen]):
         return add
 
     def run(self, seen: Seen, where: str = DRIVER) -> list[Finding]:
-        """What all of them find."""
+        """Runs all of the checks."""
         return [finding for check in self._all for finding in check(seen, where)]
 
 
 def guarded(name: str, look: Callable[[], Found]) -> list[Finding]:
-    """What a check of that name finds.
+    """Runs one check, and returns its findings.
 
-    A launcher's error is a problem; any other error is told as one of the check itself.
+    A launcher's error is a problem; any other error is reported as a failure of the check.
     """
     found: list[Finding] = []
     try:
@@ -95,7 +95,7 @@ class Place:
     """The driver, or an executor, and what it is wanted for.
 
     Attributes:
-        facts: What ``scripts/host.py`` tells of it; empty where nobody has looked.
+        facts: The facts of ``scripts/host.py``; empty if it did not run.
         question: What a person wants to run.
         on_cluster: Whether executors are other processes than the driver's.
         spark_version: The installed pyspark's.
@@ -147,7 +147,7 @@ class Place:
 
     @property
     def torch(self) -> dict[str, Any]:
-        """What torch told of itself; empty if it was not loaded, ``{"error": …}`` if in vain."""
+        """torch's facts about itself; empty if not loaded, ``{"error": …}`` if loading failed."""
         return self.facts["native"].get("torch") or {}
 
     @property
@@ -157,12 +157,12 @@ class Place:
 
 
 PYTHON: Checks[Place] = Checks()
-"""What is installed in a Python, the driver's or an executor's."""
+"""Checks of the packages in a Python, the driver's or an executor's."""
 HOST: Checks[Place] = Checks()
-"""What each host has, and can do."""
+"""Checks of each host."""
 EXECUTOR: Checks[Place] = Checks()
-"""What an executor reaches, and in what it differs from the driver."""
+"""Checks of an executor's network, and of its differences from the driver."""
 SESSION: Checks[dict[str, Any]] = Checks()
-"""What a session that has started says of itself (see ``doctor.session``)."""
+"""Checks of a session that has started (see ``doctor.session``)."""
 START: Checks[dict[str, Any]] = Checks()
-"""What came of starting a session."""
+"""Checks of the start of a session."""

@@ -19,7 +19,7 @@ DRIVER = "driver"
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What one check came to. ``Checks`` fills in ``check`` and ``where``.
+    """The result of one check. ``Checks`` fills in ``check`` and ``where``.
 
     Attributes:
         check: The check's name, such as ``spark.slots``. Names do not change between versions.
@@ -53,17 +53,17 @@ def ok(found: str) -> Finding:
 
 
 def warning(found: str, *, advice: str, expected: str = "") -> Finding:
-    """It works, and may not always, or not well."""
+    """A finding: it works, but perhaps not always or not well."""
     return Finding(status=WARNING, found=found, expected=expected, advice=advice)
 
 
 def problem(found: str, *, advice: str, expected: str = "") -> Finding:
-    """It does not work."""
+    """A finding: it does not work."""
     return Finding(status=PROBLEM, found=found, expected=expected, advice=advice)
 
 
 def not_checked(why: str, *, advice: str = "") -> Finding:
-    """It could not be looked at, or nobody asked for it."""
+    """A finding: it could not be checked, or was not asked for."""
     return Finding(status=NOT_CHECKED, found=why, advice=advice)
 
 

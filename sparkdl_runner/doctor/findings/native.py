@@ -11,7 +11,7 @@ from sparkdl_runner.doctor.findings.versions import out_of_range, pip_install, r
 
 BUILD = "sparkdl-runner build-horovod"
 SCRIPT = "conf/horovod/build.sh"
-# The first revision of what that script makes whose process sets keep the interface they are told.
+# The first revision of that script's wheels whose process sets keep the given interface.
 FIRST_MENDED_REVISION = 2
 
 

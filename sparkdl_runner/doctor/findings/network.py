@@ -8,7 +8,7 @@ from typing import Any
 from sparkdl_runner.doctor.findings.checks import EXECUTOR, HOST, SESSION, Place
 from sparkdl_runner.doctor.findings.finding import Finding, not_checked, ok, problem, warning
 
-# MLflow's charts and the ages of checkpoints go by each host's clock; tokens expire by it.
+# MLflow's charts, the ages of checkpoints and the expiry of tokens follow each host's clock.
 MOST_SECONDS_APART = 5.0
 MOST_SECONDS_FOR_TOKENS = 300.0
 

@@ -101,6 +101,6 @@ def executors(session: dict[str, Any]) -> Finding | None:
 
 
 def _launchers(session: dict[str, Any], name: str, *, fine: str = "") -> Finding:
-    """What the launcher's own check of that name says."""
+    """The result of the launcher's own check of that name."""
     refusal = session["refusals"].get(name)
     return refused(refusal) if refusal else ok(fine)

@@ -63,7 +63,7 @@ class RemoteFolder:
 
 def main() -> None:
     """Writes, looks, tells, waits and removes."""
-    # Whoever ends the whole group lets this process remove its file first.
+    # When the whole group is ended, this process removes its file first.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     request, answer = json.loads(sys.argv[1]), {}
     folder: Any = None

@@ -59,7 +59,7 @@ def run_script(source: str, arguments: list[str], seconds: float) -> dict[str, A
     """Runs one of the other scripts. Returns its answers by name, and ``end`` if it ended badly."""
     code, output, errors = run([sys.executable, "-c", source, *arguments], seconds)
     answers: dict[str, Any] = {}
-    # Not splitlines, to which the mark is the end of a line as well.
+    # splitlines would also split at the mark.
     for line in output.split("\n"):
         _, mark, answer = line.partition("\x1e")
         if mark:
@@ -101,7 +101,7 @@ def needed_by_spark() -> dict[str, str]:
 
 
 def horovod_record() -> dict[str, Any]:
-    """For which torch Horovod was built, and from which wheel, without loading it."""
+    """The torch that Horovod was built for, and its wheel, without loading it."""
     found = {}
     with contextlib.suppress(Exception):
         spec = importlib.util.find_spec("horovod")
@@ -111,13 +111,13 @@ def horovod_record() -> dict[str, Any]:
     with contextlib.suppress(Exception):
         text = importlib.metadata.distribution("horovod").read_text("direct_url.json")
         url = urllib.parse.unquote(json.loads(text or "{}")["url"])
-        # The wheelhouse names its folders by what a wheel was built for; the rest is nobody's.
+        # The name of a wheelhouse's folder says what a wheel was built for. The rest is private.
         found["wheel_folder"] = os.path.basename(os.path.dirname(urllib.parse.urlsplit(url).path))
     return found
 
 
 def gpus(seconds: float) -> dict[str, Any]:
-    """What the driver's own tool says: GPUs, or why there are none."""
+    """The GPUs that NVIDIA's tool lists, or why there are none."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return {"gpus": []}
@@ -156,7 +156,7 @@ def directory(path: str) -> dict[str, Any]:
 def directories(purposes: dict[str, str]) -> dict[str, Any]:
     """The same of several, by path, and of the one for temporary files."""
     wanted = dict(purposes)
-    # Where none is left that can be written, there is no such directory, and no default.
+    # If no directory can be written, there is no default either.
     with contextlib.suppress(OSError):
         wanted[tempfile.gettempdir()] = "temporary files"
     return {path: {"purpose": purpose, **directory(path)} for path, purpose in wanted.items()}
@@ -208,7 +208,7 @@ def start_folders(request: dict[str, Any]) -> dict[str, subprocess.Popen[str]]:
 
 
 def found_in(folder: subprocess.Popen[str], seconds: float) -> dict[str, Any]:
-    """What a folder's process tells."""
+    """The answer of a folder's process."""
     timer = threading.Timer(seconds, folder.kill)
     timer.start()
     # Anything before it was printed by a library.
@@ -226,7 +226,7 @@ def server(url: str, seconds: float) -> str | None:
         return None  # It is there; what it thinks of us, the driver asks.
     except Exception as error:
         reason = getattr(error, "reason", error)
-        # It is there, too; whether its certificate is trusted, MLflow's client decides.
+        # The server answers; whether to trust its certificate is MLflow's decision.
         return None if isinstance(reason, ssl.SSLCertVerificationError) else str(reason)[:300]
 
 

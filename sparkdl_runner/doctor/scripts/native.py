@@ -1,4 +1,4 @@
-"""Loads the libraries that it is given, and tells of each in a line of JSON.
+"""Loads the given libraries, and reports each in a line of JSON.
 
 Run in a process of its own: a library that was built for another one may end it at any point.
 """
@@ -17,7 +17,7 @@ def tell(name: str, facts: dict[str, Any]) -> None:
 
 
 def reason(error: BaseException) -> str:
-    """What an error was first about: for a native library, the symbol that is missing."""
+    """The reason in an error: for a native library, the missing symbol."""
     while (earlier := error.__cause__ or error.__context__) is not None:
         error = earlier
     return f"{type(error).__name__}: {error}"[:600]

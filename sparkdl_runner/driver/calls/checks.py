@@ -1,4 +1,4 @@
-"""What is checked of a call of the runner before anything else."""
+"""Checks of a call of the runner, before anything else."""
 
 from __future__ import annotations
 

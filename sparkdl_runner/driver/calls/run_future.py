@@ -107,7 +107,7 @@ class RunFuture(Future[T]):
             error = raised
         with self._ending:
             self._has_ended = True
-        # It was never told to run, so that Future.cancel() still may cancel it.
+        # It was never marked as running, so Future.cancel() may still cancel it.
         if self._stop.cancelled.is_set():
             super().cancel()
             self.set_running_or_notify_cancel()

@@ -1,4 +1,4 @@
-"""What the launcher checks of a Spark session before it takes a slot. The doctor asks the same."""
+"""The launcher's checks of a Spark session before it takes a slot; the doctor's too."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _check_backend(context: SparkContext, backend: Backend, config: RunConfig) -
 
 
 def _check_encryption(context: SparkContext, backend: Backend, config: RunConfig) -> None:
-    """Refuses to send gradients in the clear over a network that Spark is told not to trust."""
+    """Refuses to send gradients in the clear if Spark is set to encrypt."""
     if config.allow_unencrypted or is_single_host(context):
         return  # What stays on one host crosses no network.
     asked = encryption_asked_for(context)

@@ -113,7 +113,7 @@ def listen_on_driver(
     port_range: network.PortRange | None = None,
     interface: str | None = None,
 ) -> tuple[socket.socket, str]:
-    """Opens the socket of the channel to the agents. Returns it, and what executors are told.
+    """Opens the socket of the channel to the agents. Returns it, and its address for executors.
 
     It is bound to the one address by which executors reach the driver, also where Spark itself
     listens on all interfaces.
@@ -146,7 +146,7 @@ def listen_on_driver(
 
 
 def _reachable_address(context: SparkContext, host: str, bound: str) -> tuple[str, str]:
-    """Where the driver listens so that executors reach it, and what they are told.
+    """The address on which the driver listens, and the one that executors use.
 
     Args:
         context: The application's context.

@@ -1,4 +1,4 @@
-"""Executors that will be taken away: Spark tells the ranks there, or is told by one of them.
+"""Executors that will be taken away: notices from Spark to ranks, and from ranks to Spark.
 
 Databricks, Kubernetes and Spark's standalone workers announce the loss of a host by decommissioning
 its executors. Spark then gives them no new tasks, and their slots do not count.

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from pyspark.resource import ResourceProfile
 
 _WITH_STAGE_LEVEL = {"spark": (3, 4, 0), "yarn": (3, 5, 1), "k8s": (3, 5, 1)}
-"""By kind of master, the first version that can do it without dynamic allocation."""
+"""The first version of each kind of master that can do it without dynamic allocation."""
 
 
 def rank_profile(context: SparkContext) -> ResourceProfile | None:
-    """What a rank's task asks for, or None where Spark's own settings say it all.
+    """The resources of a rank's task; None if Spark's own settings suffice.
 
     Raises:
         LaunchError: The executors have GPUs, tasks get none or share them, and this Spark cannot
@@ -43,7 +43,7 @@ def rank_profile(context: SparkContext) -> ResourceProfile | None:
         )
     from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
 
-    # Not all versions count GPUs when they fill an executor; cores they all count.
+    # All versions limit an executor's tasks by cores, but not all by GPUs.
     cores = int(settings.get("spark.executor.cores") or 1)
     requests = TaskResourceRequests().cpus(max(1, cores // per_executor)).resource("gpu", 1)
     profile: ResourceProfile = ResourceProfileBuilder().require(requests).build

@@ -36,7 +36,7 @@ class Job:
         return self._end.result()
 
     def interrupt(self) -> None:
-        """Lets ``result`` raise RunCancelledError; whoever waits there then cancels the action."""
+        """Lets ``result`` raise RunCancelledError; its caller then cancels the action."""
         with suppress(InvalidStateError):  # The action has just ended.
             self._end.set_exception(RunCancelledError("The Spark job is to be cancelled."))
 
@@ -48,7 +48,7 @@ class Job:
         return self._end.done()
 
     def _run(self) -> None:
-        with suppress(InvalidStateError):  # Nobody waits for it any more.
+        with suppress(InvalidStateError):  # No thread waits for it any more.
             try:
                 self._end.set_result(self._action())
             except InvalidStateError:

@@ -25,7 +25,7 @@ class LostHosts:
     def __init__(self, context: SparkContext) -> None:
         self._context = context
         self._names: dict[str, str] = {}
-        """By the address that ranks use."""
+        """Names of hosts, by the address that ranks use."""
         self._addresses: set[str] = set()
 
     def add(self, world: World, addresses: Iterable[str]) -> None:

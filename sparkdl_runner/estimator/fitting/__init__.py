@@ -1,4 +1,4 @@
-"""What the driver does for a fit before ranks start: it checks, and converts what they will read.
+"""A fit on the driver before ranks start: checks, and the conversion of their data.
 
 Imported by estimator and jobs.
 """

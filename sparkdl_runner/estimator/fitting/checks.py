@@ -1,4 +1,4 @@
-"""What the driver checks of a fit before it takes slots: settings, rows and labels."""
+"""Checks of a fit before it takes slots: settings, rows and labels."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def check_settings(plan: TrainingPlan, *, backend: str, task: Any, has_validatio
             "name of a column."
         )
     _check_early_stopping(plan, metrics, has_validation)
-    # A module is left out: it is large, and whoever copies it says whether it can be sent.
+    # Without a module: it is large, and the code that copies it checks whether it can be sent.
     is_module = hasattr(plan.model, "state_dict")
     pack(train, **vars(replace(plan, model=None if is_module else plan.model)))
 
@@ -74,11 +74,11 @@ def metric_names(metrics: Mapping[str, Any], labels: Sequence[str]) -> list[str]
 
 
 def check_rows(data: FitData, plan: TrainingPlan, num_proc: int) -> None:
-    """Checks what a conversion's manifest tells of its rows.
+    """Checks the rows by the conversion's manifest.
 
     Raises:
-        ValueError: There are nulls or lists of several lengths that nobody has said what to do
-            about, weights below 0, or too few rows.
+        ValueError: There are nulls or lists of several lengths without a rule for them, weights
+            below 0, or too few rows.
     """
     pad, images = plan.reading.get("pad"), plan.reading.get("images", {})
     nulls = plan.reading.get("nulls", "error")

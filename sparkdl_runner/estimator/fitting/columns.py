@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _MOST = 2**31 - 1
 NOT_WHOLE = -_MOST - 1
-"""What stands in a conversion for a label that is no whole number."""
+"""The value in a conversion for a label that is no whole number."""
 
 
 def require_columns(df: DataFrame, params: Mapping[str, Sequence[str]]) -> None:

@@ -38,14 +38,14 @@ _SPLIT = "sparkdl_runner_validates"
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """What a fit reads of a DataFrame: equal for two fits that can share a conversion."""
+    """The rows and columns that a fit reads: equal for fits that can share a conversion."""
 
     columns: tuple[str, ...]
     classes: tuple[str, ...] = ()
     """Those of the columns that are labels of classes."""
     validation: float | str | None = None
     seed: int = 0
-    """Of the random choice of rows; 0 if ``validation`` is no share."""
+    """The seed of the random choice of rows; 0 if ``validation`` is no share."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +130,7 @@ def columns_as_trained(
     reading: Mapping[str, Any],
     converter: SparkDatasetConverter,
 ) -> tuple[Column, ...]:
-    """What a DataFrame's columns are to a network that was trained with their conversion.
+    """The columns of a DataFrame for a network that was trained with their conversion.
 
     Raises:
         ValueError: See ``network_columns``.

@@ -1,4 +1,4 @@
-"""One batch through the model on the driver: what does not fit is told before slots are taken."""
+"""Tries one batch with the model on the driver, before slots are taken."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sparkdl_runner.estimator.fitting.conversions import FitData
 
 _ROWS = 8
-"""Of the batch at most: enough to tell a row from another dimension."""
+"""Rows of the batch, at most: enough to tell rows from another dimension."""
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ def network_of(model: Any) -> torch.nn.Module:
 
     Raises:
         TypeError: The factory makes something else, or cannot be called without arguments.
-        ValueError: The model has lazy layers whose shapes nobody knows yet.
+        ValueError: The model has lazy layers, whose shapes are unknown.
         NotPicklableError: A module cannot be copied, and so not be sent to the ranks.
     """
     import torch

@@ -1,4 +1,4 @@
-"""What makes a fit the one that was cut off: its settings and its data, and not its luck."""
+"""The identity of a fit, by which a repeated call resumes it: its settings and its data."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def _by_loss(loss: Any, *, is_list: bool) -> Task:
 
 
 def _name(loss: Any) -> str:
-    """What torch.nn.functional calls it."""
+    """The loss's name in torch.nn.functional."""
     while isinstance(loss, functools.partial):
         loss = loss.func
     for kind in type(loss).__mro__:

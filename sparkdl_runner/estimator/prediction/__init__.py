@@ -1,4 +1,4 @@
-"""What ``TorchModel`` is made of: a frame's columns, Spark's function, and how it is kept.
+"""The parts of ``TorchModel``: a frame's columns, Spark's function, and saving.
 
 Imported by the modules of estimator.
 """

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType, StructType
 
-# What the training's loader makes of Spark's types of numbers.
+# The loader's types for Spark's types of numbers, in training.
 _DTYPES = {
     "boolean": "bool",
     "tinyint": "int8",

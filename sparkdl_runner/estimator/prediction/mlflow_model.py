@@ -96,8 +96,8 @@ def written(
     columns = model.description.columns
     if not columns:
         raise ValueError(
-            "It is not known what the model's columns hold: make it with columns=network_columns("
-            "df.schema, names), or by TorchEstimator.fit."
+            "The model does not know the types of its columns: make it with columns="
+            "network_columns(df.schema, names), or by TorchEstimator.fit."
         )
     example = made_up(columns) if input_example is None else input_example
     with tempfile.TemporaryDirectory(prefix="sparkdl_runner-model-") as temporary:

@@ -28,7 +28,7 @@ def prediction_udf(prediction: Prediction, description: Description) -> Any:
 
 
 def result_type(description: Description) -> str:
-    """Of what it makes, as Spark writes types."""
+    """The type of its result, as Spark writes types."""
     fields = {
         field(number, name): "array<double>" if several else "double"
         for number, output in enumerate(description.outputs.values())

@@ -1,4 +1,4 @@
-"""Which columns a model is given, as numbers and arrays: MLflow takes no vectors of Spark ML."""
+"""The columns that a model gets, as numbers and arrays: MLflow takes no ML vectors."""
 
 from __future__ import annotations
 

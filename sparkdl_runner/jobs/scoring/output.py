@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # versions ignore the setting.
 _COLUMNAR_INPUT = "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled"
 
-# What Spark, and Databricks, leave in a folder of Parquet files; and what an overwrite left here.
+# Files that Spark and Databricks leave in a folder of Parquet files, and those of an overwrite.
 _SPARKS_FILES = re.compile(
     r"[^_.].*\.parquet|\..*\.crc|_SUCCESS|_metadata|_common_metadata|_(committed|started)_\d+"
 )

@@ -25,7 +25,7 @@ class Job:
     summary: str
     """One line of help."""
     example: str
-    """What a first call and its YAML look like."""
+    """An example of a call and its YAML."""
     settings: type[Settings]
     run: Callable[[Any], None]
     """Is given the settings. Raises ConfigError for what only shows once it has begun."""

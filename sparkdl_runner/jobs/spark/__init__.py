@@ -1,4 +1,4 @@
-"""What jobs need of Spark: a session, rows, and places to write to.
+"""Spark for jobs: a session, rows, and places to write to.
 
 Imported by the jobs alone.
 """

@@ -47,7 +47,7 @@ def java_options() -> str:
             os.utime(archive)
         else:
             _remove_unused(archive.parent)
-    except (OSError, RuntimeError):  # Nobody says where this user's home is.
+    except (OSError, RuntimeError):  # This user's home folder is unknown.
         return ""
     option = "SharedArchiveFile" if is_there else "ArchiveClassesAtExit"
     # Java warns of each class that it cannot keep.

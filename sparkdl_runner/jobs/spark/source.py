@@ -1,4 +1,4 @@
-"""Where a job's rows come from: a table, or files of a format that Spark reads."""
+"""The source of a job's rows: a table, or files of a format that Spark reads."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Source(Settings):
     table: str | None = None
     path: str | None = None
     format: Literal["parquet", "delta", "csv", "json", "orc"] | None = None
-    """Of the files; None for what the path looks like, else Parquet."""
+    """The format of the files; None: by the path's ending, else Parquet."""
     options: dict[str, str | int | float | bool] = pydantic.Field(default_factory=dict)
     """Options of Spark's reader; for CSV they are ``header`` and ``inferSchema`` if not given."""
     columns: list[str] | None = None
@@ -61,7 +61,7 @@ class Source(Settings):
 
     @property
     def place(self) -> str:
-        """What a person calls it."""
+        """The source as the user writes it."""
         return f"table {self.table}" if self.table is not None else redact(self.path or "")
 
     @property
@@ -154,7 +154,7 @@ def _is_file(path: str, spark: SparkSession) -> bool:
 
 
 def _path_of_that_name(spark: SparkSession, table: str) -> str | None:
-    """What to say where files have the table's name: a path without a slash reads as a table."""
+    """Advice if files have the table's name, since a path without a slash reads as a table."""
     try:
         is_there = storage.exists(spark, table)
     except ConfigError:

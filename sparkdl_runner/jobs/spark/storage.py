@@ -1,4 +1,4 @@
-"""What Spark's own filesystems say of a place: whether it is there, and may be written."""
+"""Checks by Spark's filesystems whether a place exists and can be written."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def is_file(path: str, spark: SparkSession | None) -> bool:
 
 
 def held_by(spark: SparkSession, path: str) -> dict[str, bool]:
-    """What a folder holds: each name, and whether it is a folder itself.
+    """The content of a folder: each name, and whether it is a folder itself.
 
     Of a file it is its own name, and nothing where nothing is.
 

@@ -49,7 +49,7 @@ class Training:
 
     settings: TrainSettings
     work: OfFunction | OfModel
-    """What each rank runs."""
+    """The work of each rank."""
     data: Mapping[str, Any]
     """Converters, by the argument's name."""
     spark: SparkSession | None
@@ -240,7 +240,7 @@ def _named_run(settings: TrainSettings, main: Callable[..., Any]) -> NamedRun:
 def _resumed_url(
     settings: TrainSettings, tracking: Tracking, main: Callable[..., Any]
 ) -> str | None:
-    """Where the run that is resumed keeps its checkpoints; None where there is none.
+    """The folder of checkpoints of the resumed run; None if no run is resumed.
 
     Raises:
         ConfigError: There is no such run, or what it keeps and what is asked for do not fit.

@@ -87,7 +87,7 @@ def _parameters(main: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 
 def _kind(hint: Any, default: Any) -> type | None:
-    """What an argument takes, where that is certain."""
+    """The type that an argument takes, if that is certain."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         options = [one for one in typing.get_args(hint) if one is not type(None)]
         hint = options[0] if len(options) == 1 else object

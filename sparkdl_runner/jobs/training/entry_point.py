@@ -89,7 +89,7 @@ def _from_file(place: str) -> types.ModuleType:
     name = f"{path.stem}_{digest}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"{place} cannot be imported.")
+        raise ConfigError(f"{place} cannot be imported: give a file of Python, which ends in .py.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     # The file can import what lies beside it, as a script can.

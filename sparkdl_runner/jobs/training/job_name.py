@@ -1,4 +1,4 @@
-"""What a training is called where nobody has named it: after the job that a scheduler runs."""
+"""The default name of a training: that of the scheduler's job that runs it."""
 
 from __future__ import annotations
 

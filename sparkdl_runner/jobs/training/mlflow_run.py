@@ -1,4 +1,4 @@
-"""What jobs do in MLflow: choose the store, log a run's configuration, register its model."""
+"""MLflow for jobs: chooses the store, logs the configuration, registers the model."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def check_form(written: Any) -> Any:
 
 
 def maker(written: Any, key: str, *given: str) -> Maker:
-    """What makes a thing on each rank: a class, or a function that returns it.
+    """The maker of an object on each rank: a class, or a function that returns it.
 
     Args:
         written: As the settings have it.

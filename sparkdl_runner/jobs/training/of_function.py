@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class OfFunction:
-    """What ranks run where the settings name a function.
+    """The work of ranks if the settings name a function.
 
     Attributes:
         main: The function.
@@ -72,7 +72,7 @@ class OfFunction:
         check_names(self.main, names, self._settings.place)
 
     def check_data(self, opened: Mapping[str, Any]) -> None:
-        """Nobody knows what a function does with its data."""
+        """Checks nothing: how a function uses its data is unknown."""
 
     def converted(
         self, opened: Mapping[str, Any], spark: SparkSession | None, stack: ExitStack
@@ -94,9 +94,9 @@ class OfFunction:
         }
 
     def arguments(self, hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
-        """What the function is called with besides its data."""
+        """The function's arguments besides its data."""
         return dict(hyperparameters)
 
     def parameters(self, hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
-        """What the MLflow run shows as its parameters."""
+        """The parameters of the MLflow run."""
         return dict(hyperparameters)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class OfModel:
-    """What ranks run where the settings name a model.
+    """The work of ranks if the settings name a model.
 
     Attributes:
         main: Trains, and logs the model.
@@ -175,11 +175,11 @@ class OfModel:
         return data
 
     def arguments(self, hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
-        """What the training is called with besides its data."""
+        """The training's arguments besides its data."""
         return {"plan": self._plan_with(hyperparameters)}
 
     def parameters(self, hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
-        """What the MLflow run shows as its parameters: each setting by its place."""
+        """The parameters of the MLflow run: each setting by its place."""
         return flat(put(self._written, hyperparameters))
 
     def _plan_with(self, hyperparameters: Mapping[str, Any]) -> TrainingPlan:

@@ -86,7 +86,10 @@ def _put_one(written: Mapping[str, Any], path: str, place: str, value: Any) -> d
     if isinstance(below, str):
         below = {CLASS: below}
     if not isinstance(below, Mapping):
-        raise ConfigError(f"{place} leads to nothing: {first} is {below!r:.80}.")
+        raise ConfigError(
+            f"{place} leads to nothing: {first} is {below!r:.80}, which has no parts; give "
+            f"{first} itself."
+        )
     return {**written, first: _put_one(below, rest, place, value)}
 
 

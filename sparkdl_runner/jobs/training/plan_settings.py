@@ -27,7 +27,7 @@ def _by_name(value: Any) -> Any:
     return {name: _by_name(one) for name, one in value.items()}
 
 
-# As they are written: whatever makes the things of them tells what is wrong with their arguments.
+# Only their form is checked here: their arguments are checked when the objects are made.
 _Named = Annotated[Any, pydantic.AfterValidator(check_form)]
 _Several = Annotated[Any, pydantic.AfterValidator(_each)]
 _ByName = Annotated[Any, pydantic.AfterValidator(_by_name)]
@@ -38,7 +38,7 @@ class EarlyStoppingSettings(settings_like(EarlyStopping, without=["best", "best_
 
 
 class PlanSettings(Settings):
-    """What a training without a function consists of: the fields of ``TrainingPlan``."""
+    """The settings of a training without a function: the fields of ``TrainingPlan``."""
 
     model: _Several = pydantic.Field(
         None,

@@ -10,7 +10,7 @@ from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs.settings import Settings
 from sparkdl_runner.script.script import Script
 
-# What becomes arguments of a function.
+# Settings that become arguments of a function.
 _OF_A_FUNCTION = ("data", "cache_url", "hyperparameters", "checkpoint_url")
 
 
@@ -49,7 +49,7 @@ class ScriptSettings(Settings):
 
     @property
     def script_place(self) -> str | None:
-        """What a person calls the script; None for a training that is none."""
+        """The script as the user writes it; None for a training of another kind."""
         return self.script or self.module
 
     def find_script(self, *, travels: bool) -> Script:

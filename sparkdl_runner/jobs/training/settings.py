@@ -147,7 +147,7 @@ class TrainSettings(PlanSettings, ScriptSettings, _FunctionSettings):
 
     @property
     def place(self) -> str:
-        """What a person calls the function."""
+        """The function as the user writes it."""
         if self.model is not None:
             return "a training of a model"
         return self.function or self.script_place or f"the example {self.example}"

@@ -55,7 +55,7 @@ class Choice(Settings):
 
 
 class SearchSettings(Settings):
-    """What is searched for, and how long."""
+    """The settings of the search."""
 
     metric: str = pydantic.Field(
         description="a key of what the function returns in rank 0, else a metric that it logs, "

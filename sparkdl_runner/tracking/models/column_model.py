@@ -19,14 +19,14 @@ ARGUMENTS_FILE = "arguments.json"
 
 
 def _load_pyfunc(path: str, model_config: dict[str, Any] | None = None) -> ColumnModel:
-    """What MLflow calls to load a model; the name is MLflow's."""
+    """Called by MLflow to load a model, under MLflow's name."""
     about = json.loads(Path(path, ARGUMENTS_FILE).read_text())
     loaded = pytorch._load_pyfunc(path, model_config)
     return ColumnModel(loaded.pytorch_model, loaded.device, **about)
 
 
 def named_outputs(found: Any) -> dict[str, Any]:
-    """What a network returned, by name: ``""`` for one tensor, ``output_0`` and so on for several.
+    """A network's outputs by name: ``""`` for one tensor, ``output_0`` and so on for several.
 
     Raises:
         TypeError: It holds something else than tensors.

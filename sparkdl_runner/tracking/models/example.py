@@ -83,7 +83,7 @@ class Example:
         return tuple((name, 0) for name in self.tensors)
 
     def call(self, network: Any) -> Any:
-        """What the network returns for these rows."""
+        """Calls the network with these rows."""
         return network(**self.tensors) if self.by_name else network(*self.tensors.values())
 
     def answer(self, network: Any) -> dict[str, torch.Tensor]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 RELATIVE_ERROR, ABSOLUTE_ERROR = 1e-3, 1e-4
 
 Shapes = dict[str, tuple[int, ...]]
-"""What the network takes by argument, ``[rows, …]``, with -1 for each size that may vary."""
+"""For each argument of the network its shape ``[rows, …]``, with -1 for sizes that may vary."""
 OtherSizes = dict[tuple[Place, ...], int]
 """A size unlike that of the example which the network takes as well, by the places that have it:
 one, or several that must agree."""

@@ -1,4 +1,4 @@
-"""What MLflow's functions that log a model take, from 2.13 to today's."""
+"""The arguments of MLflow's functions that log a model, from 2.13 on."""
 
 from __future__ import annotations
 

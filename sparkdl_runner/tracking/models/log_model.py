@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class SavedModel(Protocol):
-    """What ``Checkpoint.load`` returns, as far as it matters here."""
+    """The parts of a ``Checkpoint`` that are needed here."""
 
     @property
     def model(self) -> dict[str, Any] | None:
@@ -42,7 +42,7 @@ class SavedModel(Protocol):
 
     @property
     def path(self) -> str:
-        """Where it is."""
+        """The checkpoint's place."""
 
 
 def log_model(
@@ -62,10 +62,10 @@ def log_model(
 ) -> Any:
     """Logs a network to the run of the training, from rank 0; on other ranks it does nothing.
 
-    It is saved as an exported graph (``pt2``), which loads without its source and runs nobody's
-    pickle, where the network can be exported; else as MLflow pickles it, and that is said. It loads
-    by ``mlflow.pyfunc.load_model`` and scores a DataFrame by ``mlflow.pyfunc.spark_udf``. Before it
-    is logged it is loaded once, and asked about rows that it was not exported with.
+    If the network can be exported, it is saved as a graph (``pt2``), which loads without its source
+    and holds no pickle; else MLflow pickles it, and a message says so. The model loads by
+    ``mlflow.pyfunc.load_model`` and scores a DataFrame by ``mlflow.pyfunc.spark_udf``. Before it is
+    logged it is loaded once, and tried with rows that it was not exported with.
 
     Args:
         model: A ``torch.nn.Module`` that takes tensors and returns a tensor, or a tuple or dict of
@@ -189,7 +189,10 @@ def _load(network: torch.nn.Module, checkpoint: SavedModel) -> None:
         ValueError: They are another network's, or there are none.
     """
     if checkpoint.model is None:
-        raise ValueError(f"log_model: the checkpoint {checkpoint.path} holds no model.")
+        raise ValueError(
+            f"log_model: the checkpoint {checkpoint.path} holds no model: give one that was saved "
+            "with its model, by save(step, model)."
+        )
     try:
         network.load_state_dict(checkpoint.model)
     except RuntimeError as error:

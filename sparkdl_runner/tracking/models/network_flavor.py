@@ -25,7 +25,7 @@ _MAY_UNPICKLE = "MLFLOW_ALLOW_PICKLE_DESERIALIZATION"
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkFlavor:
-    """What ``mlflow.models.Model.log`` takes as a flavor: its ``save_model`` writes a model.
+    """A flavor for ``mlflow.models.Model.log``: its ``save_model`` writes a model.
 
     MLflow's own flavor of torch would export the network a second time, takes one tensor alone and
     no columns, and does not check the answers of what it has written.
@@ -35,7 +35,7 @@ class NetworkFlavor:
     """A folder with the network: a graph, or what MLflow has pickled."""
     is_graph: bool
     columns: Mapping[str, Sequence[str]] | None
-    """By argument: one column of arrays, or one for each number of a row."""
+    """For each argument one column of arrays, or a column for each number of a row."""
     shapes: Shapes
     example: Example
     fresh: Example
@@ -44,7 +44,7 @@ class NetworkFlavor:
     """The network's outputs for ``fresh``."""
 
     def as_given(self, example: Example) -> Any:
-        """Rows as whoever uses the model has them: arrays, or a DataFrame of the columns."""
+        """Rows as users of the model have them: arrays, or a DataFrame of the columns."""
         import pandas as pd
 
         arrays = {name: one.numpy() for name, one in example.tensors.items()}

@@ -1,4 +1,4 @@
-"""What a logged network needs where it is loaded: packages, and modules that no package holds."""
+"""The requirements of a logged network: packages, and modules that no package holds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def requirements(network: torch.nn.Module | None = None) -> list[str]:
-    """What is to be installed where the model is loaded: of a pickled one its classes' packages."""
+    """Packages that loading the model needs; of a pickled one those of its classes too."""
     import torch
 
     found = {"torch": torch.__version__.partition("+")[0]}

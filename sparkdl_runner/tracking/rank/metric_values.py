@@ -1,4 +1,4 @@
-"""What ``log_metrics`` takes: names, numbers, and tensors that a GPU may still be computing."""
+"""The values of ``log_metrics``: numbers, and tensors that a GPU may still be computing."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Recorder:
 
     Args:
         rank: The rank; only rank 0's metrics are sent.
-        send: Takes a report (JSON values). May block; may raise OSError when nobody listens.
+        send: Takes a report (JSON values). May block; may raise OSError if the agent is gone.
         trace: Traces some steps, if that is wanted.
         run_id: The MLflow run. Metrics kept in a checkpoint of another run are not sent again.
     """

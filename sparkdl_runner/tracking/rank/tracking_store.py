@@ -40,7 +40,7 @@ def replace_store(run: RankRun, derive: Callable[[type], type]) -> None:
 
     def build_tracking(build: Callable[[], Any]) -> Any:
         store = unreachable or build()
-        # What MLflow asks of a store's class stays true of it.
+        # MLflow's checks of a store's class still hold.
         store.__class__ = derive(type(store))
         return store
 
@@ -95,7 +95,7 @@ def _register(run: RankRun, registry: Any, build_own: Callable[[Callable[[], Any
 
 
 def _place(uri: str) -> tuple[str, str, str]:
-    """What makes two URIs of one store equal: a user or a last slash does not matter."""
+    """The parts of a URI that identify a store: not its user, nor a last slash."""
     parts = urlsplit(uri)
     return parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/")
 

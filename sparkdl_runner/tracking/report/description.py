@@ -13,7 +13,7 @@ MAX_CHARACTERS = 150
 
 
 def description_of(summary: RunSummary) -> str:
-    """What happened, as Markdown: a sentence, the figures, and what ended the last attempts."""
+    """The run in Markdown: a sentence, the figures, and the ends of the last attempts."""
     figures = " · ".join(f"{_escaped(name)} **{value}**" for name, value in summary.figures())
     paragraphs = [summary.sentence(), figures]
     if len(summary.attempts) > 1 or summary.error:

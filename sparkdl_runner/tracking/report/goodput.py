@@ -21,7 +21,7 @@ PARTS = (PROGRESS, START, INPUT, CHECKPOINT, LOST, RESTART, END)
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptTime:
-    """What one attempt did with its time; times of day are in seconds since the epoch."""
+    """The use of one attempt's time; times of day are in seconds since the epoch."""
 
     began_at: float
     ended_at: float
@@ -30,7 +30,7 @@ class AttemptTime:
     running_seconds: float = 0.0
     """From then to its last step."""
     input_seconds: float = 0.0
-    """Of these, waiting for data; the mean of all ranks."""
+    """The seconds of these spent waiting for data; the mean of all ranks."""
     checkpoint_seconds: float = 0.0
     """The same for saving."""
     began_after: int = 0
@@ -39,20 +39,20 @@ class AttemptTime:
     """Steps done after the first."""
     last_step: int = 0
     checkpoint_step: int = 0
-    """Of its newest checkpoint."""
+    """The step of its newest checkpoint."""
     has_failed: bool = False
 
     def tag(self) -> str:
-        """It as the value of a tag."""
+        """This as the value of a tag."""
         return json.dumps({name: _short(value) for name, value in asdict(self).items()})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Goodput:
-    """Where the time of a training went."""
+    """The use of a training's time."""
 
     seconds: Mapping[str, float]
-    """By part; their sum is the time from the first attempt's begin to the last one's end."""
+    """Seconds of each part. Their sum lasts from the first attempt's start to the last's end."""
 
     @property
     def share(self) -> float:
@@ -92,7 +92,7 @@ def goodput_of(attempts: Sequence[AttemptTime]) -> Goodput:
         seconds[CHECKPOINT] += saves
         seconds[LOST] += lost
         seconds[PROGRESS] += useful - lost
-        # To notice a failure, and to end the other ranks, is a part of starting again, if it does.
+        # Noticing a failure and ending the other ranks counts as restarting, if it restarts.
         tail = RESTART if number < len(following) else END
         seconds[tail] += whole - until_first - running
     seconds[RESTART] += sum(
@@ -102,7 +102,7 @@ def goodput_of(attempts: Sequence[AttemptTime]) -> Goodput:
 
 
 def times_in(tags: Mapping[str, str], numbers: Iterable[int]) -> list[AttemptTime]:
-    """What earlier drivers told of their attempts in the tags of the run; what is none is left."""
+    """The times that earlier drivers wrote into the run's tags; malformed ones are skipped."""
     found = []
     for number in numbers:
         try:

@@ -16,13 +16,13 @@ SYSTEM_PREFIX = "system/"
 THROUGHPUT = "samples_per_second"
 # Metrics of a run that say nothing of the models that it logs.
 OF_THE_RUN = (SYSTEM_PREFIX, THROUGHPUT)
-# A page with metrics of more ranks helps nobody; the means over all ranks stay.
+# A page with metrics of more ranks is of no use; the means over all ranks stay.
 MAX_SHOWN_RANKS = 32
 
 
 @dataclass(kw_only=True)
 class Counts:
-    """What a rank has counted."""
+    """The counts of one rank."""
 
     steps: int = 0
     samples: int = 0
@@ -66,9 +66,9 @@ class Performance:
     def __init__(self) -> None:
         self._now: dict[int, Counts] = {}
         self._told: dict[int, Counts] = {}
-        """What went into metrics of each rank already."""
+        """The counts of each rank that are in its metrics already."""
         self._rated: dict[int, Counts] = {}
-        """What went into the rate of all ranks already."""
+        """The counts that are in the rate of all ranks already."""
         self._earlier: dict[int, Counts] = {}
         """Over the attempts before this one."""
 
@@ -78,7 +78,7 @@ class Performance:
         self._now, self._told, self._rated = {}, {}, {}
 
     def totals(self) -> dict[int, Counts]:
-        """What each rank counted, over all attempts."""
+        """The counts of each rank, over all attempts."""
         nothing = Counts()
         return {
             rank: self._earlier.get(rank, nothing).plus(self._now.get(rank, nothing))

@@ -1,4 +1,4 @@
-"""What the report of a run says: attempts, hosts, and where each rank's time went."""
+"""The content of a run's report: attempts, hosts, and the use of each rank's time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Attempt:
     growth: str = ""
     """Why its ranks were ended to be started again as more of them."""
     time: AttemptTime | None = None
-    """Where its time went."""
+    """The use of the attempt's time."""
 
     @property
     def seconds(self) -> float:
@@ -44,7 +44,7 @@ class Attempt:
 
     @property
     def ended_by(self) -> str:
-        """What ended it, in one line."""
+        """The cause of its end, in one line."""
         return (self.error or self.growth or "all ranks returned").partition("\n")[0]
 
     def text(self) -> str:
@@ -56,7 +56,7 @@ class Attempt:
 
 @dataclass(kw_only=True)
 class RunSummary:
-    """What happened in a run."""
+    """A summary of a run."""
 
     name: str
     run_id: str
@@ -64,15 +64,15 @@ class RunSummary:
     ended_at: float
     attempts: Sequence[Attempt]
     totals: Mapping[int, Counts]
-    """By rank, over all attempts of this driver."""
+    """The counts of each rank, over all attempts of this driver."""
     hosts: Mapping[int, str]
-    """By rank, in the last attempt."""
+    """The host of each rank, in the last attempt."""
     num_ranks: str
     num_hosts: str
     metrics: Mapping[str, float]
     """The last value of each."""
     error: str = ""
-    """What ended the training; empty if it went well."""
+    """The error that ended the training; empty if there was none."""
     checkpoint_warning: str = ""
     """How many saves failed, and why the last one did; empty if none has."""
     time_use: str = ""
@@ -80,7 +80,7 @@ class RunSummary:
 
     @classmethod
     def of(cls, run: Any, **known: Any) -> RunSummary:
-        """Adds to what the driver knows what a ``mlflow.entities.Run`` says of itself."""
+        """Makes a summary of an ``mlflow.entities.Run`` and the facts that the driver knows."""
         return cls(
             name=run.info.run_name or run.info.run_id,
             run_id=run.info.run_id,

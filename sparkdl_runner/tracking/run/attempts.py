@@ -68,12 +68,12 @@ class Attempts:
         return found
 
     def _time(self, until: float, *, has_failed: bool) -> AttemptTime:
-        """What the attempt that runs did with its time."""
+        """The use of the running attempt's time."""
         began_at = self._called_at if len(self.own) == 1 else self.own[-1].began_at
         return self._ranks.time(began_at, until, has_failed=has_failed)
 
     def _times(self) -> list[AttemptTime]:
-        """Of all attempts that have ended."""
+        """The times of all attempts that have ended."""
         return [*self._earlier, *(one.time for one in self.own if one.time is not None)]
 
     def sentence(self) -> str:

@@ -1,4 +1,4 @@
-"""What a training reads, as MLflow's datasets: schema, digest and source."""
+"""The data of a training as MLflow's datasets: schema, digest and source."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def converters_in(ingredients: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for words, value in ingredients:
-        # On its class: getattr on somebody else's object may run any code.
+        # Looked up on the class: getattr on a foreign object may run any code.
         kind = type(value)
         is_conversion = hasattr(kind, "make_torch_dataloader") and "cache_dir_url" in getattr(
             value, "__dict__", ()

@@ -26,7 +26,7 @@ _NOT_STEPS_OF_TRAINING = "system/"
 def earlier_values(
     opened: Opened, waiting: Sequence[Entry]
 ) -> tuple[dict[str, str], dict[str, int], int]:
-    """What a run holds from before this driver opened it.
+    """The content of a run before this driver opened it.
 
     Args:
         opened: The run.

@@ -11,7 +11,7 @@ from typing import Any
 from sparkdl_runner.tracking.report.performance import OF_THE_RUN
 
 DATA_PREFIX = "sparkdl_runner.data."
-# Of a parameter, in MLflow's databases.
+# The limit for a parameter in MLflow's databases.
 _MOST_CHARACTERS = 5000
 
 

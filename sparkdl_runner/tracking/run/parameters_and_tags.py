@@ -26,7 +26,7 @@ GIT_SECONDS = 5.0
 CHILDREN_TAG, NOTE_TAG = f"{PREFIX}runs", "mlflow.note.content"
 _HEADING = "Trainings of this run:"
 _MOST_CHARACTERS = 5000
-# What MLflow takes as a parameter's name.
+# The names that MLflow accepts for a parameter.
 _NAME = re.compile(r"[\w. :/-]{1,250}")
 MAX_ARGUMENTS, MAX_ARGUMENT_CHARACTERS, MAX_DEPTH = 200, 500, 3
 

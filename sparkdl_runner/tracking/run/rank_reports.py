@@ -95,7 +95,7 @@ class RankReports:
             return [last] if rate else []
 
     def time(self, began_at: float, ended_at: float, *, has_failed: bool) -> AttemptTime:
-        """What the attempt did with its time until now."""
+        """The use of the attempt's time until now."""
         with self._lock:
             means = self._performance.means()
             return AttemptTime(
@@ -124,7 +124,7 @@ class RankReports:
     def _note_times(self, report: dict[str, Any]) -> None:
         since = report.get("first_step_seconds_ago")
         if since is not None:
-            # By the driver's clock; what comes late would make it later.
+            # By the driver's clock; a late message would make the time later.
             at = time.time() - since
             self._first_step_at = min(at, self._first_step_at or at)
         self._began_after = int(report["facts"].get("restored_step", 0))
@@ -136,6 +136,6 @@ class RankReports:
             return {rank: world.host for rank, world in self._worlds.items()}
 
     def totals(self) -> Mapping[int, Counts]:
-        """What each rank has done in this driver's attempts, by rank."""
+        """The counts of each rank in this driver's attempts."""
         with self._lock:
             return self._performance.totals()

@@ -17,7 +17,7 @@ from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.redaction import Redactor
 
 _Result = TypeVar("_Result")
-# For those who write Python, and for those who write YAML.
+# Advice for users of Python and of YAML.
 WITHOUT = "run without MLflow: RunConfig(tracking=False), or mlflow: false for the train job."
 
 

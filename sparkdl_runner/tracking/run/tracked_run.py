@@ -62,7 +62,7 @@ class TrackedRun(Reports):
         self._credentials = credentials(opened.uri)
         self._redact = Redactor(secrets_of() + secrets_of(self._credentials))
         self._spool = Spool(private_folder(SPOOLS) / f"{self.run_id}.jsonl")
-        # What an earlier driver could not deliver counts as if MLflow had it.
+        # Entries that an earlier driver could not deliver count as delivered here.
         try:
             left_at = undelivered.spool_left(opened, self._spool, self._redact)
             params, last_steps, attempts = earlier_values(opened, self._spool.waiting())
@@ -144,7 +144,7 @@ class TrackedRun(Reports):
         start_run(self._opened, converters, self._end, self._problems)
 
     def ticket(self, *, single_host: bool) -> RunTicket:
-        """What ranks need to know of the run.
+        """The facts about the run that ranks need.
 
         Args:
             single_host: Whether all ranks are on this host, and so reach a store that is a file.
@@ -191,7 +191,7 @@ class TrackedRun(Reports):
             self._problems.append(f"{name} of rank {world.rank} could not be kept: {error}")
 
     def keep_value(self, value: Any) -> None:
-        """Keeps what a training with a name returned, for whoever calls it again."""
+        """Keeps the value of a training with a name, for later calls."""
         self._log([returned_entry(value)])
 
     def close(self, error: BaseException | None, stopped: str = "") -> None:
@@ -272,7 +272,7 @@ class TrackedRun(Reports):
 
     def _log_own(self) -> None:
         own, self._own = self._own, []
-        # What the function has logged itself under the name of an argument is what it means.
+        # A parameter that the function logged itself wins over an argument of that name.
         own = [entry for entry in own if not self._journal.is_set(entry)]
         if own:
             self._log(own)

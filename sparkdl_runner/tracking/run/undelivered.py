@@ -1,4 +1,4 @@
-"""What MLflow has not taken, kept beside the checkpoints: the loss of the driver does not lose it.
+"""Keeps undelivered entries beside the checkpoints, so that they survive the loss of the driver.
 
 On the driver's own disk the spool has it as well, and delivers it if the driver lives.
 """
@@ -33,7 +33,7 @@ class Undelivered:
     def __init__(self, run_id: str, url: str = "") -> None:
         self._run_id = run_id
         self.url = url
-        """Where the file is; empty if there is none."""
+        """The file's URL; empty if there is none."""
 
     def keep(self, entries: Sequence[Entry], checkpoint: str | None) -> None:
         """Writes the file anew, if there is a place for it.
@@ -46,7 +46,7 @@ class Undelivered:
             return
         url = f"{folder_of(checkpoint)}/{FOLDER}/{self._run_id}.jsonl"
         content = "".join(f"{json.dumps(entry)}\n" for entry in entries).encode()
-        # Where the driver may not write, the ranks' metrics of before each checkpoint are in that.
+        # If the driver cannot write here, each checkpoint still holds the ranks' metrics before it.
         with suppress(Exception):
             filesystem, path = _open(url)
             filesystem.create_dir(path.rpartition("/")[0])
@@ -67,7 +67,7 @@ def folder_of(checkpoint: str) -> str:
 
 
 def of_run(opened: Opened) -> tuple[str, list[Entry]]:
-    """What an earlier driver of a run has left beside its checkpoints: where, and the entries."""
+    """The entries that an earlier driver left beside the checkpoints, and their place."""
     checkpoint = opened.run.data.tags.get(CHECKPOINT_TAG)
     if not checkpoint:
         return "", []

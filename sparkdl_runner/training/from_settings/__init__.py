@@ -1,4 +1,4 @@
-"""What ranks do of a training that settings describe: make things, and log the model.
+"""A training by settings, in the ranks: makes its objects, and logs the model.
 
 Imported by jobs alone, and by ranks.
 """

@@ -73,7 +73,7 @@ def _log_model(plan: TrainingPlan, trained: Trained, data: SparkDatasetConverter
 
 
 def example_of(inputs: Inputs, batch: Mapping[str, torch.Tensor]) -> tuple[Any, Any]:
-    """What a network is called with for a batch, and its columns, as ``log_model`` takes both."""
+    """The network's arguments for a batch, and its columns, as ``log_model`` takes them."""
     positional, named = inputs(batch)
     if positional:
         return positional[0], inputs.columns

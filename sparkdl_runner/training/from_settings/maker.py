@@ -20,7 +20,7 @@ class Maker:
     arguments: Mapping[str, Any]
 
     def __call__(self, *given: Any) -> Any:
-        """What the function makes of ``given`` and the arguments."""
+        """Calls the function with ``given`` and the arguments."""
         return self.function(*given, **{name: made(one) for name, one in self.arguments.items()})
 
 

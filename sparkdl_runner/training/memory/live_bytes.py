@@ -19,7 +19,7 @@ STATE, GRADIENT, WORK = "state", "gradient", "work"
 
 @dataclass(frozen=True)
 class Moment:
-    """What was alive at one time, beside the state."""
+    """The live bytes at one time, beside the state."""
 
     part: int
     """The part of the model that worked; 0 for what is in none."""

@@ -17,21 +17,21 @@ from sparkdl_runner.training.memory.step_profile import LossOfBatch, StepProfile
 from sparkdl_runner.training.memory.strategies import STRATEGIES, RankMemory
 
 _USABLE = 0.8
-"""Of a device's memory: allocators leave gaps, and interpreter, libraries and loaders need some."""
+"""The usable share of a device: allocators leave gaps, and libraries and loaders need memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryPlan:
-    """What one rank needs, in bytes, by strategy, and which to take. Its text is the table."""
+    """The bytes that one rank needs under each strategy, and the one to take. Prints as a table."""
 
     ranks: int
     """The number of ranks."""
     precision: str
     """``"fp32"`` or ``"bf16"``."""
     device_memory_bytes: int
-    """What one rank has."""
+    """The memory of one rank."""
     device: str
-    """Where it has that."""
+    """The device with that memory."""
     by_strategy: Mapping[str, RankMemory]
     """Under ``"ddp"``, ``"zero1"``, ``"fsdp2"``, ``"tensor"`` and ``"pipeline"``."""
     strategy: str | None

@@ -56,18 +56,18 @@ class Parameter:
 
 @dataclass(frozen=True, kw_only=True)
 class StepProfile:
-    """What one step of one process takes. Parts are numbered from 1; see ``units``."""
+    """The memory of one step of one process. Parts are numbered from 1; see ``units``."""
 
     parameters: Sequence[Parameter]
     buffer_bytes: int
     moments: Sequence[Moment]
-    """Of the forward and backward pass."""
+    """The moments of the forward and backward pass."""
     saved_bytes: Sequence[int]
-    """What the forward pass leaves for the backward pass, by part; first what is in none."""
+    """Bytes that each part saves for the backward pass; the first number is for no part."""
     kept_bytes: int
-    """What is left after the backward pass, such as the batch."""
+    """Bytes that are left after the backward pass, such as the batch."""
     update_bytes: int
-    """What the optimizer's step takes for itself meanwhile."""
+    """Bytes that the optimizer's step takes temporarily."""
 
 
 def profile_step(
@@ -225,7 +225,7 @@ def _follow_part(part: nn.Module, number: int, inside: list[int], live: LiveByte
 
     def end(_module: Any, _inputs: Any, output: Any) -> None:
         inside.pop()
-        # What follows, such as an activation function or the loss, counts as this part's as well.
+        # Operations after it, such as an activation function or the loss, count as the part's.
         live.part = inside[-1] if inside else number
         for one in tree_leaves(output):
             if isinstance(one, Tensor) and one.requires_grad:

@@ -1,4 +1,4 @@
-"""What one of N ranks needs under each strategy, from what a step takes in one process.
+"""The memory of one of N ranks under each strategy, from a step's in one process.
 
 The states are divided as in ZeRO (Rajbhandari et al., 2020, figure 1). What the ranks send comes
 from how torch does it: DDP keeps a copy of the gradients in its buckets; FSDP2 gathers a part of
@@ -17,7 +17,7 @@ from sparkdl_runner.training.memory.step_profile import Parameter, StepProfile
 
 @dataclass(frozen=True, kw_only=True)
 class RankMemory:
-    """What the rank that needs most needs, in bytes."""
+    """The bytes of the rank that needs most."""
 
     parameter_bytes: int
     """Parameters and buffers."""
@@ -178,7 +178,7 @@ def _work(step: StepProfile) -> int:
 
 
 def _update(step: StepProfile, share: float) -> int:
-    """What an optimizer takes for itself that updates so much of the model's whole parameters.
+    """The temporary bytes of an optimizer that updates this share of the parameters.
 
     Some update all at once, others one by one, which takes up to two of the largest.
     """

@@ -92,7 +92,7 @@ def manifest(tmp_path: Path) -> Manifest:
             ValueError,
             "feature_cols names 'ID': .* The data set has: id, value, vector",
         ),
-        ({"batch_size": 4, "feature_cols": ["id", "id"]}, ValueError, "names a column twice"),
+        ({"batch_size": 4, "feature_cols": ["id", "id"]}, ValueError, "names 'id' twice"),
         (
             {"batch_size": 4, "feature_cols": ["vector"]},
             ValueError,
@@ -107,7 +107,7 @@ def manifest(tmp_path: Path) -> Manifest:
         ({"batch_size": 4, "pad": 0}, ValueError, "pad for column 'id' is 0"),
         ({"batch_size": 4, "images": {"id": (2, 2)}}, ValueError, "images names 'id', .* int64"),
         ({"batch_size": 4, "device": "tpu?"}, ValueError, "device='tpu.'"),
-        ({"batch_size": 4, "device": "meta"}, ValueError, "batches go to 'cpu' or 'cuda'"),
+        ({"batch_size": 4, "device": "meta"}, ValueError, "batches go to 'cpu', 'cuda' or 'numpy'"),
     ],
 )
 def test_arguments(

@@ -155,7 +155,7 @@ def test_what_the_arrow_loader_is_given(monkeypatch):
         pass
     assert (seen["batch_size"], seen["global_batch_size"]) == (None, 64)
     assert seen["shuffle"] is False
-    with pytest.raises(TypeError, match="is opened by with: "):
+    with pytest.raises(TypeError, match="returns a context manager"):
         iter(converter.make_torch_dataloader())
 
 

@@ -61,7 +61,8 @@ def _chosen(manifest: Manifest, options: ColumnOptions) -> list[str]:
             raise ValueError(f"{argument} names {name!r}: {_no_such_column(name, known)}")
     features = list(options.feature_cols or ())
     if len(set(features)) < len(features):
-        raise ValueError("feature_cols names a column twice.")
+        twice = next(name for name in features if features.count(name) > 1)
+        raise ValueError(f"feature_cols names {twice!r} twice: name each column once.")
     chosen = known if options.columns is None else [*options.columns, *features]
     return list(dict.fromkeys(chosen))
 

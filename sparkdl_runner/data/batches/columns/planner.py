@@ -213,7 +213,7 @@ class ColumnPlanner(ColumnSettings):
         return self._whole_rows(shape, np.uint8, lambda array: images.decode_schema(array, shape))
 
     def _of_codec(self, hint: str) -> Column:
-        """What a codec of petastorm's wrote; see ``ColumnInfo.hint``."""
+        """The plan for a column of a petastorm codec; see ``ColumnInfo.hint``."""
         codec, _, stored = hint.partition(" ")
         decoder = codecs.decoder_of(codec, stored, self.info.list_lengths)
         if isinstance(decoder, images.ImageSize):

@@ -66,7 +66,7 @@ class ColumnSettings:
             )
 
     def leaf(self, arrow_type: pa.DataType) -> Leaf:
-        """What numbers of this type become, if the options fit them.
+        """The plan for numbers of this type, if the options fit them.
 
         Raises:
             DatasetError: No tensor holds them.

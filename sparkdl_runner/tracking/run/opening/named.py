@@ -1,4 +1,4 @@
-"""A training that has a name: whoever calls it next finds its MLflow run, and goes on with it.
+"""A training with a name: the next call of that name continues in its MLflow run.
 
 The run is the record of the training: its tags hold the name, what is trained, who drives it now
 and, once it is over, what was returned. Names are those of an experiment.
@@ -35,10 +35,10 @@ _NEWEST_FIRST = ["attributes.start_time DESC"]
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What a training trains, as far as it is the same in every process."""
+    """The identity of a training's work: the parts that are equal in every process."""
 
     function: str
-    """Its function or script, as a person names it."""
+    """The name of its function or script."""
     code: str | None
     """A digest of the function's own source, where that can be read."""
 
@@ -55,7 +55,7 @@ class Work:
 
 
 class NamedRun:
-    """The run of a named training, if there is one, held by nobody else.
+    """The run of a named training, if there is one; no other driver holds it.
 
     Attributes:
         run: As MLflow knows it; None if this is to be its first.
@@ -196,7 +196,7 @@ class NamedRun:
         opened = create_run(
             self._store, self._settings.run_name or run_name, {**given, **self._tags(), **held}
         )
-        # Of several drivers that found none and made one each, the first goes on.
+        # If several drivers found no run and each made one, the first one goes on.
         own = opened.run.info
         for other in self._search():
             holder = self.lease.held_by_another(other.data.tags)

@@ -49,7 +49,7 @@ class Opened:
             self.client.set_terminated(self.run.info.run_id, status)
 
     def address(self, redact: Redactor, databricks_host: str | None) -> str:
-        """Where to look at the run: a page, or a store and the command that shows it."""
+        """The address of the run for people: a page, or a store and the command that shows it."""
         info, uri = self.run.info, redact(self.uri)
         page = f"experiments/{info.experiment_id}/runs/{info.run_id}"
         if uri.startswith(("http://", "https://")):
@@ -90,12 +90,12 @@ def create_run(store: Store, name: str | None, tags: Mapping[str, str] | None = 
         LaunchError: MLflow refuses, or does not answer.
     """
     client, experiment_id = store.client, store.experiment_id
-    # Not in another thread: a notebook's tags are those of the thread that runs it.
+    # In this thread: only the notebook's own thread has its tags.
     tags = {**_context_tags(store.active), **(tags or {})}
     run = store.call(
         lambda: client.create_run(experiment_id, tags=tags, run_name=name),
         f"make a run in experiment {experiment_id}",
-        # Nobody else would end it.
+        # No other process would end this run.
         when_late=lambda late: client.set_terminated(late.info.run_id, "FAILED"),
     )
     return Opened(

@@ -23,7 +23,7 @@ from sparkdl_runner.tracking.run.server_calls import WITHOUT, ServerCalls
 from sparkdl_runner.tracking.settings import Tracking
 
 LEAST_VERSION = (2, 13)
-# Without it, MLflow's pages take an experiment for one with language models.
+# Without this tag, MLflow's pages show an experiment as one of language models.
 KIND_TAG = {"mlflow.experimentKind": "custom_model_development"}
 _SET_UP_BY = (
     "MLFLOW_TRACKING_URI",
@@ -47,9 +47,9 @@ class Store:
 
 
 def is_set_up(*, is_used: bool = False) -> bool:
-    """Whether whoever uses this process has set MLflow up, so that runs are wanted.
+    """Whether the user has set MLflow up in this process, so that runs are wanted.
 
-    Where nobody has asked for a run, an MLflow that is too old is only a warning.
+    If no run was asked for, an MLflow that is too old is only a warning.
 
     Args:
         is_used: Whether the training calls MLflow, so that it only needs to be installed.

@@ -1,4 +1,4 @@
-"""What ranks need to know of an open run."""
+"""The ticket: the facts about an open run that ranks need."""
 
 from __future__ import annotations
 
