@@ -183,7 +183,7 @@ def test_what_serves_others_stays_until_it_is_released(
                 heard.take = lambda world, message, made=made: (
                     made.release() if isinstance(message, messages.VitalSigns) else None
                 )
-                monkeypatch.setattr(supervision, "LOOK_SECONDS", 0.1)
+                monkeypatch.setattr(supervision, "LOOK_SECONDS", 0.02)
             outcome = ended(tmp_path, made, heard)
         assert (outcome.status, outcome.notes) == (Status.RETURNED, ())
         assert outcome.output_tail == ("{'kind': 'Release'}",)

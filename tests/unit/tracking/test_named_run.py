@@ -7,8 +7,10 @@ import functools
 import json
 import os
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ import pytest
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.hooks.process_identity import started_ticks
 from sparkdl_runner.tracking import Tracking
-from sparkdl_runner.tracking.run.opening import named
+from sparkdl_runner.tracking.run.opening import lease, named
 from sparkdl_runner.tracking.run.opening.lease import Lease
 from sparkdl_runner.tracking.run.opening.named import NamedRun, Work, returned_entry
 
@@ -52,16 +54,16 @@ def over(client: Any, run_id: str, status: str = "FINISHED") -> None:
 def other_driver() -> Iterator[Lease]:
     """Of a process that lives."""
     process = subprocess.Popen(["sleep", "600"])
-    lease = Lease()
+    holder = Lease()
     ticks = started_ticks(process.pid) or 0
-    lease.own = dataclasses.replace(lease.own, pid=process.pid, started_ticks=ticks)
-    yield lease
+    holder.own = dataclasses.replace(holder.own, pid=process.pid, started_ticks=ticks)
+    yield holder
     process.kill()
     process.wait()
 
 
-def take(client: Any, run_id: str, lease: Lease, at: float | None = None) -> None:
-    for _, name, text in lease.entries(at):
+def take(client: Any, run_id: str, holder: Lease, at: float | None = None) -> None:
+    for _, name, text in holder.entries(at):
         client.set_tag(run_id, name, text)
 
 
@@ -154,7 +156,15 @@ def test_a_driver_elsewhere_that_is_not_heard_of_has_lost_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run_id = found(store, "silent").open(None).run.info.run_id
-    elsewhere = Lease(0.5)
+    now = [time.time()]
+    clock = SimpleNamespace(time=lambda: now[0], strftime=time.strftime, gmtime=time.gmtime)
+    monkeypatch.setattr(lease, "time", clock)
+
+    def passed(seconds: float) -> None:
+        now[0] += 10 * seconds
+
+    monkeypatch.setattr(named.time, "sleep", passed)
+    elsewhere = Lease()
     elsewhere.own = dataclasses.replace(elsewhere.own, hostname="far", boot_id="b", pid=12)
     take(client, run_id, elsewhere)
     assert found(store, "silent").run_id == run_id
