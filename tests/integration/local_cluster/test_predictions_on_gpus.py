@@ -32,7 +32,7 @@ def tells_its_device() -> torch.nn.Module:
             return self
 
         def forward(self, numbers):
-            time.sleep(0.5)  # So that no executor does all tasks.
+            time.sleep(0.3)  # So that no executor does all tasks.
             return torch.full((len(numbers),), float(self.device.removeprefix("cuda:")))
 
     return Network()
@@ -43,6 +43,6 @@ def test_each_task_predicts_on_the_gpu_that_spark_gave_it(two_slots, tmp_path, m
     monkeypatch.setitem(two_slots.sparkContext.environment, "PYTHONPATH", str(tmp_path))
     address = F.udf(lambda _: TaskContext.get().resources()["gpu"].addresses[0])
     model = TorchModel(tells_its_device(), ["numbers"], {"label": "regression"})
-    frame = two_slots.range(0, 6, 1, 6).selectExpr("id", "array(1.0F) AS numbers")
+    frame = two_slots.range(0, 4, 1, 4).selectExpr("id", "array(1.0F) AS numbers")
     rows = model.transform(frame).withColumn("address", address("id")).collect()
     assert {(row.address, row.prediction) for row in rows} == {("3", 3.0), ("5", 5.0)}
