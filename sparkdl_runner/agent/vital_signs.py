@@ -17,9 +17,9 @@ from collections.abc import Callable
 from sparkdl_runner.wire.messages import Pulse, VitalSigns
 
 _BUSY_SHARE = 0.25
-# A thread that had a core for less than this share of the time is judged as if it had had so much:
-# a few microseconds say nothing.
-_LEAST_SHARE_GIVEN = 0.02
+# A thread that could have had a core for less than this is judged at a later look. The kernel counts
+# a wait for a core when it ends, so a part of it may belong to the time before.
+_LEAST_GIVEN_SECONDS = 0.1
 
 
 class Observer:
@@ -36,11 +36,11 @@ class Observer:
         self._lock = threading.Lock()
         self._place: int | None = None
         self._joining_since: float | None = None
-        self._seen_at = self._alive_at = self._moved_at = now()
-        self._pulse_at = self._seen_at
+        self._alive_at = self._moved_at = self._pulse_at = now()
         self._cpu_seconds = 0.0
         self._threads = [pid]
-        self._ran_and_waited = {pid: (0.0, 0.0)}
+        self._judged = {pid: (self._pulse_at, *_ran_and_waited(pid, pid))}
+        """For each thread, when it was judged last, and how long it had run and waited by then."""
 
     def pulse(self, pulse: Pulse) -> None:
         """Takes note of a pulse."""
@@ -67,13 +67,11 @@ class Observer:
         ran_and_waited = {tid: _ran_and_waited(self._pid, tid) for tid in threads}
         with self._lock:
             now = self._now()
-            passed = now - self._seen_at
             if cpu_seconds > self._cpu_seconds:
                 self._alive_at = now
-            if self._busy_share(ran_and_waited, passed) > _BUSY_SHARE:
+            if self._busy_share(now, ran_and_waited) > _BUSY_SHARE:
                 self._moved_at = now
-            self._cpu_seconds, self._ran_and_waited = cpu_seconds, ran_and_waited
-            self._seen_at = now
+            self._cpu_seconds = cpu_seconds
             since = self._joining_since
             return VitalSigns(
                 silent_seconds=now - self._alive_at,
@@ -83,17 +81,22 @@ class Observer:
                 has_begun=self._place is not None,
             )
 
-    def _busy_share(self, ran_and_waited: dict[int, tuple[float, float]], passed: float) -> float:
+    def _busy_share(self, now: float, ran_and_waited: dict[int, tuple[float, float]]) -> float:
         """How much of the time in which they could have, the threads computed; 1 for each at most.
 
         The time that a thread waits for a processor is left out: where many processes share few
         cores, a thread that computes all the time is on a core for a small part of it.
         """
-        share = 0.0
+        share, judged = 0.0, {}
         for tid, (ran, waited) in ran_and_waited.items():
-            ran_before, waited_before = self._ran_and_waited.get(tid, (0.0, 0.0))
-            given = max(passed - (waited - waited_before), _LEAST_SHARE_GIVEN * passed)
-            share += (ran - ran_before) / given if given else 0.0
+            since, ran_before, waited_before = self._judged.get(tid, (now, ran, waited))
+            given = (now - since) - (waited - waited_before)
+            if given < _LEAST_GIVEN_SECONDS:
+                judged[tid] = (since, ran_before, waited_before)
+            else:
+                share += (ran - ran_before) / given
+                judged[tid] = (now, ran, waited)
+        self._judged = judged
         return share
 
 

@@ -8,7 +8,7 @@ import pytest
 from parquet_sets import numbered, write_groups
 
 from sparkdl_runner.data import SparkDatasetConverter, make_spark_converter
-from sparkdl_runner.data.converter import _is_there
+from sparkdl_runner.data.convert.cache import _is_there
 from sparkdl_runner.data.dataset.manifest import MANIFEST_NAME
 from sparkdl_runner.data.order.shard import whole_number
 from sparkdl_runner.data.split import _when_all_did
