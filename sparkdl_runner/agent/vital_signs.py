@@ -17,8 +17,8 @@ from collections.abc import Callable
 from sparkdl_runner.wire.messages import Pulse, VitalSigns
 
 _BUSY_SHARE = 0.25
-# A thread that could have had a core for less than this is judged at a later look. The kernel counts
-# a wait for a core when it ends, so a part of it may belong to the time before.
+# A thread that could have had a core for less than this is judged at a later look. The kernel
+# counts a wait for a core when it ends, so a part of it may belong to the time before.
 _LEAST_GIVEN_SECONDS = 0.1
 
 

@@ -170,10 +170,7 @@ class CheckpointManager:
         """
         require_whole("step", step, least=0)
         if self._closed:
-            raise CheckpointError(
-                "This CheckpointManager was closed, and saves nothing any more: save before its "
-                "with block ends, or make another one."
-            )
+            raise CheckpointError("This CheckpointManager is closed: save in its with block.")
         attempt = self._begin()
         self._saver.tolerate(self._saver.join)
         if not self._restored:

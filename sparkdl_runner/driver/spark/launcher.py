@@ -116,16 +116,15 @@ class SparkGang(Gang):
         num_proc: int,
         reports: Sequence[Reports],
     ) -> None:
-        show_output = attempt.config.driver_log_verbosity == "all"
-        super().__init__(attempt, num_proc, reports, show_output=show_output)
+        config = attempt.config
+        shown = config.driver_log_verbosity == "all"
+        super().__init__(attempt, num_proc, reports, show_output=shown)
         self._context = context
         self._profile = profile
         self._is_single_host = is_single_host(context)
         self._count_slots_at = time.monotonic() + SLOT_CHECK_SECONDS
         listener, host = listen_on_driver(
-            context,
-            port_range=attempt.config.port_range,
-            interface=attempt.config.network_interface,
+            context, port_range=config.port_range, interface=config.network_interface
         )
         self._server = LogServer(listener, host=host, num_proc=num_proc, sink=self, attempt=attempt)
         self._server.watch = self.watch
@@ -243,17 +242,15 @@ class SparkGang(Gang):
                 break
 
     def _rank_task(self) -> RankTask:
+        attempt = self.attempt
         return RankTask(
-            attempt=self.attempt,
+            attempt=attempt,
             channel=self._server.channel,
             single_host=self._is_single_host,
             most_result_bytes=most_result_bytes(self._context),
             spare=spare_task(
-                self._context,
-                self._profile,
-                backend=self.attempt.backend,
-                variables=self.attempt.variables,
-                seconds=self.attempt.spare_seconds,
+                *(self._context, self._profile, attempt.backend, attempt.variables),
+                seconds=attempt.spare_seconds,
             ),
         )
 

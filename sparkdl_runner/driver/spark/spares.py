@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 def spare_task(
     context: SparkContext,
     profile: ResourceProfile | None,
-    *,
     backend: str,
     variables: Mapping[str, str],
+    *,
     seconds: float,
 ) -> SpareTask:
     """What starts a spare worker like the workers of this application.
@@ -57,13 +57,8 @@ def start_spares(num_proc: int, backend: str, config: RunConfig, *, seconds: flo
     """
     context = require_spark_context()
     profile = rank_profile(context)
-    task = spare_task(
-        context,
-        profile,
-        backend=backend,
-        variables=driver_variables(config.environment),
-        seconds=seconds,
-    )
+    variables = driver_variables(config.environment)
+    task = spare_task(context, profile, backend, variables, seconds=seconds)
     tasks = context.parallelize(range(num_proc), num_proc)
     if profile is not None:
         tasks = tasks.withResources(profile)
