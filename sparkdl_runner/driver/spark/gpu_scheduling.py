@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from sparkdl_runner.errors import LaunchError
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark import RDDBarrier, SparkContext
     from pyspark.resource import ResourceProfile
 
 _WITH_STAGE_LEVEL = {"spark": (3, 4, 0), "yarn": (3, 5, 1), "k8s": (3, 5, 1)}
@@ -48,6 +48,22 @@ def rank_profile(context: SparkContext) -> ResourceProfile | None:
     requests = TaskResourceRequests().cpus(max(1, cores // per_executor)).resource("gpu", 1)
     profile: ResourceProfile = ResourceProfileBuilder().require(requests).build
     return profile
+
+
+def barrier_stage(
+    context: SparkContext, num_proc: int, profile: ResourceProfile | None
+) -> RDDBarrier[int]:
+    """A barrier stage of one task for each rank.
+
+    Args:
+        context: The application's.
+        num_proc: How many ranks.
+        profile: What each task asks for; None for what all tasks get.
+    """
+    tasks = context.parallelize(range(num_proc), num_proc)
+    if profile is not None:
+        tasks = tasks.withResources(profile)
+    return tasks.barrier()
 
 
 def _obstacle(context: SparkContext, executor_cores: str | None) -> str | None:

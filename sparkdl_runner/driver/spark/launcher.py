@@ -24,7 +24,7 @@ from sparkdl_runner.driver.spark.context import (
 )
 from sparkdl_runner.driver.spark.decommissions import Decommissions, decommission
 from sparkdl_runner.driver.spark.executors import executors_of, silent_hosts
-from sparkdl_runner.driver.spark.gpu_scheduling import rank_profile
+from sparkdl_runner.driver.spark.gpu_scheduling import barrier_stage, rank_profile
 from sparkdl_runner.driver.spark.growth import Growth
 from sparkdl_runner.driver.spark.job import Job, let_the_jvm_exit, tagged
 from sparkdl_runner.driver.spark.lost_hosts import LostHosts
@@ -139,10 +139,8 @@ class SparkGang(Gang):
             stack.callback(self._server.close)
             stack.callback(self.close)
             self._tag = stack.enter_context(tagged(self._context, self.num_proc, self.backend.name))
-            tasks = self._context.parallelize(range(self.num_proc), self.num_proc)
-            if self._profile is not None:
-                tasks = tasks.withResources(self._profile)
-            ends = tasks.barrier().mapPartitions(self._rank_task())
+            tasks = barrier_stage(self._context, self.num_proc, self._profile)
+            ends = tasks.mapPartitions(self._rank_task())
             self._server.start()
             self._job = Job(lambda: list(ends.collect()))
             watched = Decommissions(self._context, self._tag, self._server.preempt)
@@ -243,15 +241,15 @@ class SparkGang(Gang):
 
     def _rank_task(self) -> RankTask:
         attempt = self.attempt
+        spare = spare_task(
+            self._context, self._profile, attempt.backend, attempt.variables, attempt.spare_seconds
+        )
         return RankTask(
             attempt=attempt,
             channel=self._server.channel,
             single_host=self._is_single_host,
             most_result_bytes=most_result_bytes(self._context),
-            spare=spare_task(
-                *(self._context, self._profile, attempt.backend, attempt.variables),
-                seconds=attempt.spare_seconds,
-            ),
+            spare=spare,
         )
 
     def _cancel_job(self) -> None:

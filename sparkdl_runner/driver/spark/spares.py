@@ -9,7 +9,7 @@ from sparkdl_runner.agent.spares.task import SpareTask
 from sparkdl_runner.agent.worker_environment import driver_variables
 from sparkdl_runner.config import RunConfig
 from sparkdl_runner.driver.spark.context import require_spark_context
-from sparkdl_runner.driver.spark.gpu_scheduling import rank_profile
+from sparkdl_runner.driver.spark.gpu_scheduling import barrier_stage, rank_profile
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -21,7 +21,6 @@ def spare_task(
     profile: ResourceProfile | None,
     backend: str,
     variables: Mapping[str, str],
-    *,
     seconds: float,
 ) -> SpareTask:
     """What starts a spare worker like the workers of this application.
@@ -58,9 +57,6 @@ def start_spares(num_proc: int, backend: str, config: RunConfig, *, seconds: flo
     context = require_spark_context()
     profile = rank_profile(context)
     variables = driver_variables(config.environment)
-    task = spare_task(context, profile, backend, variables, seconds=seconds)
-    tasks = context.parallelize(range(num_proc), num_proc)
-    if profile is not None:
-        tasks = tasks.withResources(profile)
-    # In a barrier stage all tasks run at once, and so each in a Python process of its own.
-    tasks.barrier().mapPartitions(task).count()
+    task = spare_task(context, profile, backend, variables, seconds)
+    # All its tasks run at once, and so each in a Python process of its own.
+    barrier_stage(context, num_proc, profile).mapPartitions(task).count()

@@ -134,13 +134,18 @@ def _not_started(cause: str) -> LaunchError:
 @contextmanager
 def spark_session(app_name: str, *, slots: int, jvm_options: str = "") -> Iterator[SparkSession]:
     """The session that ``start_spark`` returns. Stops it at the end, unless it was there before."""
-    was_there = is_databricks() or _has_session()
+    was_there = is_shared()
     spark = start_spark(app_name, slots=slots, jvm_options=jvm_options)
     try:
         yield spark
     finally:
         if not was_there:
             spark.stop()
+
+
+def is_shared() -> bool:
+    """Whether a session is there that others use, and that is not ours to stop."""
+    return is_databricks() or _has_session()
 
 
 def is_databricks() -> bool:

@@ -6,25 +6,25 @@ import dataclasses
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
+from sparkdl_runner.agent.spares.pool import end_spares
 from sparkdl_runner.backends import get_backend
 from sparkdl_runner.driver.calls.call import pack, work_of
-from sparkdl_runner.driver.calls.spares import SPARE_SECONDS, end_spare_workers
 from sparkdl_runner.driver.spark import checks, slots
 from sparkdl_runner.driver.spark.context import require_spark_context
 from sparkdl_runner.driver.spark.gpu_scheduling import rank_profile
-from sparkdl_runner.driver.spark.spares import start_spares
 from sparkdl_runner.errors import ConfigError, NotPicklableError
 from sparkdl_runner.filesystem import join_url, redact
 from sparkdl_runner.hooks.reports import Reports
 from sparkdl_runner.jobs.spark import storage
-from sparkdl_runner.jobs.spark.session import spark_session
+from sparkdl_runner.jobs.spark.session import is_shared, spark_session
 from sparkdl_runner.jobs.training import mlflow_run
 from sparkdl_runner.jobs.training.arguments import takes
 from sparkdl_runner.jobs.training.data import is_read_in_place, open_source, use_cache
+from sparkdl_runner.jobs.training.early_workers import start_early
 from sparkdl_runner.jobs.training.of_function import OfFunction
 from sparkdl_runner.jobs.training.of_model import OfModel
 from sparkdl_runner.jobs.training.phases import Phases
@@ -57,6 +57,8 @@ class Training:
     """The checkpoints of the MLflow run that is resumed."""
     phases: Phases
     """How long the preparation took."""
+    keeps_spares: bool = True
+    """Whether spare workers may wait for the next run of this job."""
     finished: NamedRun | None = None
     """The run of a training of this name that has finished, so that there is nothing to do."""
 
@@ -73,7 +75,8 @@ class Training:
             hyperparameters: The function's.
             tracking: Of the run.
             reports: Who else takes what the ranks report.
-            spare_seconds: See ``RunConfig``; the settings' own comes first.
+            spare_seconds: See ``RunConfig``; the settings' own comes first, and a session that
+                others use gets none.
 
         Returns:
             What rank 0 returned, and the id of the MLflow run, or None.
@@ -92,7 +95,7 @@ class Training:
         except NotPicklableError as error:
             raise ConfigError(str(error)) from None
         config = self.settings.runner.build()
-        if config.spare_seconds is not None:
+        if config.spare_seconds is not None or not self.keeps_spares:
             spare_seconds = config.spare_seconds
         runner = DistributedRunner(
             num_proc=self.settings.num_proc,
@@ -156,7 +159,10 @@ def prepared(
         or not all(is_read_in_place(source, None) for source in settings.data.values())
     )
     needs_spark = settings.num_proc >= 0 or converts
+    # They end with the session. In one that others use, they would wait for nobody.
+    keeps_spares = not is_shared()
     with ExitStack() as stack:
+        stack.callback(end_spares)  # Those of ranks on this host.
         # MLflow takes as long to import as Java to start, so both are done at once.
         background = stack.enter_context(ThreadPoolExecutor(1))
         mlflow_ready = background.submit(_prepare_mlflow, settings)
@@ -207,8 +213,9 @@ def prepared(
         work.check_data(opened)
         if settings.cache_url is not None and spark is not None:
             use_cache(spark, settings.cache_url)
-        with _spares_meanwhile(settings, background) if converts else nullcontext():
-            data = work.converted(opened, spark, stack)
+        if settings.num_proc > 0 and converts and keeps_spares:
+            background.submit(start_early, settings)
+        data = work.converted(opened, spark, stack)
         phases.end("convert data")
         yield Training(
             settings=settings,
@@ -217,6 +224,7 @@ def prepared(
             spark=spark,
             resumed_url=resumed_url,
             phases=phases,
+            keeps_spares=keeps_spares,
         )
 
 
@@ -260,28 +268,6 @@ def _resumed_url(
             "has no argument checkpoint_url to go on from them."
         )
     return url
-
-
-@contextmanager
-def _spares_meanwhile(settings: TrainSettings, background: Executor) -> Iterator[None]:
-    """Starts the ranks' workers in the background: they import torch while data is converted.
-
-    Where they cannot be started, or the run cannot take them, it starts its own.
-    """
-    config = settings.runner.build()
-    seconds = SPARE_SECONDS if config.spare_seconds is None else config.spare_seconds
-    if settings.num_proc <= 0 or not seconds:
-        yield
-        return
-    asked = (settings.num_proc, settings.backend, config)
-    started = background.submit(start_spares, *asked, seconds=seconds)
-    try:
-        yield
-    except Exception:
-        with suppress(Exception):
-            started.result()
-            end_spare_workers()
-        raise
 
 
 def _check_slots(settings: TrainSettings) -> None:

@@ -23,11 +23,11 @@ from sparkdl_runner.data import (
     DatasetError,
     NoManifestError,
     SparkDatasetConverter,
-    converter,
     make_spark_converter,
     sweep_leftovers,
 )
 from sparkdl_runner.data.convert import write
+from sparkdl_runner.data.dataset import describe
 from sparkdl_runner.data.dataset.manifest import MANIFEST_NAME, Manifest
 
 pytestmark = pytest.mark.integration
@@ -126,14 +126,14 @@ def test_a_row_that_fails_says_why_and_is_tried_again(spark, cache_dir):
 
 
 def test_an_orphan_of_a_failed_attempt_is_refused_while_converting(spark, cache_dir, monkeypatch):
-    real = converter.describe_written
+    real = describe.describe_written
 
     def with_orphan(written, *args):
         first = min(Path(written.url.removeprefix("file://")).glob("*.parquet"))
         shutil.copy(first, first.with_name("part-00009-other-attempt-c000.parquet"))
         return real(written, *args)
 
-    monkeypatch.setattr(converter, "describe_written", with_orphan)
+    monkeypatch.setattr(describe, "describe_written", with_orphan)
     with pytest.raises(ConversionError, match=r"wrote 20 rows .* hold 30: a failed attempt"):
         make_spark_converter(numbers(spark))
     assert not list(cache_dir.rglob("*.parquet"))

@@ -15,7 +15,7 @@ from torch import nn
 from torchmetrics.classification import MulticlassAccuracy
 
 from sparkdl_runner import RunConfig
-from sparkdl_runner.data.convert import write
+from sparkdl_runner.data.convert import conversion
 from sparkdl_runner.data.split import make_split_converters
 from sparkdl_runner.estimator.fitting.columns import split_condition
 from sparkdl_runner.estimator.fitting.conversions import Conversions, Selection, convert
@@ -219,8 +219,8 @@ def test_what_the_data_do_not_allow_is_told_before_ranks_start(spark, cache, mon
 
 def test_fits_of_one_frame_share_a_conversion_that_goes_with_the_last(spark, cache, monkeypatch):
     counted = []
-    real = write.write_parquet
-    monkeypatch.setattr(write, "write_parquet", lambda *a: counted.append(a) or real(*a))
+    real = conversion.write_parquet
+    monkeypatch.setattr(conversion, "write_parquet", lambda *a: counted.append(a) or real(*a))
     conversions = Conversions(frame(spark), fits=2)
     selection = Selection(columns=("features", "label"), classes=("label",))
     with conversions:

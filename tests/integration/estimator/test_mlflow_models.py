@@ -81,7 +81,7 @@ def test_what_cannot_be_logged_is_told(model: TorchModel) -> None:
     with pytest.raises(ValueError, match=r"alias is 'best', and there is no registered_model_name"):
         log_torch_model(model, alias="best")
     with (
-        pytest.raises(ValueError, match=r"not known what the model's columns hold"),
+        pytest.raises(ValueError, match="does not know the types of its columns"),
         written(TorchModel(Both(), ["a", "x"], {"label": "multiclass"})),
     ):
         pass

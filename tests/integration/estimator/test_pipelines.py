@@ -15,7 +15,7 @@ from pyspark.ml.tuning import CrossValidator, CrossValidatorModel, ParamGridBuil
 from pyspark.sql import functions as F
 from torch import nn
 
-from sparkdl_runner.data.convert import write
+from sparkdl_runner.data.convert import conversion
 from sparkdl_runner.estimator import TorchEstimator
 
 FOLDS = 2
@@ -23,8 +23,8 @@ FOLDS = 2
 
 def test_a_cross_validator_converts_once_a_fold_and_deletes_it(spark, tmp_path, monkeypatch):
     counted = []
-    real = write.write_parquet
-    monkeypatch.setattr(write, "write_parquet", lambda *a: counted.append(a) or real(*a))
+    real = conversion.write_parquet
+    monkeypatch.setattr(conversion, "write_parquet", lambda *a: counted.append(a) or real(*a))
     setting = "petastorm.spark.converter.parentCacheDirUrl"
     spark.conf.set(setting, tmp_path.as_uri())
     fitted = estimator(model=partial(nn.Linear, 2, 2), label_cols=["label"])

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from processes import wait_until_gone, workers
-from sparkdl_runner.jobs import convert, score, train, training, tune
+from processes import workers
+from sparkdl_runner.jobs import convert, score, train, tune
 from sparkdl_runner.jobs.settings import command
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -150,20 +150,8 @@ def test_a_table_is_converted_and_trained_on_and_the_run_tells_it(
 
 
 def test_a_table_that_is_no_conversion_is_converted_for_the_training(
-    spark: Any,
-    table: str,
-    store: str,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    spark: Any, table: str, store: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    asked = []
-    start = training.start_spares
-    monkeypatch.setattr(
-        training,
-        "start_spares",
-        lambda *args, **kwargs: (asked.append(args), start(*args, **kwargs)),
-    )
     (tmp_path / "shop_table.py").write_text(FUNCTION)
     arguments = ("--function", "shop_table.py:train", "--num-proc", 1, "--backend", "torch")
     cache = tmp_path / "cache"
@@ -177,8 +165,6 @@ def test_a_table_that_is_no_conversion_is_converted_for_the_training(
     )
     assert "'rows': 100" in capfd.readouterr().out
     assert not list(cache.rglob("*.parquet")), "what was converted is deleted at the end"
-    assert [one[:2] for one in asked] == [(1, "torch")], "it imports torch during the conversion"
-    assert wait_until_gone("sparkdl_runner.worker"), "no spare outlives the run"
 
 
 @pytest.mark.one_lane

@@ -11,7 +11,7 @@ from parquet_sets import LOCAL, numbered, write_groups
 
 from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
-from sparkdl_runner.data.read import ranges
+from sparkdl_runner.data.read import fetched_group, ranges
 
 
 def test_what_does_not_fit_beside_the_others_is_on_disk_until_they_are_let_go(
@@ -20,7 +20,12 @@ def test_what_does_not_fit_beside_the_others_is_on_disk_until_they_are_let_go(
     manifest = write_groups(tmp_path, numbered(4000), [[1000] * 4])
     files = VerifiedFiles(Dataset(manifest, LOCAL, str(tmp_path)))
     held, on_disk = [], []
-    monkeypatch.setattr(ranges, "_moved_to_disk", lambda _, pieces: on_disk.append(pieces))
+
+    def full(*asked: object) -> None:
+        on_disk.append(asked)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(fetched_group, "on_disk", full)
     group = ranges._ranges(pq_metadata(tmp_path), 0, ["id"])[0][1]
     # A third of it holds two row groups, and not three.
     remote = ranges.RemoteRowGroups(
