@@ -109,9 +109,12 @@ PEER = Peer(partition=0, host="h", host_key="k", address="127.0.0.1", interface=
 WORLD = assign_ranks([PEER], backend="torch")[0]
 KEY, NONCE = bytes(range(32)), bytes(NONCE_BYTES)
 MESSAGES = [
-    json.loads(json.dumps(encode(Hello(PEER)))),
-    encode(Sure(1, FilePart("logs/rank-0.log", b"text", True))),
-    encode(Failed(Outcome(world=WORLD, status=Status.FAILED, ended_at=1.0))),
+    json.loads(json.dumps(encode(message)))
+    for message in (
+        Hello(PEER),
+        Sure(1, FilePart("logs/rank-0.log", b"text", True)),
+        Failed(Outcome(world=WORLD, status=Status.FAILED, ended_at=1.0)),
+    )
 ]
 FRAMES = [FrameCodec(KEY, NONCE, b"agent").seal(message) for message in MESSAGES]
 

@@ -18,7 +18,7 @@ from sparkdl_runner.network.columns import Column
 from sparkdl_runner.network.inputs import Inputs
 from sparkdl_runner.network.outputs import Output, Task
 from sparkdl_runner.network.predictor import Description, matrices
-from sparkdl_runner.network.spark_worker import PackedNetwork, Prediction, device_of
+from sparkdl_runner.network.spark_worker import PackedNetwork, Prediction
 
 A, B = np.arange(5, dtype=np.float32), np.ones(5, dtype=np.float32)
 
@@ -133,21 +133,3 @@ def test_a_network_that_cannot_be_unpacked_says_what_to_do() -> None:
     broken = PackedNetwork(b"cnowhere\nNet\n.", is_graph=False, context=Context())
     with pytest.raises(RuntimeError, match=r"ModuleNotFoundError: .*nowhere.*--py-files"):
         broken.on("cpu")
-
-
-def test_a_task_computes_on_the_gpu_that_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    def task(*addresses: str) -> SimpleNamespace:
-        gpu = SimpleNamespace(addresses=list(addresses))
-        return SimpleNamespace(resources=lambda: {"gpu": gpu})
-
-    assert device_of(None) == device_of(SimpleNamespace(resources=dict)) == "cpu"
-    assert device_of(task()) == "cpu"
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert device_of(task("1")) == "cpu", "Spark knows of one that torch cannot use"
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert device_of(task("1", "0")) == "cuda:1"
-    assert device_of(task("2")) == "cuda:0", "torch sees two"
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5, 3")
-    assert device_of(task("3")) == "cuda:1"
