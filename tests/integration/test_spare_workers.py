@@ -260,19 +260,21 @@ from sparkdl_runner import DistributedRunner, RunConfig
 from sparkdl_runner.driver.spark.spares import start_spares
 from sparkdl_runner.jobs.spark.session import spark_session
 
-def pid():
-    import os
-    return os.getpid()
+def command():
+    from pathlib import Path
+    return Path("/proc/self/cmdline").read_text().split("\\0")
 
 config = RunConfig(tracking=False)
 with spark_session("spares", slots=1):
     start_spares(1, "torch", config, seconds=60)
-    spares, deadline = set(), time.monotonic() + 20
-    while not spares and time.monotonic() < deadline:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
         children = psutil.Process().children(recursive=True)
-        spares = {one.pid for one in children if "sparkdl_runner.worker" in one.cmdline()}
+        if any("sparkdl_runner.worker" in one.cmdline() for one in children):
+            break
         time.sleep(0.05)
-    assert DistributedRunner(num_proc=1, backend="torch", config=config).run(pid) in spares
+    ran = DistributedRunner(num_proc=1, backend="torch", config=config).run(command)
+    assert ran[ran.index("--spare-seconds") + 1] == "60", ran
 print("taken")
 """
 
