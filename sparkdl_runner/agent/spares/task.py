@@ -18,7 +18,7 @@ class SpareTask:
     backend: str
     """The backend's name."""
     variables: Mapping[str, str] = field(repr=False)
-    """What ranks get of the driver's environment."""
+    """The variables of the driver that ranks get."""
     seconds: float
     """How long the spare waits for work; 0 for no spare."""
     spark_set_threads: bool = False

@@ -166,7 +166,7 @@ def read_footer(
 
 
 def footers_path(directory: str, first_file: str) -> str:
-    """Where a conversion on remote storage keeps the footers of its files: beside the first.
+    """The path of the file of all footers of a conversion on remote storage: beside its first file.
 
     They follow one another in the order of the files, and ``Manifest.footer_sizes`` says how long
     each is. So readers ask once for many footers, and not once for each file.

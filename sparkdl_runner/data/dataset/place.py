@@ -22,7 +22,7 @@ _CACHE_NAME = "sparkdl_runner-cache"
 
 @dataclass(frozen=True, kw_only=True)
 class CachePlace:
-    """Where the conversions of a Spark session go, and for whom. The session is asked once."""
+    """The cache directory of a Spark session's conversions, and who may read them."""
 
     url: str
     """See ``parent_cache_dir_url``."""

@@ -77,7 +77,7 @@ class StoredFooters:
         return footer
 
     def _block(self, index: int) -> tuple[int, memoryview]:
-        """Where a block begins, and its bytes."""
+        """A block's start in the file, and its bytes."""
         first, last = np.searchsorted(self._starts, [n * _BLOCK_BYTES for n in (index, index + 1)])
         start, end = int(self._starts[first]), int(self._ends[last - 1])
 

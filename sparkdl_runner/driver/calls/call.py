@@ -67,12 +67,12 @@ class Call:
 
     @property
     def run_name(self) -> str | None:
-        """What its MLflow run is called; None for MLflow's choice."""
+        """The name of its MLflow run; None for MLflow's choice."""
         return self.main.name if isinstance(self.main, Script) else None
 
     @property
     def tags(self) -> dict[str, str]:
-        """What a run's tags say of a script."""
+        """The tags of its MLflow run: those of a script."""
         return script_tags(self.main) if isinstance(self.main, Script) else {}
 
     @property

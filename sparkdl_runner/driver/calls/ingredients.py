@@ -1,4 +1,4 @@
-"""What a call is made of: its arguments by name, and all that its function refers to."""
+"""The parts of a call: its arguments by name, and all that its function refers to."""
 
 from __future__ import annotations
 

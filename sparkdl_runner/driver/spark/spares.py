@@ -23,13 +23,13 @@ def spare_task(
     variables: Mapping[str, str],
     seconds: float,
 ) -> SpareTask:
-    """What starts a spare worker like the workers of this application.
+    """The task that starts a spare worker like the workers of this application.
 
     Args:
         context: The application's.
         profile: What each rank's task asks Spark for; None for what all tasks get.
         backend: The backend's name.
-        variables: What ranks get of the driver's environment.
+        variables: The variables of the driver that ranks get.
         seconds: How long a spare waits for the next call; 0 for none.
     """
     is_set_by_hand = context.getConf().contains("spark.executorEnv.OMP_NUM_THREADS")

@@ -1,4 +1,4 @@
-"""What a spare must have been started with."""
+"""The conditions under which a spare was started."""
 
 from __future__ import annotations
 
