@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -47,6 +48,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _threads() -> set[str]:
+    # A spare's thread ends just after the process that a call has taken: it may be on its way.
+    deadline = time.monotonic() + 10
+    for thread in threading.enumerate():
+        if thread.name == "sparkdl-spare":
+            thread.join(max(0.0, deadline - time.monotonic()))
     names = {thread.name for thread in threading.enumerate()}
     # The one that renews leases stays with the process's cache directory, to its end.
     return {name for name in names if name.startswith("sparkdl-")} - {"sparkdl-leases"}
