@@ -33,9 +33,9 @@ side_by_side := --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 ifndef BESIDE
 .NOTPARALLEL:
 endif
-.PHONY: help setup setup-classic setup-modern run-classic run-modern demo quick quick-with-torch \
-    quick-others test ready java-classic java-modern test-classic test-modern test-tensorflow \
-    system compat docs lint frameworks fuzz mutants foreign bench clean gpu
+.PHONY: help setup setup-classic setup-modern run-classic run-modern demo quick quick-data \
+    quick-training quick-others test ready java-classic java-modern test-classic test-modern \
+    test-tensorflow system compat docs lint frameworks fuzz mutants foreign bench clean gpu
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -58,20 +58,18 @@ demo: run-$(firstword $(LANE))  ## train on Spark, track in MLflow; BACKEND=horo
 on_lanes := $(LANE:%=test-%) $(if $(filter classic,$(LANE)),test-tensorflow)
 test: $(on_lanes)  ## lint and test both lanes; LANE=classic|modern, ARGS="-k name"
 
-# Two processes for two cores, which take equally long; only one of them imports torch.
-without_torch := $(addprefix tests/unit/data/test_,cache foreign_folder leftovers replacing_killed scan)
-with_torch := $(filter-out $(without_torch:=.py),$(wildcard tests/unit/data/test_*.py)) \
-    $(addprefix tests/unit/,backends/test_horovod_elastic.py backends/test_backends.py \
-    backends/test_destroyed_groups.py backends/test_torch_store.py checkpoint \
-    estimator fuzz network training worker jobs/test_training_of_a_model.py test_examples.py \
-    tracking/test_logged_networks.py tracking/test_recorded_tensors.py docs/test_reference.py)
+# Three processes for two cores, which take equally long. The last one waits for others most.
+unit_of_data := $(addprefix tests/unit/,data network)
+unit_of_training := $(addprefix tests/unit/,checkpoint docs estimator fuzz jobs tracking training \
+    worker)
 quick: setup-classic  ## lint and the unit tests alone, in less than 45 seconds
-	@$(MAKE) BESIDE=1 --jobs=3 --output-sync=target lint quick-with-torch quick-others
+	@$(MAKE) BESIDE=1 --jobs=4 --output-sync=target lint quick-data quick-training quick-others
 
-# With ARGS="-k name" it may be that all such tests are in the other half (5: none was selected).
-quick-with-torch: tests = $(with_torch)
-quick-others: tests = tests/unit $(addprefix --ignore=,$(with_torch))
-quick-with-torch quick-others:
+# With ARGS="-k name" it may be that a part has no such test (5: none was selected).
+quick-data: tests = $(unit_of_data)
+quick-training: tests = $(unit_of_training)
+quick-others: tests = tests/unit $(addprefix --ignore=,$(unit_of_data) $(unit_of_training))
+quick-data quick-training quick-others:
 	@$(call in_lane,classic) -m pytest $(tests) $(ARGS) || [ $$? -eq 5 ]
 
 java-classic java-modern: java-%: setup-%

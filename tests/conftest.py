@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import getpass
 import importlib.util
 import os
@@ -45,6 +46,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             folder in item.path.parents for folder in SAME_IN_BOTH_LANES
         ):
             item.add_marker(pytest.mark.skip(reason="the same in the classic lane"))
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: the collector need not look at it again in each test."""
+    gc.collect()
+    gc.freeze()
 
 
 def _threads() -> set[str]:
