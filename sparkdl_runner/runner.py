@@ -173,7 +173,7 @@ class DistributedRunner:
             self.mlflow_run_id = named.run_id
             return named.returned()
         bar = ProgressBar() if is_watched() else ProgressLines()
-        with open_run(settings, call, named, stop) as tracked, closing(bar):
+        with open_run(settings, named, stop) as tracked, closing(bar):
             self.mlflow_run_id = None if tracked is None else tracked.run_id
             launcher = self._launcher()
             if tracked is not None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def wanted_tracking(config: RunConfig, call: Call) -> Tracking | None:
-    """Which MLflow run is wanted, if one is; a script's has tags that say what it is.
+    """Which MLflow run is wanted, if one is; a script's has its name, and tags that say what it is.
 
     A function that calls MLflow gets one. Without it, each rank would make a run of its own.
     """
@@ -31,7 +31,11 @@ def wanted_tracking(config: RunConfig, call: Call) -> Tracking | None:
     if wanted is False or (wanted is None and not is_set_up(is_used=call.calls_mlflow)):
         return None
     settings = wanted if isinstance(wanted, Tracking) else Tracking()
-    return replace(settings, tags={**call.tags, **settings.tags})
+    return replace(
+        settings,
+        run_name=settings.run_name or call.run_name,
+        tags={**call.tags, **settings.tags},
+    )
 
 
 def named_run(config: RunConfig, settings: Tracking | None, call: Call) -> NamedRun | None:
@@ -56,7 +60,7 @@ def named_run(config: RunConfig, settings: Tracking | None, call: Call) -> Named
 
 @contextmanager
 def open_run(
-    settings: Tracking | None, call: Call, named: NamedRun | None, stop: StopRequest
+    settings: Tracking | None, named: NamedRun | None, stop: StopRequest
 ) -> Iterator[TrackedRun | None]:
     """Opens the run, where one is wanted, and ends it as the block ends.
 
@@ -68,7 +72,7 @@ def open_run(
         return
     from sparkdl_runner.tracking.run.tracked_run import TrackedRun
 
-    tracked = TrackedRun.open(settings, call.run_name, named)
+    tracked = TrackedRun.open(settings, named)
     ended_by: BaseException | None = None
     try:
         yield tracked

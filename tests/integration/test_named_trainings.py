@@ -147,9 +147,9 @@ def test_of_two_that_begin_together_the_first_goes_on(tracking):
     assert both[0].run is both[1].run is None
     # As one on another host: this process could not be two drivers.
     both[0].lease.own = dataclasses.replace(both[0].lease.own, hostname="far-away")
-    opened = both[0].open(None)
+    opened = both[0].open()
     with pytest.raises(LaunchError, match=r"'shop' runs already.*far-away"):
-        both[1].open(None)
+        both[1].open()
     assert NamedRun._search(both[0])[0].info.run_id == opened.run.info.run_id
     assert len(NamedRun._search(both[0])) == 1
 

@@ -92,9 +92,7 @@ class TrackedRun(Reports):
         )
 
     @classmethod
-    def open(
-        cls, settings: Tracking, name: str | None = None, named: NamedRun | None = None
-    ) -> TrackedRun:
+    def open(cls, settings: Tracking, named: NamedRun | None = None) -> TrackedRun:
         """Opens or resumes the run, or that of ``named``, and shows where it is.
 
         Raises:
@@ -102,7 +100,7 @@ class TrackedRun(Reports):
         """
         require_not_held(settings.run_id if named is None else named.run_id)
         lease = Lease(settings.lease_seconds) if named is None else named.lease
-        opened = open_run(settings, lease, name) if named is None else named.open(name)
+        opened = open_run(settings, lease) if named is None else named.open()
         try:
             run = cls(settings, opened, lease)
         except BaseException as error:

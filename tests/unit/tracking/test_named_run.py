@@ -70,7 +70,7 @@ def take(client: Any, run_id: str, holder: Lease, at: float | None = None) -> No
 def test_the_first_call_makes_a_run_and_the_next_goes_on_with_it(store: str, client: Any) -> None:
     one = found(store, "first", tags={"team": "a"})
     assert (one.run_id, one.is_finished, one.tag("team")) == (None, False, None)
-    opened = one.open(None)
+    opened = one.open()
     run = client.get_run(opened.run.info.run_id)
     assert run.info.run_name == "first"
     tags = {name: run.data.tags[name] for name in ("team", named.TRAINING_TAG, named.FUNCTION_TAG)}
@@ -81,20 +81,20 @@ def test_the_first_call_makes_a_run_and_the_next_goes_on_with_it(store: str, cli
     again = found(store, "first")
     assert again.run_id == run.info.run_id
     assert again.tag("team") == "a"
-    assert again.open(None).first_attempt == 3
+    assert again.open().first_attempt == 3
     assert client.get_run(run.info.run_id).info.status == "RUNNING"
     assert found(store, "firs").run_id is None
 
 
-def test_a_new_run_is_called_as_the_settings_or_the_caller_say(store: str) -> None:
-    assert found(store, "n1").open("asked").run.info.run_name == "asked"
-    assert found(store, "n2", run_name="set").open("asked").run.info.run_name == "set"
+def test_a_new_run_is_called_as_the_settings_say_or_else_as_the_training(store: str) -> None:
+    assert found(store, "n1").open().run.info.run_name == "n1"
+    assert found(store, "n2", run_name="set").open().run.info.run_name == "set"
 
 
 def test_one_that_has_finished_gives_its_value_again(
     store: str, client: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_id = found(store, "done").open(None).run.info.run_id
+    run_id = found(store, "done").open().run.info.run_id
     _, name, text = returned_entry({"loss": 0.5})
     client.set_tag(run_id, name, text)
     # Its driver was lost before it ended the run.
@@ -122,16 +122,16 @@ def test_a_value_is_kept_where_a_tag_can_hold_it() -> None:
 def test_another_function_has_another_name_and_changed_code_is_told(
     store: str, client: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_id = found(store, "same").open(None).run.info.run_id
+    run_id = found(store, "same").open().run.info.run_id
     over(client, run_id, "FAILED")
     with pytest.raises(LaunchError, match=f"trains shop:train .MLflow run {run_id}., and this"):
         found(store, "same", Work(function="shop:other", code=None))
     capsys.readouterr()
-    found(store, "same").open(None)
+    found(store, "same").open()
     assert "has changed" not in capsys.readouterr().out
     over(client, run_id, "FAILED")
     changed = found(store, "same", Work(function="shop:train", code="c2"))
-    changed.open(None)
+    changed.open()
     assert "code of shop:train has changed since 'same' last began" in capsys.readouterr().out
     tags = {name: text for _, name, text in changed.entries()}
     assert tags[named.CODE_TAG] == "c2"
@@ -140,7 +140,7 @@ def test_another_function_has_another_name_and_changed_code_is_told(
 def test_what_another_driver_runs_is_left_to_it(
     store: str, client: Any, other_driver: Lease
 ) -> None:
-    run_id = found(store, "held").open(None).run.info.run_id
+    run_id = found(store, "held").open().run.info.run_id
     take(client, run_id, other_driver)
     told = (
         f"runs already, in MLflow run {run_id}: the driver with process id {other_driver.own.pid}"
@@ -155,7 +155,7 @@ def test_a_driver_elsewhere_that_is_not_heard_of_has_lost_the_run(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run_id = found(store, "silent").open(None).run.info.run_id
+    run_id = found(store, "silent").open().run.info.run_id
     now = [time.time()]
     clock = SimpleNamespace(time=lambda: now[0], strftime=time.strftime, gmtime=time.gmtime)
     monkeypatch.setattr(lease, "time", clock)
@@ -184,10 +184,10 @@ def test_of_two_that_began_at_once_the_first_goes_on(
     store: str, client: Any, other_driver: Lease
 ) -> None:
     late = found(store, "race")
-    first = found(store, "race").open(None).run.info.run_id
+    first = found(store, "race").open().run.info.run_id
     take(client, first, other_driver)
     with pytest.raises(LaunchError, match=f"runs already, in MLflow run {first}"):
-        late.open(None)
+        late.open()
     (left,) = client.search_runs(["0"], f"tags.`{named.TRAINING_TAG}` = 'race'")
     assert left.info.run_id == first
 

@@ -129,17 +129,16 @@ class NamedRun:
         self._store.call(end, f"end run {run_id}")
         self.run = self._store.call(partial(client.get_run, run_id), f"read run {run_id}")
 
-    def open(self, name: str | None) -> Opened:
+    def open(self) -> Opened:
         """Opens the run, or a new one, for this driver alone.
 
-        Args:
-            name: What a new run is called; None for the training's name.
+        A new one is called what the settings say, or else by the training's name.
 
         Raises:
             LaunchError: Another driver was faster, or MLflow refuses.
         """
         if self.run is None:
-            opened = self._create(name or self.name)
+            opened = self._create()
         else:
             run_id = self.run.info.run_id
             opened = resume(self._store.client, self._store.call, run_id, self.lease)
@@ -190,11 +189,11 @@ class NamedRun:
                 )
             time.sleep(holder.renew_seconds / 10)
 
-    def _create(self, run_name: str) -> Opened:
+    def _create(self) -> Opened:
         held = {name: text for _, name, text in self.lease.entries()}
         given = Redactor().value(dict(self._settings.tags))
         opened = create_run(
-            self._store, self._settings.run_name or run_name, {**given, **self._tags(), **held}
+            self._store, self._settings.run_name or self.name, {**given, **self._tags(), **held}
         )
         # If several drivers found no run and each made one, the first one goes on.
         own = opened.run.info

@@ -59,13 +59,12 @@ class Opened:
         return f"{info.run_id} in {uri} (mlflow ui --backend-store-uri {uri})"
 
 
-def open_run(settings: Tracking, lease: Lease, name: str | None = None) -> Opened:
+def open_run(settings: Tracking, lease: Lease) -> Opened:
     """Opens the run that ``settings`` ask for.
 
     Args:
         settings: Which run it is to be.
         lease: Of the driver on the run.
-        name: What a new run is called that ``settings`` give no name; None for MLflow's choice.
 
     Raises:
         LaunchError: MLflow is missing or old, its server does not answer, hangs or refuses, or the
@@ -75,7 +74,7 @@ def open_run(settings: Tracking, lease: Lease, name: str | None = None) -> Opene
         client, call = connect(settings)
         return resume(client, call, settings.run_id, lease)
     parent = {key: value for key, value in settings.tags.items() if key == PARENT_TAG}
-    return create_run(open_store(settings), settings.run_name or name, parent)
+    return create_run(open_store(settings), settings.run_name, parent)
 
 
 def create_run(store: Store, name: str | None, tags: Mapping[str, str] | None = None) -> Opened:
