@@ -103,7 +103,7 @@ def test_a_run_that_was_opened_and_cannot_be_kept_has_failed(
 
     told: list[str] = []
     opened = SimpleNamespace(set_status=told.append)
-    named = SimpleNamespace(run_id="a", lease=None, open=lambda name: opened)
+    named = SimpleNamespace(run_id="a", lease=None, open=lambda: opened)
     with pytest.raises(expected, match=text):
         Kept.open(Tracking(experiment="e"), named=named)  # type: ignore[arg-type]
     assert told == ["FAILED"]
