@@ -171,7 +171,7 @@ class DistributedRunner:
         named = named_run(self.config, settings, call)
         if named is not None and named.is_finished:
             self.mlflow_run_id = named.run_id
-            return named.returned()
+            return named.returned(call.arguments, call.conversions)
         bar = ProgressBar() if is_watched() else ProgressLines()
         with open_run(settings, named, stop) as tracked, closing(bar):
             self.mlflow_run_id = None if tracked is None else tracked.run_id

@@ -75,10 +75,12 @@ def test_a_failed_one_goes_on_and_a_finished_one_is_not_run_again(tracking, caps
     assert third.run(train, steps=9) == {"steps": 5}
     assert third.mlflow_run_id == first.mlflow_run_id
     assert "finished at" in (told := capsys.readouterr().out)
+    assert "This call asks for another training: 'steps' was 5 and is now 9." in told
     assert "rerun_finished" in told
     run_id = str(first.mlflow_run_id)
     client_of(tracking).update_run(run_id, status="RUNNING")
-    assert runner(tracking).run(train, steps=9) == {"steps": 5}, "its driver died at the very end"
+    assert runner(tracking).run(train, steps=5) == {"steps": 5}, "its driver died at the very end"
+    assert "another training" not in capsys.readouterr().out
     assert client_of(tracking).get_run(run_id).info.status == "FINISHED"
     with pytest.raises(LaunchError, match=r"'shop' trains test_named_trainings\.train .*otherwise"):
         runner(tracking).run(train_otherwise)

@@ -82,7 +82,8 @@ class Training:
             What rank 0 returned, and the id of the MLflow run, or None.
         """
         if self.finished is not None:
-            return self.finished.returned(), self.finished.run_id
+            asked = self.work.parameters(hyperparameters)  # Data are not converted for it.
+            return self.finished.returned(asked, {}), self.finished.run_id
         arguments = {**self.data, **self.work.arguments(hyperparameters)}
         checkpoint_url = self.resumed_url or self._new_checkpoint_url()
         if checkpoint_url is not None:

@@ -57,8 +57,7 @@ def difference(run: Any, name: str, converter: Any) -> str | None:
     rows = json.loads(known[-1].profile or "{}").get("num_rows", "?")
     return (
         f"{name!r} holds other rows than when run {run.info.run_id} began: {rows} of digest "
-        f"{known[-1].digest} then, {converter.dataset_size} of digest {now.digest} now. A loader "
-        "that is restored refuses them; a function that restores none goes on with them"
+        f"{known[-1].digest} then, {converter.dataset_size} of digest {now.digest} now"
     )
 
 

@@ -100,15 +100,41 @@ def test_one_that_has_finished_gives_its_value_again(
     # Its driver was lost before it ended the run.
     one = found(store, "done")
     assert one.is_finished
-    assert one.returned() == {"loss": 0.5}
+    assert one.returned({}, {}) == {"loss": 0.5}
     assert client.get_run(run_id).info.status == "FINISHED"
     said = capsys.readouterr().out
     assert "'done' finished at 20" in said
     assert "its value is returned again" in said
     assert found(store, "done", rerun_finished=True).run is None
     client.set_tag(run_id, name, returned_entry(object())[2])
-    assert found(store, "done").returned() is None
+    assert found(store, "done").returned({}, {}) is None
     assert "its value (object) was not kept, and None is returned" in capsys.readouterr().out
+
+
+def test_a_finished_one_tells_what_a_call_asks_for_otherwise(
+    store: str, client: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_id = found(store, "asked").open().run.info.run_id
+    # A later attempt had other values: MLflow keeps the first under its name.
+    for name, text in {
+        "epochs": "3",
+        "lr": "0.1",
+        "attempt_2/epochs": "5",
+        "attempt_10/epochs": "7",
+        "password": "[redacted]",
+    }.items():
+        client.log_param(run_id, name, text)
+    client.set_tag(run_id, *returned_entry(1)[1:])
+    asked = {"epochs": 7, "lr": 0.1, "password": "hush", "new": 1}
+    assert found(store, "asked").returned(asked, {}) == 1
+    assert capsys.readouterr().out.endswith(
+        "is returned again. To train anew, set rerun_finished.\n"
+    )
+    assert found(store, "asked").returned({**asked, "epochs": 3}, {}) == 1
+    assert capsys.readouterr().out.endswith(
+        "is returned again. This call asks for another training: 'epochs' was 7 and is now 3. "
+        "To train anew, set rerun_finished, or give it another name.\n"
+    )
 
 
 def test_a_value_is_kept_where_a_tag_can_hold_it() -> None:

@@ -19,6 +19,7 @@ from typing import Any
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.redaction import Redactor
 from sparkdl_runner.tracking.entries import Entry
+from sparkdl_runner.tracking.run.opening.changes import changes
 from sparkdl_runner.tracking.run.opening.lease import ALIVE_TAG, Holder, Lease
 from sparkdl_runner.tracking.run.opening.opened import Opened, create_run, resume
 from sparkdl_runner.tracking.run.opening.store import Store, open_store
@@ -102,8 +103,13 @@ class NamedRun:
         value = None if self.run is None else self.run.data.tags.get(name)
         return None if value is None else str(value)
 
-    def returned(self) -> Any:
+    def returned(self, arguments: Mapping[str, Any], converters: Mapping[str, Any]) -> Any:
         """Says that the training has finished, and returns what it returned.
+
+        Args:
+            arguments: Of the function in this call, by name: others than it was trained with are
+                told.
+            converters: The conversions that the function uses in this call; as they are.
 
         Returns:
             The value, as JSON keeps it; None where it could not be kept.
@@ -116,10 +122,12 @@ class NamedRun:
         what = "its value is returned again"
         if "value" not in record:
             what = f"its value ({record.get('lost')}) was not kept, and None is returned"
-        print(
-            f"sparkdl_runner: the training {self.name!r} finished at {ended} in MLflow run "
-            f"{info.run_id}. It is not run again; {what}. To train anew, set rerun_finished.",
-            flush=True,
+        asked = changes(self.run, arguments, converters)
+        other = f" This call asks for another training: {'; '.join(asked)}." if asked else ""
+        _tell(
+            f"the training {self.name!r} finished at {ended} in MLflow run {info.run_id}. It is "
+            f"not run again; {what}.{other} To train anew, set rerun_finished"
+            f"{', or give it another name' if asked else ''}."
         )
         return record.get("value")
 

@@ -34,7 +34,10 @@ def start_run(
         )
     for name, converter in converters.items():
         if told := datasets.difference(run, name, converter):
-            problems.append(told)
+            problems.append(
+                f"{told}. A loader that is restored refuses them; a function that restores none "
+                "goes on with them"
+            )
         steps.try_step(
             partial(datasets.log, client, run.info.run_id, name, converter),
             REQUEST_SECONDS,
