@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sparkdl_runner.tracking.entries import Entry
@@ -48,7 +49,8 @@ class Attempts:
         attempt.checkpoint_step = self._ranks.checkpoint_step
         attempt.time = self._time(attempt.ended_at, has_failed=bool(error))
         tag = f"{ATTEMPT_TAG}.{attempt.number}.ended_by"
-        return [["tag", tag, attempt.ended_by], _tag_of(attempt.number, attempt.time)]
+        found = [["tag", tag, attempt.ended_by], _tag_of(attempt.number, attempt.time)]
+        return found + self._metrics(self._times(), attempt.ended_at)
 
     def entries(self) -> list[Entry]:
         """How it stands now: goodput, time left, and what would be lost with the driver."""
@@ -58,14 +60,20 @@ class Attempts:
         until_now = self._time(now, has_failed=False)
         if until_now.first_step_at is None:
             return []
-        goodput = goodput_of([*self._times(), until_now])
         # A driver that is lost tells nothing more, and this is then how its attempt failed.
         found = [_tag_of(attempt.number, replace(until_now, has_failed=True))]
-        values = {GOODPUT: goodput.share, TIME_LEFT: self._ranks.seconds_left()}
-        for name, value in values.items():
-            if value is not None:
-                found.append(["metric", name, value, int(now * 1000), self._ranks.step, {}])
-        return found
+        return found + self._metrics([*self._times(), until_now], now)
+
+    def _metrics(self, spent: Sequence[AttemptTime], now: float) -> list[Entry]:
+        """How it stands at a time of day; nothing before the first step."""
+        if all(one.first_step_at is None for one in spent):
+            return []
+        values = {GOODPUT: goodput_of(spent).share, TIME_LEFT: self._ranks.seconds_left()}
+        return [
+            ["metric", name, value, int(now * 1000), self._ranks.step, {}]
+            for name, value in values.items()
+            if value is not None
+        ]
 
     def _time(self, until: float, *, has_failed: bool) -> AttemptTime:
         """The use of the running attempt's time."""
