@@ -22,11 +22,12 @@ from sparkdl_runner.agent.host.ec2_notice import SpotNotice, endpoint
 from sparkdl_runner.agent.host.other_users import check_host_is_not_shared
 from sparkdl_runner.agent.log_client import LogClient
 from sparkdl_runner.agent.rank_log import rank_log
+from sparkdl_runner.agent.rank_ports import RankPorts
 from sparkdl_runner.agent.spares.pool import start_workers
 from sparkdl_runner.agent.spares.task import SpareTask
 from sparkdl_runner.agent.supervision import supervise
+from sparkdl_runner.agent.worker_process import WorkerProcess
 from sparkdl_runner.backends import Rendezvous, get_backend
-from sparkdl_runner.backends.exit_barrier import ExitBarrier, enter_exit_barrier
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.wire import network
 from sparkdl_runner.wire.assignments import Assignment, assignments_of
@@ -36,7 +37,7 @@ from sparkdl_runner.wire.control import Envelope
 from sparkdl_runner.wire.failure_report import UnheardFailureError
 from sparkdl_runner.wire.messages import Stop, Text
 from sparkdl_runner.wire.outcome import Outcome
-from sparkdl_runner.world import Peer
+from sparkdl_runner.world import Peer, World
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,29 +66,15 @@ class RankTask:
 
     def _run(self, context: Any) -> Outcome | None:
         """How the rank ended; None if the start was given up."""
-        attempt, config = self.attempt, self.attempt.config
+        config = self.attempt.config
         if config.refuse_shared_hosts:
             check_host_is_not_shared()
-        backend = get_backend(attempt.backend)
+        backend = get_backend(self.attempt.backend)
         backend.check_installed()
         address, interface = self._own_address(context)
         with ExitStack() as stack:
-            # Bound before its port is published, and kept open: another process could take a port
-            # that is picked, closed and bound again.
             is_first = context.partitionId() == 0
-            listeners = None
-            if is_first or backend.copies_store:
-                # A copy is for the ranks of its own host, so no firewall is in their way.
-                listeners = backend.listen(address, config.port_range if is_first else None)
-            if listeners is not None:
-                stack.callback(listeners.close)
-            held = backend.hold_port()
-            if held is not None:
-                stack.callback(held.close)
-            exit_listener = None  # Where the other agents tell that their ranks have ended.
-            if listeners is not None and backend.store_in_worker:
-                exit_listener = network.listen(address, config.port_range)
-                stack.callback(exit_listener.close)
+            ports = RankPorts.open(stack, backend, address, config.port_range, is_first=is_first)
             me = Peer(
                 partition=context.partitionId(),
                 host=socket.gethostname(),
@@ -96,10 +83,8 @@ class RankTask:
                 addresses=network.addresses_of_host(),
                 interface=interface,
                 gpus=_own_gpus(context),
-                rendezvous_port=listeners.port if listeners is not None else 0,
-                server_port=held.getsockname()[1] if held is not None else 0,
-                exit_port=exit_listener.getsockname()[1] if exit_listener is not None else 0,
                 version=__version__,
+                **ports.numbers,
             )
             # The worker imports torch and the backend while the agents find one another.
             (worker,) = start_workers(
@@ -111,95 +96,91 @@ class RankTask:
             stack.callback(worker.end)
             limited = lift_limit(worker.pid)
             awaited = AwaitedAssignment()
-
-            def stop() -> None:
-                awaited.answer(Stop())
-                worker.stop()
-
-            client = LogClient(
-                self.channel,
-                me,
-                relay_output=config.driver_log_verbosity == "all",
-                echo_output=not self.single_host,
-                fence_seconds=2 * config.heartbeat_timeout_seconds,
-                on_assignment=awaited.answer,
-                on_stop=stop,
-                on_request=worker.request_stop,
-                on_preempt=worker.preempt,
-                on_growth=worker.request_growth,
-                on_stacks=worker.stacks,
-            )
+            client = self._connected(me, worker, awaited)
             stack.callback(client.close)
             seconds = config.start_timeout_seconds
             assignment = awaited.wait(lambda: self._gather(context, me), seconds)
             if assignment is None:
                 return None
             world = assignment.world
-            rendezvous = Rendezvous(
-                address=assignment.address,
-                port=assignment.rendezvous_port,
-                secret=self.channel.secret_for("rendezvous"),
-                peers=frozenset(assignment.peers),
-                num_proc=world.size,
-                attempt=attempt,
-                servers=assignment.servers,
-                copy_port=assignment.copy_port,
+            rendezvous = self._rendezvous(assignment)
+            ports.serve(
+                stack,
+                assignment,
+                rendezvous,
+                secret=self.channel.secret_for("exits"),
+                tell=lambda text: client.take(world, Text(text)),
+                release=worker.release,
             )
-            environment = backend.environment(world, rendezvous)
-            if assignment.gpus:
-                environment["CUDA_VISIBLE_DEVICES"] = ",".join(assignment.gpus)
-            if listeners is not None and world.rank == 0:
-                stack.callback(
-                    backend.serve(
-                        listeners, rendezvous, tell=lambda text: client.take(world, Text(text))
-                    )
-                )
-            elif listeners is not None and world.local_rank == 0:
-                stack.callback(backend.serve_copy(listeners, rendezvous))
-            elif listeners is not None:
-                listeners.close()
-            if exit_listener is not None:
-                exits = ExitBarrier(
-                    exit_listener,
-                    rendezvous.peers,
-                    world.size - 1,
-                    self.channel.secret_for("exits"),
-                    worker.release,
-                )
-                exits.start()
-                stack.callback(exits.close)
-            elif backend.store_in_worker:
-                stack.enter_context(
-                    enter_exit_barrier(
-                        assignment.address,
-                        assignment.exit_port,
-                        me.partition,
-                        self.channel.secret_for("exits"),
-                    )
-                )
             client.place(world)
             if limited and world.local_rank == 0:
                 client.take(world, Text(limited))
             if world.local_rank == 0 and not self.single_host and (url := endpoint()):
                 stack.callback(SpotNotice(url, worker.preempt).close)
+            environment = backend.environment(world, rendezvous)
+            if assignment.gpus:
+                environment["CUDA_VISIBLE_DEVICES"] = ",".join(assignment.gpus)
             outcome = supervise(
                 worker,
                 Envelope.of(
-                    attempt,
+                    self.attempt,
                     world,
                     environment=environment,
                     most_result_bytes=self.most_result_bytes,
-                    listener=listeners.for_worker if listeners is not None else None,
+                    listener=None if ports.store is None else ports.store.for_worker,
                 ),
                 receiver=client,
-                log=rank_log(config.log_directory, attempt.run, world),
+                log=rank_log(config.log_directory, self.attempt.run, world),
             )
-            if outcome.is_failure and not client.driver_has_heard():
-                if outcome.is_communication_error:
-                    # Spark reports only the task that fails first. That should be the cause's.
-                    time.sleep(3 * SETTLE_SECONDS)
-                raise UnheardFailureError.of(outcome)
-            return replace(outcome, notes=outcome.notes + client.notes(world))
+            return self._heard(client, world, outcome)
+
+    def _connected(self, me: Peer, worker: WorkerProcess, awaited: AwaitedAssignment) -> LogClient:
+        """The agent's end of the channel to the driver."""
+        config = self.attempt.config
+
+        def stop() -> None:
+            awaited.answer(Stop())
+            worker.stop()
+
+        return LogClient(
+            self.channel,
+            me,
+            relay_output=config.driver_log_verbosity == "all",
+            echo_output=not self.single_host,
+            fence_seconds=2 * config.heartbeat_timeout_seconds,
+            on_assignment=awaited.answer,
+            on_stop=stop,
+            on_request=worker.request_stop,
+            on_preempt=worker.preempt,
+            on_growth=worker.request_growth,
+            on_stacks=worker.stacks,
+        )
+
+    def _rendezvous(self, assignment: Assignment) -> Rendezvous:
+        """Where the ranks of this attempt find one another."""
+        return Rendezvous(
+            address=assignment.address,
+            port=assignment.rendezvous_port,
+            secret=self.channel.secret_for("rendezvous"),
+            peers=frozenset(assignment.peers),
+            num_proc=assignment.world.size,
+            attempt=self.attempt,
+            servers=assignment.servers,
+            copy_port=assignment.copy_port,
+        )
+
+    def _heard(self, client: LogClient, world: World, outcome: Outcome) -> Outcome:
+        """The outcome with the channel's notes.
+
+        Raises:
+            UnheardFailureError: The rank failed, and the driver has not heard of it: Spark tells.
+        """
+        if outcome.is_failure and not client.driver_has_heard():
+            if outcome.is_communication_error:
+                # Spark reports only the task that fails first. That should be the cause's.
+                time.sleep(3 * SETTLE_SECONDS)
+            raise UnheardFailureError.of(outcome)
+        return replace(outcome, notes=outcome.notes + client.notes(world))
 
     def _own_address(self, context: Any) -> tuple[str, str]:
         if self.single_host:

@@ -2,7 +2,7 @@
 
 torch's store lives in rank 0's worker, and any rank may return first. Each other agent holds a
 connection to rank 0's agent for as long as its worker runs. It sends the attempt's secret and its
-partition, and nothing more. The kernel closes the connection, however the agent ends.
+rank, and nothing more. The kernel closes the connection, however the agent ends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sparkdl_runner.wire.serving import ServerThread
 
 CONNECT_SECONDS = 10.0
 HELLO_SECONDS = 10.0
-_PARTITION = struct.Struct(">I")
+_RANK = struct.Struct(">I")
 
 
 class ExitBarrier(ServerThread):
@@ -57,21 +57,21 @@ class ExitBarrier(ServerThread):
         """Waits for the end of one connection."""
         async with asyncio.timeout(HELLO_SECONDS):
             said = await reader.readexactly(len(self._secret))
-            (partition,) = _PARTITION.unpack(await reader.readexactly(_PARTITION.size))
+            (rank,) = _RANK.unpack(await reader.readexactly(_RANK.size))
         if not hmac.compare_digest(said, self._secret):
             raise ValueError("the caller does not know the secret")
-        if not 1 <= partition <= self._num_others:
-            raise ValueError("there is no such partition")
+        if not 1 <= rank <= self._num_others:
+            raise ValueError("there is no such rank")
         self.recognize()
         with suppress(OSError):  # A connection that breaks has ended as well.
             await reader.read(1)
-        if partition not in self._left:
-            self._left.add(partition)
+        if rank not in self._left:
+            self._left.add(rank)
             if len(self._left) == self._num_others:
                 self._all_left()
 
 
-def enter_exit_barrier(address: str, port: int, partition: int, secret: str) -> socket.socket:
+def enter_exit_barrier(address: str, port: int, rank: int, secret: str) -> socket.socket:
     """Connects an agent to that of rank 0. Closing the connection tells that its rank has ended.
 
     Raises:
@@ -84,5 +84,5 @@ def enter_exit_barrier(address: str, port: int, partition: int, secret: str) -> 
             f"Host {socket.gethostname()} cannot reach rank 0 at {address}:{port} ({error}). All "
             "ports between the executors of one application must be open."
         ) from error
-    connection.sendall(secret.encode() + _PARTITION.pack(partition))
+    connection.sendall(secret.encode() + _RANK.pack(rank))
     return connection
