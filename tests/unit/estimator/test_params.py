@@ -154,3 +154,15 @@ def test_the_parameters_of_a_run_name_an_optimizers_arguments():
         "optimizer.lr": "0.1",
         "epochs": "2",
     }
+
+
+def test_losses_are_given_one_for_each_label():
+    losses = [nn.functional.cross_entropy, nn.MSELoss()]
+    assert made_of(loss=losses).getLoss() == losses
+    assert made_of(loss=dict(zip("ab", losses, strict=True))).getLoss() == {
+        "a": losses[0],
+        "b": losses[1],
+    }
+    for given in ([nn.MSELoss], {"a": "mse"}):
+        with pytest.raises(TypeError, match="it must compare an output and a label"):
+            made_of(loss=given)
