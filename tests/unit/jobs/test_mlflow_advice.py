@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from sparkdl_runner.errors import ConfigError
+from sparkdl_runner.errors import ConfigError, RunnerError
+from sparkdl_runner.jobs import score
 from sparkdl_runner.jobs.training import mlflow_run
 from sparkdl_runner.tracking import Tracking
 
@@ -66,3 +68,38 @@ def test_a_configuration_that_could_not_be_logged_is_told_and_no_error(
     told = capsys.readouterr().err
     assert told.startswith("The run's configuration was not logged: ")
     assert "no route to the server" in told
+
+
+def test_a_training_without_a_model_registers_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    import mlflow
+
+    run = SimpleNamespace(data=SimpleNamespace(tags={}))
+    monkeypatch.setattr(mlflow, "MlflowClient", lambda: SimpleNamespace(get_run=lambda _: run))
+    monkeypatch.setattr(mlflow_run, "_newest_model", lambda client, run: None)
+    with pytest.raises(RunnerError, match="logged no model that could be registered as shop"):
+        mlflow_run.register("run", "shop", None)
+
+
+@pytest.mark.parametrize(
+    ("uri", "ends"),
+    [
+        ("models:/digts@champion", ": it is gone; did you mean 'digits'?"),
+        ("models:/digits@challenger", ": it is gone."),
+        ("runs:/0123/model", ": it is gone."),
+    ],
+)
+def test_a_model_that_is_not_there_is_named_with_its_neighbour(
+    monkeypatch: pytest.MonkeyPatch, uri: str, ends: str
+) -> None:
+    import mlflow
+
+    def refuse(uri: str) -> None:
+        raise mlflow.MlflowException("it is gone.\nAnd a stack.")
+
+    registered = [SimpleNamespace(name="digits"), SimpleNamespace(name="prices")]
+    client = SimpleNamespace(search_registered_models=lambda: registered)
+    monkeypatch.setattr(mlflow.models, "get_model_info", refuse)
+    monkeypatch.setattr(mlflow, "MlflowClient", lambda: client)
+    with pytest.raises(ConfigError) as raised:
+        score._find_model(uri)
+    assert str(raised.value) == f"there is no model {uri}{ends}"
