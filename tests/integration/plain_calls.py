@@ -51,7 +51,7 @@ def read(ours: str, other: str) -> dict[str, Any]:
 def write(rank: int, other: str) -> None:
     """What somebody's code does on every rank, without asking which one it is."""
     client = mlflow.MlflowClient()
-    with mlflow.start_run(run_name="named in the function"):
+    with mlflow.start_run(run_name="named in the function", description="by hand"):
         mlflow.log_metric("plain", rank, step=5)
         mlflow.log_params({"rate": 0.1})
         mlflow.log_text(f"by rank {rank}", "by.txt")
