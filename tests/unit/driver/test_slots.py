@@ -77,8 +77,8 @@ def test_as_many_ranks_as_are_asked_for_or_will_do(
             4,
             CONFIG,
             (
-                "4 ranks need 4 task slots at once, and the cluster has 1 (master local[2]): ask for "
-                "at most 1 ranks, or start the session with .master('local[4]')."
+                "4 ranks need 4 task slots at once, and the cluster has 1 (master local[2]): ask "
+                "for at most 1 ranks, or start the session with .master('local[4]')."
             ),
         ),
         (CLUSTER, 4, CONFIG, "ask for at most 1 ranks, or add executors or cores (spark."),
