@@ -52,7 +52,6 @@ class ServedNetwork:
         """
         import pandas as pd
 
-        del params
         columns = self._predictor.description.columns
         missing = [one.name for one in columns if one.name not in data.columns]
         if missing:

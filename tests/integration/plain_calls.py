@@ -51,7 +51,7 @@ def read(ours: str, other: str) -> dict[str, Any]:
 def write(rank: int, other: str) -> None:
     """What somebody's code does on every rank, without asking which one it is."""
     client = mlflow.MlflowClient()
-    with mlflow.start_run(run_name="named in the function"):
+    with mlflow.start_run(run_name="named in the function", description="by hand"):
         mlflow.log_metric("plain", rank, step=5)
         mlflow.log_params({"rate": 0.1})
         mlflow.log_text(f"by rank {rank}", "by.txt")
@@ -90,6 +90,8 @@ def choose(ours: str, other: str) -> dict[str, Any]:
     found["then"] = mlflow.active_run().info.run_id == ours
     with mlflow.start_run(nested=True) as child:
         found["child"] = child.data.tags["mlflow.parentRunId"] == ours
+    with mlflow.start_run(nested=True, experiment_id="0") as child:
+        found["child elsewhere"] = child.data.tags["mlflow.parentRunId"] == ours
     mlflow.set_tracking_uri(ELSEWHERE)
     mlflow.log_metric("elsewhere", 1.0)
     found["elsewhere"] = mlflow.active_run().info.run_id != ours

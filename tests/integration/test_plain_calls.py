@@ -44,6 +44,7 @@ def test_rank_0_alone_writes_the_run_and_any_rank_another(told: dict[str, Any]) 
     assert told["entries 1"] == []
     entries = told["entries 0"]
     assert ["tag", "mlflow.runName", "named in the function"] in entries
+    assert ["tag", "mlflow.note.content", "by hand"] in entries
     assert ["tag", "said_by", "rank 0"] in entries
     assert ["param", "rate", "0.1"] in entries
     assert ["param", "later", "0"] in entries

@@ -63,9 +63,16 @@ class FileInfo:
     """CRC-32 of the whole file, where Spark left checksums beside it: on ``file:`` URLs."""
 
 
-_NUMBERS = ("size_bytes", "rows", "footer_crc32", "modified_ns", "crc32")
 _UNKNOWN = -1
 """Stands for None."""
+_LEAST = {
+    "size_bytes": 0,
+    "rows": 0,
+    "footer_crc32": 0,
+    "modified_ns": _UNKNOWN,
+    "crc32": _UNKNOWN,
+}
+"""The numbers of a file, and the least that each can be."""
 
 
 class Files(Sequence[FileInfo]):
@@ -90,7 +97,7 @@ class Files(Sequence[FileInfo]):
                 [_UNKNOWN if (it := getattr(file, name)) is None else it for file in files],
                 dtype=np.int64,
             )
-            for name in _NUMBERS
+            for name in _LEAST
         }
         return cls("\0".join(file.path for file in files).encode(), numbers)
 
@@ -120,7 +127,7 @@ class Files(Sequence[FileInfo]):
         if isinstance(index, slice):
             return [self[one] for one in range(*index.indices(len(self)))]
         index = range(len(self))[index]
-        numbers: dict[str, Any] = {name: int(self._numbers[name][index]) for name in _NUMBERS}
+        numbers: dict[str, Any] = {name: int(self._numbers[name][index]) for name in _LEAST}
         for name in ("modified_ns", "crc32"):
             numbers[name] = None if numbers[name] == _UNKNOWN else numbers[name]
         return FileInfo(path=self.path(index), **numbers)
@@ -133,7 +140,7 @@ class Files(Sequence[FileInfo]):
     def __reduce__(self) -> tuple[Any, ...]:
         return Files.from_json, (self.to_json(),)
 
-    def contents(self, names: Iterable[str] = _NUMBERS) -> Iterable[bytes]:
+    def contents(self, names: Iterable[str] = _LEAST) -> Iterable[bytes]:
         """All that is known, or what these numbers say, as bytes for a digest."""
         yield len(self._joined).to_bytes(8, "little") + self._joined
         for name in names:
@@ -145,7 +152,7 @@ class Files(Sequence[FileInfo]):
             "count": len(self),
             "paths_bytes": len(self._joined),
             "paths": pack(np.frombuffer(self._joined, np.uint8)),
-            **{name: pack(self._numbers[name]) for name in _NUMBERS},
+            **{name: pack(self._numbers[name]) for name in _LEAST},
         }
 
     @classmethod
@@ -157,7 +164,7 @@ class Files(Sequence[FileInfo]):
         """
         found = build(_Fields, fields)
         paths = unpack(found.paths, np.uint8, found.paths_bytes).tobytes()
-        numbers = {name: unpack(getattr(found, name), np.int64, found.count) for name in _NUMBERS}
+        numbers = {name: unpack(getattr(found, name), np.int64, found.count) for name in _LEAST}
         files = cls(paths, numbers)
         if found.count != (len(files._ends) if paths or found.count else 0):
             raise ForeignFileError("some of its files have no name")
@@ -169,7 +176,7 @@ class Files(Sequence[FileInfo]):
             paths.decode()
         except UnicodeDecodeError:
             raise ForeignFileError("the names of its files are no text in UTF-8") from None
-        for name, least in zip(_NUMBERS, (0, 0, 0, _UNKNOWN, _UNKNOWN), strict=True):
+        for name, least in _LEAST.items():
             if (numbers[name] < least).any():
                 raise ForeignFileError(f"some of its files have an impossible {name}")
         return files

@@ -94,9 +94,11 @@ def ndarrays(
     dtype = np.dtype(_WIDENED.get(stored.name, stored.name))
     result = np.full((len(array), *shape), fill, dtype=dtype)
     rows = np.flatnonzero(validity(array))
+    if not len(rows):
+        return result
     content, ends = _content(array.drop_null())
     sizes = np.diff(ends)
-    if not compressed and len(rows) and (sizes == sizes[0]).all():
+    if not compressed and (sizes == sizes[0]).all():
         files = content[ends[0] : ends[-1]].reshape(len(rows), -1)
         try:
             result[rows] = _decoded(files, stored, shape)
@@ -115,9 +117,7 @@ def ndarrays(
 
 
 def _content(array: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """The bytes of all rows, and int64 ``[n + 1]``: where each begins, and the last one's end."""
-    if len(array) == 0:
-        return np.empty(0, np.uint8), np.zeros(1, np.int64)
+    """The bytes of ``n >= 1`` rows, and int64 ``[n + 1]``: each one's begin, and the last end."""
     array = array.cast(pa.large_binary())
     _, offsets, content = array.buffers()
     ends = np.frombuffer(offsets, np.int64, len(array) + 1, array.offset * 8)

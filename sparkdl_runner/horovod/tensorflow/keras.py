@@ -23,8 +23,6 @@ class LogCallback(keras.callbacks.Callback):
     def __init__(self, per_batch_log: bool = False) -> None:
         super().__init__()
         self.per_batch_log = per_batch_log
-        self._epoch = 0
-        self._epoch_started = 0.0
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Says that an epoch begins."""

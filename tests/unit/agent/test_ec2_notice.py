@@ -75,5 +75,12 @@ def test_only_an_instance_of_ec2_is_asked(tmp_path, monkeypatch):
     (tmp_path / "sys_vendor").write_text("Amazon EC2\n")
     assert endpoint({}) == "http://169.254.169.254"
     assert endpoint({"AWS_EC2_METADATA_DISABLED": "True"}) is None
+    (tmp_path / "sys_vendor").write_text("Xen\n")
+    monkeypatch.setattr(ec2_notice, "Path", lambda _: tmp_path / "uuid")
+    assert endpoint({}) is None
+    (tmp_path / "uuid").write_text("6c3f0e5a-ec2\n")
+    assert endpoint({}) is None
+    (tmp_path / "uuid").write_text("ec2f0e5a-6c3\n")
+    assert endpoint({}) == "http://169.254.169.254"
     given = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": "http://[fd00:ec2::254]/"}
     assert endpoint(given) == "http://[fd00:ec2::254]"

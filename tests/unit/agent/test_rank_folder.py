@@ -10,12 +10,17 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from sparkdl_runner.agent.rank_folder import ABANDONED_SECONDS, RankFolder
+from sparkdl_runner.agent import rank_folder
+from sparkdl_runner.agent.rank_folder import ABANDONED_SECONDS, RankFolder, leave_files
 from sparkdl_runner.tracking.rank_run import folder_prefix
+from sparkdl_runner.wire.messages import FilePart
 
+EMPTY = SimpleNamespace(path=None, size_bytes=0)
+"""The log of a rank that has printed nothing."""
 HOLD = """
 import sys, time
 from sparkdl_runner.agent.rank_folder import RankFolder
@@ -89,3 +94,31 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / f"{folder_prefix()}link").symlink_to(precious)
     RankFolder(new_folder(tmp_path)).remove()
     assert precious.is_dir()
+
+
+def test_the_log_and_traces_are_sent_in_parts_up_to_a_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(rank_folder, "FILE_PART_BYTES", 4)
+    monkeypatch.setattr(rank_folder, "MAX_FILE_BYTES", 8)
+    world = SimpleNamespace(rank=3, host="h")
+    folder, log = tmp_path / "own", tmp_path / "rank-3.log"
+    (folder / "artifacts" / "steps").mkdir(parents=True)
+    log.write_bytes(b"0123456789")
+    (folder / "artifacts" / "steps" / "a.json").write_bytes(b"01234567")
+    (folder / "artifacts" / "b.json").write_bytes(b"012")
+    (folder / "artifacts" / "empty").touch()
+    (folder / "artifacts" / "link").symlink_to(log)
+    sent: list[FilePart] = []
+    leave_files(world, folder, SimpleNamespace(path=log, size_bytes=10), sent.append)
+    cut = f"\n... cut here: all of it is in {log} on host h\n".encode()
+    assert sent == [
+        FilePart("logs/rank-3.log", b"0123", True),
+        FilePart("logs/rank-3.log", b"4567", False),
+        FilePart("logs/rank-3.log", cut, False),
+        FilePart("traces/b.json", b"012", True),
+        FilePart("traces/steps/a.json", b"0123", True),
+        FilePart("traces/steps/a.json", b"4567", False),
+    ]
+    sent.clear()
+    for gone in (SimpleNamespace(path=tmp_path / "gone", size_bytes=1), EMPTY):
+        leave_files(world, tmp_path / "without", gone, sent.append)
+    assert sent == []

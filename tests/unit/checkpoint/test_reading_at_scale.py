@@ -19,6 +19,9 @@ from checkpoint_ranks import CountingStorage, Exchange, ThreadPeers, run_ranks
 from sparkdl_runner.checkpoint import CheckpointError, names
 from sparkdl_runner.checkpoint.directory import shards
 from sparkdl_runner.checkpoint.directory.listing import committed
+from sparkdl_runner.checkpoint.directory.manifest import read_manifest
+from sparkdl_runner.checkpoint.errors import DamageError
+from sparkdl_runner.checkpoint.read.host_reader import HostReader
 from sparkdl_runner.checkpoint.read.plan import plan_of
 from sparkdl_runner.checkpoint.restoring import restore
 from sparkdl_runner.checkpoint.save.attempt import begin_together
@@ -205,6 +208,21 @@ def test_what_one_rank_finds_damaged_all_pass_over_and_say_why(saved, tmp_path):
     with pytest.warns(UserWarning, match=r"passed over by rank 5: rng-5.safetensors has 1 bytes"):
         restored = run_ranks(2, 3, lambda peers: restore(storage, peers, given_state(0.0)))
     assert restored == [None] * 6
+
+
+def test_a_file_of_shards_that_no_list_has_is_damage(saved):
+    folder, name, _ = saved
+    storage = CountingStorage(str(folder))
+
+    def work(peers):
+        reader = HostReader(storage, read_manifest(storage, name), peers, [])
+        try:
+            with pytest.raises(DamageError, match=r"sharded/rank-0.safetensors is not in its list"):
+                reader.load_shards("sharded/rank-0.safetensors")
+        finally:
+            reader.close()
+
+    run_ranks(1, 1, work)
 
 
 @settings(max_examples=25)

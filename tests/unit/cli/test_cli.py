@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl_runner.cli import _COMMANDS, main
+from sparkdl_runner.cli import _COMMANDS, build_horovod, main
 
 ROOT = Path(__file__).parents[3]
 
@@ -54,3 +54,24 @@ def test_where_prints_a_file_that_runs_the_job(capsys):
     assert "there is no file jobs/trian.py; did you mean 'jobs/train.py'?" in (
         capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given"),
+    [
+        ([], []),
+        (["--gpu", "--wheel-only"], ["--gpu", "--wheel-only"]),
+        (["--check", "--trust-wheelhouse"], ["--trust-wheelhouse", "--check"]),
+        (["--wheelhouse", "/w", "--sha256", "0a"], ["--wheelhouse", "/w", "--sha256", "0a"]),
+    ],
+)
+def test_the_script_that_builds_horovod_gets_what_was_given(monkeypatch, arguments, given):
+    run: list[list[str]] = []
+
+    def take(command, check):
+        run.append(command)
+        return subprocess.CompletedProcess(command, 3)
+
+    monkeypatch.setattr(build_horovod.subprocess, "run", take)
+    assert main(["build-horovod", *arguments]) == 3
+    assert run == [["bash", str(build_horovod.SCRIPT), "--python", sys.executable, *given]]

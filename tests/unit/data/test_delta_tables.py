@@ -68,6 +68,17 @@ def test_one_version_with_its_partition_and_columns_that_were_added(tmp_path: Pa
         make_spark_converter(str(table), snapshot_id=9)
 
 
+@pytest.mark.parametrize(("rows", "sorted_by"), [(3, ["label"]), (1, [])])
+def test_the_column_that_files_are_sorted_by_is_known(
+    tmp_path: Path, rows: int, sorted_by: list[str]
+) -> None:
+    for label in range(2):
+        table = pa.table({"id": range(rows), "label": [label] * rows, "same": [0] * rows})
+        write_deltalake(tmp_path, table, mode="append")
+    columns = make_spark_converter(str(tmp_path)).open().manifest.columns
+    assert [one.name for one in columns if one.is_clustered] == sorted_by
+
+
 def test_files_without_wanted_rows_by_the_log_are_not_opened(tmp_path: Path) -> None:
     table = tmp_path / "table"
     for first in (0, 10):

@@ -21,6 +21,7 @@ from sparkdl_runner.data.engine_choice import (
     wants_shuffle,
 )
 from sparkdl_runner.data.order.shard import resolve_shard
+from sparkdl_runner.data.petastorm import engine
 from sparkdl_runner.data.petastorm.unischema import Unischema
 
 
@@ -169,6 +170,18 @@ def test_a_pickled_schema_needs_trust(monkeypatch):
     with pytest.raises(DatasetError, match="pickled petastorm schema"):
         converter.make_torch_dataloader(trust_unischema=False)
     converter.make_torch_dataloader(trust_unischema=True)
+
+
+@pytest.mark.parametrize(
+    ("problem", "advice"),
+    [
+        (None, "or use engine='arrow', which does not run it."),
+        ("it is no schema", "or write the data again from a DataFrame: without running it, it is"),
+    ],
+)
+def test_the_way_without_a_schemas_trust_is_told(problem, advice):
+    with pytest.raises(DatasetError, match=advice):
+        engine.refuse_untrusted("file:///x", problem)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import pytest
 import torch
 from parquet_sets import load, numbered, one
 
+from sparkdl_runner.data.batches.sample_threads import SampleThreads
 from sparkdl_runner.data.errors import DatasetError
 
 
@@ -164,3 +165,18 @@ def test_sound_of_different_lengths(tmp_path: Path) -> None:
     ]
     for batch in batches:
         assert (batch["sound"] * 32768 == batch["pcm"]).all()
+
+
+def test_all_threads_work_on_a_chunk_at_once() -> None:
+    threads, there = SampleThreads(3), threading.Barrier(3, timeout=10)
+
+    def work(row: int) -> int:
+        if row in (0, 20, 39):
+            there.wait()
+        return -row
+
+    try:
+        assert threads.map(work, 40) == [-row for row in range(40)]
+        assert threads.map(work, 0) == []
+    finally:
+        threads.close()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -140,6 +141,26 @@ def test_something_else_that_answers():
 def test_a_clock_that_differs_is_ahead_or_behind(ahead, monkeypatch):
     monkeypatch.setattr(time, "time", lambda: 1_700_000_000.0 + ahead)
     assert probe_where_it_answers(b'{"time": 1700000000.0}') == {"seconds_ahead": ahead}
+
+
+@pytest.mark.parametrize(
+    ("commands", "facts"),
+    [
+        ("echo '{\"cores\": 2}'", {"cores": 2}),
+        ("echo Traceback >&2; echo OSError: no disk >&2", {"error": "OSError: no disk"}),
+        ("true", {"error": "it wrote nothing"}),
+    ],
+)
+def test_a_host_is_described_or_the_reason_told(commands, facts):
+    script = subprocess.Popen(
+        ["sh", "-c", f"cat > /dev/null; {commands}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    task = SimpleNamespace(request={"seconds": 20})
+    assert stage._described(script, task) == facts
 
 
 # ---- the script that describes a host ----------------------------------------------------------

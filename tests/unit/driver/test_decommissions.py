@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 
-from sparkdl_runner.driver.spark import launcher
+from sparkdl_runner.driver.spark import decommissions, launcher
 from sparkdl_runner.driver.spark.decommissions import decommission
 from sparkdl_runner.driver.spark.executors import executors_of
 
 STOPPED = SimpleNamespace(_jsc=None, _jvm=None)
 """A context whose session has ended."""
+KEYS = SimpleNamespace(mkString=lambda by: by.join(["7", "9"]))
 
 
 def test_a_session_that_has_ended_runs_nothing():
@@ -35,3 +37,28 @@ def test_all_hosts_that_had_a_notice_are_left_out(monkeypatch):
         failures=[SimpleNamespace(preempted_ranks=(1, 3)), SimpleNamespace(preempted_ranks=())],
     )
     assert launcher.SparkGang.leaving_executors(gang) == {"7", "9"}
+
+
+def test_ranks_on_executors_that_will_go_are_told_each_time_and_the_user_once(monkeypatch, capsys):
+    gone = SimpleNamespace(isEmpty=lambda: False, keySet=lambda: KEYS)
+    backend = SimpleNamespace(executorsPendingDecommission=lambda: gone)
+    spark = SimpleNamespace(schedulerBackend=lambda: backend)
+    context = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: spark))
+    assert decommissions._decommissioned(context) == {"7", "9"}
+    monkeypatch.setattr(decommissions, "POLL_SECONDS", 0.001)
+    monkeypatch.setattr(decommissions, "executors_of", lambda *_: {"7": {0, 3}, "8": {1}})
+    told, twice = [], threading.Event()
+
+    def tell(partitions, reason):
+        told.append((partitions, reason))
+        if len(told) == 2:
+            twice.set()
+
+    watch = decommissions.Decommissions(context, "tag", tell)
+    assert twice.wait(10)
+    watch.close()
+    assert told[:2] == [({0, 3}, "Spark decommissions executor 7")] * 2
+    assert capsys.readouterr().err == (
+        "sparkdl_runner: Spark decommissions executor 7: its ranks are asked to save, and all end "
+        "with that checkpoint.\n"
+    )

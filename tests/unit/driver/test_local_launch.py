@@ -51,3 +51,13 @@ def test_a_rank_that_has_ended_however_is_not_watched_any_more(
     with pytest.raises(EOFError):
         gang._run("lost", SimpleNamespace(world="second"), None)
     assert ended == ["first", "second"]
+
+
+@pytest.mark.parametrize("reason", ["it is late", ""])
+def test_all_ranks_are_asked_to_end_if_there_is_a_reason(reason: str) -> None:
+    attempt = Attempt(backend="torch", function=b"", config=RunConfig(), run="r")
+    gang = local_launcher.LocalGang(attempt, 2, ())
+    asked: list[str] = []
+    gang._workers = [SimpleNamespace(request_stop=asked.append)] * 2
+    gang.request_stop(reason)
+    assert asked == ([reason] * 2 if reason else [])

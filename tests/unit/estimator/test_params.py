@@ -23,6 +23,11 @@ def made_of(**params):
     return TorchEstimator(**{**PARTS, **params})
 
 
+class Watching:
+    def on_epoch(self, trainer):
+        pass
+
+
 def test_every_field_of_a_plan_is_a_param():
     names = {param.name for param in TorchEstimator().params}
     assert set(TrainingPlan.__dataclass_fields__) - {"reading"} <= names
@@ -133,6 +138,12 @@ def test_names_may_stand_alone_and_metrics_in_a_list():
         ({"metrics": [nn.functional.mse_loss]}, TypeError, "must be an object of torchmetrics"),
         ({"early_stopping": 3}, TypeError, "early_stopping is 3; it must be EarlyStopping"),
         ({"config": {}}, TypeError, "config is {}; it must be RunConfig"),
+        ({"metrics": {"y": {"f1": nn.MSELoss()}}}, TypeError, "metrics names 'f1'.*torchmetrics"),
+        ({"loss_weights": "1"}, TypeError, "loss_weights is '1'; it must be a dict of numbers"),
+        ({"loss_weights": 1}, TypeError, "loss_weights is 1; it must be a dict of numbers"),
+        ({"loss_weights": {"y": -1}}, ValueError, "loss_weights is -1; it must be 0 or more"),
+        ({"callbacks": print}, TypeError, "callbacks is .*print.*; it must be a list"),
+        ({"callbacks": [Watching]}, TypeError, "has neither on_step.trainer. nor on_epoch"),
         ({"callbacks": [object()]}, TypeError, "has neither on_step.trainer. nor on_epoch"),
         ({"pad": {"words": "longest"}}, TypeError, "pad is 'longest'; it must be a whole number"),
         ({"train_step": 1}, TypeError, "it must be a function, called train_step.trainer, batch"),
@@ -154,3 +165,24 @@ def test_the_parameters_of_a_run_name_an_optimizers_arguments():
         "optimizer.lr": "0.1",
         "epochs": "2",
     }
+
+
+def test_weights_and_metrics_are_given_by_label_and_callbacks_in_a_tuple():
+    estimator = made_of(loss_weights={"a": 1, "b": 0.5}, callbacks=(watching := Watching(),))
+    assert estimator.getLossWeights() == {"a": 1, "b": 0.5}
+    assert estimator.getCallbacks() == [watching]
+    assert made_of(loss_weights=(1, 0)).getLossWeights() == [1, 0]
+    by_label = {"a": {"accuracy": MulticlassAccuracy(3)}, "b": {}}
+    assert made_of(metrics=by_label).getMetrics() == by_label
+
+
+def test_losses_are_given_one_for_each_label():
+    losses = [nn.functional.cross_entropy, nn.MSELoss()]
+    assert made_of(loss=losses).getLoss() == losses
+    assert made_of(loss=dict(zip("ab", losses, strict=True))).getLoss() == {
+        "a": losses[0],
+        "b": losses[1],
+    }
+    for given in ([nn.MSELoss], {"a": "mse"}):
+        with pytest.raises(TypeError, match="it must compare an output and a label"):
+            made_of(loss=given)

@@ -82,3 +82,17 @@ def test_a_file_calls_no_class_but_those_of_settings_and_modules():
 def test_a_reference_to_what_is_not_installed_is_told():
     with pytest.raises(ValueError, match=r"loss cannot be made again .* named 'gone'"):
         decode("loss", {"reference": "gone:loss"}, trust_pickle=False)
+
+
+class Folded(nn.Module):
+    """What its argument was cannot be told from what it has."""
+
+    def __init__(self, sizes):
+        super().__init__()
+        self.sizes = len(sizes)
+
+
+def test_a_module_that_cannot_be_made_again_is_pickled():
+    with pytest.warns(UserWarning, match="is saved as a pickle"):
+        saved = encode("it", Folded([1, 2]))
+    assert decode("it", saved, trust_pickle=True).sizes == 2

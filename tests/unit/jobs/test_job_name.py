@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
+import pyspark
 import pytest
 
 from sparkdl_runner.config import RunConfig
 from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs.settings import load
-from sparkdl_runner.jobs.training.job_name import job_name
+from sparkdl_runner.jobs.training.job_name import _spark_application, job_name
 from sparkdl_runner.jobs.training.settings import TrainSettings
 
 SETTINGS = {"function": "a:b", "hyperparameters": {"epochs": 3}, "num_proc": 2}
@@ -72,3 +75,15 @@ def test_a_databricks_job_by_its_tags(monkeypatch):
 def test_a_name_that_cannot_be_kept_is_refused(changes, told):
     with pytest.raises(ConfigError, match=told):
         load(TrainSettings, None, {**SETTINGS, **changes})
+
+
+@pytest.mark.parametrize(
+    ("given", "name"), [("nightly", "nightly"), ("train.py", None), ("", None), (None, None)]
+)
+def test_the_name_that_was_given_to_spark_submit(monkeypatch, given, name):
+    assert _spark_application() is None
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    monkeypatch.setattr(sys, "argv", ["/jobs/train.py", "--example", "digits"])
+    monkeypatch.setattr(pyspark.SparkContext, "_ensure_initialized", lambda: None)
+    monkeypatch.setattr(pyspark, "SparkConf", lambda: {"spark.app.name": given})
+    assert _spark_application() == name

@@ -44,8 +44,12 @@ def test_draws_stay_in_their_range_and_kind():
         ({"low": 1}, "give either low and high, or choices."),
         ({"low": 1, "high": 2, "choices": [1]}, "give either low and high, or choices."),
         ({"low": 2, "high": 1}, "low is 2, which is not below high, 1."),
+        ({"low": 1, "high": 1}, "low is 1, which is not below high, 1."),
         ({"low": 0, "high": 1, "log": True}, "log needs a low above 0"),
+        ({"low": 1, "high": 9, "log": True, "step": 2}, "log needs a low above 0 and no step"),
         ({"choices": []}, "choices is a list of at least one value"),
+        ({"choices": [1], "log": True}, "choices is a list of at least one value, without log"),
+        ({"choices": [1], "step": 1}, "choices is a list of at least one value, without log"),
         ({"lo": 1, "high": 2}, "there is no key 'lo'; did you mean 'low'?"),
     ],
 )

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pyspark.sql
 import pytest
 
+from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.jobs.spark import session
 from sparkdl_runner.jobs.spark.session import _is_registered
 
@@ -33,6 +34,8 @@ def test_only_a_standalone_master_that_is_there_gives_an_id_of_its_own(
 class Builder(dict[str, str]):
     """Spark's, as far as it is asked; it starts nothing."""
 
+    application_id = "local-1"
+
     def appName(self, name: str) -> Builder:  # noqa: N802
         return self.config("name", name)
 
@@ -45,9 +48,21 @@ class Builder(dict[str, str]):
 
     def getOrCreate(self) -> SimpleNamespace:  # noqa: N802
         context = SimpleNamespace(
-            master=self.get("master"), applicationId="local-1", setLogLevel=lambda level: None
+            master=self.get("master", "spark://host:7077"),
+            applicationId=self.application_id,
+            setLogLevel=lambda level: None,
         )
         return SimpleNamespace(sparkContext=context)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Builder:
+    builder = Builder()
+    monkeypatch.setenv("PYSPARK_PYTHON", "python3")
+    monkeypatch.delenv("SPARK_REMOTE", raising=False)
+    monkeypatch.setattr(pyspark.sql, "SparkSession", SimpleNamespace(builder=builder))
+    monkeypatch.setattr(session, "refuse_spark_connect", lambda: None)
+    return builder
 
 
 @pytest.mark.parametrize(
@@ -59,16 +74,25 @@ class Builder(dict[str, str]):
     ],
 )
 def test_java_is_told_what_it_needs_where_nobody_has_chosen_a_cluster(
-    monkeypatch: pytest.MonkeyPatch, is_chosen: bool, archive: str, expected: str | None
+    monkeypatch: pytest.MonkeyPatch,
+    asked: Builder,
+    is_chosen: bool,
+    archive: str,
+    expected: str | None,
 ) -> None:
-    asked = Builder()
-    monkeypatch.setenv("PYSPARK_PYTHON", "python3")
-    monkeypatch.delenv("SPARK_REMOTE", raising=False)
-    monkeypatch.setattr(pyspark.sql, "SparkSession", SimpleNamespace(builder=asked))
     monkeypatch.setattr(session, "is_chosen", lambda: is_chosen)
-    monkeypatch.setattr(session, "refuse_spark_connect", lambda: None)
     monkeypatch.setattr(session.class_archive, "java_options", lambda: archive)
     monkeypatch.setattr(session, "LOG4J", Path("/nowhere"))
     session.start_spark("job", slots=2, jvm_options="-Xmx1g")
     assert asked.get("spark.driver.extraJavaOptions") == expected
     assert asked.get("master") == (None if is_chosen else "local[2]")
+
+
+def test_a_master_that_does_not_answer_gives_no_session(
+    monkeypatch: pytest.MonkeyPatch, asked: Builder
+) -> None:
+    monkeypatch.delenv("DATABRICKS_RUNTIME_VERSION", raising=False)
+    monkeypatch.setattr(session, "is_chosen", lambda: True)
+    monkeypatch.setattr(asked, "application_id", "spark-application-1700000000000")
+    with pytest.raises(LaunchError):
+        session.start_spark("job", slots=2)

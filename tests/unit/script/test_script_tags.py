@@ -6,6 +6,8 @@ import pytest
 
 from sparkdl_runner.script.script import Script
 from sparkdl_runner.script.tags import script_tags, shown_arguments
+from sparkdl_runner.tracking.run import parameters_and_tags
+from sparkdl_runner.tracking.run.parameters_and_tags import git_commit
 
 
 @pytest.mark.parametrize(
@@ -30,3 +32,20 @@ def test_a_run_has_its_scripts_name_and_arguments(tmp_path):
     assert tags["sparkdl_runner.script"] == "train.py"
     assert tags["sparkdl_runner.script_args"].startswith("--epochs 333")
     assert len(tags["sparkdl_runner.script_args"]) == 2000
+
+
+@pytest.mark.parametrize(
+    ("commit", "changes", "told"),
+    [("0a1b", "", "0a1b"), ("0a1b", " M train.py", "0a1b-dirty"), ("", " M train.py", None)],
+)
+def test_the_commit_of_a_folder_and_whether_it_was_changed(
+    tmp_path, monkeypatch, commit, changes, told
+):
+    answers = {"rev-parse": commit, "status": changes}
+    monkeypatch.setattr(parameters_and_tags, "_git", lambda folder, name, *_: answers[name])
+    assert git_commit(tmp_path) == told
+
+
+def test_a_host_without_git_knows_no_commit(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert git_commit(tmp_path) is None

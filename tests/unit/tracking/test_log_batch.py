@@ -6,9 +6,12 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import INTERNAL_ERROR, INVALID_PARAMETER_VALUE
 
 from sparkdl_runner.tracking.run.server import (
     RefusedError,
@@ -97,3 +100,25 @@ def test_a_server_that_is_not_there_may_come_back(server: Server) -> None:
     uri = "http://127.0.0.1:1"
     with pytest.raises(ServerUnreachableError, match="refused"):
         TrackingServer(uri, "r1").log([["tag", "a", "b"]])
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (MlflowException("too long", error_code=INVALID_PARAMETER_VALUE), RefusedError),
+        (MlflowException("no answer", error_code=INTERNAL_ERROR), ServerFailedError),
+        (OSError("database is locked"), ServerUnreachableError),
+    ],
+)
+def test_an_error_of_a_store_without_a_server_says_whether_to_try_again(
+    error: Exception, kind: type[Exception]
+) -> None:
+    def refuse(run_id: str, metrics: list[Any], params: list[Any], tags: list[Any]) -> None:
+        assert (run_id, len(metrics), len(params), len(tags)) == ("r1", 1, 1, 1)
+        raise error
+
+    store = TrackingServer("sqlite:///x.db", "r1")
+    store._store = SimpleNamespace(log_batch=refuse)
+    with pytest.raises(kind, match=str(error)) as told:
+        store.log([["metric", "m", 1.0, 0, 0, {}], ["param", "p", "1"], ["tag", "a", "b"]])
+    assert type(told.value) is kind

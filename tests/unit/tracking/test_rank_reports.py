@@ -9,6 +9,7 @@ import pytest
 from sparkdl_runner.tracking.report.performance import host_entries
 from sparkdl_runner.tracking.run import rank_reports
 from sparkdl_runner.tracking.run.rank_reports import RankReports
+from sparkdl_runner.tracking.time_use import PARTS
 from sparkdl_runner.world import Peer, World, assign_ranks
 
 
@@ -28,7 +29,7 @@ def report(step: int | None = None, **facts: Any) -> dict[str, Any]:
         "steps": 0,
         "samples": 0,
         "running_seconds": 0.0,
-        "seconds": {},
+        "seconds": dict.fromkeys(PARTS, 0.0),
     }
 
 

@@ -90,6 +90,10 @@ def test_a_pipeline_divides_the_model_into_neighbors(ranks, layers_of_one):
     assert one.activation_bytes < needs("ddp").activation_bytes or ranks == 1
 
 
+def test_a_pipeline_of_one_rank_is_one_process():
+    assert needs("pipeline", 1).activation_bytes == needs("ddp", 1).activation_bytes
+
+
 def test_parts_within_parts_count_once():
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 3)
     model = nn.Sequential(encoder, nn.Linear(8, 4))
@@ -284,6 +288,20 @@ def test_a_model_that_decides_by_values_needs_them():
 @pytest.mark.parametrize("batch", [BATCH, (BATCH,), [BATCH], {"input": BATCH}])
 def test_a_batch_is_what_the_model_takes(batch):
     assert plan_memory(layers if type(batch) is not dict else layers()[0], batch, num_proc=2)
+
+
+def test_outputs_without_a_gradient_are_no_part_of_the_loss():
+    class Telling(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(64, 64, bias=False)
+
+        def forward(self, batch):
+            output = self.layer(batch)
+            return {"output": output, "best": output.argmax(1), "rows": len(batch), "name": "x"}
+
+    plan = plan_memory(Telling, BATCH, num_proc=1)
+    assert plan.by_strategy["ddp"].gradient_bytes == WEIGHTS // 4
 
 
 def test_a_loss_of_ones_own_takes_any_batch():

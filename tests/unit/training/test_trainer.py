@@ -209,6 +209,23 @@ def test_a_training_that_was_cut_off_goes_on_at_the_very_step(tables, in_memory,
         assert torch.equal(value, again.weights()[name])
 
 
+def test_checkpoints_are_saved_when_they_are_due_and_at_the_end(tables, in_memory, monkeypatch):
+    saved: list[tuple[int, int]] = []
+    with (
+        CheckpointManager(in_memory, every_steps=3) as checkpoints,
+        open_table(tables / "diabetes", batch_size=88, seed=5) as train_data,
+    ):
+        monkeypatch.setattr(
+            checkpoints, "save", lambda step, *_, epoch, **__: saved.append((step, epoch))
+        )
+        trainer = Trainer(
+            partial(network, "diabetes"), Adam, LOSSES["diabetes"], checkpoints=checkpoints
+        )
+        trainer.fit(train_data, epochs=3)
+    # An epoch has 5 steps, and the one of step 15 is saved with its history.
+    assert saved == [(3, 0), (6, 1), (9, 1), (12, 2), (15, 3)]
+
+
 def test_early_stopping_ends_the_training_and_takes_back_the_best_weights():
     weights, validation = [], iter([3.0, 1.0, 2.0, 2.0, 0.0])
 

@@ -1,0 +1,93 @@
+"""What the processes that look at the driver and at a session are asked, and what they answer."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sparkdl_runner.doctor import observation
+from sparkdl_runner.doctor.child import NoAnswerError
+
+QUESTION: Any = SimpleNamespace(
+    backends=["horovod", "torch"],
+    folders=["/shared"],
+    tracking_uri="http://h:5000",
+    num_proc=4,
+    master="local[4]",
+    conf={"spark.x": "1"},
+)
+
+
+class Answering:
+    def __init__(self, *answers: Any) -> None:
+        self._answers = list(answers)
+
+    def answer(self, deadline: float) -> Any:
+        answer = self._answers.pop(0)
+        if isinstance(answer, str):
+            raise NoAnswerError(answer)
+        return answer
+
+    def output(self) -> list[str]:
+        return ["first", "second", "third"]
+
+
+SESSION = {"slots": 4}
+OUTPUT = ["first", "second", "third"]
+
+
+@pytest.mark.parametrize(
+    ("answers", "facts"),
+    [
+        ([{"session": SESSION}, {"stage": {"hosts": []}}], {"slots": 4, "stage": {"hosts": []}}),
+        (["it died"], {"error": "it died", "output": OUTPUT}),
+        ([{"session": {"error": "no Java"}}], {"error": "no Java", "output": OUTPUT}),
+        (
+            [{"session": SESSION}, "it hangs"],
+            {"slots": 4, "stage": {"error": "it hangs, for a barrier stage of 4 tasks"}},
+        ),
+    ],
+)
+def test_a_session_answers_in_two_parts_of_which_each_may_fail(
+    answers: list[Any], facts: dict[str, Any]
+) -> None:
+    assert observation.answers_of_session(Answering(*answers)) == facts
+
+
+def test_a_host_that_does_not_answer_is_told_with_its_last_words() -> None:
+    assert observation.facts_of(Answering({"cores": 2}), 0.0) == {"cores": 2}
+    assert observation.facts_of(Answering("it died"), 0.0) == {"error": "it died; second; third"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "settings", "directories"),
+    [
+        ({}, {}, {"/tmp": "Spark's"}),
+        ({"TMPDIR": "/t"}, {"spark.local.dir": "/a,/b"}, {"/t": "temp", "/a": "S", "/b": "S"}),
+        ({"SPARK_LOCAL_DIRS": "/c"}, {"spark.local.dir": "/a"}, {"/c": "Spark's"}),
+    ],
+)
+def test_the_driver_is_looked_at_where_it_keeps_its_files(
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    settings: dict[str, str],
+    directories: dict[str, str],
+) -> None:
+    for name in ("TMPDIR", "SPARK_LOCAL_DIRS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    asked = observation.host_request(QUESTION, settings)
+    found = asked["directories"]
+    assert found.keys() == directories.keys()
+    assert all(found[path].startswith(words) for path, words in directories.items())
+    assert asked["native"] == ["torch", "horovod"]
+    assert (asked["folders"], asked["servers"], asked["is_driver"]) == (["/shared"], [], True)
+    assert asked["marker"] != observation.host_request(QUESTION, settings)["marker"]
+    of_session = observation._session_request(QUESTION, asked)
+    assert (of_session["np"], of_session["master"]) == (4, "local[4]")
+    assert (of_session["conf"], of_session["backend"]) == ([("spark.x", "1")], "horovod")
+    on_executors = {"servers": ["http://h:5000/health"], "is_driver": False}
+    assert of_session["host_request"] == {**asked, **on_executors}

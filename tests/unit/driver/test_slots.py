@@ -1,0 +1,117 @@
+"""How long a launch waits for slots, and what it says if they stay too few."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sparkdl_runner.config import RunConfig
+from sparkdl_runner.driver.spark import slots
+from sparkdl_runner.driver.stop_request import StopRequest
+from sparkdl_runner.errors import LaunchError, RunCancelledError
+
+LOCAL: Any = SimpleNamespace(master="local[2]")
+CLUSTER: Any = SimpleNamespace(master="spark://h:7077")
+CONFIG = RunConfig(slot_wait_seconds=30)
+
+
+class Clock:
+    """The slots that Spark counts, one look after another; the last count stays."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *counts: int) -> None:
+        self.now, self.looks, self._counts = 100.0, 0, list(counts)
+        monkeypatch.setattr(slots, "count_slots", self._count)
+        monkeypatch.setattr(slots, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(slots, "is_single_host", lambda context: context is LOCAL)
+
+    def _count(self, context: Any, profile: Any) -> int:
+        self.looks += 1
+        return self._counts.pop(0) if len(self._counts) > 1 else self._counts[0]
+
+    def request(self) -> StopRequest:
+        """A request whose wait lets time pass."""
+        stop = StopRequest()
+        stop.cancelled.wait = self._pass
+        return stop
+
+    def _pass(self, seconds: float | None = None) -> bool:
+        self.now += seconds or 0
+        return False
+
+
+@pytest.mark.parametrize(
+    ("counts", "needed", "config", "least", "ranks"),
+    [
+        ([4], 4, CONFIG, None, 4),
+        ([4], 3, CONFIG, None, 3),
+        ([4], 0, CONFIG, None, 4),
+        ([1, 2, 3, 4], 4, CONFIG, None, 4),
+        ([0, 0, 2], 0, CONFIG, None, 2),
+        ([1, 2, 3], 0, RunConfig(slot_wait_seconds=30, min_num_proc=3), None, 3),
+        ([2], 4, CONFIG, 2, 2),
+        ([3], 4, CONFIG, 2, 3),
+    ],
+)
+def test_as_many_ranks_as_are_asked_for_or_will_do(
+    monkeypatch: pytest.MonkeyPatch,
+    counts: list[int],
+    needed: int,
+    config: RunConfig,
+    least: int | None,
+    ranks: int,
+) -> None:
+    clock = Clock(monkeypatch, *counts)
+    stop = clock.request()
+    assert slots.wait_for_slots(CLUSTER, needed, config, least=least, stop=stop) == ranks
+    waits = clock.now - 100
+    assert waits == (30 if least else 0.5 * (len(counts) - 1))
+
+
+@pytest.mark.parametrize(
+    ("context", "needed", "config", "told"),
+    [
+        (
+            LOCAL,
+            4,
+            CONFIG,
+            (
+                "4 ranks need 4 task slots at once, and the cluster has 1 (master local[2]): ask "
+                "for at most 1 ranks, or start the session with .master('local[4]')."
+            ),
+        ),
+        (CLUSTER, 4, CONFIG, "ask for at most 1 ranks, or add executors or cores (spark."),
+        (
+            CLUSTER,
+            0,
+            RunConfig(slot_wait_seconds=30, min_num_proc=2),
+            "1 task slots (master spark://h:7077): lower RunConfig.min_num_proc, or add executors",
+        ),
+    ],
+)
+def test_too_few_are_told_with_what_to_change(
+    monkeypatch: pytest.MonkeyPatch, context: Any, needed: int, config: RunConfig, told: str
+) -> None:
+    clock = Clock(monkeypatch, 1)
+    with pytest.raises(LaunchError) as raised:
+        slots.wait_for_slots(context, needed, config, least=2, stop=clock.request())
+    assert told in str(raised.value)
+    assert clock.looks == (1 if context is LOCAL else 61)
+
+
+def test_the_wait_is_told_every_ten_seconds_and_ends_when_it_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = Clock(monkeypatch, 1, *[2] * 99)
+    stop = clock.request()
+    assert slots.wait_for_slots(CLUSTER, 4, CONFIG, least=2, stop=stop) == 2
+    needed = "s for executors: 4 slots are needed"
+    assert capsys.readouterr().err.splitlines() == [
+        f"sparkdl_runner: waiting up to 30 {needed}, 1 are there.",
+        f"sparkdl_runner: waiting up to 20 {needed}, 2 are there, and 2 will do after that.",
+        f"sparkdl_runner: waiting up to 10 {needed}, 2 are there, and 2 will do after that.",
+    ]
+    stop.cancelled.set()
+    with pytest.raises(RunCancelledError):
+        slots.wait_for_slots(CLUSTER, 4, CONFIG, stop=stop)
