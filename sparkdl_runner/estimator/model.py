@@ -200,7 +200,7 @@ class TorchModel(Model, MLReadable["TorchModel"], MLWritable):
             for number, (label, made) in enumerate(names.items())
             for name, column in made.items()
         ]
-        return found.select(*[f"`{name}`" for name in dataset.columns], *added)
+        return found.select("*", *added).drop(made_of)
 
     def _packed_for(self, context: SparkContext) -> PackedNetwork:
         """The network for the workers of a Spark application, as it was sent to them already."""
