@@ -227,6 +227,10 @@ def _table(weights: Mapping[int, float] | None) -> Tensor | None:
     """Weights by class; the last is that of all classes that are not named."""
     if weights is None:
         return None
+    if weights and min(weights) < 0:
+        raise ValueError(
+            f"class_weights name the class {min(weights)}; classes are numbered from 0."
+        )
     table = torch.ones(max(weights) + 2)
     for number, weight in weights.items():
         table[number] = weight
