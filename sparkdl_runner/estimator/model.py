@@ -14,6 +14,7 @@ from pyspark.ml.util import MLReadable, MLWritable
 from sparkdl_runner.estimator.prediction.frame import (
     as_network_takes,
     network_columns,
+    require_frame,
     with_float_type,
 )
 from sparkdl_runner.estimator.prediction.model_files import TorchModelReader, TorchModelWriter
@@ -173,6 +174,7 @@ class TorchModel(Model, MLReadable["TorchModel"], MLWritable):
         return model
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
+        require_frame(dataset, "transform")
         description = self.description
         if not description.columns:
             columns = network_columns(dataset.schema, self._inputs.columns, self._reading)

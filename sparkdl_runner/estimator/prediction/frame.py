@@ -38,6 +38,16 @@ _SPARK_TYPES = {
 }
 
 
+def require_frame(frame: Any, verb: str) -> None:
+    """Raises a TypeError for what is no DataFrame of Spark's, such as one of pandas."""
+    if not hasattr(frame, "sparkSession"):
+        raise TypeError(
+            f"{verb} takes a Spark DataFrame, not {type(frame).__module__}."
+            f"{type(frame).__qualname__}. Of what is in this process's memory, "
+            "spark.createDataFrame(…) makes one."
+        )
+
+
 def network_columns(
     schema: StructType,
     names: Sequence[str],
