@@ -11,7 +11,7 @@ from sparkdl_runner.data.convert.described import converter_of
 from sparkdl_runner.data.convert.replacing import SUBFOLDER_PREFIX, replace
 from sparkdl_runner.data.converter import DEFAULT_ROW_GROUP_SIZE_BYTES
 from sparkdl_runner.data.dataset.dataset import Dataset
-from sparkdl_runner.data.dataset.describe import describe_written
+from sparkdl_runner.data.dataset.describe import describe_written, warn_of_ragged
 from sparkdl_runner.data.dataset.manifest import MANIFEST_NAME, Manifest
 from sparkdl_runner.data.dataset.place import application_id, directory_url
 from sparkdl_runner.data.errors import ConversionError
@@ -95,7 +95,9 @@ def write_conversion(
 
     def write(subfolder: str) -> Manifest:
         written = write_parquet(plan, url, subfolder.rstrip("/"))
-        return describe_written(written, filesystem, folder, subfolder, allow_nulls).manifest
+        dataset = describe_written(written, filesystem, folder, subfolder, allow_nulls)
+        warn_of_ragged(dataset)
+        return dataset.manifest
 
     manifest = replace(filesystem, folder, application_id(df.sparkSession), write)
     return converter_of(url, Dataset(manifest, filesystem, folder))

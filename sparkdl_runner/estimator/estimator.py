@@ -26,6 +26,7 @@ from sparkdl_runner.estimator.fitting.fit_identity import checkpoint_folder
 from sparkdl_runner.estimator.fitting.tasks import tasks_of
 from sparkdl_runner.estimator.model import TorchModel
 from sparkdl_runner.estimator.params import TorchEstimatorParams
+from sparkdl_runner.estimator.prediction.frame import require_frame
 from sparkdl_runner.estimator.prediction.logged_model import log_fitted
 from sparkdl_runner.estimator.saved_estimator import EstimatorReader, EstimatorWriter
 from sparkdl_runner.network.inputs import Inputs
@@ -153,6 +154,7 @@ class TorchEstimator(
 
     def _fit_on(self, dataset: DataFrame, conversions: Conversions) -> TorchModel:
         with conversions:
+            require_frame(dataset, "fit")
             plan = self._plan()
             validation = self._value("validation")
             checks.check_settings(

@@ -14,6 +14,7 @@ from pyspark.ml.util import MLReadable, MLWritable
 from sparkdl_runner.estimator.prediction.frame import (
     as_network_takes,
     network_columns,
+    require_frame,
     with_float_type,
 )
 from sparkdl_runner.estimator.prediction.model_files import TorchModelReader, TorchModelWriter
@@ -173,6 +174,7 @@ class TorchModel(Model, MLReadable["TorchModel"], MLWritable):
         return model
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
+        require_frame(dataset, "transform")
         description = self.description
         if not description.columns:
             columns = network_columns(dataset.schema, self._inputs.columns, self._reading)
@@ -200,7 +202,7 @@ class TorchModel(Model, MLReadable["TorchModel"], MLWritable):
             for number, (label, made) in enumerate(names.items())
             for name, column in made.items()
         ]
-        return found.select(*[f"`{name}`" for name in dataset.columns], *added)
+        return found.select("*", *added).drop(made_of)
 
     def _packed_for(self, context: SparkContext) -> PackedNetwork:
         """The network for the workers of a Spark application, as it was sent to them already."""

@@ -21,7 +21,8 @@ class Inputs:
     Attributes:
         arguments: Columns by argument. Several columns of numbers become one matrix of floats
             ``[rows, columns]``; decoded images become float32 ``[rows, channels, height, width]``
-            between 0 and 1. The name ``""`` stands for the first positional argument.
+            between 0 and 1. The name ``""`` stands for the first positional argument; one column
+            of fractions is a matrix there as well, ``[rows, 1]``.
         extra: Arguments such as ``tokens_mask`` that ``forward`` takes besides, which are made of
             a padded column: ``<argument>_mask`` is true where a row has values, ``[rows, length]``,
             and ``<argument>_length`` says how many, ``[rows]``.
@@ -89,6 +90,9 @@ class Inputs:
             value = _joined([batch[column] for column in columns])
             if argument:
                 named[argument] = value
+            elif value.ndim == 1 and value.is_floating_point():
+                # Of two columns it would be [rows, 2]. Whole numbers stay, as embeddings take them.
+                positional.append(value[:, None])
             else:
                 positional.append(value)
             for name in self.extra:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import hashlib
 import os
 import pickle
 from collections import OrderedDict
 from collections.abc import Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -142,7 +143,7 @@ class Prediction:
             # Arrow's arrays as they are: of NumPy's, pyspark would make a list for each row.
             return pd.array(column, dtype=pd.ArrowDtype(column.type))
 
-        for made in self._of_each(batches, partial(values_of, is_arrows=True)):
+        for made in self._of_each(batches, functools.partial(values_of, is_arrows=True)):
             if pa.types.is_struct(made.type):
                 columns = dict(zip(_names(made.type), map(as_pandas, made.flatten()), strict=True))
                 yield pd.DataFrame(columns, copy=False)
@@ -152,6 +153,7 @@ class Prediction:
     def _of_each(self, batches: Iterator[Any], values_of: Any) -> Iterator[pa.Array]:
         from pyspark import TaskContext
 
+        _freeze_modules()
         task = TaskContext.get()
         device = device_of(task)
         predictor = Predictor(self._packed.on(device), self._description, self._batch_size, device)
@@ -161,6 +163,18 @@ class Prediction:
                 values = list(map(values_of, self._description.columns, columns))
                 rows = len(columns[0])
                 yield _as_arrow(predictor.predict(values, rows), rows)
+
+
+@functools.cache
+def _freeze_modules() -> None:
+    """Takes what is imported out of Python's garbage collection, once in this Python worker.
+
+    Spark has each worker collect garbage after each task, which looks at all objects of torch: a
+    tenth of a second, for rows that may take less.
+    """
+    import torch  # noqa: F401
+
+    gc.freeze()
 
 
 def field(number: int, name: str) -> str:

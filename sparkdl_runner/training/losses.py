@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sparkdl_runner.network.outputs import by_label
-from sparkdl_runner.training.loss_kinds import labels_problem, loss_kind
+from sparkdl_runner.training.loss_kinds import LossKind, labels_problem, loss_kind
 
 Loss = Callable[[Any, Any], Tensor]
 ClassWeights = Mapping[int, float] | Mapping[str, Mapping[int, float]]
@@ -107,7 +107,7 @@ class Losses:
                 raise ValueError(f"The labels of column {label!r} {problem}.")
 
     def _of(self, label: str, output: Tensor, truth: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
-        loss, weights = self._losses[label], self._weights(label, truth, batch)
+        loss, weights = self._losses[label], self._weights(label, output, truth, batch)
         try:
             if weights is None:
                 value = loss(output, truth)
@@ -124,7 +124,9 @@ class Losses:
         each = each.flatten(1).mean(dim=1) if each.ndim > 1 else each
         return (each * weights).mean()
 
-    def _weights(self, label: str, truth: Tensor, batch: Mapping[str, Tensor]) -> Tensor | None:
+    def _weights(
+        self, label: str, output: Tensor, truth: Tensor, batch: Mapping[str, Tensor]
+    ) -> Tensor | None:
         weights = None
         if self.sample_weight_col is not None:
             weights = batch[self.sample_weight_col].to(torch.float32)
@@ -136,6 +138,12 @@ class Losses:
                 raise ValueError(
                     f"class_weights need one class a row, and column {label!r} has labels "
                     f"{_described(truth)}. Leave them out, or give the loss weights of its own."
+                )
+            classes = _classes(output, truth, self._kinds[label])
+            if classes is not None and len(table) - 1 > classes:
+                raise ValueError(
+                    f"class_weights name the class {len(table) - 2} of column {label!r}, and the "
+                    f"model has the classes 0 to {classes - 1}."
                 )
             if table.device != truth.device:
                 table = self._class_weights[label] = table.to(truth.device)
@@ -208,10 +216,21 @@ def _of_label(class_weights: ClassWeights | None, label: str) -> Mapping[int, fl
     return class_weights or None  # type: ignore[return-value]
 
 
+def _classes(output: Tensor, truth: Tensor, kind: LossKind) -> int | None:
+    """How many classes the outputs ``[rows, …]`` tell apart; None where they are numbers."""
+    if output.ndim > truth.ndim:
+        return output.shape[1]
+    return 2 if kind.truth == "share" else None
+
+
 def _table(weights: Mapping[int, float] | None) -> Tensor | None:
     """Weights by class; the last is that of all classes that are not named."""
     if weights is None:
         return None
+    if weights and min(weights) < 0:
+        raise ValueError(
+            f"class_weights name the class {min(weights)}; classes are numbered from 0."
+        )
     table = torch.ones(max(weights) + 2)
     for number, weight in weights.items():
         table[number] = weight

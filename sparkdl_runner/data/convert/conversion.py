@@ -5,7 +5,7 @@ from __future__ import annotations
 from sparkdl_runner.data.convert.described import converter_of
 from sparkdl_runner.data.convert.plan import ConversionPlan
 from sparkdl_runner.data.convert.write import write_parquet
-from sparkdl_runner.data.dataset.describe import commit
+from sparkdl_runner.data.dataset.describe import commit, warn_of_ragged
 from sparkdl_runner.data.dataset.leftovers import (
     conversion_directory,
     delete_quietly,
@@ -31,6 +31,8 @@ def convert(plan: ConversionPlan, place: CachePlace) -> SparkDatasetConverter:
     try:
         written = write_parquet(plan, directory, timed_name(place.application_id), materialize)
         url, dataset = commit(written, place.storage_options, plan.settings.allow_nulls)
+        if plan.warns_of_ragged:
+            warn_of_ragged(dataset)
         return converter_of(url, dataset, delete=deleter(directory, place.storage_options))
     except BaseException:
         delete_quietly(directory, place.storage_options)

@@ -16,7 +16,7 @@ from sparkdl_runner.data.convert.plan import ConversionPlan, WriteSettings
 from sparkdl_runner.data.convert.sources import Request, elements
 from sparkdl_runner.data.convert.write import write_parquet
 from sparkdl_runner.data.dataset.dataset import Dataset
-from sparkdl_runner.data.dataset.describe import commit
+from sparkdl_runner.data.dataset.describe import commit, warn_of_ragged
 from sparkdl_runner.data.dataset.place import CachePlace
 from sparkdl_runner.data.keep import kept
 from sparkdl_runner.data.spark_dataset_converter import SparkDatasetConverter
@@ -67,7 +67,9 @@ def find_or_make(
 
     def convert(url: str, name: str) -> tuple[str, Dataset]:
         written = write_parquet(plan, url, name)
-        return commit(written, place.storage_options, plan.settings.allow_nulls)
+        url, dataset = commit(written, place.storage_options, plan.settings.allow_nulls)
+        warn_of_ragged(dataset)
+        return url, dataset
 
     found = kept.find_or_make(place, key, keep_hours * 3600, _in_words(request), convert)
     return converter_of(found.url, found.dataset, checked=found.checked, delete=found.lease.let_go)

@@ -113,7 +113,6 @@ def describe_written(
     )
     dataset = Dataset(manifest, filesystem, directory)
     check_nulls(dataset, allow_nulls)
-    warn_of_ragged(dataset)
     return dataset
 
 

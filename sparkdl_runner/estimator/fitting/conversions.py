@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
-from sparkdl_runner.data import make_spark_converter
-from sparkdl_runner.data.convert.plan import quoted
+from sparkdl_runner.data.convert import conversion
+from sparkdl_runner.data.convert.plan import plan_conversion, quoted
+from sparkdl_runner.data.converter import DEFAULT_ROW_GROUP_SIZE_BYTES
+from sparkdl_runner.data.dataset.place import CachePlace
 from sparkdl_runner.data.errors import NullSplitError
 from sparkdl_runner.data.split import make_split_converters
 from sparkdl_runner.estimator.fitting.columns import (
@@ -76,7 +78,11 @@ def convert(df: DataFrame, selection: Selection) -> FitData:
     df = whole_labels(df.select(*chosen), selection.classes)
     try:
         if validation is None:
-            data = FitData(train=_with_rows(make_spark_converter(df, allow_nulls=True)))
+            plan = plan_conversion(df, DEFAULT_ROW_GROUP_SIZE_BYTES, None, "float32", True)
+            plan = replace(plan, warns_of_ragged=False)
+            train = conversion.convert(plan, CachePlace.of(df.sparkSession))
+            train.dataframe = df
+            data = FitData(train=_with_rows(train))
             return _with_whole_labels(data, given, selection.classes)
         train, validating = make_split_converters(df, _SPLIT, allow_nulls=True)
     except NullSplitError:

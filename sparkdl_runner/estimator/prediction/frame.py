@@ -38,6 +38,16 @@ _SPARK_TYPES = {
 }
 
 
+def require_frame(frame: Any, verb: str) -> None:
+    """Raises a TypeError for what is no DataFrame of Spark's, such as one of pandas."""
+    if not hasattr(frame, "sparkSession"):
+        raise TypeError(
+            f"{verb} takes a Spark DataFrame, not {type(frame).__module__}."
+            f"{type(frame).__qualname__}. Of what is in this process's memory, "
+            "spark.createDataFrame(…) makes one."
+        )
+
+
 def network_columns(
     schema: StructType,
     names: Sequence[str],
@@ -150,9 +160,9 @@ def as_network_takes(
     arguments = dict(description.inputs.arguments)
     given: list[tuple[Column, SparkColumn]] = []
     for argument, names in joined.items():
-        is_float = columns[names[0]].dtype in ("float32", "float64")
-        dtype = columns[names[0]].dtype if is_float else "float32"
-        numbers = [taken.pop(name).cast(_SPARK_TYPES[dtype]) for name in names]
+        found = columns[names[0]].dtype
+        dtype = found if found in ("float32", "float64") else "float32"
+        numbers = [_cast(taken.pop(name), _SPARK_TYPES[found], dtype) for name in names]
         array = Column(name=argument, kind="list", dtype=dtype, shape=(len(names),))
         given.append((array, f.array(*numbers)))
         arguments[argument] = (argument,)
@@ -170,11 +180,10 @@ def _without_nulls(frame: DataFrame, column: Column, value: SparkColumn) -> Spar
     field = frame.schema[column.name]
     if column.kind == "image" or column.nulls == "mask":
         return value
-    refusal = f.raise_error(f.lit(null_sentence(column.name)))
     if column.kind == "number":
         if not field.nullable:
             return value
-        instead = refusal if column.nulls == "error" else f.lit(column.fill)
+        instead = _refusal(column) if column.nulls == "error" else f.lit(column.fill)
         return f.coalesce(value, instead.cast(_SPARK_TYPES[column.dtype]))
     kind = field.dataType
     if not isinstance(kind, t.ArrayType) or isinstance(kind.elementType, t.ArrayType):
@@ -188,9 +197,21 @@ def _without_nulls(frame: DataFrame, column: Column, value: SparkColumn) -> Spar
         return value  # Of whole numbers with nulls, pandas makes fractions with NaN.
     has_nulls = value.isNotNull() & f.array_contains(value, nobodys).isNull()
     if column.nulls == "error":
-        return f.when(has_nulls, refusal).otherwise(value)
+        return f.when(has_nulls, _refusal(column)).otherwise(value)
     fill = f.lit(column.fill).cast(kind.elementType)
     return f.when(has_nulls, f.transform(value, lambda one: f.coalesce(one, fill))).otherwise(value)
+
+
+def _refusal(column: Column) -> SparkColumn:
+    from pyspark.sql import functions as f
+
+    return f.raise_error(f.lit(null_sentence(column.name)))
+
+
+def _cast(value: SparkColumn, found: str, dtype: str) -> SparkColumn:
+    """A column of Spark's type ``found`` as one of ``dtype``; a cast is a call to Java."""
+    wanted = _SPARK_TYPES[dtype]
+    return value if found == wanted else value.cast(wanted)
 
 
 def _as_taken(frame: DataFrame, column: Column) -> SparkColumn:
@@ -222,7 +243,7 @@ def _as_taken(frame: DataFrame, column: Column) -> SparkColumn:
     if isinstance(kind, t.TimestampType):
         return f.expr(f"unix_micros(`{column.name}`)")
     _require(isinstance(kind, (t.NumericType, t.BooleanType)), column, kind, "a number")
-    return value.cast(_SPARK_TYPES[column.dtype])
+    return _cast(value, kind.simpleString(), column.dtype)
 
 
 def _require(fits: bool, column: Column, kind: DataType, expected: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import time
 import warnings
@@ -15,6 +16,7 @@ from torch import nn
 
 from sparkdl_runner.network.inputs import Inputs
 from sparkdl_runner.network.outputs import Output
+from sparkdl_runner.network.saved import ABOUT_FILE
 
 pytestmark = pytest.mark.integration
 
@@ -341,6 +343,11 @@ def test_a_pipeline_is_saved_and_opened(frame, tmp_path):
     )
     assert not list(tmp_path.rglob("*.pkl"))
     assert torch.allclose(again.get_model()(torch.ones(2, 3)), network(torch.ones(2, 3)))
+    about = next(tmp_path.rglob(ABOUT_FILE))
+    about.write_text(json.dumps({**json.loads(about.read_text()), "sparkdl_runner": "0.0.1"}))
+    about.with_name(f".{about.name}.crc").unlink()
+    with pytest.warns(UserWarning, match=r"was saved with sparkdl_runner 0.0.1, and is opened"):
+        TorchModel.load(about.parents[1].as_uri())
 
 
 def test_a_pickle_is_opened_only_where_it_is_trusted(frame, tmp_path, monkeypatch):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pandas
 import pytest
 import torch
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import types as t
 
+from sparkdl_runner.estimator import TorchEstimator, TorchModel
 from sparkdl_runner.estimator.prediction.frame import network_columns, with_float_type
 from sparkdl_runner.network.columns import Column
 
@@ -58,3 +60,13 @@ def test_fractions_come_in_the_type_that_the_network_computes_in():
         "int64",
     ]
     assert with_float_type(columns, torch.nn.ReLU()) == columns
+
+
+def test_a_frame_of_pandas_is_told():
+    frame = pandas.DataFrame({"features": [1.0], "label": [0.0]})
+    model = TorchModel(torch.nn.Linear(1, 1), ["features"], {"label": "regression"})
+    for verb, call in (("fit", TorchEstimator().fit), ("transform", model.transform)):
+        with pytest.raises(
+            TypeError, match=rf"^{verb} takes a Spark DataFrame, not pandas.*spark\."
+        ):
+            call(frame)

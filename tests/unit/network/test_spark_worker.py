@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -62,8 +64,11 @@ def prediction(network: nn.Module, **tasks: Task) -> Prediction:
 
 
 @pytest.fixture(autouse=True)
-def _none_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def _as_a_new_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(spark_worker, "_loaded", type(spark_worker._loaded)())
+    spark_worker._freeze_modules.cache_clear()
+    yield
+    gc.unfreeze()
 
 
 def test_a_prediction_of_one_column_is_that_column() -> None:
@@ -71,6 +76,15 @@ def test_a_prediction_of_one_column_is_that_column() -> None:
     found = list(prediction(Sum(several=False), y="regression").of_arrow(iter(batches)))
     assert [one.to_pylist() for one in found] == [[1.0, 2.0, 3.0, 4.0, 5.0], [1.0, 2.0]]
     assert {one.type for one in found} == {pa.float64()}
+
+
+def test_what_is_imported_is_not_looked_at_by_the_collection_after_each_task() -> None:
+    assert gc.get_freeze_count() == 0
+    next(
+        prediction(Sum(several=False), y="regression").of_arrow(iter([(pa.array(A), pa.array(B))]))
+    )
+    assert not any(one is vars(torch.nn) for one in gc.get_objects())
+    assert gc.get_freeze_count() > 10_000
 
 
 def test_predictions_of_several_columns_are_a_struct_by_the_labels_number() -> None:

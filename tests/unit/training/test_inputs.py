@@ -71,6 +71,15 @@ def test_one_column_is_given_as_it_is():
     assert torch.equal(trained(One(), ["tokens"], tokens=tokens)["pixels"], tokens)
 
 
+def test_one_column_of_fractions_is_a_matrix_of_one_column():
+    fractions, whole = torch.tensor([0.5, 1.5]), torch.tensor([1, 2])
+    assert torch.equal(trained(One(), ["age"], age=fractions)["pixels"], fractions[:, None])
+    # A model that has embeddings takes numbers of rows.
+    assert torch.equal(trained(One(), ["user"], user=whole)["pixels"], whole)
+    # By the name of the argument it is the column itself.
+    assert torch.equal(trained(One(), {"pixels": "age"}, age=fractions)["pixels"], fractions)
+
+
 def test_what_a_network_was_called_with_is_told_with_columns():
     batch = {"age": torch.ones(2), "size": torch.ones(2), "tokens": torch.ones(2, 3)}
     one = Inputs.of(["age", "size"], One())

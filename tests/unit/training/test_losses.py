@@ -90,6 +90,23 @@ def test_several_labels_have_losses_and_weights_of_their_own():
 
 
 @pytest.mark.parametrize(
+    ("loss", "output", "label", "classes"),
+    [
+        (F.cross_entropy, SCORES, CLASSES, 3),
+        (nn.BCEWithLogitsLoss(), SCORES[:, :1], CLASSES.clamp(max=1), 2),
+    ],
+)
+def test_a_weight_of_a_class_that_the_model_lacks_is_told(loss, output, label, classes):
+    with pytest.raises(ValueError, match=f"the class {classes} .*'label', .* 0 to {classes - 1}"):
+        Losses(loss, ["label"], class_weights={0: 1.0, classes: 2.0})(output, {"label": label})
+    with pytest.raises(ValueError, match="the class -1; classes are numbered from 0"):
+        Losses(loss, ["label"], class_weights={-1: 2.0})
+    weighed = Losses(loss, ["label"], class_weights={0: 1.0, classes - 1: 1.0})
+    plain = Losses(loss, ["label"])
+    assert weighed(output, {"label": label}).isclose(plain(output, {"label": label}))
+
+
+@pytest.mark.parametrize(
     ("loss", "output", "label", "message"),
     [
         (F.cross_entropy, SCORES, CLASSES + 1, "'label' are classes from 1 to 3, .* scores for 3"),
