@@ -246,6 +246,7 @@ def train_over_hosts(page: dict[str, Any], folder: str) -> dict[str, Any]:
 
 
 @pytest.mark.one_lane
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 @pytest.mark.usefixtures("two_ranks_a_host")
 def test_a_pipeline_and_a_mesh_over_two_hosts_train_as_ddp(hosts, tmp_path):
     page: dict[str, Any] = {"__name__": "page_of_strategies"}
