@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sparkdl_runner.wire.network import PortRange
 
 _LARGE_MESH = re.compile(r"Mesh should not be bigger than default world size (\d+), .* (\d+) ranks")
+_LIGHTNINGS_DEVICES = re.compile(r"You set `devices=.*does not match the world size")
 
 
 class TorchBackend(Backend):
@@ -112,6 +113,14 @@ def _advice_on_division(error: BaseException) -> str:
     words = next((one for one in error.args if isinstance(one, str)), "")
     if type(error) is RuntimeError:
         return _advice_on_mesh(words)
+    if type(error) is ValueError and _LIGHTNINGS_DEVICES.match(words):
+        return (
+            "Give Lightning the ranks that this run has: "
+            "devices=int(os.environ['LOCAL_WORLD_SIZE']) "
+            f"(ranks of a host, here {os.environ.get('LOCAL_WORLD_SIZE', '?')}) and "
+            "num_nodes=int(os.environ['GROUP_WORLD_SIZE']) "
+            f"(hosts, here {os.environ.get('GROUP_WORLD_SIZE', '?')})."
+        )
     if type(error) is not NotImplementedError or "flash_attention_for_cpu" not in words:
         return ""
     return (

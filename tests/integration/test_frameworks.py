@@ -273,3 +273,6 @@ def test_devices_that_disagree_with_the_world_are_refused_in_a_sentence():
     with pytest.raises(WorkerFailedError) as raised:
         DistributedRunner(num_proc=-2, config=RunConfig(tracking=False)).run(train)
     assert "does not match the world size (2)" in str(raised.value.__cause__)
+    assert "devices=int(os.environ['LOCAL_WORLD_SIZE']) (ranks of a host, here 2)" in str(
+        raised.value
+    )

@@ -8,7 +8,9 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import failure_rows
 import psutil
@@ -17,6 +19,7 @@ import rank_functions
 from hosts import Cluster, Hosts, why_not
 from spark_sessions import session_on
 
+from docs_blocks import ROOT, blocks_of
 from processes import wait_until_gone, workers
 from sparkdl_runner import (
     DistributedRunner,
@@ -24,6 +27,7 @@ from sparkdl_runner import (
     RunConfig,
     WorkerDiedError,
     WorkerHungError,
+    current_world,
 )
 from sparkdl_runner.tracking import Tracking
 
@@ -203,6 +207,62 @@ def test_one_run_holds_what_both_hosts_tell(spark, tmp_path, monkeypatch, new_st
 def test_unmodified_training_code_ends_with_equal_weights(spark, backend, train):
     weights = DistributedRunner(num_proc=2, backend=backend).run(train)
     assert weights[0] == weights[1]
+
+
+@pytest.fixture
+def two_ranks_a_host(spark):
+    """As on hosts without GPUs, where each core is a slot."""
+    DistributedRunner(num_proc=2, backend="horovod").run(print)  # Executors start as they are set.
+    settings = spark.sparkContext._conf
+    settings.set("spark.executor.resource.gpu.amount", "0")
+    yield
+    settings.set("spark.executor.resource.gpu.amount", "1")
+
+
+def train_over_hosts(page: dict[str, Any], folder: str) -> dict[str, Any]:
+    """The losses of strategies that cross hosts and of plain DDP; and which ranks share what."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+
+    torch.set_num_threads(1)
+    train, data = page["train"], page["data"]
+    found: dict[str, Any] = {"ddp": train(page["ddp"], data, f"{folder}/ddp", 20)}
+    interleaved = partial(page["pipeline"], page["Schedule1F1B"])
+    gpipe = partial(page["pipeline"], page["ScheduleGPipe"])
+    found["pipeline"] = train(interleaved, data, f"{folder}/pipeline", 10)
+    # Goes on from the checkpoint to which the ranks of both hosts wrote their stages.
+    found["pipeline"] |= train(gpipe, data, f"{folder}/pipeline", 20)
+    found["2d"] = train(page["two_dimensions"], data, f"{folder}/2d", 20)
+    world = current_world()
+    shape = world.num_hosts, world.local_size
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("dp", "tp"))
+    hosts: list[Any] = [None] * world.size
+    dist.all_gather_object(hosts, world.address)
+    found["shape"] = shape
+    for name in ("dp", "tp"):
+        found[name] = [hosts[rank] for rank in mesh[name].mesh.tolist()]
+    return found
+
+
+@pytest.mark.one_lane
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+@pytest.mark.usefixtures("two_ranks_a_host")
+def test_a_pipeline_and_a_mesh_over_two_hosts_train_as_ddp(hosts, tmp_path):
+    page: dict[str, Any] = {"__name__": "page_of_strategies"}
+    blocks = [one for one in blocks_of(ROOT / "docs/strategies.md") if one.kind == "python"]
+    exec("".join(one.text for one in blocks[:-1]), page)  # The last one starts ranks.
+    found = DistributedRunner(num_proc=4, backend="torch").run(
+        train_over_hosts, page, str(tmp_path)
+    )
+    for name in ("pipeline", "2d"):
+        assert found[name] == {
+            step: pytest.approx(found["ddp"][step], rel=1e-5) for step in range(1, 21)
+        }
+    # The last dimension is within a host, the first between hosts.
+    assert found["shape"] == (2, 2)
+    assert len(set(found["tp"])) == 1
+    assert set(found["dp"]) == set(hosts.addresses)
 
 
 @pytest.mark.one_lane

@@ -96,8 +96,10 @@ def two(page, recipes, folder, four):
         for name, recipe in exact.items()
         if name != "tensor"
     }
-    calls["ddp by fsdp2"] = functions.on_a_copy, (page, exact["fsdp2"], f"{folder}/ddp20", 30)
-    return run(2, {**calls, "memory": (functions.memory, (exact["fsdp2"],))})
+    fsdp2 = exact["fsdp2"]
+    calls["ddp by fsdp2"] = functions.on_a_copy, (page, fsdp2, f"{folder}/ddp20", 30)
+    calls["fsdp2 to 50"] = functions.interrupted, (page, fsdp2, f"{folder}/of-two", 50)
+    return run(2, {**calls, "memory": (functions.memory, (fsdp2,))})
 
 
 def same(found: dict[int, float], wanted: dict[int, float], noise: float = FLOAT_NOISE) -> None:
@@ -115,10 +117,10 @@ def test_each_strategy_trains_as_ddp(four, recipes):
     same(four["gpipe"], four["ddp"])
 
 
-def test_fifty_steps_of_fsdp2_have_ddps_losses(four):
-    losses = four["fsdp2"] | four["fsdp2 to the end"]
-    assert len(losses) == 50
-    same(losses, four["ddp"])
+def test_fifty_steps_of_fsdp2_have_ddps_losses(two, four):
+    for losses in (two["fsdp2 to 50"], four["fsdp2"] | four["fsdp2 to the end"]):
+        assert len(losses) == 50
+        same(losses, four["ddp"])
 
 
 def test_what_rounds_or_compresses_stays_near(four, recipes):

@@ -207,8 +207,22 @@ def test_adasum_which_is_not_there_is_answered_with_what_is():
     assert backend.advice(lost("Mismatched data types: One rank had type")) == ""
 
 
+def test_lightnings_devices_are_answered_with_those_that_fit(monkeypatch):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "3")
+    told = get_backend("torch").advice(
+        ValueError(
+            "You set `devices=4` and `num_nodes=1` in Lightning, but the product (4 * 1) does not "
+            "match the world size (6)."
+        )
+    )
+    assert "devices=int(os.environ['LOCAL_WORLD_SIZE']) (ranks of a host, here 2)" in told
+    assert "num_nodes=int(os.environ['GROUP_WORLD_SIZE']) (hosts, here 3)" in told
+
+
 def test_other_errors_of_torch_get_no_advice():
     backend = get_backend("torch")
-    refused = NotImplementedError
-    for error in (refused("later"), refused(3), refused(), RuntimeError(), RuntimeError("Mesh")):
+    refused, value = NotImplementedError, ValueError("does not match the world size")
+    mesh = RuntimeError("Mesh")
+    for error in (refused("later"), refused(3), refused(), RuntimeError(), mesh, value):
         assert backend.advice(error) == ""
