@@ -198,9 +198,9 @@ class LogServer(ServerThread):
                 )
             except LaunchError as error:
                 self.watch.refuse(str(error))
-        if self._seats:
-            for partition, agent in waiting.items():
-                agent.assign(self._seats[partition])
+        for partition, agent in waiting.items() if self._seats else ():
+            agent.assign(seat := self._seats[partition])
+            self.watch.placed(partition, seat.world)  # It may never say so itself.
 
     def _gather(self) -> None:
         """Lets the agents find one another without us: some may not reach us."""
