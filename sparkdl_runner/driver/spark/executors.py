@@ -103,6 +103,17 @@ def _with_address(host: str) -> str:
     return host if address == host else f"{host} ({address})"
 
 
+def has_tasks(context: SparkContext, tag: str) -> bool:
+    """Whether Spark has started tasks of the jobs of a tag."""
+    spark = context._jsc.sc()
+    with suppress(Exception):  # Spark does not list a job that it has just got.
+        for number in spark.statusTracker().getJobIdsForTag(tag):
+            job = spark.statusStore().job(number)
+            if job.numActiveTasks() + job.numCompletedTasks() + job.numFailedTasks():
+                return True
+    return False
+
+
 def jobs_with_tasks(context: SparkContext, tag: str) -> list[str]:
     """The jobs of the application that run tasks just now, but for the one of a tag."""
     spark = context._jsc.sc()

@@ -16,11 +16,11 @@ DRIVER = SimpleNamespace(host="driver-1", port=43000)
 @pytest.fixture
 def start(monkeypatch):
     """A start of two ranks, whose notices look all the time."""
-    state = SimpleNamespace(executors={}, jobs=[], unheard={0, 1})
+    state = SimpleNamespace(has_tasks=False, jobs=[], unheard={0, 1})
     monkeypatch.setattr(start_notices, "FIRST_LOOK_SECONDS", 0.01)
     monkeypatch.setattr(start_notices, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(start_notices, "UNREACHED_SECONDS", 0.05)
-    monkeypatch.setattr(start_notices, "executors_of", lambda *_: state.executors)
+    monkeypatch.setattr(start_notices, "has_tasks", lambda *_: state.has_tasks)
     monkeypatch.setattr(start_notices, "jobs_with_tasks", lambda *_: state.jobs)
     monkeypatch.setattr(
         start_notices, "hosts_of", lambda _, __, partitions: [f"h-{one}" for one in partitions]
@@ -47,11 +47,11 @@ def told(capsys, count):
 
 
 def test_an_agent_that_does_not_reach_the_driver_is_named_with_what_to_do(start, capsys):
-    start.begin(unheard={1}, executors={"7": {0}, "8": {1}})
+    start.begin(unheard={1}, has_tasks=True)
     (line,) = told(capsys, 1)
     assert line.startswith(
-        "sparkdl_runner: 1 of 2 ranks has not reached the driver at driver-1:43000 within 0.05 s "
-        "of the start of its task on h-1. "
+        "sparkdl_runner: 1 of 2 ranks has not reached the driver at driver-1:43000 0.05 s "
+        "after Spark started its task on h-1. "
     )
     assert "RunConfig.port_range" in line
     assert "spark.driver.host" in line
