@@ -104,25 +104,27 @@ def _with_address(host: str) -> str:
 
 
 def has_tasks(context: SparkContext, tag: str) -> bool:
-    """Whether Spark has started tasks of the jobs of a tag."""
-    spark = context._jsc.sc()
-    with suppress(Exception):  # Spark does not list a job that it has just got.
-        for number in spark.statusTracker().getJobIdsForTag(tag):
-            job = spark.statusStore().job(number)
-            if job.numActiveTasks() + job.numCompletedTasks() + job.numFailedTasks():
-                return True
-    return False
+    """Whether Spark has started tasks of the job of a tag."""
+    jobs = context._jsc.sc().statusTracker().getJobIdsForTag(tag)
+    return any(_has_tasks(context, one) for one in jobs)
 
 
 def jobs_with_tasks(context: SparkContext, tag: str) -> list[str]:
-    """The jobs of the application that run tasks just now, but for the one of a tag."""
+    """The active jobs of which Spark has started tasks, but for the one of a tag."""
     spark = context._jsc.sc()
     own = set(spark.statusTracker().getJobIdsForTag(tag))
     found = []
     for number in sorted(set(context.statusTracker().getActiveJobsIds()) - own):
-        job = spark.statusStore().job(number)
-        if job.numActiveTasks():
+        if _has_tasks(context, number):
+            job = spark.statusStore().job(number)
             described = job.description()
             told = described.get() if described.isDefined() else job.name()
             found.append(f"job {number} ({told})")
     return found
+
+
+def _has_tasks(context: SparkContext, job: int) -> bool:
+    # What Spark tells of a job and its stages may be 10 s old. Tasks are listed when they start.
+    store = context._jsc.sc().statusStore()
+    info = context.statusTracker().getJobInfo(job)
+    return info is not None and any(store.taskCount(stage, 0) for stage in info.stageIds)
