@@ -67,7 +67,7 @@ class Peer:
     """The port of partition 0's rendezvous, or of another partition's copy; 0 for neither."""
     server_port: int = 0
     """The port that is held for the rank's own server; 0 where the backend has none."""
-    departures_port: int = 0
+    exit_port: int = 0
     """The port on which partition 0 waits until the other ranks have ended; 0 if it does not."""
     version: str = ""
 

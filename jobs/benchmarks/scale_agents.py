@@ -60,10 +60,10 @@ class Agent:
                 messages.Stop,
             ):
                 if isinstance(heard, messages.Assigned):
-                    self._send(messages.Placed(heard.seat.world))
+                    self._send(messages.Placed(heard.assignment.world))
                     telling += [
                         asyncio.create_task(self._look()),
-                        asyncio.create_task(self._fail(heard.seat.world, death)),
+                        asyncio.create_task(self._fail(heard.assignment.world, death)),
                     ]
             self._send(messages.Ended())
             writer.write_eof()

@@ -23,10 +23,10 @@ from sparkdl_runner.driver.gang import Gang
 from sparkdl_runner.driver.log_server import LogServer
 from sparkdl_runner.errors import RunnerError
 from sparkdl_runner.wire import network
+from sparkdl_runner.wire.assignments import assignments_of
 from sparkdl_runner.wire.attempt import Attempt
 from sparkdl_runner.wire.messages import Stacks
 from sparkdl_runner.wire.outcome import Outcome
-from sparkdl_runner.wire.seats import assign_seats
 from sparkdl_runner.world import Peer
 
 RANKS_PER_HOST = 8
@@ -125,7 +125,7 @@ def attempt_of(num_proc: int, processes: int, seconds: float) -> dict[str, float
         for partition in range(num_proc)
     ]
     cpu = time.process_time()
-    assign_seats(peers, backend="torch", attempt=0, version=__version__)
+    assignments_of(peers, backend="torch", attempt=0, version=__version__)
     figures = {"assignment_cpu_s": time.process_time() - cpu}
     gang = SimulatedGang(num_proc, processes)
     try:

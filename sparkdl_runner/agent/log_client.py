@@ -14,11 +14,11 @@ from typing import Any
 
 from sparkdl_runner.agent.outbox import Outbox
 from sparkdl_runner.wire import messages
+from sparkdl_runner.wire.assignments import Assignment
 from sparkdl_runner.wire.channel import FLUSH_SECONDS, ChannelAddress
 from sparkdl_runner.wire.frames import NONCE_BYTES, FrameCodec, receive_exactly, receive_frame
 from sparkdl_runner.wire.message_json import decode, encode
 from sparkdl_runner.wire.messages import Message
-from sparkdl_runner.wire.seats import Seat
 from sparkdl_runner.wire.sink import write_lines
 from sparkdl_runner.world import Peer, World
 
@@ -42,8 +42,9 @@ class LogClient:
             is the executor's log.
         fence_seconds: An agent that has lost the driver for so long ends its worker. Else the
             worker would go on beside the attempt that replaces it.
-        on_seat: Called with the agent's seat; or with ``Gather`` if the driver asks for that, or is
-            not reached in time. More is tried then, so that the rank is heard from when it is.
+        on_assignment: Called with the agent's assignment; or with ``Gather`` if the driver asks
+            for that, or is not reached in time. More is tried then, so that the rank is heard
+            from when it is.
         on_stop: Called when the driver asks for the worker's end, or the agent is cut off.
         on_request: Called when the driver asks the function to end by itself; gets the reason.
         on_preempt: Called when the driver knows that this host will be taken away; gets the reason.
@@ -60,7 +61,7 @@ class LogClient:
         relay_output: bool,
         echo_output: bool = False,
         fence_seconds: float,
-        on_seat: Callable[[Seat | messages.Gather], None],
+        on_assignment: Callable[[Assignment | messages.Gather], None],
         on_stop: Callable[[], None],
         on_request: Callable[[str], None],
         on_preempt: Callable[[str], None],
@@ -74,7 +75,7 @@ class LogClient:
         self._relay_output = relay_output
         self._echo_output = echo_output
         self._fence_seconds = fence_seconds
-        self._on_seat = on_seat
+        self._on_assignment = on_assignment
         self._on_stop = on_stop
         self._on_request = on_request
         self._on_preempt = on_preempt
@@ -178,7 +179,7 @@ class LogClient:
                             file=sys.stderr,
                         )
                         self._settled.set()
-                        self._on_seat(messages.Gather())
+                        self._on_assignment(messages.Gather())
                 if self._is_closing or self._is_cut_off():
                     return
         finally:
@@ -264,10 +265,10 @@ class LogClient:
         match message:
             case messages.Hosts(addresses):
                 self._hosts.update(addresses)
-            case messages.Assigned(seat):
-                self._on_seat(replace(seat, peers=tuple(sorted(self._hosts))))
+            case messages.Assigned(assignment):
+                self._on_assignment(replace(assignment, peers=tuple(sorted(self._hosts))))
             case messages.Gather():
-                self._on_seat(message)
+                self._on_assignment(message)
             case messages.Stop():
                 self._stop_heard.set()
                 self._on_stop()

@@ -16,26 +16,26 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sparkdl_runner import __version__
+from sparkdl_runner.agent.awaited_assignment import AwaitedAssignment
 from sparkdl_runner.agent.host.address_space import lift_limit
 from sparkdl_runner.agent.host.ec2_notice import SpotNotice, endpoint
 from sparkdl_runner.agent.host.other_users import check_host_is_not_shared
 from sparkdl_runner.agent.log_client import LogClient
-from sparkdl_runner.agent.meeting import Meeting
 from sparkdl_runner.agent.rank_log import rank_log
 from sparkdl_runner.agent.spares.pool import start_workers
 from sparkdl_runner.agent.spares.task import SpareTask
 from sparkdl_runner.agent.supervision import supervise
 from sparkdl_runner.backends import Rendezvous, get_backend
-from sparkdl_runner.backends.departures import Departures, attend
+from sparkdl_runner.backends.exit_barrier import ExitBarrier, enter_exit_barrier
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.wire import network
+from sparkdl_runner.wire.assignments import Assignment, assignments_of
 from sparkdl_runner.wire.attempt import Attempt
 from sparkdl_runner.wire.channel import SETTLE_SECONDS, ChannelAddress
 from sparkdl_runner.wire.control import Envelope
 from sparkdl_runner.wire.failure_report import UnheardFailureError
 from sparkdl_runner.wire.messages import Stop, Text
 from sparkdl_runner.wire.outcome import Outcome
-from sparkdl_runner.wire.seats import Seat, assign_seats
 from sparkdl_runner.world import Peer
 
 
@@ -75,19 +75,19 @@ class RankTask:
             # Bound before its port is published, and kept open: another process could take a port
             # that is picked, closed and bound again.
             is_first = context.partitionId() == 0
-            doors = None
+            listeners = None
             if is_first or backend.copies_store:
                 # A copy is for the ranks of its own host, so no firewall is in their way.
-                doors = backend.listen(address, config.port_range if is_first else None)
-            if doors is not None:
-                stack.callback(doors.close)
+                listeners = backend.listen(address, config.port_range if is_first else None)
+            if listeners is not None:
+                stack.callback(listeners.close)
             held = backend.hold_port()
             if held is not None:
                 stack.callback(held.close)
-            farewells = None  # Where the other agents tell that their ranks have ended.
-            if doors is not None and backend.store_in_worker:
-                farewells = network.listen(address, config.port_range)
-                stack.callback(farewells.close)
+            exit_listener = None  # Where the other agents tell that their ranks have ended.
+            if listeners is not None and backend.store_in_worker:
+                exit_listener = network.listen(address, config.port_range)
+                stack.callback(exit_listener.close)
             me = Peer(
                 partition=context.partitionId(),
                 host=socket.gethostname(),
@@ -96,9 +96,9 @@ class RankTask:
                 addresses=network.addresses_of_host(),
                 interface=interface,
                 gpus=_own_gpus(context),
-                rendezvous_port=doors.port if doors is not None else 0,
+                rendezvous_port=listeners.port if listeners is not None else 0,
                 server_port=held.getsockname()[1] if held is not None else 0,
-                departures_port=farewells.getsockname()[1] if farewells is not None else 0,
+                exit_port=exit_listener.getsockname()[1] if exit_listener is not None else 0,
                 version=__version__,
             )
             # The worker imports torch and the backend while the agents find one another.
@@ -110,10 +110,10 @@ class RankTask:
             )
             stack.callback(worker.end)
             limited = lift_limit(worker.pid)
-            meeting = Meeting()
+            awaited = AwaitedAssignment()
 
             def stop() -> None:
-                meeting.answer(Stop())
+                awaited.answer(Stop())
                 worker.stop()
 
             client = LogClient(
@@ -122,7 +122,7 @@ class RankTask:
                 relay_output=config.driver_log_verbosity == "all",
                 echo_output=not self.single_host,
                 fence_seconds=2 * config.heartbeat_timeout_seconds,
-                on_seat=meeting.answer,
+                on_assignment=awaited.answer,
                 on_stop=stop,
                 on_request=worker.request_stop,
                 on_preempt=worker.preempt,
@@ -130,50 +130,51 @@ class RankTask:
                 on_stacks=worker.stacks,
             )
             stack.callback(client.close)
-            seat = meeting.seat(lambda: self._gather(context, me), config.start_timeout_seconds)
-            if seat is None:
+            seconds = config.start_timeout_seconds
+            assignment = awaited.wait(lambda: self._gather(context, me), seconds)
+            if assignment is None:
                 return None
-            world = seat.world
+            world = assignment.world
             rendezvous = Rendezvous(
-                address=seat.address,
-                port=seat.rendezvous_port,
+                address=assignment.address,
+                port=assignment.rendezvous_port,
                 secret=self.channel.secret_for("rendezvous"),
-                peers=frozenset(seat.peers),
+                peers=frozenset(assignment.peers),
                 num_proc=world.size,
                 attempt=attempt,
-                servers=seat.servers,
-                copy_port=seat.copy_port,
+                servers=assignment.servers,
+                copy_port=assignment.copy_port,
             )
             environment = backend.environment(world, rendezvous)
-            if seat.gpus:
-                environment["CUDA_VISIBLE_DEVICES"] = ",".join(seat.gpus)
-            if doors is not None and world.rank == 0:
+            if assignment.gpus:
+                environment["CUDA_VISIBLE_DEVICES"] = ",".join(assignment.gpus)
+            if listeners is not None and world.rank == 0:
                 stack.callback(
                     backend.serve(
-                        doors, rendezvous, tell=lambda text: client.take(world, Text(text))
+                        listeners, rendezvous, tell=lambda text: client.take(world, Text(text))
                     )
                 )
-            elif doors is not None and world.local_rank == 0:
-                stack.callback(backend.serve_copy(doors, rendezvous))
-            elif doors is not None:
-                doors.close()
-            if farewells is not None:
-                departures = Departures(
-                    farewells,
+            elif listeners is not None and world.local_rank == 0:
+                stack.callback(backend.serve_copy(listeners, rendezvous))
+            elif listeners is not None:
+                listeners.close()
+            if exit_listener is not None:
+                exits = ExitBarrier(
+                    exit_listener,
                     rendezvous.peers,
                     world.size - 1,
-                    self.channel.secret_for("departures"),
+                    self.channel.secret_for("exits"),
                     worker.release,
                 )
-                departures.start()
-                stack.callback(departures.close)
+                exits.start()
+                stack.callback(exits.close)
             elif backend.store_in_worker:
                 stack.enter_context(
-                    attend(
-                        seat.address,
-                        seat.departures_port,
+                    enter_exit_barrier(
+                        assignment.address,
+                        assignment.exit_port,
                         me.partition,
-                        self.channel.secret_for("departures"),
+                        self.channel.secret_for("exits"),
                     )
                 )
             client.place(world)
@@ -188,7 +189,7 @@ class RankTask:
                     world,
                     environment=environment,
                     most_result_bytes=self.most_result_bytes,
-                    listener=doors.for_worker if doors is not None else None,
+                    listener=listeners.for_worker if listeners is not None else None,
                 ),
                 receiver=client,
                 log=rank_log(config.log_directory, attempt.run, world),
@@ -216,17 +217,17 @@ class RankTask:
         advertised = context.getTaskInfos()[context.partitionId()].address
         return network.own_address(network.split_host_port(advertised)[0])
 
-    def _gather(self, context: Any, me: Peer) -> Seat:
+    def _gather(self, context: Any, me: Peer) -> Assignment:
         """Tells all agents of this one and learns of all, by Spark's barrier."""
         messages = context.allGather(json.dumps(me.to_json()))
         peers = [Peer.from_json(json.loads(message)) for message in messages]
-        seats = assign_seats(
+        assignments = assignments_of(
             peers,
             backend=self.attempt.backend,
             attempt=self.attempt.number,
             version=self.version,
         )
-        return seats[me.partition]
+        return assignments[me.partition]
 
 
 def _own_gpus(context: Any) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from sparkdl_runner.world import World
 # A worker's start is part of every launch, and it serves no rendezvous: what that takes is imported
 # by the methods that need it.
 if TYPE_CHECKING:
-    from sparkdl_runner.backends.doors import Doors
+    from sparkdl_runner.backends.listeners import Listeners
     from sparkdl_runner.wire.attempt import Attempt
     from sparkdl_runner.wire.control import Line
     from sparkdl_runner.wire.network import PortRange
@@ -108,18 +108,18 @@ class Backend(ABC):
         return None
 
     @abstractmethod
-    def listen(self, address: str, port_range: PortRange | None = None) -> Doors:
+    def listen(self, address: str, port_range: PortRange | None = None) -> Listeners:
         """Opens, in rank 0's agent, what the rendezvous is to listen on at ``address``.
 
         See ``network.listen``.
         """
 
     @abstractmethod
-    def serve(self, doors: Doors, rendezvous: Rendezvous, tell: Tell) -> Release:
+    def serve(self, listeners: Listeners, rendezvous: Rendezvous, tell: Tell) -> Release:
         """Serves the rendezvous from this process.
 
         Args:
-            doors: What ``listen`` returned.
+            listeners: What ``listen`` returned.
             rendezvous: Who may come.
             tell: Takes a sentence on what a process that is no rank did there.
 
@@ -127,11 +127,11 @@ class Backend(ABC):
             What to call at the end of the run.
         """
 
-    def serve_copy(self, doors: Doors, rendezvous: Rendezvous) -> Release:
+    def serve_copy(self, listeners: Listeners, rendezvous: Rendezvous) -> Release:
         """Serves this host's ranks a copy of rank 0's store, where ``copies_store``.
 
         Args:
-            doors: What ``listen`` returned.
+            listeners: What ``listen`` returned.
             rendezvous: Where the store is.
 
         Returns:

@@ -19,7 +19,7 @@ from sparkdl_runner.backends.environment import common_environment, join_seconds
 from sparkdl_runner.world import World
 
 if TYPE_CHECKING:
-    from sparkdl_runner.backends.doors import Doors
+    from sparkdl_runner.backends.listeners import Listeners
     from sparkdl_runner.wire.network import PortRange
 
 # Horovod raises the same for an operation that it refuses and for the loss of a peer. These are the
@@ -79,23 +79,23 @@ class HorovodBackend(Backend):
         """See ``Backend.advice``."""
         return _advice_on_adasum(error) or wrong_backend.advice_on_torch(error, self.name)
 
-    def listen(self, address: str, port_range: PortRange | None = None) -> Doors:
+    def listen(self, address: str, port_range: PortRange | None = None) -> Listeners:
         """See ``Backend.listen``."""
         from sparkdl_runner.backends.rendezvous.store import listen
 
         return listen(address, port_range)
 
-    def serve(self, doors: Doors, rendezvous: Rendezvous, tell: Tell) -> Release:
+    def serve(self, listeners: Listeners, rendezvous: Rendezvous, tell: Tell) -> Release:
         """See ``Backend.serve``."""
         from sparkdl_runner.backends.rendezvous.store import serve
 
-        return serve(doors, rendezvous, tell)
+        return serve(listeners, rendezvous, tell)
 
-    def serve_copy(self, doors: Doors, rendezvous: Rendezvous) -> Release:
+    def serve_copy(self, listeners: Listeners, rendezvous: Rendezvous) -> Release:
         """See ``Backend.serve_copy``."""
         from sparkdl_runner.backends.rendezvous.cache import serve
 
-        return serve(doors, rendezvous)
+        return serve(listeners, rendezvous)
 
     def join_in_worker(self, listener: socket.socket | None) -> None:
         """See ``Backend.join_in_worker``."""

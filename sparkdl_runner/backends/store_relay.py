@@ -12,7 +12,7 @@ import asyncio
 import socket
 from contextlib import suppress
 
-from sparkdl_runner.backends.doors import Doors
+from sparkdl_runner.backends.listeners import Listeners
 from sparkdl_runner.backends.private_listener import PrivateListener
 from sparkdl_runner.wire import network
 from sparkdl_runner.wire.serving import ServerThread
@@ -72,7 +72,7 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
     writer.close()
 
 
-def listen(address: str, port_range: network.PortRange | None = None) -> Doors:
+def listen(address: str, port_range: network.PortRange | None = None) -> Listeners:
     """Opens the socket for torch's clients on ``address``, and the one for its store behind it.
 
     Both have the same port: torch has one argument for the port that rank 0 serves, and for the one
@@ -84,7 +84,7 @@ def listen(address: str, port_range: network.PortRange | None = None) -> Doors:
         listener = network.listen(address, port_range, above=port)
         port = listener.getsockname()[1]
         try:
-            return Doors(listener, PrivateListener(behind, port))
+            return Listeners(listener, PrivateListener(behind, port))
         except OSError:
             listener.close()
             if not left:

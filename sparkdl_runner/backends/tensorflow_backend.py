@@ -19,7 +19,7 @@ from sparkdl_runner.backends.environment import common_environment
 from sparkdl_runner.world import World
 
 if TYPE_CHECKING:
-    from sparkdl_runner.backends.doors import Doors
+    from sparkdl_runner.backends.listeners import Listeners
     from sparkdl_runner.wire.network import PortRange
 
 # Words of TensorFlow 2.21 in other errors about a lost peer.
@@ -97,17 +97,17 @@ class TensorflowBackend(Backend):
             raise
         return held
 
-    def listen(self, address: str, port_range: PortRange | None = None) -> Doors:
+    def listen(self, address: str, port_range: PortRange | None = None) -> Listeners:
         """See ``Backend.listen``."""
         from sparkdl_runner.backends.rendezvous.store import listen
 
         return listen(address, port_range)
 
-    def serve(self, doors: Doors, rendezvous: Rendezvous, tell: Tell) -> Release:
+    def serve(self, listeners: Listeners, rendezvous: Rendezvous, tell: Tell) -> Release:
         """See ``Backend.serve``: here the ranks meet before TensorFlow connects them."""
         from sparkdl_runner.backends.rendezvous.store import serve
 
-        return serve(doors, rendezvous, tell)
+        return serve(listeners, rendezvous, tell)
 
     def join_in_worker(self, listener: socket.socket | None) -> None:
         """Prepares for the server that TensorFlow starts when user code makes its strategy."""

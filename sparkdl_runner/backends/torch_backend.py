@@ -21,7 +21,7 @@ from sparkdl_runner.wire.control import Line
 from sparkdl_runner.world import World
 
 if TYPE_CHECKING:
-    from sparkdl_runner.backends.doors import Doors
+    from sparkdl_runner.backends.listeners import Listeners
     from sparkdl_runner.wire.network import PortRange
 
 _LARGE_MESH = re.compile(r"Mesh should not be bigger than default world size (\d+), .* (\d+) ranks")
@@ -62,26 +62,26 @@ class TorchBackend(Backend):
         # Gloo's errors are plain RuntimeErrors that name the C++ file they come from.
         return type(error) is RuntimeError and "/gloo/" in str(error)
 
-    def listen(self, address: str, port_range: PortRange | None = None) -> Doors:
+    def listen(self, address: str, port_range: PortRange | None = None) -> Listeners:
         """See ``Backend.listen``."""
         from sparkdl_runner.backends import store_relay
 
         return store_relay.listen(address, port_range)
 
-    def serve(self, doors: Doors, rendezvous: Rendezvous, tell: Tell) -> Release:
+    def serve(self, listeners: Listeners, rendezvous: Rendezvous, tell: Tell) -> Release:
         """See ``Backend.serve``; torch's clients can tell no secret."""
         from sparkdl_runner.backends.store_relay import StoreRelay
 
-        store = doors.private
+        store = listeners.private
         if store is None:
-            raise ValueError("these doors were not opened for torch's store")
+            raise ValueError("these listeners were not opened for torch's store")
         if store.unfiltered:
             tell(
                 "sparkdl_runner: Other users of this host can reach torch's store, and change what "
                 f"it holds: this kernel takes no filter for a socket ({store.unfiltered}). Share "
                 "the host with nobody."
             )
-        relay = StoreRelay(doors.public, store, rendezvous.peers, num_proc=rendezvous.num_proc)
+        relay = StoreRelay(listeners.public, store, rendezvous.peers, num_proc=rendezvous.num_proc)
         relay.start()
         return relay.close
 

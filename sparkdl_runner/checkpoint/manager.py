@@ -16,15 +16,15 @@ from sparkdl_runner.checkpoint.directory.storage import directory_url, open_stor
 from sparkdl_runner.checkpoint.errors import CheckpointError
 from sparkdl_runner.checkpoint.restoring import Restored, require_training, restore
 from sparkdl_runner.checkpoint.save.attempt import Attempt, begin_together, warn_if_newer
-from sparkdl_runner.checkpoint.save.ending import end_if_growing, end_preempted
 from sparkdl_runner.checkpoint.save.policy import OnSaveError, SavePolicy
+from sparkdl_runner.checkpoint.save.requested_end import end_if_growing, end_preempted
 from sparkdl_runner.checkpoint.save.retention import Mode, Retention
 from sparkdl_runner.checkpoint.save.saver import Saver, finish
 from sparkdl_runner.checkpoint.save.schedule import Schedule
 from sparkdl_runner.checkpoint.save.snapshots import Snapshots
 from sparkdl_runner.checkpoint.stateful import Stateful
 from sparkdl_runner.filesystem import StorageOptions
-from sparkdl_runner.hooks import facts, preemption, stop_request
+from sparkdl_runner.hooks import preemption, rank_facts, stop_request
 
 
 class CheckpointManager:
@@ -226,7 +226,7 @@ class CheckpointManager:
         self._resumed_at = restored.step if restored else 0
         if restored is not None:
             self._schedule.note(restored.step)
-            facts.note(restored_step=restored.step)
+            rank_facts.note(restored_step=restored.step)
         return restored
 
     def wait(self) -> None:

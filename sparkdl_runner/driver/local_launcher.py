@@ -83,15 +83,15 @@ class LocalGang(Gang):
             check_host_is_not_shared()
         worlds = self._worlds()
         with ExitStack() as stack:
-            doors = self.backend.listen(network.LOOPBACK)
-            stack.callback(doors.close)
+            listeners = self.backend.listen(network.LOOPBACK)
+            stack.callback(listeners.close)
             held = [self.backend.hold_port() for _ in worlds]
             for one in held:
                 if one is not None:
                     stack.callback(one.close)
             rendezvous = Rendezvous(
                 address=network.LOOPBACK,
-                port=doors.port,
+                port=listeners.port,
                 secret=secrets.token_hex(16),
                 peers=frozenset({network.LOOPBACK}),
                 num_proc=self.num_proc,
@@ -101,7 +101,7 @@ class LocalGang(Gang):
                 ),
             )
             tell = functools.partial(self.message, worlds[0])
-            stack.callback(self.backend.serve(doors, rendezvous, tell))
+            stack.callback(self.backend.serve(listeners, rendezvous, tell))
             self._workers = start_workers(
                 self.num_proc,
                 backend=self.backend.name,
@@ -125,7 +125,7 @@ class LocalGang(Gang):
                         self.attempt,
                         world,
                         environment=self.backend.environment(world, rendezvous),
-                        listener=doors.for_worker if world.rank == 0 else None,
+                        listener=listeners.for_worker if world.rank == 0 else None,
                     )
                     log = rank_log(self.attempt.config.log_directory, self.attempt.run, world)
                     ends.append(pool.submit(self._run, worker, envelope, log))

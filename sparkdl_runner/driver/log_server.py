@@ -16,12 +16,12 @@ from sparkdl_runner import __version__
 from sparkdl_runner.driver.watch import Watch
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.wire import messages
+from sparkdl_runner.wire.assignments import Assignment, assignments_of
 from sparkdl_runner.wire.attempt import Attempt
 from sparkdl_runner.wire.channel import FLUSH_SECONDS, ChannelAddress
 from sparkdl_runner.wire.frames import NONCE_BYTES, FrameCodec, read_frame
 from sparkdl_runner.wire.message_json import decode, encode
 from sparkdl_runner.wire.messages import Message, Stacks
-from sparkdl_runner.wire.seats import Seat, assign_seats
 from sparkdl_runner.wire.serving import ServerThread
 from sparkdl_runner.wire.sink import Sink
 from sparkdl_runner.world import Peer, World
@@ -59,11 +59,11 @@ class _Agent:
             self._requested.append(request)
             self.send(request)
 
-    def assign(self, seat: Seat) -> None:
-        """Sends its seat; the addresses of thousands of hosts would not fit one frame."""
-        for start in range(0, len(seat.peers), ADDRESSES_IN_FRAME):
-            self.send(messages.Hosts(list(seat.peers[start : start + ADDRESSES_IN_FRAME])))
-        self.send(messages.Assigned(replace(seat, peers=())))
+    def assign(self, assignment: Assignment) -> None:
+        """Sends its assignment; the addresses of thousands of hosts would not fit one frame."""
+        for start in range(0, len(assignment.peers), ADDRESSES_IN_FRAME):
+            self.send(messages.Hosts(list(assignment.peers[start : start + ADDRESSES_IN_FRAME])))
+        self.send(messages.Assigned(replace(assignment, peers=())))
 
     def send(self, message: Message) -> None:
         self.writer.write(self._codec.seal(encode(message)))
@@ -100,7 +100,7 @@ class LogServer(ServerThread):
         self._requests: list[Message] = []
         self._attempt = attempt
         self._known: dict[int, Peer] = {}
-        self._seats: Mapping[int, Seat] = {}
+        self._assignments: Mapping[int, Assignment] = {}
         self._is_gathering = False
         self._agents: dict[int, _Agent] = {}
         self._delivering: set[int] = set()
@@ -165,7 +165,7 @@ class LogServer(ServerThread):
             if self._stop_requested:
                 agent.send(messages.Stop())
             else:
-                self._seat(hello.peer)
+                self._assign(hello.peer)
             for request in self._requests:
                 agent.request(request)
             agent.send(messages.Ping())  # By the first answer it knows that we are the driver.
@@ -176,7 +176,7 @@ class LogServer(ServerThread):
                 del self._agents[partition]
                 self.watch.gone(partition)
 
-    def _seat(self, peer: Peer) -> None:
+    def _assign(self, peer: Peer) -> None:
         """Answers an agent that has come; the last one to come lets all have their ranks."""
         if not self._known:
             seconds = GATHER_SHARE * self._attempt.config.start_timeout_seconds
@@ -186,11 +186,11 @@ class LogServer(ServerThread):
         if self._is_gathering:
             self._agents[peer.partition].send(messages.Gather())
             return
-        if self._seats:
+        if self._assignments:
             waiting = {peer.partition: self._agents[peer.partition]}
         elif len(self._known) == self._num_proc:
             try:
-                self._seats = assign_seats(
+                self._assignments = assignments_of(
                     list(self._known.values()),
                     backend=self._attempt.backend,
                     attempt=self._attempt.number,
@@ -198,13 +198,13 @@ class LogServer(ServerThread):
                 )
             except LaunchError as error:
                 self.watch.refuse(str(error))
-        for partition, agent in waiting.items() if self._seats else ():
-            agent.assign(seat := self._seats[partition])
-            self.watch.placed(partition, seat.world)  # It may never say so itself.
+        for partition, agent in waiting.items() if self._assignments else ():
+            agent.assign(assignment := self._assignments[partition])
+            self.watch.placed(partition, assignment.world)  # It may never say so itself.
 
     def _gather(self) -> None:
         """Lets the agents find one another without us: some may not reach us."""
-        if not self._seats and not self._stop_requested:
+        if not self._assignments and not self._stop_requested:
             self._is_gathering = True
             for agent in self._agents.values():
                 agent.send(messages.Gather())

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
+from sparkdl_runner.wire.assignments import Assignment
 from sparkdl_runner.wire.failure_report import from_report, to_report
 from sparkdl_runner.wire.messages import AGENT_TO_DRIVER, Message, Table
 from sparkdl_runner.wire.outcome import Outcome
-from sparkdl_runner.wire.seats import Seat
 from sparkdl_runner.world import Peer, World
 
 Codec = tuple[Callable[[Any], Any], Callable[[Any], Any]]
@@ -80,6 +80,6 @@ _CODECS: dict[object, Codec] = {
     World: (World.to_json, World.from_json),
     Outcome: (to_report, from_report),
     Peer: (Peer.to_json, Peer.from_json),
-    Seat: (Seat.to_json, Seat.from_json),
+    Assignment: (Assignment.to_json, Assignment.from_json),
     Message: (encode, lambda values: decode(values, AGENT_TO_DRIVER)),
 }

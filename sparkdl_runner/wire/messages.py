@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from sparkdl_runner.wire.assignments import Assignment
 from sparkdl_runner.wire.outcome import Outcome
-from sparkdl_runner.wire.seats import Seat
 from sparkdl_runner.world import Peer, World
 
 
@@ -183,14 +183,14 @@ class RequestGrowth(Message):
 
 @dataclass
 class Assigned(Message):
-    """The agent's seat, once the driver knows all agents."""
+    """The agent's assignment, once the driver knows all agents."""
 
-    seat: Seat
+    assignment: Assignment
 
 
 @dataclass
 class Hosts(Message):
-    """Some of the addresses of all hosts, before the seat whose ``peers`` they are."""
+    """Some of the addresses of all hosts, before the assignment whose ``peers`` they are."""
 
     addresses: list[str]
 

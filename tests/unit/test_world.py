@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_runner.errors import LaunchError
-from sparkdl_runner.wire.seats import assign_seats
+from sparkdl_runner.wire.assignments import assignments_of
 from sparkdl_runner.world import Peer, World, assign_ranks, current_world, visible_gpus
 
 
@@ -146,24 +146,24 @@ def test_each_agent_is_told_what_it_needs_alone():
         )
         for partition in range(4)
     ]
-    seats = assign_seats(peers, backend="torch", attempt=1, version="")
-    assert {partition: seat.world for partition, seat in seats.items()} == assign_ranks(
+    assignments = assignments_of(peers, backend="torch", attempt=1, version="")
+    assert {one: assignments[one].world for one in assignments} == assign_ranks(
         peers, backend="torch", attempt=1
     )
-    assert [seats[partition].gpus for partition in range(4)] == [("0", "2"), ("1", "3")] * 2
-    assert {seat.rendezvous_port for seat in seats.values()} == {7000}
-    assert seats[0].peers == ("10.0.0.0", "10.0.0.1")
-    assert [seats[partition].peers for partition in (1, 2, 3)] == [(), (), ()]
+    assert [assignments[partition].gpus for partition in range(4)] == [("0", "2"), ("1", "3")] * 2
+    assert {assignment.rendezvous_port for assignment in assignments.values()} == {7000}
+    assert assignments[0].peers == ("10.0.0.0", "10.0.0.1")
+    assert [assignments[partition].peers for partition in (1, 2, 3)] == [(), (), ()]
     # Agents report in any order.
-    assert assign_seats(peers[::-1], backend="torch", attempt=1, version="") == seats
+    assert assignments_of(peers[::-1], backend="torch", attempt=1, version="") == assignments
     # Where each rank has a server of its own, all connect to all.
     with_ports = [replace(one, rendezvous_port=100 + one.partition) for one in peers]
-    copies = assign_seats(with_ports, backend="horovod", attempt=0, version="")
-    for seat in copies.values():  # A host's first rank serves the others of its host.
-        same_host = [one for one in copies if copies[one].world.host_id == seat.world.host_id]
-        assert seat.copy_port == 100 + min(same_host)
-        assert seat.rendezvous_port == 100
+    copies = assignments_of(with_ports, backend="horovod", attempt=0, version="")
+    for assignment in copies.values():  # A host's first rank serves the others of its host.
+        same_host = [one for one in copies if copies[one].world.host_id == assignment.world.host_id]
+        assert assignment.copy_port == 100 + min(same_host)
+        assert assignment.rendezvous_port == 100
     with_servers = [replace(one, server_port=9000 + one.partition) for one in peers]
-    seats = assign_seats(with_servers, backend="tensorflow", attempt=1, version="")
-    assert {len(seat.servers) for seat in seats.values()} == {4}
-    assert {seat.peers for seat in seats.values()} == {("10.0.0.0", "10.0.0.1")}
+    assignments = assignments_of(with_servers, backend="tensorflow", attempt=1, version="")
+    assert {len(assignment.servers) for assignment in assignments.values()} == {4}
+    assert {assignment.peers for assignment in assignments.values()} == {("10.0.0.0", "10.0.0.1")}

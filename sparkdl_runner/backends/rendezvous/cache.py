@@ -12,7 +12,7 @@ import socket
 from contextlib import suppress
 
 from sparkdl_runner.backends import Release, Rendezvous
-from sparkdl_runner.backends.doors import Doors
+from sparkdl_runner.backends.listeners import Listeners
 from sparkdl_runner.backends.rendezvous.server import (
     ENTRY,
     MAX_VALUE_BYTES,
@@ -125,10 +125,10 @@ class _Copy:
         self.changed = asyncio.Event()
 
 
-def serve(doors: Doors, rendezvous: Rendezvous) -> Release:
+def serve(listeners: Listeners, rendezvous: Rendezvous) -> Release:
     """Serves a copy of the store; see ``Backend.serve_copy``."""
     cache = RendezvousCache(
-        doors.public,
+        listeners.public,
         (rendezvous.address, rendezvous.port),
         frozenset(network.addresses_of_host()),
         num_proc=rendezvous.num_proc,

@@ -21,7 +21,7 @@ import socket
 from contextlib import suppress
 
 from sparkdl_runner.backends import Release, Rendezvous, Tell
-from sparkdl_runner.backends.doors import Doors
+from sparkdl_runner.backends.listeners import Listeners
 from sparkdl_runner.backends.rendezvous.server import (
     ENTRY,
     WAIT_SECONDS,
@@ -171,15 +171,15 @@ class RendezvousStore(KeyValueServer):
             del self._scopes[scope]
 
 
-def listen(address: str, port_range: network.PortRange | None = None) -> Doors:
+def listen(address: str, port_range: network.PortRange | None = None) -> Listeners:
     """Opens, in rank 0's agent, the socket that the store is served on."""
-    return Doors(network.listen(address, port_range))
+    return Listeners(network.listen(address, port_range))
 
 
-def serve(doors: Doors, rendezvous: Rendezvous, tell: Tell) -> Release:
+def serve(listeners: Listeners, rendezvous: Rendezvous, tell: Tell) -> Release:
     """Serves a store; see ``Backend.serve``."""
     store = RendezvousStore(
-        doors.public,
+        listeners.public,
         rendezvous.peers,
         num_proc=rendezvous.num_proc,
         secret=rendezvous.secret,

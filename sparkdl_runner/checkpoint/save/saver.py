@@ -17,7 +17,7 @@ from sparkdl_runner.checkpoint.errors import CheckpointError, CheckpointStorageE
 from sparkdl_runner.checkpoint.save.commit import Commit, Job
 from sparkdl_runner.checkpoint.save.policy import SavePolicy
 from sparkdl_runner.checkpoint.save.retention import Retention
-from sparkdl_runner.hooks import facts
+from sparkdl_runner.hooks import rank_facts
 from sparkdl_runner.storage_errors import StorageFailure, failure_of
 
 # Of the thread that writes, of 0 to 19: it still gets a tenth of a core that is wanted by others.
@@ -74,7 +74,7 @@ class Saver:
             self._failed += 1
             self._failed_in_a_row += 1
             told = str(error)
-            facts.note(failed_saves=self._failed, failed_save=told)
+            rank_facts.note(failed_saves=self._failed, failed_save=told)
             if not self._policy.goes_on(self._failed_in_a_row):
                 raise
             warnings.warn(
@@ -138,7 +138,7 @@ class Saver:
             return
         self._newest = manifest.name
         place = f"{self._storage.shown}/{manifest.name}"
-        facts.note(checkpoint_step=manifest.step, checkpoint=place)
+        rank_facts.note(checkpoint_step=manifest.step, checkpoint=place)
         try:
             patiently(
                 self._storage,

@@ -21,7 +21,7 @@ from sparkdl_runner.data.decode.columns import ImageColumn
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.read.arena import Empty
 from sparkdl_runner.data.read.disk_cache import DiskCache
-from sparkdl_runner.hooks import facts
+from sparkdl_runner.hooks import rank_facts
 from sparkdl_runner.network.images import BadImageError, decode_image
 
 OnBadImage = Literal["error", "skip"]
@@ -149,7 +149,7 @@ class SkippedImages:
         self._count += len(problems)
         self._total += len(problems)
         if problems:
-            facts.add("skipped_images", len(problems))
+            rank_facts.add("skipped_images", len(problems))
 
     def tell(self) -> None:
         """Warns of how many the epoch has skipped so far, if any; then counts anew."""

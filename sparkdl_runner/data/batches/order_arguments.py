@@ -12,7 +12,7 @@ from sparkdl_runner.data.order.plan import TAILS, Order, Tail
 from sparkdl_runner.data.order.shard import global_batch, whole_number
 from sparkdl_runner.data.read.allowance import MemoryFacts
 from sparkdl_runner.data.read.budget import Budget
-from sparkdl_runner.hooks import facts
+from sparkdl_runner.hooks import rank_facts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,5 +94,7 @@ class OrderArguments:
         expectations.warn(manifest, layout, order, budget, self.tail, rank, world_size)
         if self.shuffle:  # An unshuffled loader is one for evaluation.
             per_rank, steps = rows // world_size, order.steps(self.tail)
-            facts.note(batch_size_per_rank=per_rank, global_batch_size=rows, steps_per_epoch=steps)
+            rank_facts.note(
+                batch_size_per_rank=per_rank, global_batch_size=rows, steps_per_epoch=steps
+            )
         return order, budget

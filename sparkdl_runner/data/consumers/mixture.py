@@ -12,7 +12,7 @@ from sparkdl_runner.data.batches.feed import Batch
 from sparkdl_runner.data.errors import StateError
 from sparkdl_runner.data.loader import ArrowLoader
 from sparkdl_runner.data.order.shard import whole_number
-from sparkdl_runner.hooks import facts
+from sparkdl_runner.hooks import rank_facts
 
 Stop = Literal["first", "all"]
 
@@ -73,7 +73,7 @@ class MixedLoader:
         self._just_moved = False
         self._iterators: dict[int, Any] = {}
         self._turns = self._draw(0)
-        facts.note(steps_per_epoch=len(self))
+        rank_facts.note(steps_per_epoch=len(self))
 
     def __len__(self) -> int:
         """Steps of the epoch that the next batch is of, the same on every rank.

@@ -22,9 +22,9 @@ import pyarrow.parquet as pq
 from sparkdl_runner.data.dataset.footers import footer_of
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.errors import DatasetError
-from sparkdl_runner.data.read.ahead import THREADS, ReadAhead
 from sparkdl_runner.data.read.disk_cache import DiskCache
 from sparkdl_runner.data.read.fetched_group import FetchedGroup
+from sparkdl_runner.data.read.read_ahead import THREADS, ReadAhead
 from sparkdl_runner.data.read.stored_footers import StoredFooters
 from sparkdl_runner.data.retrying import patiently
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sparkdl_runner import world
-from sparkdl_runner.hooks import facts
+from sparkdl_runner.hooks import rank_facts
 from sparkdl_runner.network.torch_export import NotExportableError
 from sparkdl_runner.tracking.models import exported_graph
 from sparkdl_runner.tracking.models.columns import Columns, names_of
@@ -163,7 +163,7 @@ def log_model(
             **options,
         }
         info = Model.log(**taken_by(Model.log, arguments))
-    known = facts.current()
+    known = rank_facts.current()
     all_tags = {
         "sparkdl_runner.serialization": "pt2" if flavor.is_graph else "pickle",
         "sparkdl_runner.step": "" if step is None else str(step),

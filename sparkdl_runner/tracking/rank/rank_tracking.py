@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from sparkdl_runner.hooks import facts
+from sparkdl_runner.hooks import rank_facts
 from sparkdl_runner.tracking.rank import metrics
 from sparkdl_runner.tracking.rank.mlflow_import import prepare
 from sparkdl_runner.tracking.rank.recorder import Recorder, Send
@@ -28,7 +28,7 @@ def begin(rank: int, run: Mapping[str, Any] | None, send: Send, *, trace_steps: 
     Returns:
         The recorder, to be closed at the end.
     """
-    facts.note(gpus=_visible_gpus())
+    rank_facts.note(gpus=_visible_gpus())
     trace = None
     if run is not None and trace_steps and rank == 0:
         trace = StepTrace(artifacts_in(run["folder"]) / "torch-profiler-rank-0.json.gz")

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from sparkdl_runner.hooks import facts, resumable
+from sparkdl_runner.hooks import rank_facts, resumable
 from sparkdl_runner.tracking.entries import Entry, is_metric_entry
 from sparkdl_runner.tracking.rank.metric_values import (
     as_number,
@@ -135,8 +135,8 @@ class Recorder:
         if self._first is None:
             # The first step has no predecessor, so its duration is unknown: counting begins here.
             self._first = self._last
-            if samples is not None and "batch_size_per_rank" not in facts.current():
-                facts.note(batch_size_per_rank=as_whole_number("samples", samples))
+            if samples is not None and "batch_size_per_rank" not in rank_facts.current():
+                rank_facts.note(batch_size_per_rank=as_whole_number("samples", samples))
         elif samples is not None:
             self._samples += as_whole_number("samples", samples)
         if epoch is not None:
@@ -259,7 +259,7 @@ class Recorder:
             "first_step_seconds_ago": time.perf_counter() - first_at if self._first else None,
             "seconds": {part: used - first_seconds[part] for part, used in seconds.items()},
             "latest": self._latest,
-            "facts": facts.current(),
+            "facts": rank_facts.current(),
             "problems": problems,
             "entries": entries,
         }

@@ -223,7 +223,7 @@ time.sleep(600)
 
 
 def test_who_speaks_nonsense_on_its_line_has_failed(tmp_path: Path) -> None:
-    script = 'say("Assigned", seat=1); time.sleep(600)'
+    script = 'say("Assigned", assignment=1); time.sleep(600)'
     with worker(tmp_path, script, 0.0) as made:
         outcome = ended(tmp_path, made)
     assert (outcome.status, outcome.exception) == (Status.FAILED, "ValueError")

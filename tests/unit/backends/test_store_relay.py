@@ -20,16 +20,16 @@ NOBODY = 65534
 
 
 @pytest.fixture
-def doors():
+def listeners():
     public, private = store_relay.listen("127.0.0.1")
     with closing(public), closing(private):
         yield public, private
 
 
 @pytest.fixture
-def relay(doors, request: pytest.FixtureRequest) -> Iterator[StoreRelay]:
+def relay(listeners, request: pytest.FixtureRequest) -> Iterator[StoreRelay]:
     peers = getattr(request, "param", "127.0.0.1")
-    with closing(StoreRelay(*doors, frozenset({peers}), num_proc=2)) as relay:
+    with closing(StoreRelay(*listeners, frozenset({peers}), num_proc=2)) as relay:
         relay.start()
         yield relay
 
@@ -45,8 +45,8 @@ def was_closed(connection: socket.socket) -> bool:
         return True
 
 
-def test_both_ends_of_a_connection_hear_each_other_and_of_the_end(relay, doors):
-    _, private = doors
+def test_both_ends_of_a_connection_hear_each_other_and_of_the_end(relay, listeners):
+    _, private = listeners
     for ours_closes in (True, False):
         with visit(relay) as client, private.socket.accept()[0] as store:
             store.settimeout(30)
@@ -60,8 +60,8 @@ def test_both_ends_of_a_connection_hear_each_other_and_of_the_end(relay, doors):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
-def test_another_user_of_this_host_is_not_passed_on(relay, doors):
-    _, private = doors
+def test_another_user_of_this_host_is_not_passed_on(relay, listeners):
+    _, private = listeners
     host, port = relay.address
     theirs = f"import socket; c = socket.create_connection(({host!r}, {port})); print(c.recv(1))"
     subprocess.run(["/usr/bin/python3", "-c", theirs], user=NOBODY, capture_output=True, timeout=30)
@@ -77,9 +77,9 @@ def test_hosts_that_are_not_of_the_run_are_not_passed_on(relay):
         assert was_closed(stranger)
 
 
-def test_torch_serves_it_and_its_clients_do_not_notice(relay, doors):
+def test_torch_serves_it_and_its_clients_do_not_notice(relay, listeners):
     distributed = pytest.importorskip("torch.distributed")
-    _, private = doors
+    _, private = listeners
     host, port = relay.address
     patience = timedelta(seconds=30)
     served = distributed.TCPStore(

@@ -24,7 +24,7 @@ from sparkdl_runner.checkpoint.directory import retrying
 from sparkdl_runner.checkpoint.directory.local_storage import LocalStorage
 from sparkdl_runner.checkpoint.save import commit
 from sparkdl_runner.checkpoint.save.policy import SavePolicy
-from sparkdl_runner.hooks import facts
+from sparkdl_runner.hooks import rank_facts
 
 
 def fail_writes(
@@ -111,7 +111,7 @@ def test_training_goes_on_without_a_checkpoint_as_long_as_the_user_allows(tmp_pa
                 checkpoints.save(3, extra=3)
             with pytest.warns(UserWarning, match="failed save 2 in a row"):
                 checkpoints.wait()
-            assert facts.current()["failed_saves"] == 2
+            assert rank_facts.current()["failed_saves"] == 2
             checkpoints.save(4)
             with pytest.raises(CheckpointStorageError, match=r"step 4.*step 1 is still good"):
                 checkpoints.save(5)

@@ -17,7 +17,7 @@ from sparkdl_runner.checkpoint import (
     CheckpointMismatchError,
     mismatch,
 )
-from sparkdl_runner.hooks import facts, resumable
+from sparkdl_runner.hooks import rank_facts, resumable
 
 STEPS = 8
 
@@ -227,8 +227,8 @@ def test_registered_state_travels_along(tmp_path):
 
 def test_the_newest_checkpoint_is_a_fact(tmp_path):
     save_steps(tmp_path, 2, 5)
-    assert facts.current()["checkpoint_step"] == 5
-    assert facts.current()["checkpoint"] == f"file://{tmp_path}/step-5/attempt-0"
+    assert rank_facts.current()["checkpoint_step"] == 5
+    assert rank_facts.current()["checkpoint"] == f"file://{tmp_path}/step-5/attempt-0"
 
 
 def test_a_rank_that_is_new_is_seeded_by_step_and_rank(tmp_path):

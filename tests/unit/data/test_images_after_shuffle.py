@@ -20,7 +20,7 @@ from PIL import Image
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.read.budget import open_group_bytes
-from sparkdl_runner.hooks import facts
+from sparkdl_runner.hooks import rank_facts
 from sparkdl_runner.network.images import CHANNELS, decode_image
 
 
@@ -150,7 +150,7 @@ def test_an_image_that_does_not_decode_stops_the_loader_and_is_named(tmp_path: P
 @pytest.mark.parametrize("tail", ["drop", "pad", "uneven"])
 def test_bad_images_are_masked_counted_and_told_of(tmp_path: Path, tail: str) -> None:
     manifest = damaged(tmp_path)
-    before = facts.current().get("skipped_images", 0)
+    before = rank_facts.current().get("skipped_images", 0)
     steps, masked, told = [], [], []
     for shard in range(2):
         with (
@@ -182,7 +182,7 @@ def test_bad_images_are_masked_counted_and_told_of(tmp_path: Path, tail: str) ->
     at_the_end = [int(one.split()[0]) for one in told if "do not decode" in one]
     assert 1 <= len(at_once) <= 2
     assert sum(at_the_end) == 4
-    assert facts.current()["skipped_images"] - before == 4, "of all passes of this process"
+    assert rank_facts.current()["skipped_images"] - before == 4, "of all passes of this process"
 
 
 def test_an_unknown_answer_to_bad_images_is_refused(tmp_path: Path) -> None:

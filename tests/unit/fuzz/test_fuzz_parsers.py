@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from recorded_unischema import SCHEMA
-from sparkdl_runner.backends.departures import Departures
+from sparkdl_runner.backends.exit_barrier import ExitBarrier
 from sparkdl_runner.backends.rendezvous.server import parse_request
 from sparkdl_runner.backends.rendezvous.store import MAX_STORE_BYTES, RendezvousStore
 from sparkdl_runner.checkpoint import mismatch
@@ -206,7 +206,7 @@ def test_requests_of_the_rendezvous():
 
 def test_hellos_of_ranks_that_end():
     left: list[bool] = []
-    server = Departures(
+    server = ExitBarrier(
         network.listen("127.0.0.1"), frozenset(), 2, "secret", lambda: left.append(True)
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sparkdl_runner.hooks import facts, resumable
+from sparkdl_runner.hooks import rank_facts, resumable
 
 
 @pytest.fixture(autouse=True)
@@ -40,9 +40,9 @@ def test_a_state_waits_for_its_owner():
 
 
 def test_facts_are_copied_and_replaced():
-    facts.note(checkpoint_step=1, other="x")
-    current = facts.current()
-    facts.note(checkpoint_step=2)
+    rank_facts.note(checkpoint_step=1, other="x")
+    current = rank_facts.current()
+    rank_facts.note(checkpoint_step=2)
     assert current["checkpoint_step"] == 1
-    assert facts.current()["checkpoint_step"] == 2
-    assert facts.current()["other"] == "x"
+    assert rank_facts.current()["checkpoint_step"] == 2
+    assert rank_facts.current()["other"] == "x"

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparkdl_runner.hooks import facts
+from sparkdl_runner.hooks import rank_facts
 from sparkdl_runner.tracking.rank import metrics
 from sparkdl_runner.tracking.rank import rank_tracking as rank
 
@@ -31,7 +31,7 @@ def test_the_gpus_that_it_sees_are_noted_and_told_at_once(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
     cuda = SimpleNamespace(device_count=lambda: on_host)
     torch = None if on_host is None else SimpleNamespace(cuda=cuda)
-    monkeypatch.setattr(facts, "_facts", {})
+    monkeypatch.setattr(rank_facts, "_facts", {})
     with monkeypatch.context() as imported:
         imported.setitem(sys.modules, "torch", torch)
         seen = rank._visible_gpus()

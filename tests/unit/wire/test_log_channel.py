@@ -20,6 +20,7 @@ from sparkdl_runner.config import RunConfig
 from sparkdl_runner.driver.log_server import LogServer
 from sparkdl_runner.driver.watch import Watch
 from sparkdl_runner.wire import network
+from sparkdl_runner.wire.assignments import Assignment
 from sparkdl_runner.wire.attempt import Attempt
 from sparkdl_runner.wire.channel import ChannelAddress
 from sparkdl_runner.wire.frames import LENGTH, MAC_BYTES, FrameCodec
@@ -41,7 +42,6 @@ from sparkdl_runner.wire.messages import (
     VitalSigns,
 )
 from sparkdl_runner.wire.outcome import Outcome, Status
-from sparkdl_runner.wire.seats import Seat
 from sparkdl_runner.wire.sink import Sink
 from sparkdl_runner.world import Peer, assign_ranks
 
@@ -131,7 +131,7 @@ def client_of(server, rank=0, *, channel=None, **arguments):
         **{
             "relay_output": True,
             "fence_seconds": 60.0,
-            "on_seat": lambda seat: None,
+            "on_assignment": lambda assignment: None,
             "on_stop": lambda: None,
             "on_request": lambda reason: None,
             "on_preempt": lambda reason: None,
@@ -479,12 +479,12 @@ def test_an_agent_that_was_never_heard_goes_on(server, monkeypatch):
 
 def test_the_driver_gives_each_agent_its_seat_once_all_have_come(server):
     answers: list[list] = [[], []]
-    second = client_of(server, 1, on_seat=answers[1].append)
+    second = client_of(server, 1, on_assignment=answers[1].append)
     assert second.is_connected
     assert answers == [[], []]
-    first = client_of(server, 0, on_seat=answers[0].append)
+    first = client_of(server, 0, on_assignment=answers[0].append)
     wait_for(lambda: all(answers))
-    assert [[seat.world for seat in one] for one in answers] == [[WORLDS[0]], [WORLDS[1]]]
+    assert [[given.world for given in one] for one in answers] == [[WORLDS[0]], [WORLDS[1]]]
     # An agent whose connection breaks before it has heard that is told again.
     server._loop.call_soon_threadsafe(server._agents[1].writer.transport.abort)
     wait_for(lambda: len(answers[1]) == 2)
@@ -496,11 +496,11 @@ def test_the_driver_gives_each_agent_its_seat_once_all_have_come(server):
 def test_the_addresses_of_thousands_of_hosts_reach_rank_0(server):
     """Of 4,096 hosts, in all more than fits a frame."""
     answers: list[list] = [[], []]
-    clients = [client_of(server, rank, on_seat=answers[rank].append) for rank in (0, 1)]
+    clients = [client_of(server, rank, on_assignment=answers[rank].append) for rank in (0, 1)]
     wait_for(lambda: all(answers))
-    assert answers[0][0] == server._seats[0]
+    assert answers[0][0] == server._assignments[0]
     many = tuple(sorted(f"2001:db8:1111:2222:3333:4444:5555:{one:04x}" for one in range(40_000)))
-    server._seats = {**server._seats, 0: replace(server._seats[0], peers=many)}
+    server._assignments = {**server._assignments, 0: replace(server._assignments[0], peers=many)}
     server._loop.call_soon_threadsafe(server._agents[0].writer.transport.abort)
     wait_for(lambda: len(answers[0]) == 2)
     assert set(many) <= set(answers[0][1].peers)
@@ -512,9 +512,9 @@ def test_agents_turn_to_one_another_where_one_does_not_reach_the_driver(recorder
     server = server_of(recorder, start_timeout_seconds=1)
     server.start()
     answers: list[list] = [[], []]
-    first = client_of(server, 0, on_seat=answers[0].append)
+    first = client_of(server, 0, on_assignment=answers[0].append)
     wait_for(lambda: answers[0] == [Gather()])
-    second = client_of(server, 1, on_seat=answers[1].append)  # It comes late.
+    second = client_of(server, 1, on_assignment=answers[1].append)  # It comes late.
     wait_for(lambda: answers[1] == [Gather()])
     first.close()
     second.close()
@@ -532,12 +532,12 @@ def test_agents_that_come_late_in_the_time_for_the_start_are_waited_for(server, 
 
     monkeypatch.setattr(server._loop, "call_later", note)
     answers: list[list] = [[], []]
-    first = client_of(server, 0, on_seat=answers[0].append)
+    first = client_of(server, 0, on_assignment=answers[0].append)
     assert first.is_connected
     assert max(alarms) == 60.0  # Half of start_timeout_seconds.
-    second = client_of(server, 1, on_seat=answers[1].append)
+    second = client_of(server, 1, on_assignment=answers[1].append)
     wait_for(lambda: all(answers))
-    assert [type(one[0]) for one in answers] == [Seat, Seat]
+    assert [type(one[0]) for one in answers] == [Assignment, Assignment]
     first.close()
     second.close()
 
@@ -571,7 +571,7 @@ def test_a_first_connection_that_fails_is_tried_again_for_as_long_as_the_rank_ru
     listener = network.listen("127.0.0.1")
     server = server_of(recorder, num_proc=1, listener=listener)
     answers: list = []
-    client = client_of(server, on_seat=answers.append)
+    client = client_of(server, on_assignment=answers.append)
     wait_for(lambda: answers == [Gather()])  # The agents find one another without the driver.
     assert not client.is_connected
     client.take(WORLDS[0], Text("early"))
@@ -591,7 +591,7 @@ def test_who_is_no_driver_cannot_pass_for_it(monkeypatch):
             host="127.0.0.1", port=listener.getsockname()[1], key=secrets.token_bytes(32)
         )
         answers: list = []
-        client = client_of(None, channel=channel, on_seat=answers.append)
+        client = client_of(None, channel=channel, on_assignment=answers.append)
         with listener.accept()[0] as stranger:
             stranger.sendall(bytes(16) + FrameCodec(b"", bytes(16), b"driver").seal(encode(Stop())))
             wait_for(lambda: answers == [Gather()])
@@ -606,7 +606,7 @@ def test_ninety_strangers_do_not_keep_a_small_gang_out(server):
             connection = socket.create_connection(server.address, timeout=PATIENCE_SECONDS)
             stack.enter_context(connection)
         answers: list[list] = [[], []]
-        clients = [client_of(server, rank, on_seat=answers[rank].append) for rank in range(2)]
+        clients = [client_of(server, rank, on_assignment=answers[rank].append) for rank in range(2)]
         wait_for(lambda: all(answers))
         assert [one.world for one, *_ in answers] == [WORLDS[0], WORLDS[1]]
         for client in clients:
@@ -670,7 +670,7 @@ def test_what_was_lost_is_counted_in_the_notes(lines, reports, words):
 
 def test_each_purpose_has_a_word_of_its_own_that_only_this_attempt_can_say():
     channels = [ChannelAddress(host="h", port=1, key=bytes([n]) * 32) for n in (1, 1, 2)]
-    words = [one.secret_for("departures") for one in channels]
+    words = [one.secret_for("exits") for one in channels]
     assert words[0] == words[1] != words[2]
     assert words[0] != channels[0].secret_for("rendezvous")
     assert len(words[0]) == 64

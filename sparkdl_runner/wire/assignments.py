@@ -1,4 +1,4 @@
-"""Seats: each agent's rank and the addresses it needs, assigned once all agents are known."""
+"""Assignments: each agent's rank and the addresses it needs, assigned once all agents are known."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparkdl_runner.world import Peer, World, assign_ranks, servers_of, visible_
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seat:
+class Assignment:
     """A rank's place, and where it meets the others."""
 
     world: World
@@ -22,7 +22,7 @@ class Seat:
     rendezvous_port: int
     copy_port: int
     """The port of the copy of rank 0's store on the rank's own host; 0 if there is none."""
-    departures_port: int
+    exit_port: int
     peers: tuple[str, ...] = ()
     """The IP addresses of all hosts. Only those get them whom others connect to."""
     servers: tuple[str, ...] = ()
@@ -33,16 +33,16 @@ class Seat:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> Seat:
+    def from_json(cls, fields: dict[str, Any]) -> Assignment:
         """Rebuilds the value that ``to_json`` returned."""
         tuples = {name: tuple(fields[name]) for name in ("gpus", "peers", "servers")}
         return cls(**{**fields, **tuples, "world": World.from_json(fields["world"])})
 
 
-def assign_seats(
+def assignments_of(
     peers: Sequence[Peer], *, backend: str, attempt: int, version: str
-) -> dict[int, Seat]:
-    """Gives every peer its seat.
+) -> dict[int, Assignment]:
+    """Gives every peer its assignment.
 
     Args:
         peers: One per partition, in any order.
@@ -51,7 +51,7 @@ def assign_seats(
         version: The driver's version of this package.
 
     Returns:
-        The seat of each partition.
+        The assignment of each partition.
 
     Raises:
         LaunchError: A host has another version of this package, or GPUs are shared out wrongly.
@@ -76,13 +76,13 @@ def assign_seats(
     }
     first = next(peer for peer in peers if peer.partition == 0)
     return {
-        peer.partition: Seat(
+        peer.partition: Assignment(
             world=worlds[peer.partition],
             gpus=gpus[peer.host_key],
             address=first.address,
             rendezvous_port=first.rendezvous_port,
             copy_port=copies[peer.host_key],
-            departures_port=first.departures_port,
+            exit_port=first.exit_port,
             peers=addresses if peer is first or servers else (),
             servers=servers,
         )

@@ -8,26 +8,27 @@ import time
 from collections.abc import Callable
 
 from sparkdl_runner.errors import RunnerError
+from sparkdl_runner.wire.assignments import Assignment
 from sparkdl_runner.wire.messages import Gather, Stop
-from sparkdl_runner.wire.seats import Seat
 
 # A driver that is reached gives up the start before its agents do: it knows which of them are
 # missing, and an agent that raises makes Spark kill those that wait in its barrier.
 DRIVER_FIRST_SECONDS = 5.0
 
 
-class Meeting:
-    """Waits for an agent's seat. What comes is put by other threads."""
+class AwaitedAssignment:
+    """Waits for an agent's assignment. What comes is put by other threads."""
 
     def __init__(self) -> None:
-        self._answers: queue.SimpleQueue[Seat | Gather | Stop | BaseException] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Assignment | Gather | Stop | BaseException]
+        self._answers = queue.SimpleQueue()
 
-    def answer(self, answer: Seat | Gather | Stop) -> None:
+    def answer(self, answer: Assignment | Gather | Stop) -> None:
         """Takes the driver's word, or ``Gather`` where the driver is not reached."""
         self._answers.put(answer)
 
-    def seat(self, gather: Callable[[], Seat], timeout_seconds: float) -> Seat | None:
-        """Waits for the seat.
+    def wait(self, gather: Callable[[], Assignment], timeout_seconds: float) -> Assignment | None:
+        """Waits for the assignment.
 
         Args:
             gather: Asks all other agents by Spark's barrier. It runs in a thread of its own, and is
@@ -36,7 +37,7 @@ class Meeting:
             timeout_seconds: How long it may take, and a little more.
 
         Returns:
-            The seat; None if the driver has given up the start.
+            The assignment; None if the driver has given up the start.
 
         Raises:
             RunnerError: No answer came in time.
@@ -53,7 +54,7 @@ class Meeting:
                     "executors (RunConfig.port_range says which), or raise that limit."
                 ) from None
             match answer:
-                case Seat():
+                case Assignment():
                     return answer
                 case Stop():
                     return None
@@ -66,7 +67,7 @@ class Meeting:
                 case _:
                     raise answer
 
-    def _gather(self, gather: Callable[[], Seat]) -> None:
+    def _gather(self, gather: Callable[[], Assignment]) -> None:
         try:
             self._answers.put(gather())
         except BaseException as error:

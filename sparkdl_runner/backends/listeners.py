@@ -8,7 +8,7 @@ from typing import NamedTuple
 from sparkdl_runner.backends.private_listener import PrivateListener
 
 
-class Doors(NamedTuple):
+class Listeners(NamedTuple):
     """The sockets of a rendezvous."""
 
     public: socket.socket
@@ -28,6 +28,6 @@ class Doors(NamedTuple):
 
     def close(self) -> None:
         """Closes this process's copies. May be called twice."""
-        for door in self:
-            if door is not None:
-                door.close()
+        for one in self:
+            if one is not None:
+                one.close()

@@ -22,7 +22,7 @@ HELLO_SECONDS = 10.0
 _PARTITION = struct.Struct(">I")
 
 
-class Departures(ServerThread):
+class ExitBarrier(ServerThread):
     """Waits, in rank 0's agent, for the end of all others.
 
     Args:
@@ -41,7 +41,7 @@ class Departures(ServerThread):
         secret: str,
         all_left: Callable[[], None],
     ) -> None:
-        super().__init__(listener, name="sparkdl-departures", expected=num_others, peers=peers)
+        super().__init__(listener, name="sparkdl-exits", expected=num_others, peers=peers)
         self._num_others = num_others
         self._secret = secret.encode()
         self._all_left = all_left
@@ -71,7 +71,7 @@ class Departures(ServerThread):
                 self._all_left()
 
 
-def attend(address: str, port: int, partition: int, secret: str) -> socket.socket:
+def enter_exit_barrier(address: str, port: int, partition: int, secret: str) -> socket.socket:
     """Connects an agent to that of rank 0. Closing the connection tells that its rank has ended.
 
     Raises:

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from sparkdl_runner.backends.departures import Departures, attend
+from sparkdl_runner.backends.exit_barrier import ExitBarrier, enter_exit_barrier
 from sparkdl_runner.errors import LaunchError, RunnerError
 from sparkdl_runner.wire import network
 
@@ -18,7 +18,7 @@ SECRET = "secret"
 def waiting_for(num_others, peers=("127.0.0.1",)):
     """Yields where to go, and what is set once all others have gone."""
     all_left = threading.Event()
-    server = Departures(
+    server = ExitBarrier(
         network.listen("127.0.0.1"), frozenset(peers), num_others, SECRET, all_left.set
     )
     server.start()
@@ -40,9 +40,9 @@ def leave(connection):
 
 def test_all_others_must_have_come_and_gone():
     with waiting_for(2) as (address, all_left):
-        first, second = attend(*address, 1, SECRET), attend(*address, 2, SECRET)
+        first, second = (enter_exit_barrier(*address, partition, SECRET) for partition in (1, 2))
         leave(first)
-        leave(attend(*address, 1, SECRET))  # No more than a rank can end.
+        leave(enter_exit_barrier(*address, 1, SECRET))  # No more than a rank can end.
         assert not all_left.is_set()
         # A host that is gone resets its connections.
         second.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -67,13 +67,13 @@ def test_what_is_no_other_rank_does_not_count(partition):
 @pytest.mark.parametrize("secret", ["", "secreT", "secre", "secret2"])
 def test_who_does_not_know_the_secret_does_not_count(secret):
     with waiting_for(1) as (address, all_left):
-        leave(attend(*address, 1, secret))
+        leave(enter_exit_barrier(*address, 1, secret))
         assert not all_left.is_set()
 
 
 def test_strangers_do_not_count():
     with waiting_for(1, peers=["192.0.2.7"]) as (address, all_left):
-        leave(attend(*address, 1, SECRET))
+        leave(enter_exit_barrier(*address, 1, SECRET))
         assert not all_left.is_set()
 
 
@@ -81,5 +81,5 @@ def test_a_rank_0_that_cannot_be_reached_is_named():
     with network.listen("127.0.0.1") as listener:
         address, port = listener.getsockname()
     with pytest.raises(RunnerError, match=rf"cannot reach rank 0 at 127\.0\.0\.1:{port}") as caught:
-        attend(address, port, 1, SECRET)
+        enter_exit_barrier(address, port, 1, SECRET)
     assert not isinstance(caught.value, LaunchError)  # That would never be tried again.
