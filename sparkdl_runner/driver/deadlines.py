@@ -35,6 +35,7 @@ _UNHEARD = (
     "has not been heard of for {seconds:.0f} s (heartbeat_timeout_seconds={limit:g}): its host or "
     "the network between it and the driver is down."
 )
+_RETURNED = "had returned, and "
 _LATE = (
     "has not begun the function, for which it first imports {imports}, within "
     "start_timeout_seconds={limit:g}{state}. Its host is short of processor time, or its packages "
@@ -102,27 +103,41 @@ def start_problem(
 
 
 def lost_ranks(running: Sequence[SeenRank], now: float, config: RunConfig) -> list[Outcome]:
-    """The ranks whose agents are not heard any more."""
+    """The ranks whose agents are not heard any more.
+
+    No other rank waits for one that has returned, and its host may come back. So it is lost only
+    where none is at work any more.
+    """
     limit = config.heartbeat_timeout_seconds
     lost = []
-    for rank in running:
+    for rank in [one for one in running if one.returned_at is None] or running:
         seconds = now - rank.heard_at
         if rank.gone_at is not None and now - rank.gone_at > GONE_SECONDS:
             lost += gone_ranks([rank])
         elif rank.world is not None and seconds > limit:
-            lost.append(_lost(rank.world, _UNHEARD.format(seconds=seconds, limit=limit)))
+            lost.append(_lost(rank, rank.world, _UNHEARD.format(seconds=seconds, limit=limit)))
     return lost
 
 
 def is_silent(lost: Outcome) -> bool:
     """Whether a lost rank's connection was still there: then Spark may not know of the loss."""
-    return lost.status == Status.LOST and lost.message != _GONE
+    return lost.status == Status.LOST and not lost.message.endswith(_GONE)
+
+
+def with_reason(failure: Outcome, reason: str) -> Outcome:
+    """A lost rank with Spark's reason, or another failure as it is."""
+    if failure.status != Status.LOST:
+        return failure
+    told = f"is lost: {reason}."
+    if failure.message.startswith(_RETURNED):
+        told = f"{_RETURNED}{told} Spark then ended all ranks, before rank 0's value had come."
+    return replace(failure, message=told)
 
 
 def gone_ranks(running: Sequence[SeenRank]) -> list[Outcome]:
     """The ranks whose connection has ended without a report, however shortly ago."""
-    gone = [rank.world for rank in running if rank.gone_at is not None]
-    return [_lost(world, _GONE) for world in gone if world is not None]
+    gone = [rank for rank in running if rank.gone_at is not None]
+    return [_lost(rank, rank.world, _GONE) for rank in gone if rank.world is not None]
 
 
 def stuck_ranks(
@@ -146,6 +161,8 @@ def stuck_ranks(
     looks = [
         (rank, _aged(rank.signs, rank.heard_at - rank.signs_at)) for rank in running if rank.signs
     ]
+    # Its agent has its place and has not looked at its worker once.
+    unseen = [rank for rank in running if rank.world and not rank.signs]
     importing = [(rank, signs) for rank, signs in looks if not signs.has_begun]
     begun = [(rank, signs) for rank, signs in looks if signs.has_begun]
     stuck = _late(importing, now, config.start_timeout_seconds, imports)
@@ -155,7 +172,7 @@ def stuck_ranks(
         if not stuck and all_looked_at and now - last_end > config.hang_timeout_seconds:
             stuck = _idle(begun, config.hang_timeout_seconds)
     if not stuck and not importing:
-        stuck = _not_joined(begun, now, config.rendezvous_timeout_seconds)
+        stuck = _not_joined(begun, unseen, now, config.rendezvous_timeout_seconds)
     return stuck
 
 
@@ -195,13 +212,13 @@ def _idle(begun: Looks, limit: float) -> Stuck:
     ]
 
 
-def _not_joined(begun: Looks, now: float, limit: float) -> Stuck:
+def _not_joined(begun: Looks, unseen: list[SeenRank], now: float, limit: float) -> Stuck:
     # Time in which a rank was still importing does not count.
     since_all_began = now - max((rank.importing_at for rank, _ in begun), default=now)
     seconds = min(since_all_began, max((one.joining_seconds for _, one in begun), default=0.0))
     if seconds <= limit:
         return []
-    absent = [rank for rank, signs in begun if signs.joining_seconds == 0]
+    absent = unseen + [rank for rank, signs in begun if signs.joining_seconds == 0]
     reason = (
         "has not joined its peers, who have waited for it"
         if absent
@@ -211,5 +228,7 @@ def _not_joined(begun: Looks, now: float, limit: float) -> Stuck:
     return [(rank, message) for rank in absent or [rank for rank, _ in begun]]
 
 
-def _lost(world: World, message: str) -> Outcome:
+def _lost(rank: SeenRank, world: World, message: str) -> Outcome:
+    if rank.returned_at is not None:
+        message = _RETURNED + message
     return Outcome(world=world, status=Status.LOST, ended_at=time.time(), message=message)

@@ -73,19 +73,58 @@ def _collect_partitions(context: SparkContext, tag: str, found: dict[str, set[in
                 found.setdefault(task.executorId(), set()).add(task.index())
 
 
-def silent_hosts(context: SparkContext, tag: str, partitions: Collection[int]) -> str:
-    """A sentence on the hosts where Spark has started tasks that nobody has heard of.
+def hosts_of(context: SparkContext, tag: str, partitions: Collection[int]) -> list[str]:
+    """The hosts where Spark has started tasks of a job, each by name and address.
 
     Args:
         context: The application's context.
         tag: The job's.
-        partitions: Those that were not heard of.
+        partitions: Those of the tasks.
     """
     executors = executors_of(context, tag)
-    silent = {name for name, tasks in executors.items() if tasks & set(partitions)}
+    names = {name for name, tasks in executors.items() if tasks & set(partitions)}
     hosts: set[str] = set()
     with suppress(Exception):  # The session ends meanwhile.
-        hosts = {one.host for one in list_executors(context) if one.identifier in silent}
-    if not hosts:
-        return ""
-    return f" Spark has started tasks on {', '.join(sorted(hosts))} that were never heard of."
+        hosts = {one.host for one in list_executors(context) if one.identifier in names}
+    return sorted(map(_with_address, hosts))
+
+
+def silent_hosts(context: SparkContext, tag: str, partitions: Collection[int]) -> str:
+    """A sentence on the hosts where Spark has started tasks that nobody has heard of; see above."""
+    hosts = ", ".join(hosts_of(context, tag, partitions))
+    return f" Spark has started tasks on {hosts} that were never heard of." if hosts else ""
+
+
+def _with_address(host: str) -> str:
+    try:
+        address = network.resolve(host)
+    except OSError:
+        return f"{host} (whose address the driver does not know)"
+    return host if address == host else f"{host} ({address})"
+
+
+def has_tasks(context: SparkContext, tag: str) -> bool:
+    """Whether Spark has started tasks of the job of a tag."""
+    jobs = context._jsc.sc().statusTracker().getJobIdsForTag(tag)
+    return any(_has_tasks(context, one) for one in jobs)
+
+
+def jobs_with_tasks(context: SparkContext, tag: str) -> list[str]:
+    """The active jobs of which Spark has started tasks, but for the one of a tag."""
+    spark = context._jsc.sc()
+    own = set(spark.statusTracker().getJobIdsForTag(tag))
+    found = []
+    for number in sorted(set(context.statusTracker().getActiveJobsIds()) - own):
+        if _has_tasks(context, number):
+            job = spark.statusStore().job(number)
+            described = job.description()
+            told = described.get() if described.isDefined() else job.name()
+            found.append(f"job {number} ({told})")
+    return found
+
+
+def _has_tasks(context: SparkContext, job: int) -> bool:
+    # What Spark tells of a job and its stages may be 10 s old. Tasks are listed when they start.
+    store = context._jsc.sc().statusStore()
+    info = context.statusTracker().getJobInfo(job)
+    return info is not None and any(store.taskCount(stage, 0) for stage in info.stageIds)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sparkdl_runner.agent.rank_task import RankTask
 from sparkdl_runner.backends import Backend
 from sparkdl_runner.config import RunConfig
-from sparkdl_runner.driver.deadlines import GONE_SECONDS, is_silent
+from sparkdl_runner.driver.deadlines import GONE_SECONDS, is_silent, with_reason
 from sparkdl_runner.driver.diagnosis import explains_the_end
 from sparkdl_runner.driver.gang import Gang
 from sparkdl_runner.driver.log_server import LogServer
@@ -31,6 +30,7 @@ from sparkdl_runner.driver.spark.lost_hosts import LostHosts
 from sparkdl_runner.driver.spark.result_size import most_result_bytes
 from sparkdl_runner.driver.spark.slots import count_slots, wait_for_slots
 from sparkdl_runner.driver.spark.spares import spare_task
+from sparkdl_runner.driver.spark.start_notices import StartNotices
 from sparkdl_runner.driver.stop_request import StopRequest
 from sparkdl_runner.driver.watch import Verdict
 from sparkdl_runner.errors import LaunchError, RunnerError
@@ -143,8 +143,10 @@ class SparkGang(Gang):
             ends = tasks.mapPartitions(self._rank_task())
             self._server.start()
             self._job = Job(lambda: list(ends.collect()))
-            watched = Decommissions(self._context, self._tag, self._server.preempt)
-            stack.callback(watched.close)
+            decommissions = Decommissions(self._context, self._tag, self._server.preempt)
+            notices = StartNotices(self._context, self._tag, self.watch, self._server.channel)
+            stack.callback(decommissions.close)
+            stack.callback(notices.close)
             if self._is_interrupted:
                 self._job.interrupt()
             self.watch.start()
@@ -269,10 +271,7 @@ class SparkGang(Gang):
             # Its tasks are lost because of it.
             failures = [one for one in failures if one.status != Status.LOST]
         if loss := failure.executor_loss(error):
-            failures = [
-                replace(one, message=f"is lost: {loss}.") if one.status == Status.LOST else one
-                for one in self._failures_and_missing()
-            ]
+            failures = [with_reason(one, loss) for one in self._failures_and_missing()]
         if explains_the_end(failures):
             return failures
         raise failure.explain(

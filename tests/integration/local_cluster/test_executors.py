@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import time
+from pathlib import Path
 
 import failure_rows
 import psutil
@@ -21,6 +22,7 @@ from sparkdl_runner import (
     WorkerDiedError,
     current_world,
 )
+from sparkdl_runner.driver.spark import start_notices
 
 pytestmark = pytest.mark.integration
 
@@ -83,6 +85,29 @@ def test_a_lost_executor_is_the_cause_and_the_next_run_works(cluster):
     assert runner.run(rank_functions.meet, backend="torch") == [0, 1]
 
 
+@pytest.mark.one_lane
+def test_an_executor_that_is_lost_after_its_rank_has_ended_costs_nothing(light_cluster, tmp_path):
+    def main(mark: str) -> str:
+        if current_world().rank == 1:
+            agent = psutil.Process(os.getppid())
+            executor = next(one for one in agent.parents() if "java" in one.name())
+            Path(mark + ".new").write_text(f"{os.getpid()} {executor.pid}")
+            Path(mark + ".new").rename(mark)
+            return ""
+        while not Path(mark).exists():
+            time.sleep(0.05)
+        worker, executor_pid = map(int, Path(mark).read_text().split())
+        while psutil.pid_exists(worker):
+            time.sleep(0.05)
+        time.sleep(2)  # Its agent returns just after it.
+        os.kill(executor_pid, signal.SIGKILL)
+        time.sleep(2)
+        return "value"
+
+    runner = DistributedRunner(num_proc=2, backend="horovod")
+    assert runner.run(main, str(tmp_path / "mark")) == "value"
+
+
 LATE_PYTHON = """import os, sys, time
 try:
     os.mkdir({mark!r})
@@ -93,7 +118,7 @@ except FileExistsError:
 
 
 @pytest.mark.one_lane
-def test_a_start_that_is_given_up_ends_no_executor(cluster, tmp_path, monkeypatch):
+def test_a_start_that_is_given_up_ends_no_executor(cluster, tmp_path, monkeypatch, capsys):
     """Spark 3.5 ends the executor of a task that is killed while it waits in Spark's barrier."""
     context = cluster.sparkContext
     context.parallelize(range(2), 2).barrier().mapPartitions(list).count()
@@ -102,12 +127,19 @@ def test_a_start_that_is_given_up_ends_no_executor(cluster, tmp_path, monkeypatc
     # One executor starts Python late. After 2 s the other agent asks for all in the barrier.
     (tmp_path / "sitecustomize.py").write_text(LATE_PYTHON.format(mark=str(tmp_path / "mark")))
     monkeypatch.setitem(context.environment, "PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(start_notices, "FIRST_LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(start_notices, "UNREACHED_SECONDS", 1.0)
     config = RunConfig(start_timeout_seconds=4)
     told = (
         r"(?s)1 of 2 ranks have started on .*, and the others have.*started tasks on 127\.0\.0\.1 "
     )
     with pytest.raises(LaunchError, match=told):
         DistributedRunner(num_proc=2, backend="horovod", config=config).run(print)
+    # It was said before, too.
+    assert re.search(
+        r"1 of 2 ranks has not reached the driver at \S+:\d+ 1 s after .* on 127\.0\.0\.1\. ",
+        capsys.readouterr().err,
+    )
     monkeypatch.delitem(context.environment, "PYTHONPATH")
     context.parallelize(range(2), 2).barrier().mapPartitions(list).count()
     time.sleep(2)

@@ -9,6 +9,7 @@ import pytest
 
 from sparkdl_runner.backends import get_backend, torch_store
 from sparkdl_runner.config import RunConfig
+from sparkdl_runner.driver.deadlines import is_silent, with_reason
 from sparkdl_runner.driver.diagnosis import root_cause, to_error
 from sparkdl_runner.driver.watch import Watch
 from sparkdl_runner.errors import WorkerHungError
@@ -281,6 +282,15 @@ def test_a_rendezvous_that_takes_too_long(joining, blamed, sentence):
     assert sentence in verdict.failures[0].message
 
 
+def test_one_whose_agent_never_looked_at_it_is_the_one_that_its_peers_wait_for():
+    ranks = ThreeRanks()
+    ranks.begin()
+    ranks.look(0, joining=31)
+    ranks.look(1, joining=31)
+    assert ranks.blamed() == [2]
+    assert "who have waited for it for 31 s" in ranks.watch.check().failures[0].message
+
+
 class Pauses(threading.Event):
     """Lets the watch look after so many seconds each time, of the ranks' clock, and then ends."""
 
@@ -395,6 +405,28 @@ def test_an_agent_that_is_not_heard_is_lost():
     failure = ranks.watch.check().failures[0]
     assert (failure.world.rank, failure.status) == (1, Status.LOST)
     assert "not been heard of for 11 s (heartbeat_timeout_seconds=10)" in failure.message
+
+
+def test_one_that_has_returned_is_lost_only_once_no_other_is_at_work():
+    ranks = ThreeRanks()
+    ranks.begin()
+    ranks.look(2, has_returned=True)
+    ranks.watch.gone(2)
+    ranks.look(1, has_returned=True)
+    for _ in range(4):
+        ranks.seconds += 9
+        ranks.look(0)
+        assert ranks.blamed() is None
+    ranks.look(0, has_returned=True)
+    first, second = ranks.watch.check().failures
+    assert (first.world.rank, second.world.rank) == (1, 2)
+    assert first.message.startswith("had returned, and has not been heard of for 36 s")
+    assert second.message.startswith("had returned, and is lost: its Spark task ended without")
+    assert (is_silent(first), is_silent(second)) == (True, False)
+    assert with_reason(second, "executor 1 exited").message == (
+        "had returned, and is lost: executor 1 exited. Spark then ended all ranks, before rank 0's "
+        "value had come."
+    )
 
 
 def test_an_agent_whose_connection_ends_is_lost_unless_it_comes_again_or_has_ended():

@@ -406,6 +406,18 @@ def test_an_agent_that_goes_without_a_word_is_gone(server):
     wait_for(lambda: server.watch._ranks[0].gone_at is not None)
 
 
+def test_agents_that_say_nothing_after_they_got_their_seats_are_missed(server):
+    with ExitStack() as stack:
+        for peer in PEERS:
+            connection = stack.enter_context(socket.create_connection(server.address))
+            nonce = connection.recv(16, socket.MSG_WAITALL)
+            connection.sendall(
+                FrameCodec(server.channel.key, nonce, b"agent").seal(encode(Hello(peer)))
+            )
+        wait_for(lambda: server.watch.running() == {0, 1})
+    wait_for(lambda: {one.world.rank for one in server.watch.missing()} == {0, 1})
+
+
 def test_a_connection_that_breaks_is_made_again(server, recorder):
     client = client_of(server)
     client.take(WORLDS[0], Text("before"))

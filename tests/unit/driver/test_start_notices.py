@@ -1,0 +1,79 @@
+"""What is said while ranks start, by what Spark says of their tasks."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from sparkdl_runner.driver.spark import start_notices
+from sparkdl_runner.driver.spark.start_notices import StartNotices
+
+DRIVER = SimpleNamespace(host="driver-1", port=43000)
+
+
+@pytest.fixture
+def start(monkeypatch):
+    """A start of two ranks, whose notices look all the time."""
+    state = SimpleNamespace(has_tasks=False, jobs=[], unheard={0, 1})
+    monkeypatch.setattr(start_notices, "FIRST_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(start_notices, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(start_notices, "UNREACHED_SECONDS", 0.05)
+    monkeypatch.setattr(start_notices, "has_tasks", lambda *_: state.has_tasks)
+    monkeypatch.setattr(start_notices, "jobs_with_tasks", lambda *_: state.jobs)
+    monkeypatch.setattr(
+        start_notices, "hosts_of", lambda _, __, partitions: [f"h-{one}" for one in partitions]
+    )
+    watch = SimpleNamespace(num_proc=2, unheard=lambda: set(state.unheard))
+
+    def begin(**values):
+        vars(state).update(values)
+        state.notices = StartNotices(None, "tag", watch, DRIVER)
+
+    state.begin = begin
+    yield state
+    state.notices.close()
+
+
+def told(capsys, count):
+    """The notices, once there are so many."""
+    lines = []
+    deadline = time.monotonic() + 30
+    while len(lines) < count and time.monotonic() < deadline:
+        lines += capsys.readouterr().err.splitlines()
+        time.sleep(0.01)
+    return lines
+
+
+def test_an_agent_that_does_not_reach_the_driver_is_named_with_what_to_do(start, capsys):
+    start.begin(unheard={1}, has_tasks=True)
+    (line,) = told(capsys, 1)
+    assert line.startswith(
+        "sparkdl_runner: 1 of 2 ranks has not reached the driver at driver-1:43000 0.05 s "
+        "after Spark started its task on h-1. "
+    )
+    assert "RunConfig.port_range" in line
+    assert "spark.driver.host" in line
+    assert "RunConfig.network_interface" in line
+    time.sleep(0.1)
+    start.unheard = set()
+    assert told(capsys, 1) == ["sparkdl_runner: all ranks have reached the driver now."]
+
+
+def test_a_run_that_waits_for_slots_names_the_jobs_that_use_them_once(start, capsys):
+    start.begin(jobs=["job 3 (sparkdl_runner: 2 ranks, torch)"])
+    (line,) = told(capsys, 1)
+    assert line == (
+        "sparkdl_runner: waiting until 2 slots are free at once. Other jobs of this application "
+        "use slots: job 3 (sparkdl_runner: 2 ranks, torch)."
+    )
+    time.sleep(0.1)
+    assert not capsys.readouterr().err
+
+
+def test_nothing_is_said_of_a_start_that_takes_its_time(start, capsys):
+    start.begin(unheard=set())
+    start.notices._thread.join(30)
+    assert not start.notices._thread.is_alive()
+    assert not capsys.readouterr().err
