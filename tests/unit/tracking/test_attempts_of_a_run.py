@@ -64,7 +64,7 @@ def test_a_failed_attempt_and_the_one_that_followed(clock: SimpleNamespace) -> N
     assert told["system/time_left_seconds"] == [50.0, 1_005_000, 6, {}]
     (as_lost,) = told["sparkdl_runner.attempt.0.time"]
     assert json.loads(as_lost)["has_failed"] is True
-    ended, spent = attempts.end("rank 1 died\nby SIGKILL", "")
+    ended, spent, *_ = attempts.end("rank 1 died\nby SIGKILL", "")
     assert ended == ["tag", "sparkdl_runner.attempt.0.ended_by", "rank 1 died"]
     assert json.loads(spent[2])["has_failed"] is True
     assert attempts.entries() == [], "it has ended"
@@ -78,12 +78,16 @@ def test_a_failed_attempt_and_the_one_that_followed(clock: SimpleNamespace) -> N
     clock.now = 1010.0
     attempts.begin(1)
     clock.now, ranks.step = 1020.0, 8
-    ended, spent = attempts.end("", "")
+    ended, spent, goodput, left = attempts.end("", "")
     assert (ended[2], ranks.begun) == ("all ranks returned", 2)
     found = json.loads(spent[2])
     assert (found["began_at"], found["ended_at"], found["has_failed"]) == (1010, 1020, False)
     # 6 s of the first attempt's began anew, and 8 s of 23 remain.
     assert attempts.sentence().startswith("goodput 34.8% of 23 s (")
+    assert goodput == ["metric", "system/goodput", 8 / 23, 1_020_000, 8, {}], (
+        "the page's last point"
+    )
+    assert left[1:3] == ["system/time_left_seconds", 50.0]
     assert attempts.sentence().endswith("; at its pace, 50 s of training are left")
 
 
@@ -92,7 +96,7 @@ def test_times_of_earlier_drivers_count(clock: SimpleNamespace) -> None:
     first = Attempts(ranks, opened(), 0)
     first.begin(0)
     clock.now, ranks.step = 1007.0, 8
-    _, spent = first.end("", "more ranks came")
+    _, spent, *_ = first.end("", "more ranks came")
     assert first.own[0].ended_by == "more ranks came"
     clock.now = 1017.0
     second = Attempts(ranks, opened(**{spent[1]: spent[2]}), 1)
