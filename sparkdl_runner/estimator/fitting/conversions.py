@@ -80,9 +80,9 @@ def convert(df: DataFrame, selection: Selection) -> FitData:
         if validation is None:
             plan = plan_conversion(df, DEFAULT_ROW_GROUP_SIZE_BYTES, None, "float32", True)
             plan = replace(plan, warns_of_ragged=False)
-            train = conversion.convert(plan, CachePlace.of(df.sparkSession))
-            train.dataframe = df
-            data = FitData(train=_with_rows(train))
+            converter = conversion.convert(plan, CachePlace.of(df.sparkSession))
+            converter.dataframe = df
+            data = FitData(train=_with_rows(converter))
             return _with_whole_labels(data, given, selection.classes)
         train, validating = make_split_converters(df, _SPLIT, allow_nulls=True)
     except NullSplitError:
