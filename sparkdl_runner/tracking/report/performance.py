@@ -36,7 +36,7 @@ class Counts:
             steps=int(report["steps"]),
             samples=int(report["samples"]),
             running_seconds=float(report["running_seconds"]),
-            seconds={part: float(report["seconds"][part]) for part in PARTS},
+            seconds={part: float(report["seconds"].get(part, 0.0)) for part in PARTS},
         )
 
     def plus(self, other: Counts, times: int = 1) -> Counts:

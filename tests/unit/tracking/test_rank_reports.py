@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sparkdl_runner.tracking.report.performance import host_entries
+from sparkdl_runner.tracking.report.performance import Counts, host_entries
 from sparkdl_runner.tracking.run import rank_reports
 from sparkdl_runner.tracking.run.rank_reports import RankReports
 from sparkdl_runner.tracking.time_use import PARTS
@@ -29,8 +29,12 @@ def report(step: int | None = None, **facts: Any) -> dict[str, Any]:
         "steps": 0,
         "samples": 0,
         "running_seconds": 0.0,
-        "seconds": dict.fromkeys(PARTS, 0.0),
+        "seconds": {},
     }
+
+
+def test_a_rank_that_has_made_no_step_reports_no_seconds() -> None:
+    assert Counts.of(report()).seconds == dict.fromkeys(PARTS, 0.0)
 
 
 def test_where_ranks_are_is_logged_once_the_last_has_reported_and_again_after_a_restart() -> None:
