@@ -28,7 +28,7 @@ class RankPorts:
     server: socket.socket | None
     """Kept for the rank's own server."""
     exits: socket.socket | None
-    """Where the other agents tell that their ranks have ended."""
+    """For the connections of the other agents, each of which ends with its rank."""
 
     @classmethod
     def open(
@@ -49,12 +49,13 @@ class RankPorts:
             port_range: The ports that a firewall lets through.
             is_first: Whether its rank will be 0.
         """
-        store = server = exits = None
+        store = exits = None
         if is_first or backend.copies_store:
             # A copy is for the ranks of its own host, so no firewall is in their way.
             store = backend.listen(address, port_range if is_first else None)
             stack.callback(store.close)
-        if (server := backend.hold_port()) is not None:
+        server = backend.hold_port()
+        if server is not None:
             stack.callback(server.close)
         if store is not None and backend.store_in_worker:
             exits = network.listen(address, port_range)

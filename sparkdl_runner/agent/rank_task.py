@@ -157,7 +157,7 @@ class RankTask:
         )
 
     def _rendezvous(self, assignment: Assignment) -> Rendezvous:
-        """Where the ranks of this attempt find one another."""
+        """The address and the secrets by which the ranks of this attempt meet."""
         return Rendezvous(
             address=assignment.address,
             port=assignment.rendezvous_port,

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from sparkdl_runner.cli.nearest import nearest
-from sparkdl_runner.errors import ConfigError, LaunchError, RunnerError
+from sparkdl_runner.errors import ConfigError, LaunchError, RunnerError, ScriptExitedError
 
 DONE = 0
 FAILED = 1
@@ -31,6 +31,7 @@ exit codes:
   2    the configuration cannot work; no rank was started
   130  interrupted (SIGINT)
   143  asked to end (SIGTERM); nothing is left running
+  of a script that ended itself in a rank: the script's own
 """
 
 
@@ -106,6 +107,8 @@ def guarded(name: str, action: Callable[[], int | None]) -> int:
         # Nothing was started: too few slots, a server that does not answer, a missing backend.
         return _say(name, error, BAD_CONFIG)
     except RunnerError as error:
+        if isinstance(error.__cause__, ScriptExitedError):
+            return _say(name, error, error.__cause__.exit_code)
         return _say(name, error, FAILED)
     except Terminated:
         return _say(name, "asked to end by SIGTERM; all ranks are gone.", TERMINATED)

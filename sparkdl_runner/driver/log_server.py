@@ -198,9 +198,11 @@ class LogServer(ServerThread):
                 )
             except LaunchError as error:
                 self.watch.refuse(str(error))
-        for partition, agent in waiting.items() if self._assignments else ():
-            agent.assign(assignment := self._assignments[partition])
-            self.watch.placed(partition, assignment.world)  # It may never say so itself.
+        if self._assignments:
+            for partition, agent in waiting.items():
+                assignment = self._assignments[partition]
+                agent.assign(assignment)
+                self.watch.placed(partition, assignment.world)  # It may never say so itself.
 
     def _gather(self) -> None:
         """Lets the agents find one another without us: some may not reach us."""

@@ -1,7 +1,13 @@
+"""Groups of torch that are destroyed while a model still refers to them."""
+
 from __future__ import annotations
 
 import subprocess
 import sys
+
+import pytest
+
+pytestmark = [pytest.mark.integration, pytest.mark.one_lane]
 
 GROUPS = """
 import faulthandler, os, sys

@@ -7,8 +7,12 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from sparkdl_runner.agent.vital_signs import Observer
 from sparkdl_runner.wire.messages import Pulse
+
+pytestmark = [pytest.mark.integration, pytest.mark.one_lane]
 
 WORK = "while True: pass"
 POLL = "import time\nwhile True: time.sleep(0.001)"

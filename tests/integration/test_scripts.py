@@ -136,7 +136,7 @@ def test_a_script_from_the_command_line_and_by_the_train_job(project: Path, capf
     try:
         own = ["--np", "-1", "--backend", "horovod"]
         assert main(["run", "train.py", *own, "--", "--epochs", "3"]) == 0
-        assert main(["run", "-m", "train", *own, "--", "--epochs", "--", "4"]) == 1
+        assert main(["run", "-m", "train", *own, "--", "--epochs", "--", "4"]) == 2
         settings = "{script: train.py, args: [--epochs, '5'], num_proc: -1, backend: horovod}"
         (project / "train.yaml").write_text(settings)
         assert main(["train", "--config", "train.yaml"]) == 0

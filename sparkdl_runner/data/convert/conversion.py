@@ -17,8 +17,15 @@ from sparkdl_runner.data.petastorm import engine as petastorm_engine
 from sparkdl_runner.data.spark_dataset_converter import SparkDatasetConverter
 
 
-def convert(plan: ConversionPlan, place: CachePlace) -> SparkDatasetConverter:
+def convert(
+    plan: ConversionPlan, place: CachePlace, *, warns: bool = True
+) -> SparkDatasetConverter:
     """Converts a DataFrame into a directory of its own, by petastorm where that can run.
+
+    Args:
+        plan: What to write.
+        place: The cache directory.
+        warns: Whether to warn of lists that differ in length.
 
     Raises:
         ConversionError: Spark could not write the files.
@@ -31,7 +38,7 @@ def convert(plan: ConversionPlan, place: CachePlace) -> SparkDatasetConverter:
     try:
         written = write_parquet(plan, directory, timed_name(place.application_id), materialize)
         url, dataset = commit(written, place.storage_options, plan.settings.allow_nulls)
-        if plan.warns_of_ragged:
+        if warns:
             warn_of_ragged(dataset)
         return converter_of(url, dataset, delete=deleter(directory, place.storage_options))
     except BaseException:

@@ -55,8 +55,6 @@ class ConversionPlan:
     df: DataFrame
     """The DataFrame as it is written: no ML vectors, and numbers of the wanted precision."""
     settings: WriteSettings
-    warns_of_ragged: bool = True
-    """Whether to warn of lists that differ in length; a fit knows how it will read them."""
 
 
 def plan_conversion(

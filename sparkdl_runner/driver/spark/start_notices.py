@@ -1,4 +1,4 @@
-"""Says while ranks start what they wait for: free slots, or agents that do not reach the driver."""
+"""Notices about a slow start: slots that are busy, or agents that do not reach the driver."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNREACHED_SECONDS = 8.0
 
 
 class StartNotices:
-    """Looks at one job until all its agents have been heard.
+    """Watches the start of one job in a thread, until all its agents have been heard.
 
     Args:
         context: The application's context.

@@ -79,8 +79,8 @@ def convert(df: DataFrame, selection: Selection) -> FitData:
     try:
         if validation is None:
             plan = plan_conversion(df, DEFAULT_ROW_GROUP_SIZE_BYTES, None, "float32", True)
-            plan = replace(plan, warns_of_ragged=False)
-            converter = conversion.convert(plan, CachePlace.of(df.sparkSession))
+            # No warning of lists: the fit has checked how it will read them.
+            converter = conversion.convert(plan, CachePlace.of(df.sparkSession), warns=False)
             converter.dataframe = df
             data = FitData(train=_with_rows(converter))
             return _with_whole_labels(data, given, selection.classes)

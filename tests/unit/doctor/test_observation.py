@@ -1,4 +1,4 @@
-"""What the processes that look at the driver and at a session are asked, and what they answer."""
+"""The questions to the processes that look at the driver and at a session; their answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which calls leave spare workers."""
+"""Calls that leave spare workers, and calls that leave none."""
 
 from __future__ import annotations
 

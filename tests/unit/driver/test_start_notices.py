@@ -1,4 +1,4 @@
-"""What is said while ranks start, by what Spark says of their tasks."""
+"""Notices about a slow start, made from what Spark knows of the tasks."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_run_that_waits_for_slots_names_the_jobs_that_use_them_once(start, cap
     assert not capsys.readouterr().err
 
 
-def test_nothing_is_said_of_a_start_that_takes_its_time(start, capsys):
+def test_nothing_is_said_once_all_agents_have_come(start, capsys):
     start.begin(unheard=set())
     start.notices._thread.join(30)
     assert not start.notices._thread.is_alive()

@@ -85,7 +85,7 @@ def test_a_reference_to_what_is_not_installed_is_told():
 
 
 class Folded(nn.Module):
-    """What its argument was cannot be told from what it has."""
+    """Keeps the number of its sizes alone, so the argument cannot be read from its attributes."""
 
     def __init__(self, sizes):
         super().__init__()

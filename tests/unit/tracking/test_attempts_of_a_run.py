@@ -1,4 +1,4 @@
-"""What an MLflow run is told of each attempt: how it ended, and what became of its time."""
+"""The tags and metrics of each attempt of a run: how it ended, and how it used its time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which experiment a run is made in."""
+"""The experiment of a new run."""
 
 from __future__ import annotations
 

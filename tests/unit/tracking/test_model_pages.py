@@ -1,4 +1,4 @@
-"""What the pages of a run's models get from the run."""
+"""The parameters, data sets and tags of a run that are copied to the pages of its models."""
 
 from __future__ import annotations
 

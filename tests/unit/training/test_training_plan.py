@@ -1,4 +1,4 @@
-"""What a rank makes of a plan: its trainer, its loaders, and what rank 0 returns."""
+"""A training by a plan, in one rank: its trainer, its loaders, and the value of rank 0."""
 
 from __future__ import annotations
 

@@ -71,7 +71,10 @@ STARTED_WITH = {**OWN, "A": "1", "B": "2", "GONE": "3"}
 def environment_with(
     monkeypatch: pytest.MonkeyPatch, agent: Agent, imports: list[object]
 ) -> dict[str, str]:
-    """What a spare has for its environment, or Ended. Its imports have changed B, GONE and NEW."""
+    """The environment of a spare that took the work; raises Ended for one that refused it.
+
+    The spare's imports have changed B, deleted GONE and set NEW.
+    """
 
     def end(guard_pid: int) -> None:
         assert guard_pid == 7

@@ -1,4 +1,4 @@
-"""What a call asks for otherwise than the run of its name did: arguments, and rows."""
+"""The differences between a call and the last run of the same training: arguments and rows."""
 
 from __future__ import annotations
 
