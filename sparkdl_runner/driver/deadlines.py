@@ -105,8 +105,8 @@ def start_problem(
 def lost_ranks(running: Sequence[SeenRank], now: float, config: RunConfig) -> list[Outcome]:
     """The ranks whose agents are not heard any more.
 
-    No other rank waits for one that has returned, and its host may come back. So it is lost only
-    where none is at work any more.
+    A rank that has returned counts as lost only once no other rank works: none waits for it, and
+    its host may come back.
     """
     limit = config.heartbeat_timeout_seconds
     lost = []
@@ -161,7 +161,7 @@ def stuck_ranks(
     looks = [
         (rank, _aged(rank.signs, rank.heard_at - rank.signs_at)) for rank in running if rank.signs
     ]
-    # Its agent has its place and has not looked at its worker once.
+    # Their agents have a rank, and have not reported on their workers yet.
     unseen = [rank for rank in running if rank.world and not rank.signs]
     importing = [(rank, signs) for rank, signs in looks if not signs.has_begun]
     begun = [(rank, signs) for rank, signs in looks if signs.has_begun]

@@ -217,7 +217,7 @@ def _of_label(class_weights: ClassWeights | None, label: str) -> Mapping[int, fl
 
 
 def _classes(output: Tensor, truth: Tensor, kind: LossKind) -> int | None:
-    """How many classes the outputs ``[rows, …]`` tell apart; None where they are numbers."""
+    """The number of classes of the outputs ``[rows, …]``; None where they are plain numbers."""
     if output.ndim > truth.ndim:
         return int(output.shape[1])
     return 2 if kind.truth == "share" else None

@@ -72,7 +72,7 @@ _LEAST = {
     "modified_ns": _UNKNOWN,
     "crc32": _UNKNOWN,
 }
-"""The numbers of a file, and the least that each can be."""
+"""The numbers of a file, and the smallest value of each."""
 
 
 class Files(Sequence[FileInfo]):

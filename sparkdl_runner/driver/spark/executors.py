@@ -90,7 +90,7 @@ def hosts_of(context: SparkContext, tag: str, partitions: Collection[int]) -> li
 
 
 def silent_hosts(context: SparkContext, tag: str, partitions: Collection[int]) -> str:
-    """A sentence on the hosts where Spark has started tasks that nobody has heard of; see above."""
+    """A sentence on the hosts of tasks that Spark has started and nobody has heard of."""
     hosts = ", ".join(hosts_of(context, tag, partitions))
     return f" Spark has started tasks on {hosts} that were never heard of." if hosts else ""
 
@@ -110,7 +110,12 @@ def has_tasks(context: SparkContext, tag: str) -> bool:
 
 
 def jobs_with_tasks(context: SparkContext, tag: str) -> list[str]:
-    """The active jobs of which Spark has started tasks, but for the one of a tag."""
+    """The other active jobs of which Spark has started tasks.
+
+    Args:
+        context: The application's context.
+        tag: That of our own job.
+    """
     spark = context._jsc.sc()
     own = set(spark.statusTracker().getJobIdsForTag(tag))
     found = []

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 FIRST_LOOK_SECONDS = 3.0
 LOOK_SECONDS = 1.0
 SLOTS_SAY_SECONDS = 30.0
-# From then on, for Python to start and to connect. Few hosts take so long.
+# How long after the start of its task an agent is late. Few need as long to start and connect.
 UNREACHED_SECONDS = 8.0
 
 

@@ -1,4 +1,4 @@
-"""Memory that rows are gathered by way of is kept for the next ones."""
+"""Memory for gathered rows is used again."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ ROW_BYTES = 1000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reading:
-    """Rows of ``ROW_BYTES``, of which ``read_bytes`` are read: of one, many rows go into a page."""
+    """Rows of ``ROW_BYTES``, of which ``read_bytes`` are read: with 1, many rows go into a page."""
 
     group_rows: list[int]
     budget_bytes: int

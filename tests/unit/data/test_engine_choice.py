@@ -179,7 +179,7 @@ def test_a_pickled_schema_needs_trust(monkeypatch):
         ("it is no schema", "or write the data again from a DataFrame: without running it, it is"),
     ],
 )
-def test_the_way_without_a_schemas_trust_is_told(problem, advice):
+def test_a_refused_schema_comes_with_advice(problem, advice):
     with pytest.raises(DatasetError, match=advice):
         engine.refuse_untrusted("file:///x", problem)
 

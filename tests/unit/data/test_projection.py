@@ -1,4 +1,4 @@
-"""Rows of a table's columns, from a file that names, types or lacks some of them otherwise."""
+"""Reading a file in which columns of the table have another name or type, or are missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which executors Spark is told to give up after a host has vanished."""
+"""The executors that Spark is told to give up after a host has vanished."""
 
 from __future__ import annotations
 

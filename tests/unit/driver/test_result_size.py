@@ -1,4 +1,4 @@
-"""How large rank 0's value may be, by Spark's settings and its memory."""
+"""The largest value of rank 0 that Spark's settings and memory allow."""
 
 from __future__ import annotations
 

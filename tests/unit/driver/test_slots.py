@@ -1,4 +1,4 @@
-"""How long a launch waits for slots, and what it says if they stay too few."""
+"""The wait for slots, and the error if they stay too few."""
 
 from __future__ import annotations
 
