@@ -25,6 +25,16 @@ from pyspark.sql import SparkSession
 session = SparkSession.builder.remote("local[2]").getOrCreate()
 assert session.range(3).count() == 3
 """
+STOPPED = """
+from pyspark.sql import SparkSession
+SparkSession.builder.master("local[2]").getOrCreate().stop()
+"""
+SUBMIT = """
+from sparkdl_runner import HorovodRunner
+def value():
+    return 7
+print(HorovodRunner(np=-2).submit(value).result(60))
+"""
 
 
 def run_python(code: str, **environment: str) -> str:
@@ -44,6 +54,12 @@ def test_without_a_session():
     said = run_python(RUN)
     assert said.startswith("refused: There is no Spark session: create one with")
     assert "negative number" in said
+
+
+def test_after_its_session_was_stopped():
+    said = run_python(STOPPED + RUN)
+    assert said.startswith("refused: There is no Spark session: create one with")
+    assert run_python(STOPPED + SUBMIT) == "7", "ranks on this host need none"
 
 
 def test_without_pyspark():

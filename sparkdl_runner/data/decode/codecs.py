@@ -117,7 +117,7 @@ def ndarrays(
 
 
 def _content(array: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """The bytes of ``n >= 1`` rows; int64 ``[n + 1]``: the start of each, and the last one's end."""
+    """The bytes of ``n >= 1`` rows, and int64 ``[n + 1]``: where each starts, then the end."""
     array = array.cast(pa.large_binary())
     _, offsets, content = array.buffers()
     ends = np.frombuffer(offsets, np.int64, len(array) + 1, array.offset * 8)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from sparkdl_runner.driver.spark.context import running_context
 from sparkdl_runner.driver.stop_request import StopRequest
 from sparkdl_runner.hooks.reports import Reports
 from sparkdl_runner.world import World
@@ -91,7 +91,8 @@ class RunFuture(Future[T]):
     def start(self, run: Callable[[], T]) -> None:
         """Begins to run, in a thread with the caller's Spark properties."""
         kind: Callable[..., threading.Thread] = threading.Thread
-        if "pyspark" in sys.modules:
+        # After the end of Spark such a thread does not start, and runs on this host still do.
+        if running_context() is not None:
             from pyspark import InheritableThread
 
             kind = InheritableThread

@@ -8,6 +8,7 @@ from typing import Any
 
 from sparkdl_runner.agent.spares.pool import end_spares
 from sparkdl_runner.config import RunConfig
+from sparkdl_runner.driver.spark.context import running_context
 
 SPARE_SECONDS = 60.0
 
@@ -36,14 +37,10 @@ def end_spare_workers() -> None:
     stage of as many tasks as there are slots, and waits for those that are busy.
     """
     end_spares()
-    pyspark = sys.modules.get("pyspark")
-    context = None if pyspark is None else pyspark.SparkContext._active_spark_context
-    if context is None:
-        return
-    from sparkdl_runner.driver.spark.context import is_stopped
-    from sparkdl_runner.driver.spark.slots import count_slots
+    context = running_context()
+    if context is not None:
+        from sparkdl_runner.driver.spark.slots import count_slots
 
-    if not is_stopped(context):
         # In a barrier stage all tasks run at once, and so each in a Python process of its own.
         slots = count_slots(context)
         context.parallelize(range(slots), slots).barrier().mapPartitions(_end_spares).count()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
+import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,14 @@ if TYPE_CHECKING:
 OLDEST_SPARK = (3, 5)
 
 
+def running_context() -> SparkContext | None:
+    """Returns this process's SparkContext; None where it has none, or had one that has ended."""
+    of_pyspark = getattr(sys.modules.get("pyspark"), "SparkContext", None)
+    # Not the active session, of which each thread has its own.
+    context: SparkContext | None = getattr(of_pyspark, "_active_spark_context", None)
+    return None if context is None or is_stopped(context) else context
+
+
 def require_spark_context() -> SparkContext:
     """Returns the running application's SparkContext.
 
@@ -25,7 +34,7 @@ def require_spark_context() -> SparkContext:
         LaunchError: There is none, or it is reached by Spark Connect only.
     """
     try:
-        from pyspark import SparkContext
+        import pyspark  # noqa: F401
     except ImportError:
         raise LaunchError(
             "A positive number of ranks runs on Spark, and pyspark is not installed here: run "
@@ -33,8 +42,8 @@ def require_spark_context() -> SparkContext:
             "alone, without Spark."
         ) from None
     refuse_spark_connect()
-    context = SparkContext._active_spark_context
-    if context is None or is_stopped(context):
+    context = running_context()
+    if context is None:
         raise LaunchError(
             "There is no Spark session: create one with SparkSession.builder.getOrCreate() before "
             "run(), or use a negative number to run on this host alone, without Spark."

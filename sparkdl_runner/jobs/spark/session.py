@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING
 
 from sparkdl_runner import java
 from sparkdl_runner.driver.local_launcher import check_cores
-from sparkdl_runner.driver.spark.context import is_stopped, no_spark_connect, refuse_spark_connect
+from sparkdl_runner.driver.spark.context import (
+    no_spark_connect,
+    refuse_spark_connect,
+    running_context,
+)
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.jobs.spark import class_archive, python_daemon
 
@@ -39,7 +43,7 @@ def start_spark(app_name: str, *, slots: int, jvm_options: str = "") -> SparkSes
         LaunchError: Spark is reached by Spark Connect, is not installed, or does not start; or this
             machine is too small for so many slots.
     """
-    if not is_chosen() and not _has_session():
+    if not is_chosen() and running_context() is None:
         check_cores(
             slots,
             per_core=RANKS_PER_CORE,
@@ -92,13 +96,6 @@ def start_spark(app_name: str, *, slots: int, jvm_options: str = "") -> SparkSes
     return spark
 
 
-def _has_session() -> bool:
-    # Not the active session, of which each thread has its own.
-    context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
-    active = None if context is None else context._active_spark_context
-    return active is not None and not is_stopped(active)
-
-
 def _is_registered(context: SparkContext) -> bool:
     """Whether the application has its cluster.
 
@@ -145,7 +142,7 @@ def spark_session(app_name: str, *, slots: int, jvm_options: str = "") -> Iterat
 
 def is_shared() -> bool:
     """Whether a session is there that others use, and that is not ours to stop."""
-    return is_databricks() or _has_session()
+    return is_databricks() or running_context() is not None
 
 
 def is_databricks() -> bool:

@@ -50,7 +50,7 @@ def test_what_fits_or_is_not_certain_passes():
 def test_more_ranks_than_this_machine_could_start_are_refused_at_once(monkeypatch):
     for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "DATABRICKS_RUNTIME_VERSION"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(session, "_has_session", lambda: False)
+    monkeypatch.setattr(session, "running_context", lambda: None)
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
     with pytest.raises(LaunchError, match=r"64 ranks .* 2 cores .* at most 8 .*spark-submit"):
         session.start_spark("x", slots=64)
