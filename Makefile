@@ -58,10 +58,11 @@ demo: run-$(firstword $(LANE))  ## train on Spark, track in MLflow; BACKEND=horo
 on_lanes := $(LANE:%=test-%) $(if $(filter classic,$(LANE)),test-tensorflow)
 test: $(on_lanes)  ## lint and test both lanes; LANE=classic|modern, ARGS="-k name"
 
-# Three processes for two cores, which take equally long. The last one waits for others most.
-unit_of_data := $(addprefix tests/unit/,data network)
-unit_of_training := $(addprefix tests/unit/,checkpoint docs estimator fuzz jobs tracking training \
-    worker)
+# Three processes for two cores. The last one, of all else, waits for others most, and imports neither
+# torch nor MLflow.
+unit_of_data := $(addprefix tests/unit/,backends data docs fuzz network) \
+    $(wildcard tests/unit/test_*.py)
+unit_of_training := $(addprefix tests/unit/,checkpoint doctor estimator jobs tracking training worker)
 quick: setup-classic  ## lint and the unit tests alone, in less than 45 seconds
 	@$(MAKE) BESIDE=1 --jobs=4 --output-sync=target lint quick-data quick-training quick-others
 

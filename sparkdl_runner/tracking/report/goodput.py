@@ -86,7 +86,7 @@ def goodput_of(attempts: Sequence[AttemptTime]) -> Goodput:
         waits = min(max(0.0, one.input_seconds), running)
         saves = min(max(0.0, one.checkpoint_seconds), running - waits)
         useful = running - waits - saves
-        lost = useful * min(max(0, one.last_step - kept), one.steps) / max(1, one.steps)
+        lost = useful * (min(max(0, one.last_step - kept), one.steps) / max(1, one.steps))
         seconds[first] += until_first
         seconds[INPUT] += waits
         seconds[CHECKPOINT] += saves

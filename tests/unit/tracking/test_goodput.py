@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sparkdl_runner.tracking.report.goodput import (
@@ -88,7 +88,20 @@ attempts = st.builds(
 )
 
 
+ALL_LOST = AttemptTime(
+    began_at=0.0,
+    ended_at=155347.0,
+    first_step_at=0.0,
+    running_seconds=155347.0,
+    checkpoint_seconds=1.5809639184735715,
+    steps=27,
+    last_step=27,
+    has_failed=True,
+)
+
+
 @given(st.lists(attempts, min_size=1, max_size=5))
+@example([ALL_LOST])
 def test_parts_are_never_negative_and_make_up_the_whole(told):
     found = goodput_of(told)
     assert all(found.seconds[part] >= 0 for part in PARTS)
