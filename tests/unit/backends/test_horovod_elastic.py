@@ -47,7 +47,7 @@ def train(state, fail_at=None):
             raise LostRankError
 
 
-def test_a_state_is_restored_from_its_last_commit(monkeypatch):
+def test_a_state_is_restored_from_its_last_commit(monkeypatch, place, capsys):
     with pytest.raises(LostRankError):
         train(alone(epoch=0, seen=[]), fail_at=2)
     begin_attempt(monkeypatch)
@@ -55,6 +55,7 @@ def test_a_state_is_restored_from_its_last_commit(monkeypatch):
     resets = []
     again.register_reset_callbacks([lambda: resets.append(again.epoch)])
     train(again)
+    assert f"hvd.elastic.run goes on from file://{place}/state-1/step-3" in capsys.readouterr().out
     assert again.seen == [0, 1, 2, 3]
     assert resets == [2]
 

@@ -98,6 +98,21 @@ def test_a_changing_model_leaves_no_buffers_behind():
     assert not copies._taken, "what was saved is not kept until the next save"
 
 
+def test_tensors_of_other_classes_count_as_well():
+    from sparkdl_runner.checkpoint.save.host_copies import HostCopies
+
+    class Marked(torch.Tensor):
+        pass
+
+    copies = HostCopies()
+    copies.begin()
+    for tensor in (torch.rand(3), torch.rand(5).as_subclass(Marked)):
+        taken = copies.copy(tensor)
+        assert torch.equal(taken, tensor)
+        assert taken.data_ptr() != tensor.data_ptr()
+    assert copies.size_bytes == 32
+
+
 def test_what_wraps_the_model_is_left_out(tmp_path):
     training = Training()
     wrapped = torch.nn.DataParallel(training.model)

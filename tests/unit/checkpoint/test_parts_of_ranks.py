@@ -197,3 +197,11 @@ def test_each_rank_takes_its_rows_of_a_tensor_that_was_saved_whole() -> None:
             sharded.fill_from_whole(state, {"model": {"weight": WHOLE}})
             found.append(state["model.weight"].to_local())
     assert torch.equal(torch.cat(found), WHOLE)
+
+
+def test_an_optimizers_state_is_named_across_its_groups():
+    groups = [{"params": [0, 1], "lr": 0.1}, {"params": [2], "lr": 0.2}]
+    found = sharded._by_name({"param_groups": groups, "state": {1: {"step": 4}}}, ["a", "b", "c"])
+    rates = {name: found[f"optimizer.param_groups.{name}.lr"] for name in "abc"}
+    assert rates == {"a": 0.1, "b": 0.1, "c": 0.2}
+    assert found["optimizer.state.b.step"] == 4

@@ -20,6 +20,7 @@ from sparkdl_runner.checkpoint import CheckpointError, names
 from sparkdl_runner.checkpoint.directory import shards
 from sparkdl_runner.checkpoint.directory.listing import committed
 from sparkdl_runner.checkpoint.directory.manifest import read_manifest
+from sparkdl_runner.checkpoint.directory.state_files import state_in
 from sparkdl_runner.checkpoint.errors import DamageError
 from sparkdl_runner.checkpoint.read.host_reader import HostReader
 from sparkdl_runner.checkpoint.read.plan import plan_of
@@ -223,6 +224,27 @@ def test_a_file_of_shards_that_no_list_has_is_damage(saved):
             reader.close()
 
     run_ranks(1, 1, work)
+
+
+def test_the_memory_of_a_host_is_let_go(saved):
+    folder, name, _ = saved
+    storage = CountingStorage(str(folder))
+
+    def work(peers):
+        manifest = read_manifest(storage, name)
+        states = {state_in(one.path) for one in manifest.files}
+        reader = HostReader(storage, manifest, peers, states)
+        reader.fetch()
+        peers.any_rank(False)  # Once all have fetched, each finds what it needs.
+        for one in manifest.files:
+            assert len(reader.read(one.path)) == one.size_bytes
+        views = list(reader._views.values())
+        reader.close()
+        return [view.closed for view in views]
+
+    closed = run_ranks(1, 2, work)
+    assert any(closed), "one reads what the other has fetched"
+    assert all(map(all, closed))
 
 
 @settings(max_examples=25)

@@ -196,3 +196,13 @@ def test_an_interrupted_wait_leaves_no_file_open(tmp_path: Path) -> None:
     assert first.get_or_fetch("key", fetch) == b"value"
     for cache in (first, second):
         cache.close()
+
+
+def test_bytes_that_are_gone_are_no_longer_counted(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path, 100, "a")
+    assert cache._reserve(60)
+    for _ in range(2):  # What is gone may be told twice: never less than nothing is in use.
+        assert cache._reserve(-60)
+        with cache._accounts() as used:
+            assert used == 0
+    cache.close()

@@ -13,6 +13,7 @@ import pytest
 from parquet_sets import load, one
 
 from sparkdl_runner.data.dataset.manifest import Manifest
+from sparkdl_runner.data.order import mixing
 from sparkdl_runner.data.read.budget import open_group_bytes
 from sparkdl_runner.data.spark_dataset_converter import SparkDatasetConverter
 
@@ -113,3 +114,10 @@ def test_a_budget_that_two_long_pages_exceed_is_told_of(tmp_path: Path) -> None:
     )
     assert said(tmp_path, manifest, memory_budget_bytes=2 * taken) == []
     assert said(tmp_path, manifest) == []
+
+
+@pytest.mark.parametrize(("mean", "spread"), [(0.0, 0.5), (0.3, 0.2), (-0.4, 1.0), (0.7, 0.0)])
+def test_the_expected_deviation_is_that_of_many_draws(mean: float, spread: float) -> None:
+    draws = np.abs(np.random.default_rng(0).normal(mean, spread, 200_000)).mean()
+    found = mixing._deviation(np.array([mean, mean]), np.array([spread**2] * 2))
+    assert found == pytest.approx(draws, rel=0.01)

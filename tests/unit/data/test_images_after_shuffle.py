@@ -18,6 +18,7 @@ from parquet_sets import load, one
 from PIL import Image
 
 from sparkdl_runner.data.dataset.manifest import Manifest
+from sparkdl_runner.data.decode.images import ImageSize
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.read.budget import open_group_bytes
 from sparkdl_runner.hooks import rank_facts
@@ -211,3 +212,12 @@ def test_a_row_group_of_images_is_open_with_a_page_of_as_many_as_its_writer_coun
     again = Manifest.from_bytes(json.dumps(manifest.to_json()).encode())
     assert again.page_rows == manifest.page_rows == 1024
     assert len({one.digest for one in (manifest, by_spark, again)}) == 2
+
+
+def test_a_size_is_one_pixel_or_more() -> None:
+    assert ImageSize.of("photo", (1, 1)).shape == (1, 1, 3)
+    for size in [(0, 4), (4, 0), (4,), (4, 4, "CMYK"), None]:
+        with pytest.raises(
+            ValueError, match=r"images\['photo'\] is .*; expected \(height, width\)"
+        ):
+            ImageSize.of("photo", size)

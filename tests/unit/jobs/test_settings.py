@@ -323,3 +323,20 @@ def test_a_pipe_is_read_only_where_the_shell_has_opened_it(tmp_path):
     os.close(writing)
     assert read_yaml(f"/dev/fd/{reading}") == {"a": 1}
     os.close(reading)
+
+
+@pytest.mark.parametrize(
+    ("given", "place", "is_module"),
+    [
+        ({"script": "train.py", "files": ["*.yaml"]}, "train.py", False),
+        ({"module": "a.b"}, "a.b", True),
+    ],
+)
+def test_a_script_is_given_as_run_script_takes_it(given, place, is_module):
+    settings = TrainSettings(**given, num_proc=-2, args=["--epochs", "3"])
+    assert settings.script_arguments() == {
+        "script": place,
+        "args": ["--epochs", "3"],
+        "module": is_module,
+        "files": given.get("files", []),
+    }

@@ -115,7 +115,10 @@ def test_a_network_answers_to_sizes_that_it_was_not_exported_with(tmp_path: Path
     for rows in (tokens[:, :10].contiguous(), tokens[:1, 2:6], tokens.repeat(3, 1)[:, :7]):
         expected = network(rows).detach().numpy()
         np.testing.assert_allclose(loaded.predict(rows.numpy()), expected, rtol=1e-4)
-    assert mlflow.pytorch.load_model(str(tmp_path / "saved"))(tokens[:2, :4]).shape == (2, 3)
+    saved = str(tmp_path / "saved")
+    assert mlflow.pytorch.load_model(saved)(tokens[:2, :4]).shape == (2, 3)
+    told = Model.load(saved).flavors["python_function"]["config"]
+    assert told == {"device": "cpu"}, "a graph stays where it was exported"
 
 
 def test_a_graph_for_one_length_of_a_network_for_any_is_told_of(

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from sparkdl_runner import tracking
 from sparkdl_runner.hooks import rank_facts
 from sparkdl_runner.tracking.rank import metrics
 from sparkdl_runner.tracking.rank import rank_tracking as rank
@@ -40,3 +41,10 @@ def test_the_gpus_that_it_sees_are_noted_and_told_at_once(
     reports: list[dict[str, object]] = []
     rank.begin(0, None, reports.append, trace_steps=True).close()
     assert reports[0]["facts"] == {"gpus": count}
+
+
+def test_the_package_has_what_it_names_and_nothing_else() -> None:
+    for name in tracking.__all__:
+        assert getattr(tracking, name).__name__ == name
+    with pytest.raises(AttributeError, match="has no attribute 'log_everything'"):
+        tracking.log_everything  # noqa: B018

@@ -63,6 +63,7 @@ def test_saves_that_failed_are_a_line_of_the_page(tmp_path: Path) -> None:
 
 def test_the_page_has_attempts_and_the_time_of_a_step_by_part_and_rank(tmp_path: Path) -> None:
     text = page(tmp_path, name="<script>alert(1)</script>", totals={0: counts(), 1: counts(7.0)})
+    assert "&lt;/script&gt;: finished</h1>" in text
     assert "2 ranks on 1 host, in 2 attempts." in text
     assert "Of their time: data wait 10%, compute 65%, communication 25%, checkpoint 0%." in text
     assert "<td>50</td><td>step 40</td><td>Rank 1 was &lt;killed&gt;</td>" in text
@@ -77,6 +78,7 @@ def test_the_page_has_attempts_and_the_time_of_a_step_by_part_and_rank(tmp_path:
 
 def test_a_run_that_told_nothing_has_a_page_as_well(tmp_path: Path) -> None:
     text = page(tmp_path, totals={}, hosts={}, metrics={}, attempts=[], error="It <failed>.")
+    assert ": failed</h1>" in text
     assert "What ended it" in text
     assert "It &lt;failed&gt;." in text
     assert "Time of a step" not in text

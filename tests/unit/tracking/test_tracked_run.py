@@ -6,11 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.errors import LaunchError, RunCancelledError
 from sparkdl_runner.redaction import Redactor
 from sparkdl_runner.tracking.run.heartbeat import Heartbeat
 from sparkdl_runner.tracking.run.journal import Journal
 from sparkdl_runner.tracking.run.opening.lease import Lease
+from sparkdl_runner.tracking.run.run_end import status_of
 from sparkdl_runner.tracking.run.tracked_run import TrackedRun
 from sparkdl_runner.tracking.settings import Tracking
 
@@ -107,3 +108,18 @@ def test_a_run_that_was_opened_and_cannot_be_kept_has_failed(
     with pytest.raises(expected, match=text):
         Kept.open(Tracking(experiment="e"), named=named)  # type: ignore[arg-type]
     assert told == ["FAILED"]
+
+
+@pytest.mark.parametrize(
+    ("error", "stopped", "status"),
+    [
+        (None, "", "FINISHED"),
+        (None, "enough", "KILLED"),
+        (LaunchError("no slot"), "", "FAILED"),
+        (LaunchError("no slot"), "enough", "FAILED"),
+        (RunCancelledError("cancelled"), "", "KILLED"),
+        (KeyboardInterrupt(), "enough", "KILLED"),
+    ],
+)
+def test_the_status_says_whether_it_was_ended_by_somebodys_wish(error, stopped, status) -> None:
+    assert status_of(error, stopped) == status

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 
 import pytest
@@ -12,7 +13,9 @@ from torchmetrics import MeanSquaredError
 from sparkdl_runner.training.checks import check_arguments, made
 from sparkdl_runner.training.early_stopping import EarlyStopping
 from sparkdl_runner.training.learning_rate import LearningRate
+from sparkdl_runner.training.metrics import Metrics
 from sparkdl_runner.training.plan import TrainingPlan
+from sparkdl_runner.training.ranks import Ranks
 
 GOOD = {
     "model": nn.Linear(1, 1),
@@ -124,3 +127,11 @@ def test_warm_up_grows_to_the_number_of_ranks_and_leaves_the_scheduler_alone():
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05)
     alone = LearningRate(optimizer, None, warmup_epochs=0, size=5)
     assert alone.factor(3) == 1
+
+
+def test_metrics_of_a_rank_without_rows_are_computed_without_a_warning():
+    metrics = Metrics({"error": MeanSquaredError()}, ["label"], Ranks())
+    metrics.update({"label": (torch.ones(0), torch.ones(0))})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert metrics.compute().keys() == {"error"}
