@@ -137,7 +137,7 @@ def _read(
             "batch_size": arguments.batch_size,
             "epochs": arguments.epochs,
             "workers_count": arguments.workers_count,
-            "arguments": {},
+            "arguments": {"cache_type": "null"},
         }
         if way == "remote, cached":
             request["arguments"] = {"cache_type": "local-disk", "cache_location": cache}

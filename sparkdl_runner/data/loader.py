@@ -99,11 +99,11 @@ class ArrowLoader:
         workers_count: Threads that decode; by default one a core, up to 4, as the budget allows.
         cache_type: ``"local-disk"`` to keep row groups of remote storage on the local disk for
             later epochs and trainings, for all ranks of the host, which is the default in ranks
-            on Spark; ``"decoded"`` to keep decoded images as well, also of files that are local;
-            ``"null"`` for no cache.
+            on Spark, and in others that share a host; ``"decoded"`` to keep decoded images as
+            well, also of files that are local; ``"null"`` for no cache.
         cache_location: A folder there; by default Spark's for local files, or the temporary one.
         cache_size_limit: Bytes that all caches of this user there may take; by default half of
-            what is free.
+            what is free, or 1 GiB in the temporary folder if no type is given.
         converted: What the converter remembers of the files; a file that has changed is refused.
 
     Raises:

@@ -7,6 +7,7 @@ import os
 import tempfile
 from pathlib import Path
 
+from sparkdl_runner import world
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.read.disk_cache import DiskCache
 
@@ -16,6 +17,9 @@ DECODED = "decoded"
 CACHE_TYPES = ("null", "local-disk", DECODED)
 """petastorm's names, and one of our own."""
 
+_UNASKED_BYTES = 1 << 30
+"""What a cache in the temporary folder may take if nobody has asked for it."""
+
 
 def open_cache(
     cache_type: str | None, location: str | None, limit_bytes: int | None, files: VerifiedFiles
@@ -23,7 +27,8 @@ def open_cache(
     """The cache that the arguments of a loader ask for, if any.
 
     For local files there is one for decoded images only. Without a type, remote files have one
-    where Spark, or YARN, gives the host a folder for local files.
+    where Spark, or YARN, gives the host a folder for local files; and a small one in the temporary
+    folder where ranks share the host, as each would fetch the row groups that they share.
 
     Raises:
         ValueError: There is no such type.
@@ -33,8 +38,11 @@ def open_cache(
     if files.dataset.is_local and cache_type != DECODED:
         return None
     local = local_folder()
-    if cache_type == "null" or (cache_type is None and local is None):
+    is_unasked = cache_type is None and local is None
+    if cache_type == "null" or (is_unasked and not _shares_its_host()):
         return None
+    if is_unasked and limit_bytes is None:
+        limit_bytes = _UNASKED_BYTES
     folder = Path(location or local or tempfile.gettempdir())
     try:
         return DiskCache(folder, limit_bytes, files.identity)
@@ -52,3 +60,7 @@ def local_folder() -> Path | None:
     """The folder of Spark or YARN for large files on this host, if its variable is set."""
     listed = os.environ.get("LOCAL_DIRS") or os.environ.get("SPARK_LOCAL_DIRS") or ""
     return Path(listed.split(",")[0]) if listed else None
+
+
+def _shares_its_host() -> bool:
+    return world.in_worker() and world.current_world().local_size > 1

@@ -32,7 +32,7 @@ from sparkdl_runner.private_folder import private_folder
 
 _log = logging.getLogger(__name__)
 
-_NAME = "sparkdl_runner-cache"
+_NAME = "sparkdl_runner-row-groups"  # For nothing else: what no process uses there may go.
 _USED, _USERS, _PART = "used", "users", ".part"
 _USED_DIGITS, _CRC_BYTES = 20, 4
 _MOST_CHECKED, _READ_BYTES = 1 << 16, 1 << 20

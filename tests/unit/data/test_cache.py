@@ -23,6 +23,7 @@ from sparkdl_runner.data.dataset.place import (
     directory_url,
     parent_cache_dir_url,
 )
+from sparkdl_runner.data.read.disk_cache import DiskCache
 
 
 class FakeSpark:
@@ -74,6 +75,17 @@ def test_on_one_machine_it_is_the_temporary_directory(monkeypatch, tmp_path):
         url = parent_cache_dir_url(FakeSpark(spark__master=master))
         assert url.startswith(f"file://{tmp_path}/sparkdl_runner-cache-")
         assert stat.S_IMODE(Path(url.removeprefix("file://")).stat().st_mode) == 0o700
+
+
+def test_a_cache_of_row_groups_that_is_full_removes_no_conversion(monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    parent = parent_cache_dir_url(FakeSpark(spark__master="local"))
+    table = Path(parent.removeprefix("file://")) / "table"
+    one(table, numbered(6))
+    cache = DiskCache(tmp_path, 10, "another")
+    cache.get_or_fetch("key", lambda: memoryview(bytes(11)))
+    cache.close()
+    assert len(make_spark_converter(table)) == 6
 
 
 def test_on_a_cluster_it_is_shared_or_asked_for(monkeypatch):

@@ -14,6 +14,7 @@ import pyarrow.fs as fs
 import pytest
 from parquet_sets import LOCAL, load, numbered, write_groups
 
+from sparkdl_runner import world
 from sparkdl_runner.data import DatasetError
 from sparkdl_runner.data.dataset.converted import Converted
 from sparkdl_runner.data.dataset.dataset import Dataset
@@ -21,6 +22,7 @@ from sparkdl_runner.data.dataset.describe import Written, describe_parquet, desc
 from sparkdl_runner.data.dataset.files import pack
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.loader import ArrowLoader
+from sparkdl_runner.world import Peer, assign_ranks
 
 ROWS = 200_000  # of a row group
 
@@ -86,6 +88,29 @@ def test_lanes_of_a_rank_that_share_a_row_group_fetch_it_once(tmp_path, far, gro
         assert list(rows(loader)) == expected
     assert far.counts["reads"] <= 1 + groups, "the footer, and each row group"
     assert far.counts["bytes"] <= 1.1 * size + (64 << 10)
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_ranks_that_share_a_host_fetch_a_row_group_once(tmp_path, far, monkeypatch, shares):
+    ranks = 4
+    manifest = write_groups(tmp_path / "set", pa.table({"id": np.arange(2 * ROWS)}), [[ROWS] * 2])
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for name in ("LOCAL_DIRS", "SPARK_LOCAL_DIRS"):
+        monkeypatch.delenv(name, raising=False)
+    peers = [
+        Peer(partition=n, host="h", host_key=f"{0 if shares else n}", address="::1", interface="lo")
+        for n in range(ranks)
+    ]
+    found: list[int] = []
+    for place in assign_ranks(peers, backend="torch").values():
+        monkeypatch.setattr(world, "_current", place)
+        arguments = {"batch_size": 1000, "num_epochs": 1, "device": "numpy", "tail": "uneven"}
+        there = fs.PyFileSystem(far)
+        with ArrowLoader(manifest, there, str(tmp_path / "set"), **arguments) as loader:
+            found += rows(loader)
+    assert sorted(found) == list(range(2 * ROWS))
+    # A rank that fetches a row group reads the file's footer, too.
+    assert far.counts["reads"] == 2 * (2 if shares else ranks)
 
 
 FILES, GROUPS = 5, 3
