@@ -32,15 +32,16 @@ def write_table(directory: Path, columns: dict[str, Any]) -> None:
     describe_parquet(local, str(directory), ["part-0.parquet"]).write(local, str(directory))
 
 
-def write_sklearn(directory: Path, name: str) -> None:
-    """Writes one of ``TABLES``, standardized."""
+def write_sklearn(directory: Path, name: str, rows: slice = slice(None)) -> None:
+    """Writes one of ``TABLES``, or some of its rows, standardized."""
     from sklearn import datasets
 
     features, label = getattr(datasets, f"load_{name}")(return_X_y=True)
     features = (features - features.mean(0)) / (features.std(0) + 1e-6)
     if name == "diabetes":
         label = ((label - label.mean()) / label.std()).astype("float32")
-    write_table(directory, {"features": features.astype("float32"), "label": label})
+    columns = {"features": features.astype("float32"), "label": label}
+    write_table(directory, {name: values[rows] for name, values in columns.items()})
 
 
 def open_table(directory: Path, **options: Any) -> ArrowLoader:

@@ -36,7 +36,7 @@ def packed(kind: bytes, reason: str) -> bytes:
 
 def reason() -> str:
     """Why this rank is to end; empty if it is not."""
-    return preemption_reason() or _heard(STOP)
+    return preemption_reason() or _told.get(STOP, "")  # The first has read the pipe.
 
 
 def preemption_reason() -> str:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import pyspark.ml
 import pytest
 import torch
 from pyspark.ml.param import Param, Params, TypeConverters
@@ -58,6 +60,9 @@ class LogisticRegression(TorchEstimator):
             copied._set(epochs=max(1, copied.getOrDefault("maxIter")))
         return copied
 
+
+# Some of the tests import others, and the installed Spark has none.
+pyspark.ml.__path__.append(str(Path(os.environ["SPARK_SOURCE"], "python/pyspark/ml").absolute()))
 
 # What the tests compare of a model that was saved with one that was loaded.
 TorchModel.intercept = property(lambda self: self.get_model().bias.tolist())  # type: ignore[attr-defined]

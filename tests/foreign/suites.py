@@ -100,14 +100,16 @@ def _petastorm() -> Suite:
 
 
 def _spark() -> list[Suite]:
-    """Those of tuning are in no wheel: SPARK_SOURCE names an unpacked source of Spark 3.2 or 3.3.
+    """Those of tuning are in no wheel: SPARK_SOURCE names an unpacked source of Spark.
 
     Left out is OneVsRest, which takes Spark's own classifiers, and what looks at their Params.
     """
     source = os.environ.get("SPARK_SOURCE")
     if not source:
         return []
-    file = Path(source, "python/pyspark/ml/tests/test_tuning.py").absolute()
+    tests = Path(source, "python/pyspark/ml/tests").absolute()
+    # Spark has them in a folder since 3.5.
+    files = sorted(tests.glob("tuning/test_*_basic.py")) + sorted(tests.rglob("test_tuning.py"))
     python = {"PYSPARK_PYTHON": sys.executable}
     chosen = "not nested and not pipeline and not coercion"
     return [
@@ -115,7 +117,9 @@ def _spark() -> list[Suite]:
             name="spark-tuning",
             here=by_command(sys.executable, **python, FOREIGN_ESTIMATOR="sparkdl_runner"),
             there=by_command(sys.executable, **python),
-            starts=(("tests", str(file), "-p", "foreign.spark_names", "-k", chosen),),
+            starts=tuple(
+                ("tests", str(file), "-p", "foreign.spark_names", "-k", chosen) for file in files
+            ),
             num_proc=1,
             known={
                 "test_tuning.py::CrossValidatorTests::test_expose_sub_models": "Spark's reader of "

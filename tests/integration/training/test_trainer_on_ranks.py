@@ -6,7 +6,7 @@ import pytest
 import trainer_functions as functions
 
 from sparkdl_runner import DistributedRunner, RunConfig, WorkerFailedError
-from training_tables import write_sklearn
+from training_tables import TABLES, write_sklearn
 
 pytestmark = [pytest.mark.integration, pytest.mark.one_lane, pytest.mark.timeout(420)]
 
@@ -31,6 +31,17 @@ def diabetes(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    """Of each table, the rows to train with and the rest."""
+    folder = tmp_path_factory.mktemp("tables")
+    for name in TABLES:
+        for part, rows in (name, slice(300)), (f"{name}-rest", slice(300, None)):
+            (folder / part).mkdir()
+            write_sklearn(folder / part, name, rows)
+    return folder
+
+
 @pytest.mark.parametrize("backend", ["torch", "horovod"])
 def test_two_ranks_train_and_evaluate_as_one_does(alone, backend):
     found = DistributedRunner(num_proc=-2, backend=backend).run(
@@ -48,6 +59,18 @@ def test_two_ranks_train_and_evaluate_as_one_does(alone, backend):
         assert found["sharded"]["weights"] == near(found["clipped"]["weights"])
         whole = found["plain"]["local_numbers"]
         assert found["sharded"]["local_numbers"] <= 0.6 * whole
+
+
+def test_more_ranks_end_with_the_metrics_of_one(tables):
+    one, *others = (
+        DistributedRunner(num_proc=-size, backend="torch").run(
+            functions.final_metrics, folder=tables
+        )
+        for size in (1, 2, 4)
+    )
+    assert min(one.values()) > 0.4
+    for other in others:
+        assert other == pytest.approx(one, rel=0.01)
 
 
 @pytest.mark.parametrize(
