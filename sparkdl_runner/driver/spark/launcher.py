@@ -28,7 +28,7 @@ from sparkdl_runner.driver.spark.growth import Growth
 from sparkdl_runner.driver.spark.job import Job, let_the_jvm_exit, tagged
 from sparkdl_runner.driver.spark.lost_hosts import LostHosts
 from sparkdl_runner.driver.spark.result_size import most_result_bytes
-from sparkdl_runner.driver.spark.slots import count_slots, wait_for_slots
+from sparkdl_runner.driver.spark.slots import SlotCheck, wait_for_slots
 from sparkdl_runner.driver.spark.spares import spare_task
 from sparkdl_runner.driver.spark.start_notices import StartNotices
 from sparkdl_runner.driver.stop_request import StopRequest
@@ -51,7 +51,6 @@ CANCEL_SECONDS = 10.0
 RETURN_SECONDS = 1.0
 # How long ranks that were told to stop may take beyond their grace.
 STOP_SECONDS = 2.0
-SLOT_CHECK_SECONDS = 5.0
 
 
 class SparkLauncher:
@@ -84,19 +83,24 @@ class SparkLauncher:
         decommission(self._context, self._leaving, "its host will be taken away")
         needed = self._growth.take_target() or self._num_proc
         config, least = attempt.config, attempt.config.min_num_proc
-        num_proc = wait_for_slots(
-            self._context, needed, config, profile=self._profile, least=least, stop=stop
-        )
-        self._num_proc = self._num_proc or num_proc
-        gang = SparkGang(self._context, self._profile, attempt, num_proc, reports)
-        watched = self._growth.watched(num_proc, self._num_proc, gang.request_growth)
-        with stop.told_to(gang.request_stop, gang.interrupt), watched:
-            try:
-                return gang.run()
-            finally:
-                for one in () if self.is_single_host else filter(is_silent, gang.failures):
-                    self._lost.add(one.world, gang.addresses_of(one.world))
-                self._leaving |= gang.leaving_executors()
+        while True:
+            num_proc = wait_for_slots(
+                self._context, needed, config, profile=self._profile, least=least, stop=stop
+            )
+            self._num_proc = self._num_proc or num_proc
+            gang = SparkGang(self._context, self._profile, attempt, num_proc, reports)
+            watched = self._growth.watched(num_proc, self._num_proc, gang.request_growth)
+            with stop.told_to(gang.request_stop, gang.interrupt), watched:
+                try:
+                    return gang.run()
+                except RunnerError:
+                    # No rank has begun, and fewer may do.
+                    if not gang.slot_check.has_failed or least is None:
+                        raise
+                finally:
+                    for one in () if self.is_single_host else filter(is_silent, gang.failures):
+                        self._lost.add(one.world, gang.addresses_of(one.world))
+                    self._leaving |= gang.leaving_executors()
 
 
 class SparkGang(Gang):
@@ -122,7 +126,7 @@ class SparkGang(Gang):
         self._context = context
         self._profile = profile
         self._is_single_host = is_single_host(context)
-        self._count_slots_at = time.monotonic() + SLOT_CHECK_SECONDS
+        self.slot_check = SlotCheck(context, profile, num_proc)
         listener, host = listen_on_driver(
             context, port_range=config.port_range, interface=config.network_interface
         )
@@ -206,21 +210,8 @@ class SparkGang(Gang):
         return {name for name, tasks in executors.items() if tasks & partitions}
 
     def lost_slots(self) -> str | None:
-        """See ``Gang.lost_slots``.
-
-        Spark counts slots when a barrier stage is submitted, and never again: a stage whose slots
-        are lost after that would wait for ever.
-        """
-        if self._is_single_host or time.monotonic() < self._count_slots_at:
-            return None
-        self._count_slots_at = time.monotonic() + SLOT_CHECK_SECONDS
-        available = count_slots(self._context, self._profile)
-        if available >= self.num_proc:
-            return None
-        return (
-            f"{self.num_proc} ranks were to start, and the cluster has only {available} slots "
-            "left: executors were lost after the run was submitted."
-        )
+        """See ``Gang.lost_slots``."""
+        return None if self._is_single_host else self.slot_check.shortage()
 
     def act_on(self, verdict: Verdict) -> None:
         """Ends the ranks; where Spark does not know yet that one is lost, its job as well."""

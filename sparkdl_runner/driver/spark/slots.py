@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.5
 SAY_SECONDS = 10.0
+CHECK_SECONDS = 5.0
 
 
 def count_slots(context: SparkContext, profile: ResourceProfile | None = None) -> int:
@@ -82,6 +83,38 @@ def wait_for_slots(
         return available
     is_least = not needed and bool(config.min_num_proc)
     raise LaunchError(_too_few_slots(context, wanted, available, is_least=is_least))
+
+
+class SlotCheck:
+    """Counts the slots now and then for a barrier stage whose ranks have yet to start.
+
+    Spark counts them when the stage is submitted, and never again: a stage whose slots are lost
+    after that would wait for ever.
+    """
+
+    def __init__(
+        self, context: SparkContext, profile: ResourceProfile | None, needed: int
+    ) -> None:
+        self._context = context
+        self._profile = profile
+        self._needed = needed
+        self._next_at = time.monotonic() + CHECK_SECONDS
+        self.has_failed = False
+        """Whether there were too few at the last look."""
+
+    def shortage(self) -> str | None:
+        """A sentence if there are too few; None if there are enough, or it is no time to look."""
+        if time.monotonic() < self._next_at:
+            return None
+        self._next_at = time.monotonic() + CHECK_SECONDS
+        available = count_slots(self._context, self._profile)
+        self.has_failed = available < self._needed
+        if not self.has_failed:
+            return None
+        return (
+            f"{self._needed} ranks were to start, and the cluster has only {available} slots "
+            "left: executors were lost after the run was submitted."
+        )
 
 
 def _too_few_slots(context: SparkContext, needed: int, available: int, *, is_least: bool) -> str:
