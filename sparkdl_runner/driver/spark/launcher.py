@@ -242,6 +242,7 @@ class SparkGang(Gang):
             channel=self._server.channel,
             single_host=self._is_single_host,
             most_result_bytes=most_result_bytes(self._context),
+            sends_value=not checks.encryption_asked_for(self._context),  # The channel is in clear.
             spare=spare,
         )
 
@@ -252,16 +253,23 @@ class SparkGang(Gang):
     def _ends_after(self, error: Exception) -> list[Outcome]:
         """The failures that explain why Spark ended the stage.
 
+        Returns:
+            Them; or the ends of all ranks, where all had returned before one was lost.
+
         Raises:
             RunnerError: No rank said why.
         """
         self._raise_launch_problem()
         failures = self.failures
         application_end = end_of(self._context)
-        if application_end:
-            # Its tasks are lost because of it.
+        loss = failure.executor_loss(error)
+        if application_end:  # Its tasks are lost because of it.
             failures = [one for one in failures if one.status != Status.LOST]
-        if loss := failure.executor_loss(error):
+        elif (loss or failures) and all(one.status == Status.LOST for one in failures):
+            told = loss or f"rank {failures[0].world.rank} {failures[0].message.rstrip('.')}"
+            if ends := self._values.outcomes(self.num_proc, told):
+                return ends
+        if loss:
             failures = [with_reason(one, loss) for one in self._failures_and_missing()]
         if explains_the_end(failures):
             return failures

@@ -92,9 +92,7 @@ class SlotCheck:
     after that would wait for ever.
     """
 
-    def __init__(
-        self, context: SparkContext, profile: ResourceProfile | None, needed: int
-    ) -> None:
+    def __init__(self, context: SparkContext, profile: ResourceProfile | None, needed: int) -> None:
         self._context = context
         self._profile = profile
         self._needed = needed
