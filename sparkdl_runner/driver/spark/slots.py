@@ -70,8 +70,9 @@ def wait_for_slots(
             say_at = now + SAY_SECONDS
             then = f", and {available} will do after that" if least and available >= least else ""
             print(
-                f"sparkdl_runner: waiting up to {deadline - now:.0f} s for executors: "
-                f"{wanted} slots are needed, {available} are there{then}.",
+                f"sparkdl_runner: waiting up to {deadline - now:.0f} s for executors that start, "
+                f"or that other applications have: {wanted} slots are needed, {available} are "
+                f"there{then}.",
                 file=sys.stderr,
             )
         stop.cancelled.wait(POLL_SECONDS)
@@ -122,14 +123,16 @@ def _too_few_slots(context: SparkContext, needed: int, available: int, *, is_lea
         remedy = (
             "add executors or cores (spark.executor.instances, spark.executor.cores, "
             "spark.cores.max), or lower spark.task.cpus or spark.task.resource.gpu.amount, or "
-            "raise RunConfig.slot_wait_seconds if executors are still starting"
+            "raise RunConfig.slot_wait_seconds if executors are still starting, or if other "
+            "applications have them now"
         )
     if is_least:
         return (
             f"min_num_proc is {needed}, and the cluster has {available} task slots (master "
             f"{context.master}): lower RunConfig.min_num_proc, or {remedy}."
         )
+    fewer = f"ask for at most {available} ranks, or " if available else ""
     return (
         f"{needed} ranks need {needed} task slots at once, and the cluster has {available} "
-        f"(master {context.master}): ask for at most {available} ranks, or {remedy}."
+        f"(master {context.master}): {fewer}{remedy}."
     )
