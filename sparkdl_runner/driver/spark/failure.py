@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from sparkdl_runner import errors, java
 from sparkdl_runner.driver.consequences import consequences
 from sparkdl_runner.driver.diagnosis import to_error
+from sparkdl_runner.driver.spark.sizes import LESS_TO_CARRY
 from sparkdl_runner.wire.failure_report import UnheardFailureError
 from sparkdl_runner.wire.outcome import Outcome
 
@@ -78,9 +79,8 @@ def explain(
     if re.search(r"calling \S+\.broadcast\b[^\n]*\s+: java\.lang\.OutOfMemoryError", text):
         return errors.LaunchError(
             f"The function and its arguments take {function_bytes / 1e6:,.0f} MB pickled, and "
-            "Spark's driver has no room for them. Take large values out of the arguments, and out "
-            "of what the function refers to: give ranks a path or a converted DataFrame to read, "
-            "or raise spark.driver.memory before the session starts."
+            "Spark's driver has no room for them. "
+            + LESS_TO_CARRY.format(setting="spark.driver.memory")
         )
     if "spark.driver.maxResultSize" in text:
         return errors.ResultTooLargeError(

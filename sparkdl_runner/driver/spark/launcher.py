@@ -27,7 +27,7 @@ from sparkdl_runner.driver.spark.gpu_scheduling import barrier_stage, rank_profi
 from sparkdl_runner.driver.spark.growth import Growth
 from sparkdl_runner.driver.spark.job import Job, let_the_jvm_exit, tagged
 from sparkdl_runner.driver.spark.lost_hosts import LostHosts
-from sparkdl_runner.driver.spark.result_size import most_result_bytes
+from sparkdl_runner.driver.spark.sizes import most_result_bytes, refuse_too_large_function
 from sparkdl_runner.driver.spark.slots import SlotCheck, wait_for_slots
 from sparkdl_runner.driver.spark.spares import spare_task
 from sparkdl_runner.driver.spark.start_notices import StartNotices
@@ -79,6 +79,7 @@ class SparkLauncher:
 
     def run(self, attempt: Attempt, reports: Sequence[Reports], stop: StopRequest) -> list[Outcome]:
         """See ``Launcher.run``."""
+        refuse_too_large_function(self._context, attempt.function)
         self._lost.leave_out()
         decommission(self._context, self._leaving, "its host will be taken away")
         needed = self._growth.take_target() or self._num_proc

@@ -87,7 +87,7 @@ def launcher_of_two(monkeypatch):
     slots_left = iter([2, 1])
     context = SimpleNamespace(master="spark://host:7077", applicationId="a")
     monkeypatch.setattr(launcher, "require_spark_context", lambda: context)
-    for name in ("checks", "decommission", "Growth", "LostHosts"):
+    for name in ("checks", "decommission", "Growth", "LostHosts", "refuse_too_large_function"):
         monkeypatch.setattr(launcher, name, MagicMock())
     monkeypatch.setattr(launcher, "rank_profile", lambda context: None)
     monkeypatch.setattr(launcher, "wait_for_slots", lambda *_, **__: next(slots_left))
