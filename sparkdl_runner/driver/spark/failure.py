@@ -82,6 +82,12 @@ def explain(
             "Spark's driver has no room for them. "
             + LESS_TO_CARRY.format(setting="spark.driver.memory")
         )
+    if re.search(r"Failed to get broadcast_\d+_piece\d+ of broadcast", text):
+        return errors.LaunchError(
+            f"{_on(host)} could not get the function and its arguments, which take "
+            f"{function_bytes / 1e6:,.0f} MB pickled: probably its memory is too small for them. "
+            + LESS_TO_CARRY.format(setting="spark.executor.memory")
+        )
     if "spark.driver.maxResultSize" in text:
         return errors.ResultTooLargeError(
             "The value that rank 0 returned is larger than spark.driver.maxResultSize allows. "

@@ -113,6 +113,15 @@ def test_a_function_that_the_drivers_heap_cannot_hold_is_told_with_its_size():
     assert "spark.driver.memory" in str(error)
 
 
+def test_a_function_that_an_executor_cannot_get_is_told_with_its_size():
+    text = "[INTERNAL_ERROR_BROADCAST] Failed to get broadcast_0_piece36 of broadcast_0"
+    error = explain(RuntimeError(text), python="python3", host="h7", function_bytes=450_000_000)
+    assert isinstance(error, LaunchError)
+    assert str(error).startswith("The executor on host h7 could not get the function and its arg")
+    assert "take 450 MB pickled" in str(error)
+    assert "spark.executor.memory" in str(error)
+
+
 def test_an_application_that_has_ended_is_named_whatever_py4j_says():
     error = RuntimeError("Job 0 cancelled because SparkContext was shut down")
     said = str(explain(error, python="python3", application_end="its session was stopped"))
