@@ -132,8 +132,16 @@ def _on(host: str) -> str:
     return f"The executor on host {host}" if host else "An executor"
 
 
+def failed_partition(error: Exception) -> int | None:
+    """The partition of the task whose failure ended a barrier stage, if Spark says."""
+    found = re.search(r"\bbarrier task ResultTask\(\d+, (\d+)\)", java.text_of(error))
+    return None if found is None else int(found[1])
+
+
 def executor_loss(error: Exception) -> str:
-    """Spark's reason if it ended a stage because an executor was lost; else empty."""
+    """Spark's reason if it ended a stage because an executor, or its Python, was lost; else ""."""
+    if "Python worker exited unexpectedly" in java.text_of(error):
+        return "the Python process of its Spark task was killed, as by the kernel without memory"
     pattern = r"ExecutorLostFailure \(([^)\n]*)\)(?: Reason: ([^\n]*))?"
     found = re.search(pattern, java.text_of(error))
     if found is None:

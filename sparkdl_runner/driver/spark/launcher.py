@@ -262,8 +262,7 @@ class SparkGang(Gang):
         """
         self._raise_launch_problem()
         failures = self.failures
-        application_end = end_of(self._context)
-        loss = failure.executor_loss(error)
+        application_end, loss = end_of(self._context), failure.executor_loss(error)
         if application_end:  # Its tasks are lost because of it.
             failures = [one for one in failures if one.status != Status.LOST]
         elif (loss or failures) and all(one.status == Status.LOST for one in failures):
@@ -271,7 +270,7 @@ class SparkGang(Gang):
             if ends := self._values.outcomes(self.num_proc, told):
                 return ends
         if loss:
-            failures = [with_reason(one, loss) for one in self._failures_and_missing()]
+            failures = [with_reason(one, loss) for one in self._failures_and_missing(error)]
         if explains_the_end(failures):
             return failures
         raise failure.explain(
@@ -289,10 +288,12 @@ class SparkGang(Gang):
             kind = RunnerError if self.attempt.is_restart else LaunchError
             raise kind(self._launch_problem) from None
 
-    def _failures_and_missing(self) -> list[Outcome]:
-        """The failures, with the ranks of an executor whose loss Spark may know of before we do."""
+    def _failures_and_missing(self, error: Exception) -> list[Outcome]:
+        """The failures, with the ranks whose loss Spark may know of before we do."""
         deadline = time.monotonic() + GONE_SECONDS
         while not (missing := self.watch.missing()) and time.monotonic() < deadline:
             time.sleep(0.05)
-        known = {failure.world.rank for failure in self.failures}
+        lost = {failure.failed_partition(error)}  # Spark then ends the other tasks.
+        missing.sort(key=lambda one: not lost & self.watch.partitions_of({one.world.rank}))
+        known = {one.world.rank for one in self.failures}
         return [*self.failures, *(one for one in missing if one.world.rank not in known)]
