@@ -38,6 +38,13 @@ class World:
     backend: str
     attempt: int = 0
     """Which submission of the gang this is, from 0."""
+    shares_name: bool = False
+    """Whether another host of this run has the same name."""
+
+    @property
+    def place(self) -> str:
+        """The host, for people: its name, with its address where the name leaves a doubt."""
+        return f"{self.host} ({self.address})" if self.shares_name else self.host
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as plain values."""
@@ -100,6 +107,7 @@ def assign_ranks(peers: Sequence[Peer], *, backend: str, attempt: int = 0) -> di
     for peer in sorted(peers, key=lambda peer: peer.partition):
         hosts.setdefault(peer.host_key, []).append(peer)
     worlds: dict[int, World] = {}
+    names = Counter(members[0].host for members in hosts.values())
     cross_sizes = Counter(turn for members in hosts.values() for turn in range(len(members)))
     cross_ranks: Counter[int] = Counter()
     for host_rank, members in enumerate(hosts.values()):
@@ -119,6 +127,7 @@ def assign_ranks(peers: Sequence[Peer], *, backend: str, attempt: int = 0) -> di
                 interface=peer.interface,
                 backend=backend,
                 attempt=attempt,
+                shares_name=names[peer.host] > 1,
             )
             cross_ranks[local_rank] += 1
     return worlds

@@ -145,6 +145,7 @@ class NamespaceGang(Gang):
             channel=self._server.channel,
             single_host=False,
             most_result_bytes=1 << 20,
+            sends_value=True,
             spare=SpareTask(
                 backend=self.attempt.backend, variables=self.attempt.variables, seconds=0
             ),

@@ -126,12 +126,12 @@ class LogClient:
         notes = []
         if self._is_fenced:
             notes.append(
-                f"{rank} on host {world.host} was ended, since it had not heard the driver for "
+                f"{rank} on host {world.place} was ended, since it had not heard the driver for "
                 f"{self._fence_seconds:g} s"
             )
         elif self._heard_at is None:
             notes.append(
-                f"{rank} on host {world.host} could not reach the driver at {self._place}, so its "
+                f"{rank} on host {world.place} could not reach the driver at {self._place}, so its "
                 "output was not shown: let its host connect to that port (RunConfig.port_range "
                 "says which are taken), or name a network that both have with "
                 "RunConfig.network_interface"

@@ -6,7 +6,16 @@ import itertools
 import threading
 from collections import deque
 
-from sparkdl_runner.wire.messages import Alive, Ended, Message, Output, Placed, Sure, Text
+from sparkdl_runner.wire.messages import (
+    Alive,
+    Ended,
+    Message,
+    Output,
+    Placed,
+    Sure,
+    Text,
+    ValuePart,
+)
 
 
 class Outbox:
@@ -30,7 +39,7 @@ class Outbox:
     @property
     def lost_reports(self) -> int:
         """How many sure messages the driver has not confirmed, or were dropped."""
-        return self._num_refused + len(self._unconfirmed)
+        return self._num_refused + sum(map(_is_report, self._unconfirmed))
 
     def place(self, placed: Placed) -> None:
         """Takes the message that comes first on each connection."""
@@ -53,7 +62,7 @@ class Outbox:
             )
             if self._is_closed or not has_room:
                 self.lost_lines += _num_lines(message)
-                self._num_refused += message.is_sure
+                self._num_refused += _is_report(message)
                 return
             if message.is_sure:
                 message = Sure(next(self._numbers), message)
@@ -89,7 +98,7 @@ class Outbox:
         """Counts a message that was taken and cannot be sent."""
         with self._changed:
             self.lost_lines += _num_lines(message)
-            self._num_refused += isinstance(message, Sure)
+            self._num_refused += _is_report(message)
 
     def wait_until_confirmed(self, seconds: float) -> None:
         """Waits until all sure messages have arrived, at most so long."""
@@ -113,6 +122,12 @@ class Outbox:
         if message.is_sure:
             return len(self._unconfirmed)
         return sum(not isinstance(one, Placed | Sure) for one in self._queue)
+
+
+def _is_report(message: Message) -> bool:
+    """Whether it must arrive, and does not come by Spark as well, as a value does."""
+    sent = message.message if isinstance(message, Sure) else message
+    return sent.is_sure and not isinstance(sent, ValuePart)
 
 
 def _num_lines(message: Message) -> int:

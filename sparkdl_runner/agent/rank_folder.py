@@ -100,7 +100,7 @@ def _leave(world: World, name: str, path: Path, tell: Callable[[FilePart], None]
                     return
                 tell(FilePart(name, data, start == 0))
             if os.fstat(file.fileno()).st_size > MAX_FILE_BYTES:
-                where = f"... cut here: all of it is in {path} on host {world.host}"
+                where = f"... cut here: all of it is in {path} on host {world.place}"
                 tell(FilePart(name, f"\n{where}\n".encode(), False))
     except OSError:
         return  # The file or its disk is gone. What was read so far is kept.

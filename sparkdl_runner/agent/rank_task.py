@@ -50,6 +50,8 @@ class RankTask:
     """All tasks share the driver's host, so nothing needs to leave the loopback interface."""
     most_result_bytes: int
     """How large rank 0's value may be."""
+    sends_value: bool
+    """Whether its value, if it is not large, goes to the driver ahead of the task's end."""
     spare: SpareTask
     """How workers start here, and whether one is left to the next call."""
     version: str = __version__
@@ -131,6 +133,7 @@ class RankTask:
                 ),
                 receiver=client,
                 log=rank_log(config.log_directory, self.attempt.run, world),
+                sends_value=self.sends_value,
             )
             return self._heard(client, world, outcome)
 

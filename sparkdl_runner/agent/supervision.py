@@ -29,6 +29,9 @@ LEAST_EXIT_SECONDS = 1.0
 # How long last words may take to arrive once the worker is dead.
 DRAIN_SECONDS = 2.0
 LOOK_SECONDS = 1.0
+# A larger value comes with the end of its Spark task only: it would keep the driver busy twice.
+MOST_EARLY_BYTES = 16 << 20
+VALUE_PART_BYTES = 512 << 10
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,12 @@ class Exited:
 
 
 def supervise(
-    worker: WorkerProcess, envelope: Envelope, receiver: Receiver, log: RankLog
+    worker: WorkerProcess,
+    envelope: Envelope,
+    receiver: Receiver,
+    log: RankLog,
+    *,
+    sends_value: bool = False,
 ) -> Outcome:
     """Gives a worker its work, and waits until it and all that it started are gone.
 
@@ -54,24 +62,31 @@ def supervise(
         envelope: Its place and its work.
         receiver: Takes what it says.
         log: Takes all that it prints.
+        sends_value: Whether the receiver gets the value as soon as the function has returned.
 
     Returns:
         How it ended.
     """
-    return _Supervision(worker, envelope, receiver, log).run()
+    return _Supervision(worker, envelope, receiver, log, sends_value).run()
 
 
 class _Supervision:
     """The state of one worker while it works."""
 
     def __init__(
-        self, worker: WorkerProcess, envelope: Envelope, receiver: Receiver, log: RankLog
+        self,
+        worker: WorkerProcess,
+        envelope: Envelope,
+        receiver: Receiver,
+        log: RankLog,
+        sends_value: bool,
     ) -> None:
         self._worker = worker
         self._envelope = envelope
         self._world = envelope.world
         self._receiver = receiver
         self._log = log
+        self._sends_value = sends_value
         run = envelope.mlflow_run
         self._folder = None if run is None else RankFolder(run["folder"])
         self._redact = Redactor(worker.secrets + secrets_of(envelope.environment))
@@ -188,6 +203,15 @@ class _Supervision:
         self._report = report
         if has_failed:
             self._tell(messages.Failed(self._outcome()))
+        elif self._sends_value and len(report.payload) <= MOST_EARLY_BYTES:
+            self._tell_value(report.payload)
+
+    def _tell_value(self, payload: bytes) -> None:
+        """Sends the value ahead of the task's end: the process may linger, and the host be lost."""
+        starts = range(0, max(1, len(payload)), VALUE_PART_BYTES)
+        for start in starts:
+            part = payload[start : start + VALUE_PART_BYTES]
+            self._tell(messages.ValuePart(part, is_last=start == starts[-1]))
 
     def _outcome(self) -> Outcome:
         outcome = Outcome(

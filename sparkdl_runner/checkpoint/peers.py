@@ -118,7 +118,7 @@ def connect() -> Peers:
         return backend()
     if world.in_worker() and (here := world.current_world()).size > 1:
         raise CheckpointError(
-            f"Rank {here.rank} on host {here.host} is one of {here.size} ranks, which have to "
+            f"Rank {here.rank} on host {here.place} is one of {here.size} ranks, which have to "
             "agree on checkpoints and cannot speak with each other yet: call hvd.init() or "
             "torch.distributed.init_process_group() before the first use of a CheckpointManager."
         )
@@ -207,7 +207,7 @@ class HorovodPeers(Peers):
 
 def host() -> str:
     """This rank's host, for people."""
-    return world.current_world().host if world.in_worker() else socket.gethostname()
+    return world.current_world().place if world.in_worker() else socket.gethostname()
 
 
 def ask_rank_0(storage: Storage, peers: Peers, action: Callable[[], Any], problem: str) -> Any:

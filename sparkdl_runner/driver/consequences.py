@@ -76,9 +76,9 @@ def _line(what: str, ends: Sequence[Outcome]) -> str:
 def who(ends: Sequence[Outcome]) -> str:
     """Ranks, which are in ascending order, and their hosts."""
     if len(ends) == 1:
-        return f"rank {ends[0].world.rank} on host {ends[0].world.host}"
-    hosts = {one.world.host_id: one.world.host for one in ends}
-    where = f"{len(hosts):,} hosts" if len(hosts) > 1 else f"host {ends[0].world.host}"
+        return f"rank {ends[0].world.rank} on host {ends[0].world.place}"
+    hosts = {one.world.host_id for one in ends}
+    where = f"{len(hosts):,} hosts" if len(hosts) > 1 else f"host {ends[0].world.place}"
     ranks = _ranges(one.world.rank for one in ends)
     return f"{len(ends):,} ranks ({ranks}) on {where}"
 

@@ -117,7 +117,7 @@ def to_error(cause: Outcome, outcomes: Sequence[Outcome]) -> RunnerError:
         outcomes: All ends that are known; the other failures are listed as consequences.
     """
     world = cause.world
-    place = f"Rank {world.rank} of {world.size} on host {world.host}"
+    place = f"Rank {world.rank} of {world.size} on host {world.place}"
     for refusal in function.RESULT_REFUSALS:
         if refusal.__name__ == cause.refused_result:
             return refusal(cause.message)
@@ -145,7 +145,7 @@ def to_error(cause: Outcome, outcomes: Sequence[Outcome]) -> RunnerError:
         tail = "\n".join(cause.output_tail)
         parts.append(f"Last output of rank {world.rank}:\n{indented(tail)}")
     if cause.log_path:
-        parts.append(f"All that it printed is in {cause.log_path} on host {world.host}.")
+        parts.append(f"All that it printed is in {cause.log_path} on host {world.place}.")
     parts += consequences([other for other in outcomes if other is not cause])
     message = "\n\n".join(parts)
     place_of_error: dict[str, Any] = {

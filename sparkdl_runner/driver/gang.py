@@ -11,6 +11,7 @@ from typing import Any
 from sparkdl_runner.backends import get_backend
 from sparkdl_runner.driver.console import Console
 from sparkdl_runner.driver.diagnosis import with_failures
+from sparkdl_runner.driver.returned_values import ReturnedValues
 from sparkdl_runner.driver.watch import Verdict, Watch
 from sparkdl_runner.hooks.loader_plans import LoaderPlans
 from sparkdl_runner.hooks.reports import Reports
@@ -51,6 +52,7 @@ class Gang(Console, ABC):
             lost_slots=self.lost_slots,
         )
         self._plans = LoaderPlans()
+        self._values = ReturnedValues()
         self._ending = threading.Lock()
         self._timer: threading.Timer | None = None
         for one in reports:
@@ -107,6 +109,10 @@ class Gang(Console, ABC):
         difference = self._plans.compare(world, plan)
         if difference is not None:
             self.failed(_differs(world, difference))
+
+    def value_part(self, world: World, data: bytes, *, is_last: bool) -> None:
+        """Keeps it until the run is over."""
+        self._values.take(world, data, is_last=is_last)
 
     def act_on(self, verdict: Verdict) -> None:
         """Ends the ranks, since the watch has found something wrong."""

@@ -144,6 +144,15 @@ class Stacks(Message):
     """The addresses of hosts that do not acknowledge what the worker sent."""
 
 
+@dataclass
+class ValuePart(SureMessage):
+    """The next part of the packed value of a rank whose function has returned."""
+
+    most_waiting = sys.maxsize
+    data: bytes
+    is_last: bool
+
+
 class Ended(Message):
     """The rank has ended, and its agent sends nothing more."""
 
@@ -271,7 +280,7 @@ WORKER_TO_AGENT = _table(*_FROM_RANK, Pulse, Serving, Returned, Raised)
 # An agent sends its worker Stop and Release; the worker needs to know only that one has come.
 AGENT_TO_DRIVER = _table(
     *(Hello, Placed, Alive, Ended, Sure, Stacks),
-    *(Output, Failed, VitalSigns, HostMetrics, FilePart, *_FROM_RANK),
+    *(Output, Failed, VitalSigns, HostMetrics, FilePart, ValuePart, *_FROM_RANK),
 )
 DRIVER_TO_AGENT = _table(
     *(Hosts, Assigned, Gather, Stop, RequestStop, Preempt, RequestGrowth),

@@ -14,11 +14,16 @@ from sparkdl_runner import (
     WorkerHungError,
 )
 
+# Where two hosts have one name, with the address.
+HOST = r"\S+(?: \(\S+\))?"
 ROWS = {
-    "raise": (WorkerFailedError, r"Rank 1 of 2 on host \S+ raised ValueError: the data of rank 1"),
-    "kill": (WorkerDiedError, r"Rank 1 of 2 on host \S+ was ended by SIGKILL"),
-    "exit": (WorkerDiedError, r"Rank 1 of 2 on host \S+ exited with code 7"),
-    "stop": (WorkerHungError, r"Rank 1 of 2 on host \S+ has .*stopped \(SIGSTOP\)"),
+    "raise": (
+        WorkerFailedError,
+        rf"Rank 1 of 2 on host {HOST} raised ValueError: the data of rank 1",
+    ),
+    "kill": (WorkerDiedError, rf"Rank 1 of 2 on host {HOST} was ended by SIGKILL"),
+    "exit": (WorkerDiedError, rf"Rank 1 of 2 on host {HOST} exited with code 7"),
+    "stop": (WorkerHungError, rf"Rank 1 of 2 on host {HOST} has .*stopped \(SIGSTOP\)"),
 }
 
 

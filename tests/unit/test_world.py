@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparkdl_runner.driver.diagnosis import to_error
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.wire.assignments import assignments_of
+from sparkdl_runner.wire.outcome import Outcome, Status
 from sparkdl_runner.world import Peer, World, assign_ranks, current_world, visible_gpus
 
 
@@ -65,6 +67,25 @@ def test_equal_hostnames_with_different_keys_are_two_hosts():
     worlds = assign_ranks([first, second], backend="horovod")
     assert [worlds[i].local_size for i in (0, 1)] == [1, 1]
     assert [worlds[i].cross_rank for i in (0, 1)] == [0, 1]
+
+
+def test_hosts_that_share_a_name_are_told_apart_by_their_addresses():
+    one, other, third = (peer(partition, "h") for partition in range(3))
+    other = replace(other, host_key="other", address="10.0.0.2")
+    third = replace(third, host_key="third", host="alone", address="10.0.0.3")
+    worlds = assign_ranks([one, other, third], backend="torch")
+    places = ["h (10.0.0.1)", "h (10.0.0.2)", "alone"]
+    assert [world.place for world in worlds.values()] == places
+    told = [
+        str(to_error(end, [end]))
+        for end in (
+            Outcome(world=world, status=Status.DIED, ended_at=0.0) for world in worlds.values()
+        )
+    ]
+    assert told == [
+        f"Rank {rank} of 3 on host {place} ended without a result."
+        for rank, place in enumerate(places)
+    ]
 
 
 def test_world_and_peer_survive_json():

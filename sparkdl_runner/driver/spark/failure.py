@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from sparkdl_runner import errors, java
 from sparkdl_runner.driver.consequences import consequences
 from sparkdl_runner.driver.diagnosis import to_error
+from sparkdl_runner.driver.spark.sizes import LESS_TO_CARRY
 from sparkdl_runner.wire.failure_report import UnheardFailureError
 from sparkdl_runner.wire.outcome import Outcome
 
@@ -78,9 +79,14 @@ def explain(
     if re.search(r"calling \S+\.broadcast\b[^\n]*\s+: java\.lang\.OutOfMemoryError", text):
         return errors.LaunchError(
             f"The function and its arguments take {function_bytes / 1e6:,.0f} MB pickled, and "
-            "Spark's driver has no room for them. Take large values out of the arguments, and out "
-            "of what the function refers to: give ranks a path or a converted DataFrame to read, "
-            "or raise spark.driver.memory before the session starts."
+            "Spark's driver has no room for them. "
+            + LESS_TO_CARRY.format(setting="spark.driver.memory")
+        )
+    if re.search(r"Failed to get broadcast_\d+_piece\d+ of broadcast", text):
+        return errors.LaunchError(
+            f"{_on(host)} could not get the function and its arguments, which take "
+            f"{function_bytes / 1e6:,.0f} MB pickled: probably its memory is too small for them. "
+            + LESS_TO_CARRY.format(setting="spark.executor.memory")
         )
     if "spark.driver.maxResultSize" in text:
         return errors.ResultTooLargeError(
@@ -126,8 +132,16 @@ def _on(host: str) -> str:
     return f"The executor on host {host}" if host else "An executor"
 
 
+def failed_partition(error: Exception) -> int | None:
+    """The partition of the task whose failure ended a barrier stage, if Spark says."""
+    found = re.search(r"\bbarrier task ResultTask\(\d+, (\d+)\)", java.text_of(error))
+    return None if found is None else int(found[1])
+
+
 def executor_loss(error: Exception) -> str:
-    """Spark's reason if it ended a stage because an executor was lost; else empty."""
+    """Spark's reason if it ended a stage because an executor, or its Python, was lost; else ""."""
+    if "Python worker exited unexpectedly" in java.text_of(error):
+        return "the Python process of its Spark task was killed, as by the kernel without memory"
     pattern = r"ExecutorLostFailure \(([^)\n]*)\)(?: Reason: ([^\n]*))?"
     found = re.search(pattern, java.text_of(error))
     if found is None:

@@ -27,8 +27,8 @@ from sparkdl_runner.driver.spark.gpu_scheduling import barrier_stage, rank_profi
 from sparkdl_runner.driver.spark.growth import Growth
 from sparkdl_runner.driver.spark.job import Job, let_the_jvm_exit, tagged
 from sparkdl_runner.driver.spark.lost_hosts import LostHosts
-from sparkdl_runner.driver.spark.result_size import most_result_bytes
-from sparkdl_runner.driver.spark.slots import count_slots, wait_for_slots
+from sparkdl_runner.driver.spark.sizes import most_result_bytes, refuse_too_large_function
+from sparkdl_runner.driver.spark.slots import SlotCheck, wait_for_slots
 from sparkdl_runner.driver.spark.spares import spare_task
 from sparkdl_runner.driver.spark.start_notices import StartNotices
 from sparkdl_runner.driver.stop_request import StopRequest
@@ -51,7 +51,6 @@ CANCEL_SECONDS = 10.0
 RETURN_SECONDS = 1.0
 # How long ranks that were told to stop may take beyond their grace.
 STOP_SECONDS = 2.0
-SLOT_CHECK_SECONDS = 5.0
 
 
 class SparkLauncher:
@@ -80,23 +79,29 @@ class SparkLauncher:
 
     def run(self, attempt: Attempt, reports: Sequence[Reports], stop: StopRequest) -> list[Outcome]:
         """See ``Launcher.run``."""
+        refuse_too_large_function(self._context, attempt.function)
         self._lost.leave_out()
         decommission(self._context, self._leaving, "its host will be taken away")
         needed = self._growth.take_target() or self._num_proc
         config, least = attempt.config, attempt.config.min_num_proc
-        num_proc = wait_for_slots(
-            self._context, needed, config, profile=self._profile, least=least, stop=stop
-        )
-        self._num_proc = self._num_proc or num_proc
-        gang = SparkGang(self._context, self._profile, attempt, num_proc, reports)
-        watched = self._growth.watched(num_proc, self._num_proc, gang.request_growth)
-        with stop.told_to(gang.request_stop, gang.interrupt), watched:
-            try:
-                return gang.run()
-            finally:
-                for one in () if self.is_single_host else filter(is_silent, gang.failures):
-                    self._lost.add(one.world, gang.addresses_of(one.world))
-                self._leaving |= gang.leaving_executors()
+        while True:
+            num_proc = wait_for_slots(
+                self._context, needed, config, profile=self._profile, least=least, stop=stop
+            )
+            self._num_proc = self._num_proc or num_proc
+            gang = SparkGang(self._context, self._profile, attempt, num_proc, reports)
+            watched = self._growth.watched(num_proc, self._num_proc, gang.request_growth)
+            with stop.told_to(gang.request_stop, gang.interrupt), watched:
+                try:
+                    return gang.run()
+                except RunnerError:
+                    # No rank has begun, and fewer may do.
+                    if not gang.slot_check.has_failed or least is None:
+                        raise
+                finally:
+                    for one in () if self.is_single_host else filter(is_silent, gang.failures):
+                        self._lost.add(one.world, gang.addresses_of(one.world))
+                    self._leaving |= gang.leaving_executors()
 
 
 class SparkGang(Gang):
@@ -122,7 +127,7 @@ class SparkGang(Gang):
         self._context = context
         self._profile = profile
         self._is_single_host = is_single_host(context)
-        self._count_slots_at = time.monotonic() + SLOT_CHECK_SECONDS
+        self.slot_check = SlotCheck(context, profile, num_proc)
         listener, host = listen_on_driver(
             context, port_range=config.port_range, interface=config.network_interface
         )
@@ -206,21 +211,8 @@ class SparkGang(Gang):
         return {name for name, tasks in executors.items() if tasks & partitions}
 
     def lost_slots(self) -> str | None:
-        """See ``Gang.lost_slots``.
-
-        Spark counts slots when a barrier stage is submitted, and never again: a stage whose slots
-        are lost after that would wait for ever.
-        """
-        if self._is_single_host or time.monotonic() < self._count_slots_at:
-            return None
-        self._count_slots_at = time.monotonic() + SLOT_CHECK_SECONDS
-        available = count_slots(self._context, self._profile)
-        if available >= self.num_proc:
-            return None
-        return (
-            f"{self.num_proc} ranks were to start, and the cluster has only {available} slots "
-            "left: executors were lost after the run was submitted."
-        )
+        """See ``Gang.lost_slots``."""
+        return None if self._is_single_host else self.slot_check.shortage()
 
     def act_on(self, verdict: Verdict) -> None:
         """Ends the ranks; where Spark does not know yet that one is lost, its job as well."""
@@ -251,6 +243,7 @@ class SparkGang(Gang):
             channel=self._server.channel,
             single_host=self._is_single_host,
             most_result_bytes=most_result_bytes(self._context),
+            sends_value=not checks.encryption_asked_for(self._context),  # The channel is in clear.
             spare=spare,
         )
 
@@ -261,17 +254,23 @@ class SparkGang(Gang):
     def _ends_after(self, error: Exception) -> list[Outcome]:
         """The failures that explain why Spark ended the stage.
 
+        Returns:
+            Them; or the ends of all ranks, where all had returned before one was lost.
+
         Raises:
             RunnerError: No rank said why.
         """
         self._raise_launch_problem()
         failures = self.failures
-        application_end = end_of(self._context)
-        if application_end:
-            # Its tasks are lost because of it.
+        application_end, loss = end_of(self._context), failure.executor_loss(error)
+        if application_end:  # Its tasks are lost because of it.
             failures = [one for one in failures if one.status != Status.LOST]
-        if loss := failure.executor_loss(error):
-            failures = [with_reason(one, loss) for one in self._failures_and_missing()]
+        elif (loss or failures) and all(one.status == Status.LOST for one in failures):
+            told = loss or f"rank {failures[0].world.rank} {failures[0].message.rstrip('.')}"
+            if ends := self._values.outcomes(self.num_proc, told):
+                return ends
+        if loss:
+            failures = [with_reason(one, loss) for one in self._failures_and_missing(error)]
         if explains_the_end(failures):
             return failures
         raise failure.explain(
@@ -289,10 +288,12 @@ class SparkGang(Gang):
             kind = RunnerError if self.attempt.is_restart else LaunchError
             raise kind(self._launch_problem) from None
 
-    def _failures_and_missing(self) -> list[Outcome]:
-        """The failures, with the ranks of an executor whose loss Spark may know of before we do."""
+    def _failures_and_missing(self, error: Exception) -> list[Outcome]:
+        """The failures, with the ranks whose loss Spark may know of before we do."""
         deadline = time.monotonic() + GONE_SECONDS
         while not (missing := self.watch.missing()) and time.monotonic() < deadline:
             time.sleep(0.05)
-        known = {failure.world.rank for failure in self.failures}
+        lost = {failure.failed_partition(error)}  # Spark then ends the other tasks.
+        missing.sort(key=lambda one: not lost & self.watch.partitions_of({one.world.rank}))
+        known = {one.world.rank for one in self.failures}
         return [*self.failures, *(one for one in missing if one.world.rank not in known)]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.5
 SAY_SECONDS = 10.0
+CHECK_SECONDS = 5.0
 
 
 def count_slots(context: SparkContext, profile: ResourceProfile | None = None) -> int:
@@ -69,8 +70,9 @@ def wait_for_slots(
             say_at = now + SAY_SECONDS
             then = f", and {available} will do after that" if least and available >= least else ""
             print(
-                f"sparkdl_runner: waiting up to {deadline - now:.0f} s for executors: "
-                f"{wanted} slots are needed, {available} are there{then}.",
+                f"sparkdl_runner: waiting up to {deadline - now:.0f} s for executors that start, "
+                f"or that other applications have: {wanted} slots are needed, {available} are "
+                f"there{then}.",
                 file=sys.stderr,
             )
         stop.cancelled.wait(POLL_SECONDS)
@@ -84,6 +86,36 @@ def wait_for_slots(
     raise LaunchError(_too_few_slots(context, wanted, available, is_least=is_least))
 
 
+class SlotCheck:
+    """Counts the slots now and then for a barrier stage whose ranks have yet to start.
+
+    Spark counts them when the stage is submitted, and never again: a stage whose slots are lost
+    after that would wait for ever.
+    """
+
+    def __init__(self, context: SparkContext, profile: ResourceProfile | None, needed: int) -> None:
+        self._context = context
+        self._profile = profile
+        self._needed = needed
+        self._next_at = time.monotonic() + CHECK_SECONDS
+        self.has_failed = False
+        """Whether there were too few at the last look."""
+
+    def shortage(self) -> str | None:
+        """A sentence if there are too few; None if there are enough, or it is no time to look."""
+        if time.monotonic() < self._next_at:
+            return None
+        self._next_at = time.monotonic() + CHECK_SECONDS
+        available = count_slots(self._context, self._profile)
+        self.has_failed = available < self._needed
+        if not self.has_failed:
+            return None
+        return (
+            f"{self._needed} ranks were to start, and the cluster has only {available} slots "
+            "left: executors were lost after the run was submitted."
+        )
+
+
 def _too_few_slots(context: SparkContext, needed: int, available: int, *, is_least: bool) -> str:
     if is_single_host(context):
         remedy = f"start the session with .master('local[{needed}]')"
@@ -91,14 +123,16 @@ def _too_few_slots(context: SparkContext, needed: int, available: int, *, is_lea
         remedy = (
             "add executors or cores (spark.executor.instances, spark.executor.cores, "
             "spark.cores.max), or lower spark.task.cpus or spark.task.resource.gpu.amount, or "
-            "raise RunConfig.slot_wait_seconds if executors are still starting"
+            "raise RunConfig.slot_wait_seconds if executors are still starting, or if other "
+            "applications have them now"
         )
     if is_least:
         return (
             f"min_num_proc is {needed}, and the cluster has {available} task slots (master "
             f"{context.master}): lower RunConfig.min_num_proc, or {remedy}."
         )
+    fewer = f"ask for at most {available} ranks, or " if available else ""
     return (
         f"{needed} ranks need {needed} task slots at once, and the cluster has {available} "
-        f"(master {context.master}): ask for at most {available} ranks, or {remedy}."
+        f"(master {context.master}): {fewer}{remedy}."
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -106,6 +107,27 @@ def test_an_executor_that_is_lost_after_its_rank_has_ended_costs_nothing(light_c
 
     runner = DistributedRunner(num_proc=2, backend="horovod")
     assert runner.run(main, str(tmp_path / "mark")) == "value"
+
+
+@pytest.mark.one_lane
+def test_values_count_if_an_executor_is_lost_while_a_rank_lingers(light_cluster, two_slots, capsys):
+    def main() -> str:
+        agent = psutil.Process(os.getppid())
+        executor = next(one for one in agent.parents() if "java" in one.name())
+
+        def linger() -> None:
+            time.sleep(2)  # The other rank's task has ended.
+            executor.kill()
+            time.sleep(60)
+
+        if current_world().rank == 1:
+            threading.Thread(target=linger).start()
+        return "value"
+
+    config = RunConfig(shutdown_grace_seconds=20)
+    assert DistributedRunner(num_proc=2, backend="horovod", config=config).run(main) == "value"
+    told = r"all functions had returned before a task was lost, so their values count: executor "
+    assert re.search(told, capsys.readouterr().err)
 
 
 LATE_PYTHON = """import os, sys, time

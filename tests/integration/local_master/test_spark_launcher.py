@@ -10,7 +10,9 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import pyspark
 import pytest
 import rank_functions
 
@@ -316,9 +318,14 @@ def test_a_cancelled_run_leaves_no_process(spark, how):
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.one_lane)]
+    ("master", "number"),
+    [
+        ("local[2]", signal.SIGINT),
+        pytest.param("local[2]", signal.SIGKILL, marks=pytest.mark.one_lane),
+        pytest.param("local-cluster[2,1,1024]", signal.SIGKILL, marks=pytest.mark.one_lane),
+    ],
 )
-def test_an_interrupted_or_killed_driver_leaves_no_process(tmp_path, number, no_torch):
+def test_an_interrupted_or_killed_driver_leaves_no_process(tmp_path, master, number, no_torch):
     script = tmp_path / "script.py"
     script.write_text(
         "from pyspark.sql import SparkSession\n"
@@ -327,7 +334,7 @@ def test_an_interrupted_or_killed_driver_leaves_no_process(tmp_path, number, no_
         "    import subprocess, time\n"
         "    subprocess.Popen(['sleep', '4713'])\n"
         "    time.sleep(60)\n"
-        "SparkSession.builder.master('local[2]').getOrCreate()\n"
+        f"SparkSession.builder.master({master!r}).getOrCreate()\n"
         "try:\n"
         "    HorovodRunner(np=2).run(main)\n"
         "except KeyboardInterrupt:\n"
@@ -335,7 +342,11 @@ def test_an_interrupted_or_killed_driver_leaves_no_process(tmp_path, number, no_
     )
     with subprocess.Popen(
         [sys.executable, str(script)],
-        env={**os.environ, "PYTHONPATH": no_torch},
+        env={
+            **os.environ,
+            "PYTHONPATH": no_torch,
+            "SPARK_HOME": str(Path(pyspark.__file__).parent),
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

@@ -83,7 +83,12 @@ def start_here() -> None:
 def start_on_spark() -> None:
     nothing: Any = None
     task = RankTask(
-        attempt=ATTEMPT, channel=nothing, single_host=True, most_result_bytes=1, spare=nothing
+        attempt=ATTEMPT,
+        channel=nothing,
+        single_host=True,
+        most_result_bytes=1,
+        sends_value=False,
+        spare=nothing,
     )
     task._run(nothing)
 

@@ -99,7 +99,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 def test_the_log_and_traces_are_sent_in_parts_up_to_a_limit(tmp_path, monkeypatch):
     monkeypatch.setattr(rank_folder, "FILE_PART_BYTES", 4)
     monkeypatch.setattr(rank_folder, "MAX_FILE_BYTES", 8)
-    world = SimpleNamespace(rank=3, host="h")
+    world = SimpleNamespace(rank=3, place="h")
     folder, log = tmp_path / "own", tmp_path / "rank-3.log"
     (folder / "artifacts" / "steps").mkdir(parents=True)
     log.write_bytes(b"0123456789")

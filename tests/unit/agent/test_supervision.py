@@ -8,16 +8,20 @@ from types import SimpleNamespace
 
 import pytest
 
+from sparkdl_runner.agent import supervision
 from sparkdl_runner.agent.rank_log import rank_log
 from sparkdl_runner.agent.supervision import Report, _Supervision, supervise
 from sparkdl_runner.agent.worker_process import WorkerProcess
 from sparkdl_runner.config import RunConfig
+from sparkdl_runner.driver.returned_values import ReturnedValues
 from sparkdl_runner.wire.attempt import Attempt
 from sparkdl_runner.wire.control import Envelope
 from sparkdl_runner.wire.messages import Failed, Raised, Returned
 from sparkdl_runner.wire.outcome import Status
 from sparkdl_runner.world import Peer, assign_ranks
 
+PEER = Peer(partition=0, host="h", host_key="k", address="::1", interface="lo")
+WORLD = assign_ranks([PEER], backend="torch")[0]
 RAISED = Raised(exception="ValueError", message="bad")
 
 
@@ -33,22 +37,37 @@ RAISED = Raised(exception="ValueError", message="bad")
 )
 def test_a_failure_is_told_at_once_and_a_return_at_the_end(end, was_stopped, told, kept):
     heard = []
-    supervision = SimpleNamespace(
+    rank = SimpleNamespace(
         _was_stopped=was_stopped,
         _report=None,
+        _sends_value=False,
         _tell=heard.append,
         _outcome=lambda: "an outcome",
     )
-    _Supervision._note(supervision, Report(end, b""))
+    _Supervision._note(rank, Report(end, b""))
     assert heard == told
-    assert (supervision._report is not None) == kept
+    assert (rank._report is not None) == kept
+
+
+@pytest.mark.parametrize(("size", "parts"), [(0, 1), (10, 1), (30, 3), (32, 4), (41, 0)])
+def test_a_value_that_is_not_large_is_told_before_the_process_has_ended(monkeypatch, size, parts):
+    monkeypatch.setattr(supervision, "VALUE_PART_BYTES", 10)
+    monkeypatch.setattr(supervision, "MOST_EARLY_BYTES", 40)
+    told = []
+    values = ReturnedValues()
+    rank = _Supervision.__new__(_Supervision)
+    rank._was_stopped, rank._sends_value, rank._tell = False, True, told.append
+    rank._note(Report(Returned(), bytes(range(size))))
+    assert len(told) == parts
+    for one in told:
+        assert not values.outcomes(1, "note")
+        values.take(WORLD, one.data, is_last=one.is_last)
+    assert [one.payload for one in values.outcomes(1, "")] == [bytes(range(size))] * bool(parts)
 
 
 def test_a_worker_that_was_killed_before_the_stop_came_is_no_stopped_one(tmp_path):
     """Its peers fail because of it, and may be heard first."""
     worker = WorkerProcess(backend="torch", environment=dict(os.environ), shutdown_grace_seconds=1)
-    peer = Peer(partition=0, host="h", host_key="k", address="::1", interface="lo")
-    world = assign_ranks([peer], backend="torch")[0]
     attempt = Attempt(backend="torch", function=b"", config=RunConfig(), run="r")
     os.kill(worker.pid, signal.SIGKILL)
     worker.await_exit()
@@ -56,9 +75,9 @@ def test_a_worker_that_was_killed_before_the_stop_came_is_no_stopped_one(tmp_pat
     told = []
     outcome = supervise(
         worker,
-        Envelope.of(attempt, world, environment={}),
+        Envelope.of(attempt, WORLD, environment={}),
         receiver=SimpleNamespace(take=lambda _, message: told.append(message)),
-        log=rank_log(str(tmp_path), "r", world),
+        log=rank_log(str(tmp_path), "r", WORLD),
     )
     assert (outcome.status, outcome.exit_code) == (Status.DIED, -signal.SIGKILL)
     assert told == [Failed(outcome)]

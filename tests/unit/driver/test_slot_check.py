@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
 from sparkdl_runner.config import RunConfig
-from sparkdl_runner.driver.spark import launcher
+from sparkdl_runner.driver.spark import launcher, slots
+from sparkdl_runner.driver.stop_request import StopRequest
+from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.wire.attempt import Attempt
 
 ATTEMPT = Attempt(backend="torch", function=b"", config=RunConfig(), run="r")
@@ -40,8 +44,8 @@ def test_slots_are_counted_now_and_then_while_nobody_has_started(monkeypatch, ga
         return 2
 
     clock = [100.0]
-    monkeypatch.setattr(launcher.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(launcher, "count_slots", count)
+    monkeypatch.setattr(slots.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(slots, "count_slots", count)
     enough, too_few = gang_of(2), gang_of(3)
     assert enough.lost_slots() is None
     assert too_few.lost_slots() is None
@@ -55,5 +59,48 @@ def test_slots_are_counted_now_and_then_while_nobody_has_started(monkeypatch, ga
 
 def test_on_one_host_no_executor_can_be_lost(gang_of):
     gang = gang_of(3, master="local[2]")
-    gang._count_slots_at = 0.0
+    gang.slot_check._next_at = 0.0
     assert gang.lost_slots() is None
+
+
+class LosesSlots:
+    """A gang whose slots are lost before it starts, if it has more than one rank."""
+
+    failures = ()
+
+    def __init__(self, context, profile, attempt, num_proc, reports):
+        self.num_proc = num_proc
+        self.slot_check = SimpleNamespace(has_failed=num_proc > 1)
+        self.request_growth = self.request_stop = self.interrupt = print
+
+    def run(self):
+        if self.num_proc > 1:
+            raise LaunchError("executors were lost")
+        return ["one rank"]
+
+    def leaving_executors(self):
+        return set()
+
+
+@pytest.fixture
+def launcher_of_two(monkeypatch):
+    slots_left = iter([2, 1])
+    context = SimpleNamespace(master="spark://host:7077", applicationId="a")
+    monkeypatch.setattr(launcher, "require_spark_context", lambda: context)
+    for name in ("checks", "decommission", "Growth", "LostHosts", "refuse_too_large_function"):
+        monkeypatch.setattr(launcher, name, MagicMock())
+    monkeypatch.setattr(launcher, "rank_profile", lambda context: None)
+    monkeypatch.setattr(launcher, "wait_for_slots", lambda *_, **__: next(slots_left))
+    monkeypatch.setattr(launcher, "SparkGang", LosesSlots)
+    launcher.Growth.return_value.take_target.return_value = 0
+    return launcher.SparkLauncher(2, None, ATTEMPT.config)
+
+
+def test_a_queued_run_starts_with_the_slots_that_are_left_if_fewer_ranks_will_do(launcher_of_two):
+    attempt = replace(ATTEMPT, config=RunConfig(min_num_proc=1))
+    assert launcher_of_two.run(attempt, (), StopRequest()) == ["one rank"]
+
+
+def test_a_queued_run_that_needs_all_its_slots_ends(launcher_of_two):
+    with pytest.raises(LaunchError, match="executors were lost"):
+        launcher_of_two.run(ATTEMPT, (), StopRequest())

@@ -70,9 +70,10 @@ def test_as_many_ranks_as_are_asked_for_or_will_do(
 
 
 @pytest.mark.parametrize(
-    ("context", "needed", "config", "told"),
+    ("slots_there", "context", "needed", "config", "told"),
     [
         (
+            1,
             LOCAL,
             4,
             CONFIG,
@@ -81,8 +82,10 @@ def test_as_many_ranks_as_are_asked_for_or_will_do(
                 "for at most 1 ranks, or start the session with .master('local[4]')."
             ),
         ),
-        (CLUSTER, 4, CONFIG, "ask for at most 1 ranks, or add executors or cores (spark."),
+        (1, CLUSTER, 4, CONFIG, "ask for at most 1 ranks, or add executors or cores (spark."),
+        (0, CLUSTER, 4, CONFIG, "has 0 (master spark://h:7077): add executors or cores (spark."),
         (
+            1,
             CLUSTER,
             0,
             RunConfig(slot_wait_seconds=30, min_num_proc=2),
@@ -91,9 +94,14 @@ def test_as_many_ranks_as_are_asked_for_or_will_do(
     ],
 )
 def test_too_few_are_told_with_what_to_change(
-    monkeypatch: pytest.MonkeyPatch, context: Any, needed: int, config: RunConfig, told: str
+    monkeypatch: pytest.MonkeyPatch,
+    slots_there: int,
+    context: Any,
+    needed: int,
+    config: RunConfig,
+    told: str,
 ) -> None:
-    clock = Clock(monkeypatch, 1)
+    clock = Clock(monkeypatch, slots_there)
     with pytest.raises(LaunchError) as raised:
         slots.wait_for_slots(context, needed, config, least=2, stop=clock.request())
     assert told in str(raised.value)
@@ -106,7 +114,7 @@ def test_the_wait_is_told_every_ten_seconds_and_ends_when_it_is_cancelled(
     clock = Clock(monkeypatch, 1, *[2] * 99)
     stop = clock.request()
     assert slots.wait_for_slots(CLUSTER, 4, CONFIG, least=2, stop=stop) == 2
-    needed = "s for executors: 4 slots are needed"
+    needed = "s for executors that start, or that other applications have: 4 slots are needed"
     assert capsys.readouterr().err.splitlines() == [
         f"sparkdl_runner: waiting up to 30 {needed}, 1 are there.",
         f"sparkdl_runner: waiting up to 20 {needed}, 2 are there, and 2 will do after that.",

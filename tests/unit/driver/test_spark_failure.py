@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkdl_runner.driver.spark.failure import executor_loss, explain
+from sparkdl_runner.driver.spark.failure import executor_loss, explain, failed_partition
 from sparkdl_runner.errors import LaunchError, RunCancelledError, WorkerFailedError
 from sparkdl_runner.wire.failure_report import UnheardFailureError
 from sparkdl_runner.wire.outcome import Outcome, Status
@@ -111,6 +111,25 @@ def test_a_function_that_the_drivers_heap_cannot_hold_is_told_with_its_size():
     assert isinstance(error, LaunchError)
     assert "its arguments take 450 MB pickled" in str(error)
     assert "spark.driver.memory" in str(error)
+
+
+def test_a_task_whose_python_was_killed_is_a_lost_one_and_has_a_partition():
+    error = RuntimeError(
+        "Most recent failure reason: Stage failed because barrier task ResultTask(4, 1) finished "
+        "unsuccessfully.\norg.apache.spark.SparkException: Python worker exited unexpectedly"
+    )
+    assert executor_loss(error).startswith("the Python process of its Spark task was killed")
+    assert failed_partition(error) == 1
+    assert failed_partition(RuntimeError("Job 0 cancelled")) is None
+
+
+def test_a_function_that_an_executor_cannot_get_is_told_with_its_size():
+    text = "[INTERNAL_ERROR_BROADCAST] Failed to get broadcast_0_piece36 of broadcast_0"
+    error = explain(RuntimeError(text), python="python3", host="h7", function_bytes=450_000_000)
+    assert isinstance(error, LaunchError)
+    assert str(error).startswith("The executor on host h7 could not get the function and its arg")
+    assert "take 450 MB pickled" in str(error)
+    assert "spark.executor.memory" in str(error)
 
 
 def test_an_application_that_has_ended_is_named_whatever_py4j_says():

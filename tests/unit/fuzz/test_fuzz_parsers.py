@@ -50,7 +50,15 @@ from sparkdl_runner.redaction import Redactor
 from sparkdl_runner.wire import network
 from sparkdl_runner.wire.frames import LENGTH, NONCE_BYTES, FrameCodec, read_frame
 from sparkdl_runner.wire.message_json import decode, encode
-from sparkdl_runner.wire.messages import AGENT_TO_DRIVER, Failed, FilePart, Hello, Message, Sure
+from sparkdl_runner.wire.messages import (
+    AGENT_TO_DRIVER,
+    Failed,
+    FilePart,
+    Hello,
+    Message,
+    Sure,
+    ValuePart,
+)
 from sparkdl_runner.wire.outcome import Outcome, Status
 from sparkdl_runner.world import Peer, assign_ranks
 
@@ -113,6 +121,7 @@ MESSAGES = [
     for message in (
         Hello(PEER),
         Sure(1, FilePart("logs/rank-0.log", b"text", True)),
+        Sure(2, ValuePart(b"value", True)),
         Failed(Outcome(world=WORLD, status=Status.FAILED, ended_at=1.0)),
     )
 ]
