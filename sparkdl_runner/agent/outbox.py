@@ -12,9 +12,9 @@ from sparkdl_runner.wire.messages import (
     Message,
     Output,
     Placed,
+    PlainValue,
     Sure,
     Text,
-    ValuePart,
 )
 
 
@@ -127,7 +127,7 @@ class Outbox:
 def _is_report(message: Message) -> bool:
     """Whether it must arrive, and does not come by Spark as well, as a value does."""
     sent = message.message if isinstance(message, Sure) else message
-    return sent.is_sure and not isinstance(sent, ValuePart)
+    return sent.is_sure and not isinstance(sent, PlainValue)
 
 
 def _num_lines(message: Message) -> int:

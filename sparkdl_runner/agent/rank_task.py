@@ -51,7 +51,7 @@ class RankTask:
     most_result_bytes: int
     """How large rank 0's value may be."""
     sends_value: bool
-    """Whether its value, if it is not large, goes to the driver ahead of the task's end."""
+    """Whether a plain value goes to the driver ahead of the task's end as well."""
     spare: SpareTask
     """How workers start here, and whether one is left to the next call."""
     version: str = __version__

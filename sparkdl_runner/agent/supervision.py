@@ -29,9 +29,6 @@ LEAST_EXIT_SECONDS = 1.0
 # How long last words may take to arrive once the worker is dead.
 DRAIN_SECONDS = 2.0
 LOOK_SECONDS = 1.0
-# A larger value comes with the end of its Spark task only: it would keep the driver busy twice.
-MOST_EARLY_BYTES = 16 << 20
-VALUE_PART_BYTES = 512 << 10
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,7 @@ def supervise(
         envelope: Its place and its work.
         receiver: Takes what it says.
         log: Takes all that it prints.
-        sends_value: Whether the receiver gets the value as soon as the function has returned.
+        sends_value: Whether the receiver gets a plain value as soon as the function has returned.
 
     Returns:
         How it ended.
@@ -197,21 +194,14 @@ class _Supervision:
 
     def _note(self, report: Report) -> None:
         """Keeps a report, and passes on a failure without waiting for the exit."""
-        has_failed = isinstance(report.end, Raised)
-        if has_failed and self._was_stopped:
+        if isinstance(report.end, Raised) and self._was_stopped:
             return  # What is raised after a stop is raised because of it.
         self._report = report
-        if has_failed:
+        if isinstance(report.end, Raised):
             self._tell(messages.Failed(self._outcome()))
-        elif self._sends_value and len(report.payload) <= MOST_EARLY_BYTES:
-            self._tell_value(report.payload)
-
-    def _tell_value(self, payload: bytes) -> None:
-        """Sends the value ahead of the task's end: the process may linger, and the host be lost."""
-        starts = range(0, max(1, len(payload)), VALUE_PART_BYTES)
-        for start in starts:
-            part = payload[start : start + VALUE_PART_BYTES]
-            self._tell(messages.ValuePart(part, is_last=start == starts[-1]))
+        elif self._sends_value and report.end.plain:
+            # Ahead of the task's end: the process may linger, and the host be lost.
+            self._tell(messages.PlainValue(report.end.plain))
 
     def _outcome(self) -> Outcome:
         outcome = Outcome(

@@ -110,9 +110,9 @@ class Gang(Console, ABC):
         if difference is not None:
             self.failed(_differs(world, difference))
 
-    def value_part(self, world: World, data: bytes, *, is_last: bool) -> None:
+    def plain_value(self, world: World, text: str) -> None:
         """Keeps it until the run is over."""
-        self._values.take(world, data, is_last=is_last)
+        self._values.take(world, text)
 
     def act_on(self, verdict: Verdict) -> None:
         """Ends the ranks, since the watch has found something wrong."""

@@ -40,7 +40,7 @@ CHUNK_BYTES = 1 << 16
 ADDRESSES_IN_FRAME = 4096  # Of 45 characters at most.
 # Taken in the server's own thread, as none of them blocks: a change of threads for each message
 # would cost a thousand ranks more than the message itself.
-PROMPT = (messages.VitalSigns, messages.Failed, messages.ValuePart, messages.Ended, Stacks)
+PROMPT = (messages.VitalSigns, messages.Failed, messages.PlainValue, messages.Ended, Stacks)
 # Pings that are sent before messages are read again.
 PINGS_AT_ONCE = 256
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from sparkdl_runner.world import World
 RESULT_REFUSALS = (NotPicklableError, ResultTooLargeError)
 # A larger exception is not sent; its text and traceback are sent in any case.
 MAX_EXCEPTION_BYTES = 16 << 20
+# A longer text would not fit into one frame once it is quoted.
+MAX_PLAIN_CHARACTERS = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,40 @@ def pack_result(value: Any, world: World, most_bytes: int | None = None) -> byte
     return packed
 
 
+def plain_result(value: Any, world: World) -> str:
+    """The value as JSON, as far as the driver wants it; empty if it is not plain, or is long.
+
+    Pickles come by Spark's own transport only. JSON may come by the channel to the driver as well.
+
+    Args:
+        value: What the function returned.
+        world: The rank's place.
+    """
+    of_each = isinstance(value, EachRanksValue)
+    if of_each:
+        value = value.value
+    elif world.rank != 0:
+        value = None
+    try:
+        text = json.dumps({"value": value, "of_each": of_each}) if _is_plain(value) else ""
+    except (ValueError, RecursionError):  # It holds itself, or an endless number of levels.
+        return ""
+    return text if len(text) <= MAX_PLAIN_CHARACTERS else ""
+
+
+def pack_plain_result(text: str, world: World) -> bytes:
+    """What ``pack_result`` would have made of the value, made on the driver.
+
+    Raises:
+        ValueError: The text is not one of ``plain_result``.
+    """
+    told = json.loads(text)
+    if not isinstance(told, dict) or told.keys() != {"value", "of_each"}:
+        raise ValueError(f"no value of a rank: {text[:100]!r}")
+    value = told["value"]
+    return pack_result(EachRanksValue(value) if told["of_each"] else value, world)
+
+
 def unpack_result(packed: bytes) -> Any:
     """Unpickles a rank's value, on the driver.
 
@@ -131,3 +168,12 @@ def _type_name(value: Any) -> str:
 def first_line(error: BaseException) -> str:
     """An exception's message up to its first line break, or its type where it has none."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether JSON gives back the very same: of other types, tuples and keys, it would not."""
+    if type(value) is list:
+        return all(map(_is_plain, value))
+    if type(value) is dict:
+        return all(type(key) is str and _is_plain(one) for key, one in value.items())
+    return value is None or type(value) in (bool, int, float, str)

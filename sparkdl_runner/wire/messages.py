@@ -145,12 +145,10 @@ class Stacks(Message):
 
 
 @dataclass
-class ValuePart(SureMessage):
-    """The next part of the packed value of a rank whose function has returned."""
+class PlainValue(SureMessage):
+    """The value of a rank whose function has returned, by ``function.plain_result``."""
 
-    most_waiting = sys.maxsize
-    data: bytes
-    is_last: bool
+    text: str
 
 
 class Ended(Message):
@@ -249,8 +247,12 @@ class Release(Message):
     """No other rank needs what the worker serves."""
 
 
+@dataclass
 class Returned(Message):
     """The function returned; its packed value comes with this message."""
+
+    plain: str = ""
+    """The same by ``function.plain_result``; empty if it is not plain."""
 
 
 @dataclass(kw_only=True)
@@ -280,7 +282,7 @@ WORKER_TO_AGENT = _table(*_FROM_RANK, Pulse, Serving, Returned, Raised)
 # An agent sends its worker Stop and Release; the worker needs to know only that one has come.
 AGENT_TO_DRIVER = _table(
     *(Hello, Placed, Alive, Ended, Sure, Stacks),
-    *(Output, Failed, VitalSigns, HostMetrics, FilePart, ValuePart, *_FROM_RANK),
+    *(Output, Failed, VitalSigns, HostMetrics, FilePart, PlainValue, *_FROM_RANK),
 )
 DRIVER_TO_AGENT = _table(
     *(Hosts, Assigned, Gather, Stop, RequestStop, Preempt, RequestGrowth),

@@ -13,9 +13,9 @@ from sparkdl_runner.wire.messages import (
     LoaderPlan,
     Message,
     Output,
+    PlainValue,
     Progress,
     Text,
-    ValuePart,
     VitalSigns,
 )
 from sparkdl_runner.wire.outcome import Outcome
@@ -51,8 +51,8 @@ class Sink(Reports, ABC):
                 self.host_metrics(world, values)
             case FilePart(name, data, is_first):
                 self.file_part(world, name, data, is_first=is_first)
-            case ValuePart(data, is_last):
-                self.value_part(world, data, is_last=is_last)
+            case PlainValue(text):
+                self.plain_value(world, text)
 
     @abstractmethod
     def output(self, world: World, lines: list[str]) -> None:
@@ -72,8 +72,8 @@ class Sink(Reports, ABC):
     def loader_plan(self, world: World, plan: dict[str, Any]) -> None:
         """Takes how the rank is about to read its data: see ``loader_plans``."""
 
-    def value_part(self, world: World, data: bytes, *, is_last: bool) -> None:
-        """Takes the next part of the packed value of a rank whose function has returned."""
+    def plain_value(self, world: World, text: str) -> None:
+        """Takes the value of a rank whose function has returned: see ``function.plain_result``."""
 
 
 def write_lines(stream: TextIO, world: World, lines: list[str]) -> None:

@@ -119,6 +119,7 @@ def _run(line: Line, backend: Backend, envelope: Envelope) -> int:
         _end_if_forked(pid, None)
         recorder.close()
         payload = function.pack_result(value, envelope.world, envelope.most_result_bytes)
+        returned = Returned(function.plain_result(value, envelope.world))
     except BaseException as error:
         _end_if_forked(pid, error)
         with suppress(Exception):  # The error itself must be reported in any case.
@@ -127,7 +128,7 @@ def _run(line: Line, backend: Backend, envelope: Envelope) -> int:
         _send_failure(line, backend, error)
         recorder.close()  # After the failure is sent, as sending metrics may fail or take long.
         return 1
-    line.send(encode(Returned()), payload)
+    line.send(encode(returned), payload)
     return 0
 
 

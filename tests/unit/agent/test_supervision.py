@@ -8,15 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparkdl_runner.agent import supervision
 from sparkdl_runner.agent.rank_log import rank_log
 from sparkdl_runner.agent.supervision import Report, _Supervision, supervise
 from sparkdl_runner.agent.worker_process import WorkerProcess
 from sparkdl_runner.config import RunConfig
-from sparkdl_runner.driver.returned_values import ReturnedValues
 from sparkdl_runner.wire.attempt import Attempt
 from sparkdl_runner.wire.control import Envelope
-from sparkdl_runner.wire.messages import Failed, Raised, Returned
+from sparkdl_runner.wire.messages import Failed, PlainValue, Raised, Returned
 from sparkdl_runner.wire.outcome import Status
 from sparkdl_runner.world import Peer, assign_ranks
 
@@ -49,20 +47,13 @@ def test_a_failure_is_told_at_once_and_a_return_at_the_end(end, was_stopped, tol
     assert (rank._report is not None) == kept
 
 
-@pytest.mark.parametrize(("size", "parts"), [(0, 1), (10, 1), (30, 3), (32, 4), (41, 0)])
-def test_a_value_that_is_not_large_is_told_before_the_process_has_ended(monkeypatch, size, parts):
-    monkeypatch.setattr(supervision, "VALUE_PART_BYTES", 10)
-    monkeypatch.setattr(supervision, "MOST_EARLY_BYTES", 40)
+@pytest.mark.parametrize(("plain", "sends"), [("", True), ("{}", True), ("{}", False)])
+def test_a_plain_value_is_told_before_the_process_has_ended(plain, sends):
     told = []
-    values = ReturnedValues()
     rank = _Supervision.__new__(_Supervision)
-    rank._was_stopped, rank._sends_value, rank._tell = False, True, told.append
-    rank._note(Report(Returned(), bytes(range(size))))
-    assert len(told) == parts
-    for one in told:
-        assert not values.outcomes(1, "note")
-        values.take(WORLD, one.data, is_last=one.is_last)
-    assert [one.payload for one in values.outcomes(1, "")] == [bytes(range(size))] * bool(parts)
+    rank._was_stopped, rank._sends_value, rank._tell = False, sends, told.append
+    rank._note(Report(Returned(plain), b"packed"))
+    assert told == ([PlainValue(plain)] if plain and sends else [])
 
 
 def test_a_worker_that_was_killed_before_the_stop_came_is_no_stopped_one(tmp_path):

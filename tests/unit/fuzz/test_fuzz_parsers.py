@@ -56,8 +56,8 @@ from sparkdl_runner.wire.messages import (
     FilePart,
     Hello,
     Message,
+    PlainValue,
     Sure,
-    ValuePart,
 )
 from sparkdl_runner.wire.outcome import Outcome, Status
 from sparkdl_runner.world import Peer, assign_ranks
@@ -121,7 +121,7 @@ MESSAGES = [
     for message in (
         Hello(PEER),
         Sure(1, FilePart("logs/rank-0.log", b"text", True)),
-        Sure(2, ValuePart(b"value", True)),
+        Sure(2, PlainValue('{"value": 1}')),
         Failed(Outcome(world=WORLD, status=Status.FAILED, ended_at=1.0)),
     )
 ]
