@@ -60,9 +60,10 @@ test: $(on_lanes)  ## lint and test both lanes; LANE=classic|modern, ARGS="-k na
 
 # Three processes for two cores. The last one, of all else, waits for others most, and imports neither
 # torch nor MLflow.
-unit_of_data := $(addprefix tests/unit/,backends data docs fuzz network) \
+unit_of_data := $(addprefix tests/unit/,backends data docs fuzz) \
     $(wildcard tests/unit/test_*.py)
-unit_of_training := $(addprefix tests/unit/,checkpoint doctor estimator jobs tracking training worker)
+unit_of_training := $(addprefix tests/unit/,checkpoint doctor estimator jobs network \
+    tracking training worker)
 quick: setup-classic  ## lint and the unit tests alone, in less than 45 seconds
 	@$(MAKE) BESIDE=1 --jobs=4 --output-sync=target lint quick-data quick-training quick-others
 
@@ -70,6 +71,8 @@ quick: setup-classic  ## lint and the unit tests alone, in less than 45 seconds
 quick-data: tests = $(unit_of_data)
 quick-training: tests = $(unit_of_training)
 quick-others: tests = tests/unit $(addprefix --ignore=,$(unit_of_data) $(unit_of_training))
+# Threads of torch's would only wait for one another.
+quick-data quick-training quick-others: export OMP_NUM_THREADS = 1
 quick-data quick-training quick-others:
 	@$(call in_lane,classic) -m pytest $(tests) $(ARGS) || [ $$? -eq 5 ]
 
