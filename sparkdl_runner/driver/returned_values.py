@@ -15,14 +15,14 @@ from sparkdl_runner.world import World
 
 
 class ReturnedValues:
-    """What ranks have sent of their values."""
+    """The values that ranks have sent so far."""
 
     def __init__(self) -> None:
         self._packed: dict[World, bytes] = {}
 
     def take(self, world: World, text: str) -> None:
-        """Takes a rank's value, as ``function.plain_result`` makes it; leaves what is none."""
-        with suppress(ValueError):
+        """Keeps a rank's value, if the text is one of ``function.plain_result``."""
+        with suppress(ValueError, RecursionError):
             self._packed[world] = pack_plain_result(text, world)
 
     def outcomes(self, num_proc: int, loss: str) -> list[Outcome]:

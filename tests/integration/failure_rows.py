@@ -14,7 +14,7 @@ from sparkdl_runner import (
     WorkerHungError,
 )
 
-# Where two hosts have one name, with the address.
+# The name of a host, and its address if another host has the same name.
 HOST = r"\S+(?: \(\S+\))?"
 ROWS = {
     "raise": (

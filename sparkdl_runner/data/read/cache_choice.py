@@ -18,7 +18,7 @@ CACHE_TYPES = ("null", "local-disk", DECODED)
 """petastorm's names, and one of our own."""
 
 _UNASKED_BYTES = 1 << 30
-"""What a cache in the temporary folder may take if nobody has asked for it."""
+"""How large a cache in the temporary folder may be if the user has not asked for one."""
 
 
 def open_cache(

@@ -139,9 +139,9 @@ def failed_partition(error: Exception) -> int | None:
 
 
 def executor_loss(error: Exception) -> str:
-    """Spark's reason if it ended a stage because an executor, or its Python, was lost; else ""."""
+    """Why Spark ended a stage if it lost an executor or a task's Python; else empty."""
     if "Python worker exited unexpectedly" in java.text_of(error):
-        return "the Python process of its Spark task was killed, as by the kernel without memory"
+        return "the Python process of its Spark task was killed, perhaps for want of memory"
     pattern = r"ExecutorLostFailure \(([^)\n]*)\)(?: Reason: ([^\n]*))?"
     found = re.search(pattern, java.text_of(error))
     if found is None:

@@ -73,7 +73,7 @@ def test_of_other_ranks_only_the_end_is_wanted():
 
 def test_values_count_once_all_are_there():
     values = ReturnedValues()
-    for text in ("", "5", "[]", '{"value": 1}'):
+    for text in ("", "5", "[]", '{"value": 1}', "[" * 100_000):
         values.take(FIRST, text)
     values.take(SECOND, plain_result(None, SECOND))
     assert values.outcomes(2, "executor 1") == []
