@@ -91,8 +91,10 @@ def server():
 
 @pytest.mark.deadline
 def test_who_knows_the_token_learns_the_time(server):
+    began = time.time()
     found = stage.probe("127.0.0.1", server.port, b"t" * stage.TOKEN_BYTES)
-    assert abs(found["seconds_ahead"]) < 1
+    # Of one clock it errs by half of the way there and back at most.
+    assert abs(found["seconds_ahead"]) <= (time.time() - began) / 2
     started = time.monotonic()
     server.wait_for(1, 100)
     assert time.monotonic() - started < 50, "it waits for the client, not for the time"

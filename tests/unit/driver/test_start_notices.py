@@ -37,13 +37,13 @@ def start(monkeypatch):
 
 
 def told(capsys, count):
-    """The notices, once there are so many."""
-    lines = []
+    """The notices, once there are so many; the text and the end of a line come one by one."""
+    text = ""
     deadline = time.monotonic() + 30
-    while len(lines) < count and time.monotonic() < deadline:
-        lines += capsys.readouterr().err.splitlines()
+    while text.count("\n") < count and time.monotonic() < deadline:
+        text += capsys.readouterr().err
         time.sleep(0.01)
-    return lines
+    return text.splitlines()
 
 
 def test_an_agent_that_does_not_reach_the_driver_is_named_with_what_to_do(start, capsys):
