@@ -6,11 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, wait
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -21,6 +23,7 @@ from processes import wait_until_gone, workers
 from sparkdl_runner import DistributedRunner, RunConfig, WorkerFailedError, end_spare_workers
 from sparkdl_runner.agent.spares import pool
 from sparkdl_runner.agent.spares.pool import end_spares
+from sparkdl_runner.agent.worker_process import WorkerProcess
 
 # Variables whose values differ between any two runs, also without spares.
 OF_ONE_RUN = (
@@ -171,9 +174,20 @@ def variables():
     return [one for one in os.environ.items() if not one[0].startswith(OF_ONE_RUN)]
 
 
-def test_a_spare_ends_when_it_has_waited_long_enough(light_ranks: None) -> None:
+def test_a_spare_ends_when_it_has_waited_long_enough(
+    light_ranks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_started = threading.Event()
+
+    class Noted(WorkerProcess):
+        def __init__(self, **arguments: Any) -> None:
+            super().__init__(**arguments)
+            if arguments.get("spare_seconds"):
+                is_started.set()
+
+    monkeypatch.setattr(pool, "WorkerProcess", Noted)
     runner(0.5).run(pid)
-    assert waiting()
+    assert is_started.wait(20)
     assert wait_until_gone("sparkdl_runner.worker", 30)
 
 

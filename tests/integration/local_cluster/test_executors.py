@@ -7,6 +7,7 @@ import re
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import failure_rows
@@ -88,25 +89,48 @@ def test_a_lost_executor_is_the_cause_and_the_next_run_works(cluster):
 
 @pytest.mark.one_lane
 def test_an_executor_that_is_lost_after_its_rank_has_ended_costs_nothing(light_cluster, tmp_path):
-    def main(mark: str) -> str:
+    def main(folder: Path) -> str:
         if current_world().rank == 1:
             agent = psutil.Process(os.getppid())
             executor = next(one for one in agent.parents() if "java" in one.name())
-            Path(mark + ".new").write_text(f"{os.getpid()} {executor.pid}")
-            Path(mark + ".new").rename(mark)
+            (folder / "executor").write_text(str(executor.pid))
             return ""
-        while not Path(mark).exists():
+        while not (folder / "is lost").exists():
             time.sleep(0.05)
-        worker, executor_pid = map(int, Path(mark).read_text().split())
-        while psutil.pid_exists(worker):
-            time.sleep(0.05)
-        time.sleep(2)  # Its agent returns just after it.
-        os.kill(executor_pid, signal.SIGKILL)
-        time.sleep(2)
+        time.sleep(1)
         return "value"
 
+    tracker = light_cluster.sparkContext.statusTracker()
+
+    def executors() -> set[tuple[str, int]]:
+        infos = light_cluster.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
+        return {(one.host(), one.port()) for one in infos}
+
+    def one_task_has_ended() -> bool:
+        stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
+        return any(
+            stage and (stage.numTasks, stage.numCompletedTasks) == (2, 1) for stage in stages
+        )
+
+    def lose_it_then() -> None:
+        wait_for(one_task_has_ended)
+        before = executors()
+        os.kill(int((tmp_path / "executor").read_text()), signal.SIGKILL)
+        wait_for(lambda: executors() != before)
+        (tmp_path / "is lost").touch()
+
+    losing = threading.Thread(target=lose_it_then, daemon=True)
+    losing.start()
     runner = DistributedRunner(num_proc=2, backend="horovod")
-    assert runner.run(main, str(tmp_path / "mark")) == "value"
+    assert runner.run(main, tmp_path) == "value"
+    losing.join()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 @pytest.mark.one_lane
@@ -146,7 +170,8 @@ def test_a_start_that_is_given_up_ends_no_executor(cluster, tmp_path, monkeypatc
     context.parallelize(range(2), 2).barrier().mapPartitions(list).count()
     tracker = context._jsc.sc().statusTracker()
     before = {(one.host(), one.port()) for one in tracker.getExecutorInfos()}
-    # One executor starts Python late. After half the timeout the other agent asks for all in the barrier.
+    # One executor starts Python late. After half the timeout the other agent asks for all in
+    # Spark's barrier.
     (tmp_path / "sitecustomize.py").write_text(LATE_PYTHON.format(mark=str(tmp_path / "mark")))
     monkeypatch.setitem(context.environment, "PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(start_notices, "FIRST_LOOK_SECONDS", 0.5)

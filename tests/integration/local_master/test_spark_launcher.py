@@ -220,23 +220,42 @@ def test_more_ranks_than_slots_is_told_at_once():
 
 @LIGHT
 def test_slots_that_are_busy_are_waited_for_and_the_job_that_uses_them_is_named(
-    spark, monkeypatch, capsys
+    spark, monkeypatch, capsys, tmp_path
 ):
+    began, may_end = tmp_path / "began", tmp_path / "may-end"
+
     def occupy(_):
         import time
 
-        time.sleep(3)
+        began.touch()
+        while not may_end.exists():
+            time.sleep(0.05)
+
+    told = []
+
+    def is_told():
+        told.append(capsys.readouterr().err)
+        named = r"waiting until 2 slots are free at once\. .* use slots: job \d+ \(foreach at "
+        return re.search(named, "".join(told))
 
     monkeypatch.setattr(start_notices, "FIRST_LOOK_SECONDS", 0.5)
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(2) as pool:
         busy = pool.submit(spark.sparkContext.parallelize(range(1), 1).foreach, occupy)
-        time.sleep(1)
-        assert HorovodRunner(np=2).run(rank_functions.world_size) == 2
+        try:
+            wait_for(began.exists)
+            waiting = pool.submit(HorovodRunner(np=2).run, rank_functions.world_size)
+            wait_for(is_told)
+        finally:
+            may_end.touch()
+        assert waiting.result() == 2
         busy.result()
-    assert re.search(
-        r"waiting until 2 slots are free at once\. .* use slots: job \d+ \(foreach at ",
-        capsys.readouterr().err,
-    )
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 @LIGHT
@@ -303,10 +322,7 @@ def test_a_cancelled_run_leaves_no_process(spark, how):
 
     thread = threading.Thread(target=run)
     thread.start()
-    deadline = time.monotonic() + 30
-    while len(workers()) < 4:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: len(workers()) >= 4)
     if how == "job group":
         context.cancelJobGroup("to be cancelled")
     else:
