@@ -68,13 +68,18 @@ def test_the_agents_own_signal_ends_the_rank(ours, status):
 
 def test_a_forked_process_is_ended_by_it():
     assert preemption.listen()
+    ready, is_ready = os.pipe()
     try:
         child = os.fork()
         if child == 0:
+            os.write(is_ready, b"1")  # Python has forgotten the signals that came before.
             while True:  # A pause() that begins just after the signal would last for ever.
                 time.sleep(0.01)
+        assert os.read(ready, 1) == b"1"
         os.kill(child, signal.SIGTERM)
         _, status = os.waitpid(child, 0)
         assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM
     finally:
+        os.close(ready)
+        os.close(is_ready)
         preemption.stop_listening()
