@@ -147,9 +147,9 @@ def save_without_rank_1(backend: str, directory: str, seconds: float) -> Any:
 
     rank, _ = join_ranks(backend)
     found = ""
+    with CheckpointManager(directory) as checkpoints:
+        checkpoints.save(1, extra={"a": 1})
     checkpoints = CheckpointManager(directory, retry_seconds=seconds, ranks_timeout_seconds=seconds)
-    checkpoints.save(1, extra={"a": 1})
-    checkpoints.wait()
     if rank == 0:
         checkpoints.save(2, extra={"a": 1})
         try:
@@ -183,13 +183,13 @@ def by_the_clock(backend: str, directory: str, seconds: float) -> Any:
     from sparkdl_runner.checkpoint import CheckpointManager
 
     rank, _ = join_ranks(backend)
-    dues = []
+    dues, began = [], time.monotonic()
     with CheckpointManager(directory, every_seconds=seconds) as checkpoints:
         for step in range(1, 40):
             time.sleep(0.01 if rank else 0.002)
             if checkpoints.due(step):
                 dues.append(step)
-    return gather(backend, dues)
+    return gather(backend, (dues, time.monotonic() - began))
 
 
 def make_sharded(width: int = 5) -> tuple[Any, Any]:

@@ -123,9 +123,9 @@ def test_a_mismatch_on_one_rank_changes_nothing_on_any(told):
 
 
 def test_rank_0s_clock_counts_on_all(told):
-    first, second = told["by_the_clock"]
+    (first, seconds), (second, _) = told["by_the_clock"]
     assert first == second
-    assert 2 <= len(first) <= 10
+    assert 2 <= len(first) <= seconds / 0.1
 
 
 @pytest.fixture(scope="module")

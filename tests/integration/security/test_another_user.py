@@ -59,9 +59,9 @@ ATTACK_ON_TORCH = textwrap.dedent(
     import socket, sys
 
     port = int(sys.stdin.read())
-    for address in ("127.0.0.1", "127.0.0.2"):
+    for address, seconds in (("127.0.0.1", 30), ("127.0.0.2", 1)):
         with socket.socket() as connection:
-            connection.settimeout(1)
+            connection.settimeout(seconds)
             try:
                 connection.connect((address, port))
                 print("refused" if connection.recv(1) == b"" else "answered")
