@@ -89,7 +89,7 @@ def told(tmp_path_factory) -> dict[str, Any]:
         "save_where_only_rank_0_sees": {},
         "mismatch_on_rank_1": {},
         "by_the_clock": {"seconds": 0.1},
-        "save_without_rank_1": {"seconds": 1.0},
+        "save_without_rank_1": {"seconds": 2.0},
     }
     places = dict(zip(more, ("not-shared", "mismatch", "clock", "without"), strict=True))
     calls = {
