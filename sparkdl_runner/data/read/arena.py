@@ -55,6 +55,7 @@ class Arena:
         self._groups: list[_Group] = []
         self._place: dict[str, tuple[int, int]] = {}
         self._scratch: dict[int, Array] = {}
+        self._of_thread = threading.local()
         self._moves_rows = sum(output.row_bytes for output in layout.outputs) <= _FEW_BYTES
         capacity = pages * page_rows
         narrow: dict[int, list[Output]] = {}
@@ -121,13 +122,23 @@ class Arena:
         firsts = (pages * self.page_rows).tolist()
         for group in self._groups:
             parts = [group.rows[first : first + self.page_rows] for first in firsts]
-            block = np.concatenate(parts)
+            block = self._copy_of(parts)
             for part, first in zip(parts, range(0, len(order), self.page_rows), strict=True):
                 rows = order[first : first + self.page_rows]
                 # mode="clip" writes straight into `out`; the index is known to be in range.
                 np.take(block, rows, axis=0, out=part[: len(rows)], mode="clip")
         places = np.add.outer(pages * self.page_rows, np.arange(self.page_rows))
         return places.ravel()[: len(order)]
+
+    def _copy_of(self, parts: list[Array]) -> Array:
+        """Pages one after the other, in memory that this thread uses again: new pages of it cost
+        the kernel more time than all copies."""
+        size = sum(part.nbytes for part in parts)
+        memory: Array | None = getattr(self._of_thread, "memory", None)
+        if memory is None or len(memory) < size:
+            memory = self._of_thread.memory = np.empty(size, dtype=np.uint8)
+        block = memory[:size].view(parts[0].dtype).reshape(-1, parts[0].shape[1])
+        return np.concatenate(parts, out=block)
 
     def _row_index(self, pages: IntArray, rows: IntArray) -> IntArray:
         """The places in the arena of rows ``[n]`` of a block with these pages."""
