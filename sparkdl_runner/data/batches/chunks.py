@@ -137,7 +137,7 @@ class Chunker:
             blocks = self.blocks.blocks_of(epoch, lane, begin, end)
             used.append([(loaded, _part(loaded, begin, end)) for loaded in blocks])
         flat = self._by_step(
-            [[loaded.place[part] for loaded, part in blocks] for blocks in used], count
+            [[self._places(loaded, part) for loaded, part in blocks] for blocks in used], count
         )
         real = flat >= 0
         bounds = np.arange(count + 1) * (len(self.lanes) * self.order.lane_batch)
@@ -184,6 +184,12 @@ class Chunker:
                 kept=kept,
             ),
         )
+
+    def _places(self, loaded: LoadedBlock, part: slice) -> IntArray:
+        """int64 ``[rows]``, the places in the arena of a part of a block, in the order of use."""
+        if loaded.place is not None:
+            return loaded.place[part]
+        return self.arena.row_index(loaded.pages, np.arange(part.start, part.stop))
 
     def _by_step(self, lanes: list[list[IntArray]], count: int) -> IntArray:
         """Interleaves the rows of the lanes, step by step; -1 where a lane has ended."""

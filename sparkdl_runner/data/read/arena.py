@@ -103,7 +103,7 @@ class Arena:
         with self._lock:
             self._free.extend(pages[::-1].tolist())
 
-    def shuffle(self, pages: IntArray, order: IntArray) -> IntArray:
+    def shuffle(self, pages: IntArray, order: IntArray) -> IntArray | None:
         """Shuffles the rows of a block that has these pages, and is read.
 
         Rows of few bytes are moved, while they are in the cache of the thread that decoded them:
@@ -115,10 +115,11 @@ class Arena:
             order: int64 ``[rows]``; entry i is the row to be used i-th.
 
         Returns:
-            int64 ``[rows]``: where in the arena the row is that is used i-th.
+            int64 ``[rows]``: where in the arena the row is that is used i-th; None if it is the
+            i-th of the block now.
         """
         if not self._moves_rows:
-            return self._row_index(pages, order)
+            return self.row_index(pages, order)
         firsts = (pages * self.page_rows).tolist()
         for group in self._groups:
             parts = [group.rows[first : first + self.page_rows] for first in firsts]
@@ -127,8 +128,7 @@ class Arena:
                 rows = order[first : first + self.page_rows]
                 # mode="clip" writes straight into `out`; the index is known to be in range.
                 np.take(block, rows, axis=0, out=part[: len(rows)], mode="clip")
-        places = np.add.outer(pages * self.page_rows, np.arange(self.page_rows))
-        return places.ravel()[: len(order)]
+        return None
 
     def _copy_of(self, parts: list[Array]) -> Array:
         """Pages one after the other, in memory that this thread uses again: new pages of it cost
@@ -140,7 +140,7 @@ class Arena:
         block = memory[:size].view(parts[0].dtype).reshape(-1, parts[0].shape[1])
         return np.concatenate(parts, out=block)
 
-    def _row_index(self, pages: IntArray, rows: IntArray) -> IntArray:
+    def row_index(self, pages: IntArray, rows: IntArray) -> IntArray:
         """The places in the arena of rows ``[n]`` of a block with these pages."""
         # ``page_rows`` is a power of two, and a division would cost more than all else here.
         shifts = (pages - np.arange(len(pages))) * self.page_rows

@@ -143,6 +143,16 @@ class Budget:
         """The part for footers, and for remote row groups that are not yet decoded."""
         return self.reading_bytes // _FILES_SHARE
 
+    def spare_bytes(self, order: Order, lanes: int) -> int:
+        """What so many lanes of an order leave of the half for row groups that are partly read.
+
+        A lane that goes over to its next window has up to half of that open as well.
+        """
+        groups = min(order.window_groups, -(-int(order.lane_rows[0]) // self.mean_group_rows) + 1)
+        needed = 3 * lanes * groups * self.open_group_bytes // 2
+        missing = self.memory_budget_bytes - self.reading_bytes
+        return max(0, self._divided_bytes // 2 - needed - missing)
+
     @property
     def _divided_bytes(self) -> int:
         """Bytes for lanes and blocks together: the budget without its fixed part."""

@@ -59,7 +59,7 @@ class RemoteRowGroups:
         files: The files, each of which is verified when it is first opened.
         cache: Where to keep what was read, if anywhere.
         memory_bytes: What may be in memory: half of it row groups that nobody has asked for yet,
-            a third those that are being read, the rest footers.
+            a third those that are being read, the rest footers. ``allow`` gives more.
         stopping: Set to end the waiting of reads under way, which then fail.
     """
 
@@ -82,8 +82,14 @@ class RemoteRowGroups:
         self._lock = threading.RLock()  # Collecting garbage may let go at any place.
         self._opening = [threading.Lock() for _ in range(2 * THREADS)]
         self._stopping = stopping
+        self._memory_bytes = memory_bytes
         self._ahead = ReadAhead(self._fetch, self._size_of, memory_bytes // 2)
         self._held_bytes, self._most_held_bytes = 0, memory_bytes // 3
+
+    def allow(self, spare_bytes: int) -> None:
+        """Row groups may take so much more memory: one third ahead, the rest while they are read."""
+        self._ahead.limit_bytes = self._memory_bytes // 2 + spare_bytes // 3
+        self._most_held_bytes = self._memory_bytes // 3 + 2 * spare_bytes // 3
 
     def read_ahead(self, groups: Iterable[int], names: Sequence[str]) -> None:
         """Begins to read row groups that will be asked for, in this order."""
@@ -141,15 +147,17 @@ class RemoteRowGroups:
         file, tail = self._file(number, names)
         ranges = _ranges(file.metadata, index, names)
         stored = self._stored(number, ranges)
-        if stored is None:
-            pieces = [
-                (start, self._range(number, file, start, size, tail)) for start, size in ranges
-            ]
-            stored = self._stored(number, ranges)
         if stored is not None:
             return partial(pq.ParquetFile, stored, metadata=file.metadata)
-        size = self._files.dataset.manifest.files[number].size_bytes
-        fetched.fill(file.metadata, size, pieces, self._hold, self._let_go)
+        pieces = [(start, self._range(number, file, start, size, tail)) for start, size in ranges]
+        fetched.fill(
+            metadata=file.metadata,
+            size_bytes=self._files.dataset.manifest.files[number].size_bytes,
+            pieces=pieces,
+            stored=partial(self._stored, number, ranges),
+            hold=self._hold,
+            let_go=self._let_go,
+        )
         return None
 
     def _stored(self, number: int, ranges: Sequence[tuple[int, int]]) -> pa.NativeFile | None:
