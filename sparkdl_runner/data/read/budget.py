@@ -148,8 +148,8 @@ class Budget:
 
         A lane that goes over to its next window has up to half of that open as well.
         """
-        groups = min(order.window_groups, -(-int(order.lane_rows[0]) // self.mean_group_rows) + 1)
-        needed = 3 * lanes * groups * self.open_group_bytes // 2
+        of_lane = -(-int(order.lane_rows[0]) // self.mean_group_rows)
+        needed = lanes * min(of_lane, 3 * order.window_groups // 2) * self.open_group_bytes
         missing = self.memory_budget_bytes - self.reading_bytes
         return max(0, self._divided_bytes // 2 - needed - missing)
 
