@@ -10,7 +10,7 @@ touched.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,7 +56,7 @@ class Arena:
         self._place: dict[str, tuple[int, int]] = {}
         self._scratch: dict[int, Array] = {}
         self._of_thread = threading.local()
-        self._moves_rows = sum(output.row_bytes for output in layout.outputs) <= _FEW_BYTES
+        self.moves_rows = sum(output.row_bytes for output in layout.outputs) <= _FEW_BYTES
         capacity = pages * page_rows
         narrow: dict[int, list[Output]] = {}
         for output in layout.outputs:
@@ -118,7 +118,7 @@ class Arena:
             int64 ``[rows]``: where in the arena the row is that is used i-th; None if it is the
             i-th of the block now.
         """
-        if not self._moves_rows:
+        if not self.moves_rows:
             return self.row_index(pages, order)
         firsts = (pages * self.page_rows).tolist()
         for group in self._groups:
@@ -205,6 +205,44 @@ class Arena:
             for place, output in enumerate(members):
                 result[output.name] = across[place].view(output.dtype)
         return result
+
+    def interleave(
+        self, lanes: Sequence[Sequence[tuple[IntArray, slice]]], steps: int, empty: Empty
+    ) -> Mapping[str, Array]:
+        """Collects rows that ``shuffle`` has moved: for each step, equally many of every lane.
+
+        Copying runs of rows takes half the time of gathering them one by one.
+
+        Args:
+            lanes: For each lane, the pages of its blocks, and the rows of each block in turn.
+            steps: How many.
+            empty: Makes the arrays.
+
+        Returns:
+            ``[steps * lanes * rows, *shape]`` by name of output, each contiguous.
+        """
+        runs = [[run for pages, rows in lane for run in self._runs(pages, rows)] for lane in lanes]
+        count = sum(run.stop - run.start for lane in runs for run in lane)
+        result: dict[str, Array] = {}
+        for group in self._groups:
+            (output,) = group.members
+            result[output.name] = whole = empty(output.name, (count, *output.shape), output.dtype)
+            shape = (steps, len(lanes), -1, group.rows.shape[1])
+            by_lane = whole.view(group.rows.dtype).reshape(shape)
+            for number, lane in enumerate(runs):
+                rows = self._copy_of([group.rows[run] for run in lane])
+                by_lane[:, number] = rows.reshape(steps, *by_lane.shape[2:])
+        return result
+
+    def _runs(self, pages: IntArray, rows: slice) -> Iterator[slice]:
+        """Where rows of a block with these pages lie side by side in the arena."""
+        at = rows.start
+        while at < rows.stop:
+            page, offset = divmod(at, self.page_rows)
+            count = min(self.page_rows - offset, rows.stop - at)
+            begin = int(pages[page]) * self.page_rows + offset
+            yield slice(begin, begin + count)
+            at += count
 
     def _scratch_for(self, group: _Group, count: int) -> Array:
         """Memory ``[count, width]`` that only this gather uses."""
