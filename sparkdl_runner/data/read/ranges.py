@@ -87,7 +87,7 @@ class RemoteRowGroups:
         self._held_bytes, self._most_held_bytes = 0, memory_bytes // 3
 
     def allow(self, spare_bytes: int) -> None:
-        """Row groups may take so much more memory: one third ahead, the rest while they are read."""
+        """Row groups may take so much more memory, a third of it before anybody asks for them."""
         self._ahead.limit_bytes = self._memory_bytes // 2 + spare_bytes // 3
         self._most_held_bytes = self._memory_bytes // 3 + 2 * spare_bytes // 3
 

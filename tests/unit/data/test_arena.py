@@ -25,7 +25,7 @@ def test_moved_rows_are_collected_lane_by_lane_and_step_by_step() -> None:
         Output(name="pair", dtype=np.dtype(np.float32), shape=(2,)),
     )
     column = DenseColumn(name="c", outputs=outputs, decode=lambda _: (), has_nulls=False)
-    arena = Arena(Layout(columns=(column,), features=None), pages=12, page_rows=4)
+    arena = Arena(Layout(columns=(column,), features=None), pages=14, page_rows=4)
     random, ids, lanes = np.random.default_rng(1), [], []
     for first in (0, 100):  # Each lane has the end of a block of 13 rows and 5 rows of the next.
         lanes.append([])
