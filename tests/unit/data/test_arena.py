@@ -27,6 +27,7 @@ def test_moved_rows_are_collected_lane_by_lane_and_step_by_step() -> None:
     column = DenseColumn(name="c", outputs=outputs, decode=lambda _: (), has_nulls=False)
     arena = Arena(Layout(columns=(column,), features=None), pages=14, page_rows=4)
     random, ids, lanes = np.random.default_rng(1), [], []
+    arena.give_back(random.permutation(arena.take_pages(14 * 4)))
     for first in (0, 100):  # Each lane has the end of a block of 13 rows and 5 rows of the next.
         lanes.append([])
         for begin, rows, part in ((first, 13, slice(6, 13)), (first + 50, 9, slice(0, 5))):
