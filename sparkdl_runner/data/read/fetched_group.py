@@ -37,11 +37,9 @@ class FetchedGroup:
 
     def fill(
         self,
-        *,
         metadata: pq.FileMetaData,
         size_bytes: int,
         pieces: Pieces,
-        stored: Callable[[], pa.NativeFile | None],
         hold: Callable[[int], bool],
         let_go: Callable[[int], object],
     ) -> None:
@@ -51,13 +49,12 @@ class FetchedGroup:
             metadata: The footer of its file.
             size_bytes: Of that file.
             pieces: Of that file.
-            stored: Opens a copy of that file with them, if the cache has one.
-            hold: Called with their size when they are first read; false if they are to be on the
-                disk alone.
+            hold: Called with their size when they are first read; false if they are to be moved to
+                the disk.
             let_go: Called with the same size, where that was true, when nobody reads them any more.
         """
         self._metadata, self._size_bytes, self._pieces = metadata, size_bytes, pieces
-        self._stored, self._hold, self._let_go = stored, hold, let_go
+        self._hold, self._let_go = hold, let_go
 
     def open(self, **options: Any) -> pq.ParquetFile:
         """Opens its file for one reader, with options of ``pyarrow.parquet.ParquetFile``."""
@@ -82,7 +79,7 @@ class FetchedGroup:
             weakref.finalize(self, self._let_go, held)
             return
         with suppress(OSError):  # A full disk must not end a training.
-            self._stream = self._stored() or on_disk(self._size_bytes, pieces, local_folder())
+            self._stream = on_disk(self._size_bytes, pieces, local_folder())
             self._pieces = ()
 
 

@@ -87,7 +87,12 @@ class RemoteRowGroups:
         self._held_bytes, self._most_held_bytes = 0, memory_bytes // 3
 
     def allow(self, spare_bytes: int) -> None:
-        """Row groups may take so much more memory, a third of it before anybody asks for them."""
+        """Row groups may take so much more memory, a third of it before anybody asks for them.
+
+        With a cache they are read from there: filling it from more memory takes longer.
+        """
+        if self._cache is not None:
+            return
         self._ahead.limit_bytes = self._memory_bytes // 2 + spare_bytes // 3
         self._most_held_bytes = self._memory_bytes // 3 + 2 * spare_bytes // 3
 
@@ -147,17 +152,15 @@ class RemoteRowGroups:
         file, tail = self._file(number, names)
         ranges = _ranges(file.metadata, index, names)
         stored = self._stored(number, ranges)
+        if stored is None:
+            pieces = [
+                (start, self._range(number, file, start, size, tail)) for start, size in ranges
+            ]
+            stored = self._stored(number, ranges)
         if stored is not None:
             return partial(pq.ParquetFile, stored, metadata=file.metadata)
-        pieces = [(start, self._range(number, file, start, size, tail)) for start, size in ranges]
-        fetched.fill(
-            metadata=file.metadata,
-            size_bytes=self._files.dataset.manifest.files[number].size_bytes,
-            pieces=pieces,
-            stored=partial(self._stored, number, ranges),
-            hold=self._hold,
-            let_go=self._let_go,
-        )
+        size = self._files.dataset.manifest.files[number].size_bytes
+        fetched.fill(file.metadata, size, pieces, self._hold, self._let_go)
         return None
 
     def _stored(self, number: int, ranges: Sequence[tuple[int, int]]) -> pa.NativeFile | None:
