@@ -144,14 +144,15 @@ class Budget:
         return self.reading_bytes // _FILES_SHARE
 
     def spare_bytes(self, order: Order, lanes: int) -> int:
-        """What so many lanes of an order leave of the half for row groups that are partly read.
+        """Half of what so many lanes of an order leave of the part for row groups partly read.
 
-        A lane that goes over to its next window has up to half of that open as well.
+        Allocators keep about as much again for a while. A lane that goes over to its next window
+        has up to half of that open as well.
         """
         of_lane = -(-int(order.lane_rows[0]) // self.mean_group_rows)
         needed = lanes * min(of_lane, 3 * order.window_groups // 2) * self.open_group_bytes
         missing = self.memory_budget_bytes - self.reading_bytes
-        return max(0, self._divided_bytes // 2 - needed - missing)
+        return max(0, self._divided_bytes // 2 - needed - missing) // 2
 
     @property
     def _divided_bytes(self) -> int:
