@@ -68,6 +68,7 @@ def _arrow(request: dict[str, Any], **more: Any) -> Callable[[], Iterator[int]]:
     import pyarrow.fs
     import torch  # noqa: F401  A training has imported it, and so have the others here.
 
+    import sparkdl_runner.data.batches.device  # noqa: F401  Late imports should not count.
     from sparkdl_runner.data.dataset.manifest import Manifest
     from sparkdl_runner.data.loader import ArrowLoader
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import tempfile
@@ -141,10 +142,11 @@ def _read(
         }
         if way == "remote, cached":
             request["arguments"] = {"cache_type": "local-disk", "cache_location": cache}
+        threads = max(1, len(os.sched_getaffinity(0)) // arguments.ranks)  # As launchers set it.
         processes = [
             subprocess.Popen(
                 module_command("remote_rank", json.dumps({**request, "rank": rank})),
-                env=module_environment(),
+                env={**module_environment(), "OMP_NUM_THREADS": str(threads)},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

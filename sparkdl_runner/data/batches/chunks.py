@@ -136,19 +136,24 @@ class Chunker:
             end = min(begin + count * self.order.lane_batch, int(self.order.lane_rows[lane]))
             blocks = self.blocks.blocks_of(epoch, lane, begin, end)
             used.append([(loaded, _part(loaded, begin, end)) for loaded in blocks])
-        flat = self._by_step(
-            [[loaded.place[part] for loaded, part in blocks] for blocks in used], count
-        )
-        real = flat >= 0
         bounds = np.arange(count + 1) * (len(self.lanes) * self.order.lane_batch)
         row_mask, kept = None, None
-        if self.tail == "pad":
-            row_mask, flat = real, np.maximum(flat, 0)
-        elif not real.all():
-            bounds = np.concatenate([[0], np.cumsum(real)])[bounds]
-            kept = np.flatnonzero(real)
-            flat = flat[kept]
-        dense = dict(self.arena.gather(flat, empty))
+        if self.arena.moves_rows and _rows_of(used) == bounds[-1]:
+            parts = [[(loaded.pages, part) for loaded, part in blocks] for blocks in used]
+            dense = dict(self.arena.interleave(parts, count, empty))
+            row_mask = np.ones(int(bounds[-1]), dtype=np.bool_) if self.tail == "pad" else None
+        else:
+            flat = self._by_step(
+                [[self._places(loaded, part) for loaded, part in blocks] for blocks in used], count
+            )
+            real = flat >= 0
+            if self.tail == "pad":
+                row_mask, flat = real, np.maximum(flat, 0)
+            elif not real.all():
+                bounds = np.concatenate([[0], np.cumsum(real)])[bounds]
+                kept = np.flatnonzero(real)
+                flat = flat[kept]
+            dense = dict(self.arena.gather(flat, empty))
         variable: dict[str, list[Any] | Ragged | Uncollated] = {}
         encoded: dict[str, list[pa.Buffer | None]] = {}
         for column in self.layout.columns:
@@ -184,6 +189,12 @@ class Chunker:
                 kept=kept,
             ),
         )
+
+    def _places(self, loaded: LoadedBlock, part: slice) -> IntArray:
+        """int64 ``[rows]``, the places in the arena of a part of a block, in the order of use."""
+        if loaded.place is not None:
+            return loaded.place[part]
+        return self.arena.row_index(loaded.pages, np.arange(part.start, part.stop))
 
     def _by_step(self, lanes: list[list[IntArray]], count: int) -> IntArray:
         """Interleaves the rows of the lanes, step by step; -1 where a lane has ended."""
@@ -256,6 +267,10 @@ def _without_nulls(value: Any, nothing: str | bytes, depth: int) -> Any:
     if depth == 0:
         return nothing if value is None else value
     return [_without_nulls(inner, nothing, depth - 1) for inner in value or ()]
+
+
+def _rows_of(lanes: list[list[tuple[LoadedBlock, slice]]]) -> int:
+    return sum(part.stop - part.start for blocks in lanes for _, part in blocks)
 
 
 def _part(loaded: LoadedBlock, begin: int, end: int) -> slice:

@@ -105,6 +105,7 @@ class Pipeline:
             )
             arena = Arena(self.layout, pages=sizes.pages, page_rows=sizes.page_rows)
             self._arena = (order, sizes, arena)
+            self.reader.allow(self.budget.spare_bytes(order, len(lanes)))
         self.reader.stopping.clear()
         _, sizes, arena = self._arena
         if self.pool is None:

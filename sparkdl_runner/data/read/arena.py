@@ -10,7 +10,7 @@ touched.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +55,8 @@ class Arena:
         self._groups: list[_Group] = []
         self._place: dict[str, tuple[int, int]] = {}
         self._scratch: dict[int, Array] = {}
-        self._moves_rows = sum(output.row_bytes for output in layout.outputs) <= _FEW_BYTES
+        self._of_thread = threading.local()
+        self.moves_rows = sum(output.row_bytes for output in layout.outputs) <= _FEW_BYTES
         capacity = pages * page_rows
         narrow: dict[int, list[Output]] = {}
         for output in layout.outputs:
@@ -102,7 +103,7 @@ class Arena:
         with self._lock:
             self._free.extend(pages[::-1].tolist())
 
-    def shuffle(self, pages: IntArray, order: IntArray) -> IntArray:
+    def shuffle(self, pages: IntArray, order: IntArray) -> IntArray | None:
         """Shuffles the rows of a block that has these pages, and is read.
 
         Rows of few bytes are moved, while they are in the cache of the thread that decoded them:
@@ -114,22 +115,32 @@ class Arena:
             order: int64 ``[rows]``; entry i is the row to be used i-th.
 
         Returns:
-            int64 ``[rows]``: where in the arena the row is that is used i-th.
+            int64 ``[rows]``: where in the arena the row is that is used i-th; None if it is the
+            i-th of the block now.
         """
-        if not self._moves_rows:
-            return self._row_index(pages, order)
+        if not self.moves_rows:
+            return self.row_index(pages, order)
         firsts = (pages * self.page_rows).tolist()
         for group in self._groups:
             parts = [group.rows[first : first + self.page_rows] for first in firsts]
-            block = np.concatenate(parts)
+            block = self._copy_of(parts)
             for part, first in zip(parts, range(0, len(order), self.page_rows), strict=True):
                 rows = order[first : first + self.page_rows]
                 # mode="clip" writes straight into `out`; the index is known to be in range.
                 np.take(block, rows, axis=0, out=part[: len(rows)], mode="clip")
-        places = np.add.outer(pages * self.page_rows, np.arange(self.page_rows))
-        return places.ravel()[: len(order)]
+        return None
 
-    def _row_index(self, pages: IntArray, rows: IntArray) -> IntArray:
+    def _copy_of(self, parts: list[Array]) -> Array:
+        """Pages one after the other, in memory that this thread uses again: new pages of it cost
+        the kernel more time than all copies."""
+        size = sum(part.nbytes for part in parts)
+        memory: Array | None = getattr(self._of_thread, "memory", None)
+        if memory is None or len(memory) < size:
+            memory = self._of_thread.memory = np.empty(size, dtype=np.uint8)
+        block = memory[:size].view(parts[0].dtype).reshape(-1, parts[0].shape[1])
+        return np.concatenate(parts, out=block)
+
+    def row_index(self, pages: IntArray, rows: IntArray) -> IntArray:
         """The places in the arena of rows ``[n]`` of a block with these pages."""
         # ``page_rows`` is a power of two, and a division would cost more than all else here.
         shifts = (pages - np.arange(len(pages))) * self.page_rows
@@ -194,6 +205,44 @@ class Arena:
             for place, output in enumerate(members):
                 result[output.name] = across[place].view(output.dtype)
         return result
+
+    def interleave(
+        self, lanes: Sequence[Sequence[tuple[IntArray, slice]]], steps: int, empty: Empty
+    ) -> Mapping[str, Array]:
+        """Collects rows that ``shuffle`` has moved: for each step, equally many of every lane.
+
+        Copying runs of rows takes half the time of gathering them one by one.
+
+        Args:
+            lanes: For each lane, the pages of its blocks, and the rows of each block in turn.
+            steps: How many.
+            empty: Makes the arrays.
+
+        Returns:
+            ``[steps * lanes * rows, *shape]`` by name of output, each contiguous.
+        """
+        runs = [[run for pages, rows in lane for run in self._runs(pages, rows)] for lane in lanes]
+        count = sum(run.stop - run.start for lane in runs for run in lane)
+        result: dict[str, Array] = {}
+        for group in self._groups:
+            (output,) = group.members
+            result[output.name] = whole = empty(output.name, (count, *output.shape), output.dtype)
+            shape = (steps, len(lanes), -1, group.rows.shape[1])
+            by_lane = whole.view(group.rows.dtype).reshape(shape)
+            for number, lane in enumerate(runs):
+                rows = self._copy_of([group.rows[run] for run in lane])
+                by_lane[:, number] = rows.reshape(steps, *by_lane.shape[2:])
+        return result
+
+    def _runs(self, pages: IntArray, rows: slice) -> Iterator[slice]:
+        """Where rows of a block with these pages lie side by side in the arena."""
+        at = rows.start
+        while at < rows.stop:
+            page, offset = divmod(at, self.page_rows)
+            count = min(self.page_rows - offset, rows.stop - at)
+            begin = int(pages[page]) * self.page_rows + offset
+            yield slice(begin, begin + count)
+            at += count
 
     def _scratch_for(self, group: _Group, count: int) -> Array:
         """Memory ``[count, width]`` that only this gather uses."""

@@ -37,8 +37,8 @@ class LoadedBlock:
     reads: list[Future[None]] = field(default_factory=list)
     order: IntArray = field(init=False)
     """int64 ``[rows]``, the permutation of the block, once its rows are there."""
-    place: IntArray = field(init=False)
-    """int64 ``[rows]``, where in the arena the row is that is used i-th, likewise."""
+    place: IntArray | None = field(init=False)
+    """What ``Arena.shuffle`` returned, likewise."""
 
     @property
     def end(self) -> int:

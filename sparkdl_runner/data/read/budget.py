@@ -143,6 +143,17 @@ class Budget:
         """The part for footers, and for remote row groups that are not yet decoded."""
         return self.reading_bytes // _FILES_SHARE
 
+    def spare_bytes(self, order: Order, lanes: int) -> int:
+        """Half of what so many lanes of an order leave of the part for row groups partly read.
+
+        Allocators keep about as much again for a while. A lane that goes over to its next window
+        has up to half of that open as well.
+        """
+        of_lane = -(-int(order.lane_rows[0]) // self.mean_group_rows)
+        needed = lanes * min(of_lane, 3 * order.window_groups // 2) * self.open_group_bytes
+        missing = self.memory_budget_bytes - self.reading_bytes
+        return max(0, self._divided_bytes // 2 - needed - missing) // 2
+
     @property
     def _divided_bytes(self) -> int:
         """Bytes for lanes and blocks together: the budget without its fixed part."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -25,7 +26,9 @@ class FetchedGroup:
         self.lock = threading.Lock()
         """Held by who fetches it; others wait."""
         self._pieces: Pieces | None = None
+        self._is_placed = False
         self._stream: pa.NativeFile | None = None
+        """Its file on the disk, if it is there."""
 
     @property
     def is_here(self) -> bool:
@@ -56,24 +59,28 @@ class FetchedGroup:
     def open(self, **options: Any) -> pq.ParquetFile:
         """Opens its file for one reader, with options of ``pyarrow.parquet.ParquetFile``."""
         with self.lock:
-            if self._stream is None:
-                self._stream = self._moved(self._pieces or ())
-                self._pieces = ()
+            if not self._is_placed:
+                self._place(self._pieces or ())
         # Arrow reads at places that it names: readers of one file do not disturb each other.
-        parquet = pq.ParquetFile(self._stream, metadata=self._metadata, **options)
+        stream = self._stream
+        if stream is None:
+            stream = in_memory(self._size_bytes, self._pieces or ())
+            options["buffer_size"] = 0
+        parquet = pq.ParquetFile(stream, metadata=self._metadata, **options)
         weakref.finalize(parquet, _nobody_else, self)
         return parquet
 
-    def _moved(self, pieces: Pieces) -> pa.NativeFile:
-        held = sum(len(content) for _, content in pieces)
+    def _place(self, pieces: Pieces) -> None:
+        """Keeps the pieces in memory, or moves them to the disk."""
+        self._is_placed = True
+        # A piece may be a part of what one request brought, and keeps all of that.
+        held = sum(memoryview(content.obj).nbytes for _, content in pieces)
         if self._hold(held):
             weakref.finalize(self, self._let_go, held)
-        else:
-            try:
-                return on_disk(self._size_bytes, pieces, local_folder())
-            except OSError:
-                pass  # A full disk must not end a training.
-        return in_memory(self._size_bytes, pieces)
+            return
+        with suppress(OSError):  # A full disk must not end a training.
+            self._stream = on_disk(self._size_bytes, pieces, local_folder())
+            self._pieces = ()
 
 
 def _nobody_else(_: FetchedGroup) -> None:

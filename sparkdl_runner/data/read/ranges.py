@@ -59,7 +59,7 @@ class RemoteRowGroups:
         files: The files, each of which is verified when it is first opened.
         cache: Where to keep what was read, if anywhere.
         memory_bytes: What may be in memory: half of it row groups that nobody has asked for yet,
-            a third those that are being read, the rest footers.
+            a third those that are being read, the rest footers. ``allow`` gives more.
         stopping: Set to end the waiting of reads under way, which then fail.
     """
 
@@ -82,8 +82,19 @@ class RemoteRowGroups:
         self._lock = threading.RLock()  # Collecting garbage may let go at any place.
         self._opening = [threading.Lock() for _ in range(2 * THREADS)]
         self._stopping = stopping
+        self._memory_bytes = memory_bytes
         self._ahead = ReadAhead(self._fetch, self._size_of, memory_bytes // 2)
         self._held_bytes, self._most_held_bytes = 0, memory_bytes // 3
+
+    def allow(self, spare_bytes: int) -> None:
+        """Row groups may take so much more memory, a third of it before anybody asks for them.
+
+        With a cache they are read from there: filling it from more memory takes longer.
+        """
+        if self._cache is not None:
+            return
+        self._ahead.limit_bytes = self._memory_bytes // 2 + spare_bytes // 3
+        self._most_held_bytes = self._memory_bytes // 3 + 2 * spare_bytes // 3
 
     def read_ahead(self, groups: Iterable[int], names: Sequence[str]) -> None:
         """Begins to read row groups that will be asked for, in this order."""

@@ -27,7 +27,7 @@ class ReadAhead(Generic[_Key, _Value]):
     def __init__(
         self, fetch: Callable[[_Key], _Value], size_of: Callable[[_Key], int], limit_bytes: int
     ) -> None:
-        self._fetch, self._size_of, self._limit_bytes = fetch, size_of, limit_bytes
+        self._fetch, self._size_of, self.limit_bytes = fetch, size_of, limit_bytes
         self._waiting: deque[_Key] = deque()
         self._begun: dict[_Key, Future[_Value]] = {}
         self._bytes = 0
@@ -59,7 +59,7 @@ class ReadAhead(Generic[_Key, _Value]):
         with self._lock:
             while self._waiting:
                 size = self._size_of(self._waiting[0])
-                if self._begun and self._bytes + size > self._limit_bytes:
+                if self._begun and self._bytes + size > self.limit_bytes:
                     return
                 key = self._waiting.popleft()
                 if key in self._begun:

@@ -1,4 +1,4 @@
-"""Memory for gathered rows is used again."""
+"""Memory for gathered rows is used again; rows that were moved are copied in runs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from sparkdl_runner.data.decode.columns import DenseColumn, Layout, Output
 from sparkdl_runner.data.read.arena import Arena
 
 
@@ -16,3 +17,29 @@ def test_a_gather_takes_new_memory_only_for_more_rows() -> None:
     assert np.shares_memory(first, fewer)
     assert not np.shares_memory(first, more)
     assert more.dtype == np.int32
+
+
+def test_moved_rows_are_collected_lane_by_lane_and_step_by_step() -> None:
+    outputs = (
+        Output(name="id", dtype=np.dtype(np.int64)),
+        Output(name="pair", dtype=np.dtype(np.float32), shape=(2,)),
+    )
+    column = DenseColumn(name="c", outputs=outputs, decode=lambda _: (), has_nulls=False)
+    arena = Arena(Layout(columns=(column,), features=None), pages=14, page_rows=4)
+    random, ids, lanes = np.random.default_rng(1), [], []
+    arena.give_back(random.permutation(arena.take_pages(14 * 4)))
+    for first in (0, 100):  # Each lane has the end of a block of 13 rows and 5 rows of the next.
+        lanes.append([])
+        for begin, rows, part in ((first, 13, slice(6, 13)), (first + 50, 9, slice(0, 5))):
+            pages, values = arena.take_pages(rows), np.arange(begin, begin + rows)
+            pairs = np.stack([values, -values], axis=1).astype(np.float32)
+            arena.write(pages, 0, column, (values, pairs), slice(0, rows))
+            order = random.permutation(rows)
+            assert arena.shuffle(pages, order) is None
+            ids.append(values[order][part])
+            lanes[-1].append((pages, part))
+    found = arena.interleave(lanes, 4, lambda name, shape, dtype: np.empty(shape, dtype))
+    expected = np.stack([np.concatenate(ids[:2]), np.concatenate(ids[2:])])
+    expected = expected.reshape(2, 4, 3).transpose(1, 0, 2).ravel()
+    assert found["id"].tolist() == expected.tolist()
+    assert found["pair"].tolist() == [[value, -value] for value in expected.tolist()]

@@ -187,3 +187,34 @@ def test_what_lanes_read_leaves_room_for_threads_and_allocators(
     blocks = 2 * budget.block_rows * (row_bytes + 16)
     taken = budget.most_lanes * (blocks + group_bytes)
     assert budget.most_lanes == 1 or taken <= (mebibytes - 16) << 20
+
+
+def spare_bytes(groups: int, lanes: int, most_bytes: int | None = None) -> int:
+    """What reading row groups of 1,000 rows leaves of 200 MB, where an open one takes 1 MB."""
+    budget = Budget(
+        memory_budget_bytes=200_000_000,
+        row_bytes=ROW_BYTES,
+        open_group_bytes=1_000_000,
+        mean_group_rows=1000,
+        most_bytes=most_bytes,
+    )
+    order = Order(
+        group_rows=np.full(groups, 1000),
+        global_batch_size=8,
+        lanes=8,
+        block_rows=budget.block_rows,
+        window_groups=budget.window_groups,
+        seed=0,
+        shuffle=True,
+    )
+    return budget.spare_bytes(order, lanes)
+
+
+def test_few_row_groups_leave_memory_for_remote_ones() -> None:
+    most = spare_bytes(8, 0)
+    assert 40_000_000 < most < 50_000_000
+    assert spare_bytes(8, 4) == most - 2_000_000
+    assert spare_bytes(24, 8) == most - 12_000_000
+    assert spare_bytes(80_000, 8) < most // 2
+    assert spare_bytes(8, 4, most_bytes=150_000_000) == most - 27_000_000
+    assert spare_bytes(8, 4, most_bytes=20_000_000) == 0

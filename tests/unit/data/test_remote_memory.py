@@ -40,6 +40,9 @@ def test_what_does_not_fit_beside_the_others_is_on_disk_until_they_are_let_go(
         gc.collect()
         held += [remote.open(number, ["id"]) for number in (3, 0)]
         assert len(on_disk) == 1
+        remote.allow(3 * group)  # Two thirds of it hold two more.
+        held += [remote.open(number, ["id"]) for number in (1, 2)]
+        assert len(on_disk) == 1
     finally:
         remote.close()
 
