@@ -111,6 +111,19 @@ def test_faults_are_told_right_and_leave_nothing(tmp_path: Path) -> None:
     assert all(one["is_correct"] for one in report["results"])
 
 
+def test_goodput_counts_the_steps_that_a_kill_had_made_again(tmp_path: Path) -> None:
+    short = ["--kills", "1", "--steps", "20", "--step-seconds", "0.05", "--every", "5"]
+    done = run_benchmark(tmp_path, "goodput", *short, "--launchers", "DistributedRunner")
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / "benchmark-goodput.json").read_text())
+    one = report["results"]["DistributedRunner"]
+    ((made, _, _),) = report["faults"]
+    # It goes on after the newest checkpoint that was written by then.
+    assert one["steps_lost"] >= made % 5
+    assert (one["steps"], one["kills"], len(one["again_seconds"])) == (20, 1, 1)
+    assert 20 * 0.05 / one["wall_seconds"] <= one["goodput"] < 1
+
+
 def test_many_runs_and_much_output_are_measured(tmp_path: Path) -> None:
     short = ["--backends", "torch", "--runs", "1", "--rounds", "1", "--seconds", "1"]
     done = run_benchmark(tmp_path, "endurance", *short, "--output", "figures.json")
