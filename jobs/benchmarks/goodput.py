@@ -97,13 +97,16 @@ def _measured(name: str, faults: list[Fault], arguments: argparse.Namespace) -> 
 def _kill(
     folder: Path, faults: list[Fault], struck_at: list[float], is_over: threading.Event
 ) -> None:
+    struck: set[int] = set()
     for step, rank, delay in faults:
-        while not any(made >= step for _, made, _, _ in _steps(folder)):
+        # Of ranks that were started since the fault before, so that each fault ends a training.
+        while not any(pid not in struck and made >= step for pid, made, _, _ in _steps(folder)):
             if is_over.wait(LOOK_SECONDS):
                 return
         time.sleep(delay)
         os.kill(int((folder / f"pid-{rank}").read_text()), signal.SIGKILL)
         struck_at.append(time.time())
+        struck |= {pid for pid, _, _, _ in _steps(folder)}
 
 
 def _steps(folder: Path) -> list[tuple[int, int, float, float]]:
