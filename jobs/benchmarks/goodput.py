@@ -91,7 +91,7 @@ def _measured(name: str, faults: list[Fault], arguments: argparse.Namespace) -> 
             wall = time.time() - began
             is_over.set()
             killer.join()
-        return _figures(Path(folder), wall, struck_at)
+        return figures_of(Path(folder), wall, struck_at)
 
 
 def _kill(
@@ -117,7 +117,14 @@ def _steps(folder: Path) -> list[tuple[int, int, float, float]]:
     return [(int(pid), int(step), float(one), float(two)) for pid, step, one, two in found]
 
 
-def _figures(folder: Path, wall: float, struck_at: list[float]) -> dict[str, Any]:
+def figures_of(folder: Path, wall: float, struck_at: list[float]) -> dict[str, Any]:
+    """What became of a training that took so long, from what rank 0 wrote down.
+
+    Args:
+        folder: Where that is.
+        wall: From the call to its result, in seconds.
+        struck_at: When each fault struck.
+    """
     steps = _steps(folder)
     counted = {step: end - begin for _, step, begin, end in steps}
     begins: dict[int, float] = {}
