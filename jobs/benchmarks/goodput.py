@@ -174,7 +174,8 @@ def _torch_trainer(given: dict[str, Any], kills: int) -> Callable[[], Any]:
             storage_path=given["folder"], failure_config=FailureConfig(max_failures=kills)
         ),
     )
-    return trainer.fit
+    fit: Callable[[], Any] = trainer.fit
+    return fit
 
 
 LAUNCHERS: dict[str, Callable[[dict[str, Any], int], Callable[[], Any]]] = {
