@@ -9,6 +9,7 @@ python jobs/benchmark.py remote      # from an S3 server to batches
 python jobs/benchmark.py images      # JPEGs, beside torch's DataLoader and others
 python jobs/benchmark.py fit         # Trainer beside a loop that is written by hand
 python jobs/benchmark.py faults      # from a fault to its error, and what is left
+python jobs/benchmark.py goodput     # a training whose ranks are killed, beside Ray Train
 python jobs/benchmark.py scale       # the driver with up to 4,096 simulated ranks
 python jobs/benchmark.py life        # a named training whose driver is killed
 python jobs/benchmark.py storage     # checkpoints that others read, and storage that fails
@@ -34,6 +35,7 @@ from benchmarks import (
     faults,
     fit,
     frameworks,
+    goodput,
     images,
     launch,
     life,
@@ -59,6 +61,7 @@ BENCHMARKS = {
     "fit": fit,
     "frameworks": frameworks,
     "faults": faults,
+    "goodput": goodput,
     "scale": scale,
     "endurance": endurance,
     "life": life,

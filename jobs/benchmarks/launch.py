@@ -1,9 +1,12 @@
-"""How long it takes from a call to its result, for this package and its two peers.
+"""How long it takes from a call to its result, for this package and its peers.
 
 Every launcher runs the same work as two ranks on local[2]: import torch, initialise the backend,
 one allreduce. Two figures: calls in a session that has seen this launcher before, in turns; and the
 first call in a new session of a new process. Of ours there are also calls that find the spares that
 the call before has left, as in a notebook, and calls of ranks on this host, without Spark.
+
+Ray's TorchTrainer has a cluster of Ray's own, on this host, which has started before the clock. It
+is measured where Ray can be imported: ``pip install "ray[train]"``, which no lane has.
 """
 
 from __future__ import annotations
@@ -23,9 +26,10 @@ import psutil
 
 from benchmarks.figures import aligned, in_turns, positive, reason_of, summary
 from benchmarks.processes import module_command, module_environment
+from benchmarks.ray_train import allreduce_under_ray
 from sparkdl_runner.jobs.spark.session import start_spark
 
-HELP = "from a call to its result, beside horovod.spark.run and TorchDistributor"
+HELP = "from a call to its result, beside horovod.spark.run, TorchDistributor and Ray Train"
 RANKS = 2
 WITH_SPARES = ", spares"
 ON_THIS_HOST = ("DistributedRunner(torch), this host", "HorovodRunner, this host")
@@ -34,7 +38,7 @@ OURS = (
     *("HorovodRunner, spares", "DistributedRunner(torch), spares"),
     *(name + spares for name in ON_THIS_HOST for spares in ("", WITH_SPARES)),
 )
-PEERS = ("horovod.spark.run", "TorchDistributor")
+PEERS = ("horovod.spark.run", "TorchDistributor", "TorchTrainer (Ray)")
 FIRST_CALL_TIMEOUT_SECONDS = 300
 SPARE_SECONDS = 300.0
 # How long spares may take to import torch, and how little they compute once they have.
@@ -119,6 +123,7 @@ LAUNCHERS: dict[str, Callable[[], Launcher]] = {
     ON_THIS_HOST[1] + WITH_SPARES: cache(partial(_horovod_runner, -RANKS, SPARE_SECONDS)),
     "horovod.spark.run": cache(_horovod_spark_run),
     "TorchDistributor": cache(_torch_distributor),
+    "TorchTrainer (Ray)": cache(partial(allreduce_under_ray, RANKS)),
 }
 
 
@@ -226,7 +231,7 @@ def _answer_of_child(name: str) -> float | str:
 
 
 def _summaries(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Adds median and extremes, and for ours the ratio to the faster peer's median."""
+    """Adds median and extremes, and for ours the ratio to the fastest peer's median."""
     summaries = {name: summary(one) for name, one in found.items()}
     peers = [summaries[name]["median"] for name in PEERS if "median" in summaries.get(name, {})]
     for name in OURS:
@@ -242,7 +247,7 @@ def table(report: Mapping[str, Any]) -> str:
 
 
 def _rows(title: str, summaries: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [(title, "median", "min", "max", "than the faster peer")]
+    rows: list[tuple[str, ...]] = [(title, "median", "min", "max", "than the fastest peer")]
     for name, one in summaries.items():
         if "unavailable" in one:
             rows.append((name, f"unavailable: {one['unavailable']}"))

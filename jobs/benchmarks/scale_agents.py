@@ -27,6 +27,10 @@ TRIES = 60
 class Agent:
     """One agent whose worker does nothing but wait, until it or another dies.
 
+    Each agent tells how its worker failed, whatever the driver says first. Else most of a few ranks
+    would be stopped before they have lost their peers, and most of thousands after it, and the
+    driver's work would not be the same for each rank.
+
     Args:
         peer: Who it is.
         victim: The rank whose worker dies, at a word from the benchmark.
@@ -36,6 +40,7 @@ class Agent:
         self._peer = peer
         self._key = key
         self._victim = victim
+        self._has_failed = False
 
     async def run(self, host: str, port: int, death: asyncio.Event) -> None:
         """Joins, again where the connection breaks, and ends when the driver says so."""
@@ -53,6 +58,7 @@ class Agent:
         self._writer, self._codec = writer, FrameCodec(self._key, nonce, b"agent")
         self._send(messages.Hello(self._peer))
         telling: list[asyncio.Task[None]] = []
+        world: World | None = None
         codec = FrameCodec(self._key, nonce, b"driver")
         try:
             while not isinstance(
@@ -60,11 +66,14 @@ class Agent:
                 messages.Stop,
             ):
                 if isinstance(heard, messages.Assigned):
-                    self._send(messages.Placed(heard.assignment.world))
+                    world = heard.assignment.world
+                    self._send(messages.Placed(world))
                     telling += [
                         asyncio.create_task(self._look()),
-                        asyncio.create_task(self._fail(heard.assignment.world, death)),
+                        asyncio.create_task(self._fail(world, death)),
                     ]
+            if world is not None:
+                self._tell_failure(world)
             self._send(messages.Ended())
             writer.write_eof()
             await reader.read()
@@ -83,9 +92,15 @@ class Agent:
 
     async def _fail(self, world: World, death: asyncio.Event) -> None:
         await death.wait()
-        is_victim = world.rank == self._victim
-        if not is_victim:
+        if world.rank != self._victim:
             await asyncio.sleep(0.05)  # A peer's connection is reset after a moment.
+        self._tell_failure(world)
+
+    def _tell_failure(self, world: World) -> None:
+        if self._has_failed:
+            return
+        self._has_failed = True
+        is_victim = world.rank == self._victim
         outcome = Outcome(
             world=world,
             status=Status.DIED if is_victim else Status.FAILED,

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from benchmarks import goodput
 
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "benchmark.py"
 # One of ours and one peer: the others are called in the same way.
@@ -109,6 +110,31 @@ def test_faults_are_told_right_and_leave_nothing(tmp_path: Path) -> None:
         "exit at start",
     }
     assert all(one["is_correct"] for one in report["results"])
+
+
+def test_goodput_of_a_training_that_was_killed_once(tmp_path: Path) -> None:
+    short = ["--kills", "1", "--steps", "20", "--step-seconds", "0.05", "--every", "5"]
+    done = run_benchmark(tmp_path, "goodput", *short, "--launchers", "DistributedRunner")
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / "benchmark-goodput.json").read_text())
+    one = report["results"]["DistributedRunner"]
+    assert (one["steps"], one["kills"], len(one["again_seconds"])) == (20, 1, 1)
+    assert 20 * 0.05 / one["wall_seconds"] <= one["goodput"] < 1
+
+
+def test_goodput_counts_each_step_once(tmp_path: Path) -> None:
+    first = [f"71 {step} {step} {step + 1}\n" for step in range(1, 8)]
+    again = [f"72 {step} {step + 10} {step + 10.5}\n" for step in range(6, 11)]
+    (tmp_path / "steps-0").write_text("".join([*first, *again, "72 11 21"]))
+    assert goodput.figures_of(tmp_path, wall=30.0, struck_at=[8.5]) == {
+        "goodput": (5 + 5 * 0.5) / 30,
+        "wall_seconds": 30.0,
+        "steps": 10,
+        "steps_lost": 2,
+        "kills": 1,
+        "again_seconds": [7.5],
+        "median_again_seconds": 7.5,
+    }
 
 
 def test_many_runs_and_much_output_are_measured(tmp_path: Path) -> None:

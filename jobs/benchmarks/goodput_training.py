@@ -1,0 +1,89 @@
+"""The training of the goodput benchmark: the same steps here and under Ray Train.
+
+It writes down each step that it makes, so that steps that were made twice are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def training(*, under_ray: bool) -> Callable[[dict[str, Any]], None]:
+    """Makes the function of a rank. Nested functions travel by value, to either launcher.
+
+    Args:
+        under_ray: Whether Ray Train starts it, and keeps its checkpoints.
+    """
+
+    def train(given: dict[str, Any]) -> None:
+        import os
+        import time
+        from pathlib import Path
+
+        import torch
+        import torch.distributed as dist
+
+        folder = Path(given["folder"])
+        if not under_ray:
+            dist.init_process_group("gloo")
+        rank = dist.get_rank()
+        torch.manual_seed(rank)
+        model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.Linear(256, 1))
+        ranks = torch.nn.parallel.DistributedDataParallel(model)
+        optimizer = torch.optim.Adam(model.parameters())
+        restore, save, close = (_with_ray if under_ray else _with_manager)(model, optimizer, given)
+        first = restore()
+        (folder / f"pid-{rank}").write_text(str(os.getpid()))
+        with open(folder / f"steps-{rank}", "a", buffering=1) as steps:
+            for step in range(first + 1, given["steps"] + 1):
+                began = time.time()
+                optimizer.zero_grad()
+                ranks(torch.randn(8, 256)).square().mean().backward()
+                optimizer.step()
+                time.sleep(given["step_seconds"])
+                steps.write(f"{os.getpid()} {step} {began} {time.time()}\n")
+                if step % given["every"] == 0:
+                    save(step)
+        close()
+
+    def _with_manager(model: Any, optimizer: Any, given: dict[str, Any]) -> tuple[Any, Any, Any]:
+        from sparkdl_runner.checkpoint import CheckpointManager
+
+        manager = CheckpointManager(f"{given['folder']}/checkpoints", every_steps=given["every"])
+
+        def restore() -> int:
+            restored = manager.restore(model, optimizer)
+            return restored.step if restored else 0
+
+        return restore, lambda step: manager.save(step, model, optimizer), manager.close
+
+    def _with_ray(model: Any, optimizer: Any, given: dict[str, Any]) -> tuple[Any, Any, Any]:
+        import tempfile
+
+        import ray.train
+        import torch
+
+        def restore() -> int:
+            checkpoint = ray.train.get_checkpoint()
+            if checkpoint is None:
+                return 0
+            with checkpoint.as_directory() as folder:
+                state = torch.load(f"{folder}/state.pt")
+            model.load_state_dict(state["model"])
+            optimizer.load_state_dict(state["optimizer"])
+            return int(state["step"])
+
+        def save(step: int) -> None:
+            if ray.train.get_context().get_world_rank():
+                ray.train.report({"step": step})
+                return
+            with tempfile.TemporaryDirectory() as folder:
+                state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+                torch.save({**state, "step": step}, f"{folder}/state.pt")
+                checkpoint = ray.train.Checkpoint.from_directory(folder)
+                ray.train.report({"step": step}, checkpoint=checkpoint)
+
+        return restore, save, lambda: None
+
+    return train
