@@ -95,7 +95,7 @@ class RunConfig:
 
     restart_backoff_seconds: float = 5.0
     """How long to wait before the first restart; twice as long before each further one, up to a
-    minute."""
+    minute. After an attempt that ran for more than a minute it is as long as the first again."""
 
     environment: Mapping[str, str] | Sequence[str] | None = field(default=None, repr=False)
     """Which of the driver's environment variables ranks on Spark get; ranks on this host have all.

@@ -54,6 +54,7 @@ def run_with_restarts(
     """
     reports = [*shown] if tracked is None else [tracked, *shown]
     first, made, restarts, preempted_at = attempt.number, 0, 0, -1
+    short_lived = 0  # Attempts in a row.
     while True:
         stop.raise_if_cancelled()
         attempt = replace(attempt, number=first + made, is_restart=made > 0)
@@ -61,6 +62,7 @@ def run_with_restarts(
             tracked.begin_attempt(attempt.number)
             ticket = tracked.ticket(single_host=launcher.is_single_host)
             attempt = replace(attempt, ticket=ticket)
+        began = time.monotonic()
         try:
             outcomes = launcher.run(attempt, reports, stop)
             cause = root_cause(outcomes)
@@ -80,8 +82,11 @@ def run_with_restarts(
                     f"sparkdl_runner: {_first_line(error)} The training goes on.", file=sys.stderr
                 )
                 continue
-            wait_or_raise(error, attempt, restarts, wait=stop.cancelled.wait)
+            if time.monotonic() - began > MOST_BACKOFF_SECONDS:
+                short_lived = 0
+            wait_or_raise(error, attempt, restarts, short_lived, wait=stop.cancelled.wait)
             restarts += 1
+            short_lived += 1
         else:
             if tracked is not None:
                 tracked.end_attempt(None, growth)
@@ -95,6 +100,7 @@ def wait_or_raise(
     error: RunnerError,
     attempt: Attempt,
     restarts: int,
+    short_lived: int,
     *,
     wait: Callable[[float], object] | None = None,
 ) -> None:
@@ -104,6 +110,7 @@ def wait_or_raise(
         error: What ended it.
         attempt: The one that has ended.
         restarts: How many restarts this driver has made that count.
+        short_lived: How many attempts in a row, before this one, ended within a minute.
         wait: Waits so many seconds; by default ``time.sleep``.
     """
     config = attempt.config
@@ -114,7 +121,7 @@ def wait_or_raise(
             # A LaunchError says that nothing has run, and an earlier attempt has.
             raise RunnerError(f"The ranks could not be started again. {error}") from error
         raise error
-    seconds = min(config.restart_backoff_seconds * 2**restarts, MOST_BACKOFF_SECONDS)
+    seconds = min(config.restart_backoff_seconds * 2**short_lived, MOST_BACKOFF_SECONDS)
     print(
         f"sparkdl_runner: {_first_line(error)} Restarting all ranks in {seconds:g} s: restart "
         f"{restarts + 1} of {config.max_restarts}.",

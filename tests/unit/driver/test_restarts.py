@@ -45,7 +45,7 @@ def slept(monkeypatch):
     """For how many seconds each restart was waited for."""
     seconds = []
     # Its own name for the module: threads that other tests have left sleep, too.
-    monkeypatch.setattr(restarts, "time", SimpleNamespace(sleep=seconds.append))
+    monkeypatch.setattr(restarts, "time", SimpleNamespace(sleep=seconds.append, monotonic=lambda: 0.0))
     return seconds
 
 
@@ -59,7 +59,7 @@ def end(error, config, *, made=0, first=0):
         number=first + made,
         is_restart=made > 0,
     )
-    restarts.wait_or_raise(error, attempt, made)
+    restarts.wait_or_raise(error, attempt, made, made)
 
 
 def test_the_backoff_doubles_up_to_a_minute(slept, capsys):
@@ -119,6 +119,28 @@ def test_a_resumed_run_has_all_its_restarts_and_waits_as_a_new_one_does(slept, c
     assert "restart 2 of 2." in capsys.readouterr().err
     with pytest.raises(WorkerDiedError):
         end(DIED, config, made=2, first=7)
+
+
+def test_who_has_run_for_long_waits_as_for_the_first_restart(monkeypatch):
+    now, waited = 0.0, []
+    monkeypatch.setattr(restarts, "time", SimpleNamespace(monotonic=lambda: now))
+    lives = iter([1.0, 59.0, 3.0, 61.0, 4.0, 500.0, 61.0])
+
+    class Launcher:
+        is_single_host = True
+
+        def run(self, attempt, reports, stop):
+            nonlocal now
+            now += next(lives)
+            raise DIED
+
+    stop = StopRequest()
+    monkeypatch.setattr(stop.cancelled, "wait", waited.append)
+    config = RunConfig(max_restarts=6, restart_backoff_seconds=5)
+    attempt = Attempt(backend="torch", function=b"", config=config, run="r")
+    with pytest.raises(WorkerDiedError):
+        restarts.run_with_restarts(Launcher(), attempt, None, [Reports()], stop)
+    assert waited == [5, 10, 20, 5, 10, 5]
 
 
 def test_the_first_attempt_of_a_resumed_run_is_no_restart():
