@@ -89,7 +89,7 @@ class RemoteRowGroups:
     def allow(self, spare_bytes: int) -> None:
         """Row groups may take so much more memory, a third of it before anybody asks for them.
 
-        With a cache they are read from there: filling it from more memory takes longer.
+        With a cache they are read from there, and memory is of no use.
         """
         if self._cache is not None:
             return
