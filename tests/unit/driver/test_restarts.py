@@ -45,7 +45,8 @@ def slept(monkeypatch):
     """For how many seconds each restart was waited for."""
     seconds = []
     # Its own name for the module: threads that other tests have left sleep, too.
-    monkeypatch.setattr(restarts, "time", SimpleNamespace(sleep=seconds.append, monotonic=lambda: 0.0))
+    clock = SimpleNamespace(sleep=seconds.append, monotonic=lambda: 0.0)
+    monkeypatch.setattr(restarts, "time", clock)
     return seconds
 
 
