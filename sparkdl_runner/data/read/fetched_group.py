@@ -56,6 +56,11 @@ class FetchedGroup:
         self._metadata, self._size_bytes, self._pieces = metadata, size_bytes, pieces
         self._hold, self._let_go = hold, let_go
 
+    def fill_from_disk(self, metadata: pq.FileMetaData, stream: pa.NativeFile) -> None:
+        """Gives it what was fetched to the disk at once: its file there, and that file's footer."""
+        self._metadata, self._stream, self._pieces = metadata, stream, ()
+        self._is_placed = True
+
     def open(self, **options: Any) -> pq.ParquetFile:
         """Opens its file for one reader, with options of ``pyarrow.parquet.ParquetFile``."""
         with self.lock:

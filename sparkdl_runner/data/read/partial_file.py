@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,8 +22,10 @@ def in_memory(size_bytes: int, pieces: Pieces) -> pa.NativeFile:
     return pa.PythonFile(_Pieces(size_bytes, pieces), mode="r")
 
 
-def on_disk(size_bytes: int, pieces: Pieces, folder: Path | None) -> pa.NativeFile:
-    """The same without a name in a folder of a local disk.
+def on_disk(
+    size_bytes: int, pieces: Iterable[tuple[int, memoryview]], folder: Path | None
+) -> pa.NativeFile:
+    """The same without a name in a folder of a local disk. Each piece is written before the next.
 
     Raises:
         OSError: The disk does not take it.

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -22,15 +23,18 @@ import pyarrow.parquet as pq
 from sparkdl_runner.data.dataset.footers import footer_of
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.errors import DatasetError
+from sparkdl_runner.data.read.byte_ranges import column_ranges, cut
+from sparkdl_runner.data.read.cache_choice import local_folder
 from sparkdl_runner.data.read.disk_cache import DiskCache
 from sparkdl_runner.data.read.fetched_group import FetchedGroup
+from sparkdl_runner.data.read.partial_file import on_disk
 from sparkdl_runner.data.read.read_ahead import THREADS, ReadAhead
 from sparkdl_runner.data.read.stored_footers import StoredFooters
 from sparkdl_runner.data.retrying import patiently
 
-_HOLE_BYTES = 1 << 20
-"""Columns that are not wanted are read, too, if they take less: a request costs as much time."""
 _WHOLE_BYTES = 64 << 20
+_SLICE_BYTES = 16 << 20
+"""The least that one request asks for of a row group that is larger than what may be in memory."""
 _LEAST_BYTES = 256 << 10
 _CHUNK_BYTES = 1 << 10
 """Bytes of one column chunk in a footer in memory."""
@@ -150,18 +154,37 @@ class RemoteRowGroups:
             names = self._view.names_in_file(int(self._groups.file[group]), names)
         number, index = int(self._groups.file[group]), int(self._groups.index_in_file[group])
         file, tail = self._file(number, names)
-        ranges = _ranges(file.metadata, index, names)
+        ranges = column_ranges(file.metadata, index, names)
+        size = self._files.dataset.manifest.files[number].size_bytes
         stored = self._stored(number, ranges)
+        if stored is None and sum(wanted for _, wanted in ranges) > self._most_fetched_bytes:
+            # A full disk must not end a training, and an error of the storage comes once more.
+            with suppress(OSError):
+                slices = cut(ranges, max(_SLICE_BYTES, self._most_held_bytes))
+                stream = on_disk(size, self._pieces(number, file, slices, tail), local_folder())
+                fetched.fill_from_disk(file.metadata, stream)
+                return None
         if stored is None:
-            pieces = [
-                (start, self._range(number, file, start, size, tail)) for start, size in ranges
-            ]
+            pieces = list(self._pieces(number, file, ranges, tail))
             stored = self._stored(number, ranges)
         if stored is not None:
             return partial(pq.ParquetFile, stored, metadata=file.metadata)
-        size = self._files.dataset.manifest.files[number].size_bytes
         fetched.fill(file.metadata, size, pieces, self._hold, self._let_go)
         return None
+
+    def _pieces(
+        self, number: int, file: _RemoteFile, ranges: Iterable[tuple[int, int]], tail: bytes
+    ) -> Iterator[tuple[int, memoryview]]:
+        for start, size in ranges:
+            yield start, self._range(number, file, start, size, tail)
+
+    @property
+    def _most_fetched_bytes(self) -> int:
+        """What may be fetched at once: more goes to the disk slice by slice.
+
+        Slices in a cache have to be put together for each epoch, and only memory is worth that.
+        """
+        return self._most_held_bytes if self._cache is None else self._memory_bytes
 
     def _stored(self, number: int, ranges: Sequence[tuple[int, int]]) -> pa.NativeFile | None:
         """A file in the cache that Arrow can read in place of a row group's own."""
@@ -218,7 +241,8 @@ class RemoteRowGroups:
 
     def _is_wanted_whole(self, file: int, size: int, names: Sequence[str]) -> bool:
         """Whether a file has one row group, of which most is wanted: then one request will do."""
-        if size > _WHOLE_BYTES or self._view is not None:
+        most = min(_WHOLE_BYTES, max(_SLICE_BYTES, self._most_held_bytes))
+        if size > most or self._view is not None:
             return False
         first, end = np.searchsorted(self._groups.file, [file, file + 1])
         columns = self._files.dataset.manifest.columns
@@ -261,25 +285,3 @@ class RemoteRowGroups:
 
 def _key(number: int, start: int, size: int) -> str:
     return f"{number}-{start}+{size}"
-
-
-def _ranges(metadata: pq.FileMetaData, index: int, names: Sequence[str]) -> list[tuple[int, int]]:
-    """The byte ranges of the wanted columns of a row group in their file: starts and sizes."""
-    group = metadata.row_group(index)
-    wanted = set(names)
-    chunks = []
-    for leaf in range(group.num_columns):
-        chunk = group.column(leaf)
-        path = chunk.path_in_schema
-        if path in wanted or any(path.startswith(f"{name}.") for name in wanted):
-            start = chunk.data_page_offset
-            if chunk.has_dictionary_page and chunk.dictionary_page_offset:
-                start = min(start, chunk.dictionary_page_offset)
-            chunks.append((start, start + chunk.total_compressed_size))
-    ranges: list[tuple[int, int]] = []
-    for start, end in sorted(chunks):
-        if ranges and start - ranges[-1][1] <= _HOLE_BYTES:
-            ranges[-1] = (ranges[-1][0], max(end, ranges[-1][1]))
-        else:
-            ranges.append((start, end))
-    return [(start, end - start) for start, end in ranges]
