@@ -18,6 +18,19 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def add_launchers(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
+    """Adds the option that chooses which launchers to measure."""
+    all_names = list(names)
+    parser.add_argument(
+        "--launchers",
+        nargs="+",
+        choices=all_names,
+        default=all_names,
+        metavar="NAME",
+        help=f"which of {', '.join(all_names)} (default: all)",
+    )
+
+
 def versions() -> dict[str, str]:
     """The versions of Python, of this package and of the libraries beside it."""
     found = {"python": platform.python_version()}

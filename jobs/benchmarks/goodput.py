@@ -1,4 +1,4 @@
-"""What is left of a training's time when its ranks are killed, beside Ray Train.
+"""The goodput of a training whose ranks are killed, here and under Ray Train.
 
 The same training of two ranks, on local[2] and on a cluster of Ray's own on this host, saves a
 checkpoint every few steps. The same faults strike both: SIGKILL of a rank, at a moment within the
@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.figures import aligned, positive, reason_of
+from benchmarks.figures import add_launchers, aligned, positive, reason_of
 from benchmarks.goodput_training import training
 from benchmarks.ray_train import start_ray
 from sparkdl_runner.jobs.spark.session import start_spark
@@ -44,14 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--step-seconds", type=float, default=0.1, help="the least that one takes")
     parser.add_argument("--every", type=positive, default=10, help="steps between checkpoints")
     parser.add_argument("--seed", type=int, default=0, help="of the faults")
-    parser.add_argument(
-        "--launchers",
-        nargs="+",
-        choices=list(LAUNCHERS),
-        default=list(LAUNCHERS),
-        metavar="NAME",
-        help=f"which of {', '.join(LAUNCHERS)} (default: all)",
-    )
+    add_launchers(parser, LAUNCHERS)
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -110,7 +103,7 @@ def _kill(
 
 
 def _steps(folder: Path) -> list[tuple[int, int, float, float]]:
-    """What rank 0 has done: process, step, begin and end of each."""
+    """Rank 0's steps so far: the process that made each, its number, begin and end."""
     file = folder / "steps-0"
     lines = file.read_text().splitlines(keepends=True) if file.exists() else []
     found = [line.split() for line in lines if line.endswith("\n")]
@@ -118,7 +111,7 @@ def _steps(folder: Path) -> list[tuple[int, int, float, float]]:
 
 
 def figures_of(folder: Path, wall: float, struck_at: list[float]) -> dict[str, Any]:
-    """What became of a training that took so long, from what rank 0 wrote down.
+    """The figures of one training, from the steps that rank 0 wrote down.
 
     Args:
         folder: Where that is.

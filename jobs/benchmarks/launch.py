@@ -24,7 +24,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.figures import aligned, in_turns, positive, reason_of, summary
+from benchmarks.figures import add_launchers, aligned, in_turns, positive, reason_of, summary
 from benchmarks.processes import module_command, module_environment
 from benchmarks.ray_train import allreduce_under_ray
 from sparkdl_runner.jobs.spark.session import start_spark
@@ -132,14 +132,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--repeat", type=positive, default=5, help="measured calls of each (default: 5)"
     )
-    parser.add_argument(
-        "--launchers",
-        nargs="+",
-        choices=list(LAUNCHERS),
-        default=list(LAUNCHERS),
-        metavar="NAME",
-        help=f"which of {', '.join(LAUNCHERS)} (default: all)",
-    )
+    add_launchers(parser, LAUNCHERS)
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:

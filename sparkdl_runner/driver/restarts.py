@@ -54,7 +54,7 @@ def run_with_restarts(
     """
     reports = [*shown] if tracked is None else [tracked, *shown]
     first, made, restarts, preempted_at = attempt.number, 0, 0, -1
-    short_lived = 0  # Attempts in a row.
+    short_lived = 0  # How many attempts in a row ended within a minute.
     while True:
         stop.raise_if_cancelled()
         attempt = replace(attempt, number=first + made, is_restart=made > 0)

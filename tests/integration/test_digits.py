@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 # What Spark 4 makes a full JDK say; nothing can silence it.
 JVM_WARNING = "WARNING: Using incubator modules: jdk.incubator.vector"
-# What is said on a machine so busy that Spark takes more than 3 s.
+# The notice of a start that takes Spark more than 3 s, as on a busy machine.
 SLOW_START = (
     "sparkdl_runner: waiting until 2 slots are free at once. No other job of this application uses "
     "any: Spark has yet to offer them."

@@ -235,7 +235,7 @@ class Arena:
         return result
 
     def _runs(self, pages: IntArray, rows: slice) -> Iterator[slice]:
-        """Where rows of a block with these pages lie side by side in the arena."""
+        """The places of a block's rows in the arena: a slice for each page that they are in."""
         at = rows.start
         while at < rows.stop:
             page, offset = divmod(at, self.page_rows)

@@ -1,4 +1,4 @@
-"""Which bytes of a file hold the columns of a row group."""
+"""Byte ranges of a row group's columns in its file."""
 
 from __future__ import annotations
 

@@ -180,9 +180,10 @@ class RemoteRowGroups:
 
     @property
     def _most_fetched_bytes(self) -> int:
-        """What may be fetched at once: more goes to the disk slice by slice.
+        """The largest row group that is fetched whole. A larger one goes to the disk in slices.
 
-        Slices in a cache have to be put together for each epoch, and only memory is worth that.
+        With a cache it is larger: a row group that the cache has in slices must be put together
+        again in each epoch, and one that it has whole is read where it is.
         """
         return self._most_held_bytes if self._cache is None else self._memory_bytes
 

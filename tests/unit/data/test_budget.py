@@ -190,7 +190,7 @@ def test_what_lanes_read_leaves_room_for_threads_and_allocators(
 
 
 def spare_bytes(groups: int, lanes: int, most_bytes: int | None = None) -> int:
-    """What reading row groups of 1,000 rows leaves of 200 MB, where an open one takes 1 MB."""
+    """The spare bytes of 200 MB. A row group has 1,000 rows, and takes 1 MB while it is open."""
     budget = Budget(
         memory_budget_bytes=200_000_000,
         row_bytes=ROW_BYTES,
