@@ -95,7 +95,8 @@ class RunConfig:
 
     restart_backoff_seconds: float = 5.0
     """How long to wait before the first restart; twice as long before each further one, up to a
-    minute. After an attempt that ran for more than a minute it is as long as the first again."""
+    minute. An attempt that ran for more than a minute is waited for as the first. After one that
+    saved a further checkpoint the ranks start again at once, and the waits begin anew."""
 
     environment: Mapping[str, str] | Sequence[str] | None = field(default=None, repr=False)
     """Which of the driver's environment variables ranks on Spark get; ranks on this host have all.

@@ -22,11 +22,14 @@ from sparkdl_runner.errors import (
 )
 from sparkdl_runner.hooks.reports import Reports
 from sparkdl_runner.wire.attempt import Attempt
+from sparkdl_runner.world import World
 
 if TYPE_CHECKING:
     from sparkdl_runner.tracking.run.tracked_run import TrackedRun
 
 MOST_BACKOFF_SECONDS = 60.0
+# An attempt that lasts longer did not fail for what ended the one before.
+LASTING_SECONDS = 60.0
 _FINAL = (LaunchError, NotPicklableError, ResultTooLargeError, RunCancelledError)
 
 
@@ -52,9 +55,10 @@ def run_with_restarts(
     Raises:
         RunnerError: What ended the last attempt.
     """
-    reports = [*shown] if tracked is None else [tracked, *shown]
+    saves = _Saves()
+    reports = [saves, *shown] if tracked is None else [saves, tracked, *shown]
     first, made, restarts, preempted_at = attempt.number, 0, 0, -1
-    short_lived = 0  # How many attempts in a row ended within a minute.
+    fruitless = 0  # How many attempts in a row ended soon, and saved nothing new.
     while True:
         stop.raise_if_cancelled()
         attempt = replace(attempt, number=first + made, is_restart=made > 0)
@@ -62,7 +66,7 @@ def run_with_restarts(
             tracked.begin_attempt(attempt.number)
             ticket = tracked.ticket(single_host=launcher.is_single_host)
             attempt = replace(attempt, ticket=ticket)
-        began = time.monotonic()
+        began, saved = time.monotonic(), saves.step
         try:
             outcomes = launcher.run(attempt, reports, stop)
             cause = root_cause(outcomes)
@@ -82,11 +86,14 @@ def run_with_restarts(
                     f"sparkdl_runner: {_first_line(error)} The training goes on.", file=sys.stderr
                 )
                 continue
-            if time.monotonic() - began > MOST_BACKOFF_SECONDS:
-                short_lived = 0
-            wait_or_raise(error, attempt, restarts, short_lived, wait=stop.cancelled.wait)
+            if saves.step > saved:
+                fruitless = 0
+            elif time.monotonic() - began > LASTING_SECONDS:
+                fruitless = 1
+            else:
+                fruitless += 1
+            wait_or_raise(error, attempt, restarts, fruitless, wait=stop.cancelled.wait)
             restarts += 1
-            short_lived += 1
         else:
             if tracked is not None:
                 tracked.end_attempt(None, growth)
@@ -100,7 +107,7 @@ def wait_or_raise(
     error: RunnerError,
     attempt: Attempt,
     restarts: int,
-    short_lived: int,
+    fruitless: int,
     *,
     wait: Callable[[float], object] | None = None,
 ) -> None:
@@ -110,7 +117,7 @@ def wait_or_raise(
         error: What ended it.
         attempt: The one that has ended.
         restarts: How many restarts this driver has made that count.
-        short_lived: How many attempts in a row, before this one, ended within a minute.
+        fruitless: How many attempts in a row, with this one, ended soon and saved nothing new.
         wait: Waits so many seconds; by default ``time.sleep``.
     """
     config = attempt.config
@@ -121,13 +128,28 @@ def wait_or_raise(
             # A LaunchError says that nothing has run, and an earlier attempt has.
             raise RunnerError(f"The ranks could not be started again. {error}") from error
         raise error
-    seconds = min(config.restart_backoff_seconds * 2**short_lived, MOST_BACKOFF_SECONDS)
+    seconds = 0.0
+    if fruitless:
+        doubled = 2.0 ** min(fruitless - 1, 30)
+        seconds = min(config.restart_backoff_seconds * doubled, MOST_BACKOFF_SECONDS)
+    when = f"in {seconds:g} s" if seconds else "at once"
     print(
-        f"sparkdl_runner: {_first_line(error)} Restarting all ranks in {seconds:g} s: restart "
+        f"sparkdl_runner: {_first_line(error)} Restarting all ranks {when}: restart "
         f"{restarts + 1} of {config.max_restarts}.",
         file=sys.stderr,
     )
     (wait or time.sleep)(seconds)
+
+
+class _Saves(Reports):
+    """Notes the step of the newest checkpoint of all attempts."""
+
+    def __init__(self) -> None:
+        self.step = -1
+
+    def progress(self, world: World, report: dict[str, Any]) -> None:
+        """See ``Reports.progress``."""
+        self.step = max(self.step, int(report["facts"].get("checkpoint_step", -1)))
 
 
 def _preempted_step(error: RunnerError) -> int | None:

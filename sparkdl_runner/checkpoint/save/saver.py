@@ -138,7 +138,7 @@ class Saver:
             return
         self._newest = manifest.name
         place = f"{self._storage.shown}/{manifest.name}"
-        rank_facts.note(checkpoint_step=manifest.step, checkpoint=place)
+        rank_facts.tell(checkpoint_step=manifest.step, checkpoint=place)
         try:
             patiently(
                 self._storage,

@@ -37,8 +37,13 @@ def begin(rank: int, run: Mapping[str, Any] | None, send: Send, *, trace_steps: 
         recorder.start()
         prepare(RankRun(**run), recorder)
     metrics.use(recorder)
-    with suppress(OSError):  # The agent is gone, and this process will be.
-        recorder.flush()  # Once all ranks have reported, the driver prints that they started.
+
+    def report() -> None:
+        with suppress(OSError):  # The agent is gone, and this process will be.
+            recorder.flush()
+
+    rank_facts.send_by(report)
+    report()  # Once all ranks have reported, the driver prints that they started.
     return recorder
 
 

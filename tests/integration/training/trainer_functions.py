@@ -166,8 +166,9 @@ def train_and_lose_a_rank(
 
     def on_step(it: Trainer) -> None:
         steps.append(it.step)
+        if die_at is not None and it.step == die_at - 1:
+            it.checkpoints.wait()  # Before the next step, so that rank 0 has told of it too.
         if it.step == die_at and world.attempt == 0 and world.rank == world.size - 1:
-            it.checkpoints.wait()
             os.kill(os.getpid(), signal.SIGKILL)
 
     with (

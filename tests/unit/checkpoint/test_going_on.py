@@ -240,8 +240,13 @@ def test_registered_state_travels_along(tmp_path):
         resumable.unregister("metrics")
 
 
-def test_the_newest_checkpoint_is_a_fact(tmp_path):
+def test_the_newest_checkpoint_is_a_fact_that_is_told_at_once(tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(
+        rank_facts, "_send", lambda: told.append(rank_facts.current()["checkpoint_step"])
+    )
     save_steps(tmp_path, 2, 5)
+    assert told == [2, 5]
     assert rank_facts.current()["checkpoint_step"] == 5
     assert rank_facts.current()["checkpoint"] == f"file://{tmp_path}/step-5/attempt-0"
 

@@ -60,7 +60,7 @@ def end(error, config, *, made=0, first=0):
         number=first + made,
         is_restart=made > 0,
     )
-    restarts.wait_or_raise(error, attempt, made, made)
+    restarts.wait_or_raise(error, attempt, made, fruitless=made + 1)
 
 
 def test_the_backoff_doubles_up_to_a_minute(slept, capsys):
@@ -122,26 +122,67 @@ def test_a_resumed_run_has_all_its_restarts_and_waits_as_a_new_one_does(slept, c
         end(DIED, config, made=2, first=7)
 
 
-def test_who_has_run_for_long_waits_as_for_the_first_restart(monkeypatch):
-    now, waited = 0.0, []
-    monkeypatch.setattr(restarts, "time", SimpleNamespace(monotonic=lambda: now))
-    lives = iter([1.0, 59.0, 3.0, 61.0, 4.0, 500.0, 61.0])
+@pytest.fixture
+def waits(monkeypatch):
+    """Runs attempts that last so long and save so, and returns the waits between them."""
 
-    class Launcher:
-        is_single_host = True
+    def run(attempts, **config):
+        now, waited = 0.0, []
+        monkeypatch.setattr(restarts, "time", SimpleNamespace(monotonic=lambda: now))
+        lives = iter(attempts)
 
-        def run(self, attempt, reports, stop):
-            nonlocal now
-            now += next(lives)
-            raise DIED
+        class Launcher:
+            is_single_host = True
 
-    stop = StopRequest()
-    monkeypatch.setattr(stop.cancelled, "wait", waited.append)
-    config = RunConfig(max_restarts=6, restart_backoff_seconds=5)
-    attempt = Attempt(backend="torch", function=b"", config=config, run="r")
-    with pytest.raises(WorkerDiedError):
-        restarts.run_with_restarts(Launcher(), attempt, None, [Reports()], stop)
-    assert waited == [5, 10, 20, 5, 10, 5]
+            def run(self, attempt, reports, stop):
+                nonlocal now
+                seconds, saved = next(lives)
+                now += seconds
+                for step in saved:
+                    for one in reports:
+                        one.progress(WORLD, {"facts": {"checkpoint_step": step}})
+                        one.progress(WORLD, {"facts": {"gpus": 0}})
+                raise DIED
+
+        stop = StopRequest()
+        monkeypatch.setattr(stop.cancelled, "wait", waited.append)
+        config = RunConfig(max_restarts=len(attempts) - 1, **config)
+        attempt = Attempt(backend="torch", function=b"", config=config, run="r")
+        with pytest.raises(WorkerDiedError):
+            restarts.run_with_restarts(Launcher(), attempt, None, [Reports()], stop)
+        return waited
+
+    return run
+
+
+def test_who_has_run_for_long_waits_as_for_the_first_restart(waits):
+    lives = [1.0, 59.0, 3.0, 61.0, 4.0, 500.0, 61.0]
+    assert waits([(life, []) for life in lives]) == [5, 10, 20, 5, 10, 5]
+
+
+def test_who_saved_a_further_step_is_not_waited_for(waits, capsys):
+    attempts = [
+        (1.0, [5, 10]),  # the first of all
+        (1.0, []),
+        (1.0, [10]),  # saved again what was known
+        (1.0, [7, 20]),
+        (1.0, [15]),  # back at an older one, and not as far
+        (61.0, [25]),
+        (1.0, []),
+        (1.0, []),
+    ]
+    assert waits(attempts) == [0, 5, 10, 0, 5, 0, 5]
+    told = capsys.readouterr().err
+    assert "Restarting all ranks at once: restart 1 of 7." in told
+    assert "Restarting all ranks in 5 s: restart 2 of 7." in told
+
+
+def test_the_first_step_may_be_0(waits):
+    assert waits([(1.0, [0]), (1.0, [])]) == [0]
+
+
+def test_a_thousand_fruitless_restarts_wait_a_minute_each(waits):
+    assert waits([(1.0, [])] * 1100)[-1] == 60
 
 
 def test_the_first_attempt_of_a_resumed_run_is_no_restart():

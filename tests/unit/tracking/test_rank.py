@@ -18,6 +18,7 @@ from sparkdl_runner.tracking.rank import rank_tracking as rank
 def _nobody_records_afterwards() -> Iterator[None]:
     yield
     metrics.use(None)
+    rank_facts.send_by(None)
 
 
 @pytest.mark.parametrize(
@@ -41,6 +42,26 @@ def test_the_gpus_that_it_sees_are_noted_and_told_at_once(
     reports: list[dict[str, object]] = []
     rank.begin(0, None, reports.append, trace_steps=True).close()
     assert reports[0]["facts"] == {"gpus": count}
+
+
+def test_what_must_not_be_lost_is_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_facts, "_facts", {})
+    monkeypatch.setattr(rank, "_visible_gpus", lambda: 0)
+    reports: list[dict[str, object]] = []
+    recorder = rank.begin(0, None, reports.append, trace_steps=True)
+    rank_facts.note(restored_step=3)
+    assert len(reports) == 1
+    rank_facts.tell(checkpoint_step=5)
+    assert reports[1]["facts"] == {"gpus": 0, "restored_step": 3, "checkpoint_step": 5}
+    recorder.close()
+
+
+def test_a_rank_whose_agent_is_gone_saves_all_the_same() -> None:
+    def send(report: object) -> None:
+        raise BrokenPipeError
+
+    rank.begin(0, None, send, trace_steps=True).close()
+    rank_facts.tell(checkpoint_step=5)
 
 
 def test_the_package_has_what_it_names_and_nothing_else() -> None:
