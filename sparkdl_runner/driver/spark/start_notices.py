@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from sparkdl_runner.driver.spark.executors import has_tasks, hosts_of, jobs_with_tasks
+from sparkdl_runner.driver.spark.slots import counted
 from sparkdl_runner.driver.watch import Watch
 from sparkdl_runner.wire.channel import ChannelAddress
 
@@ -79,7 +80,8 @@ class StartNotices:
         told = f"Other jobs of this application use slots: {', '.join(jobs)}."
         if not jobs:
             told = "No other job of this application uses any: Spark has yet to offer them."
-        _say(f"waiting until {self._watch.num_proc} slots are free at once. {told}")
+        needed = counted(self._watch.num_proc, "slot is", "slots are")
+        _say(f"waiting until {needed} free at once. {told}")
 
     def _say_unreached(self, partitions: Collection[int]) -> None:
         hosts = hosts_of(self._context, self._tag, partitions)
