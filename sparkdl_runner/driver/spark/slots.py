@@ -136,12 +136,12 @@ def _too_few_slots(context: SparkContext, needed: int, available: int, *, is_lea
     if is_least:
         return (
             f"min_num_proc is {needed}, and the cluster has "
-            f"{counted(available, 'task slot', 'task slots')} (master {context.master}): lower RunConfig.min_num_proc, or {remedy}."
+            f"{counted(available, 'task slot', 'task slots')} (master {context.master}): lower "
+            f"RunConfig.min_num_proc, or {remedy}."
         )
     most = counted(available, "rank", "ranks")
     fewer = f"ask for at most {most}, or " if available else ""
-    return (
-        f"{counted(needed, 'rank needs', 'ranks need')} "
-        f"{counted(needed, 'task slot', 'task slots')} at once, and the cluster has {available} "
-        f"(master {context.master}): {fewer}{remedy}."
-    )
+    told = f"{needed} ranks need {needed} task slots at once, and the cluster has {available}"
+    if needed == 1:
+        told = f"1 rank needs a task slot, and the cluster has {available}"
+    return f"{told} (master {context.master}): {fewer}{remedy}."

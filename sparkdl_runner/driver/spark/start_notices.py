@@ -10,7 +10,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from sparkdl_runner.driver.spark.executors import has_tasks, hosts_of, jobs_with_tasks
-from sparkdl_runner.driver.spark.slots import counted
 from sparkdl_runner.driver.watch import Watch
 from sparkdl_runner.wire.channel import ChannelAddress
 
@@ -80,8 +79,10 @@ class StartNotices:
         told = f"Other jobs of this application use slots: {', '.join(jobs)}."
         if not jobs:
             told = "No other job of this application uses any: Spark has yet to offer them."
-        needed = counted(self._watch.num_proc, "slot is", "slots are")
-        _say(f"waiting until {needed} free at once. {told}")
+        until = "a slot is free."
+        if self._watch.num_proc > 1:
+            until = f"{self._watch.num_proc} slots are free at once."
+        _say(f"waiting until {until} {told}")
 
     def _say_unreached(self, partitions: Collection[int]) -> None:
         hosts = hosts_of(self._context, self._tag, partitions)

@@ -83,7 +83,7 @@ def test_as_many_ranks_as_are_asked_for_or_will_do(
             ),
         ),
         (1, CLUSTER, 4, CONFIG, "ask for at most 1 rank, or add executors or cores (spark."),
-        (0, CLUSTER, 1, CONFIG, "1 rank needs 1 task slot at once, and the cluster has 0 (master"),
+        (0, CLUSTER, 1, CONFIG, "1 rank needs a task slot, and the cluster has 0 (master"),
         (0, CLUSTER, 4, CONFIG, "has 0 (master spark://h:7077): add executors or cores (spark."),
         (
             1,

@@ -75,7 +75,7 @@ def test_a_run_that_waits_for_slots_names_the_jobs_that_use_them_once(start, cap
 def test_a_single_rank_waits_for_a_single_slot(start, capsys):
     start.begin(num_proc=1)
     (line,) = told(capsys, 1)
-    assert line.startswith("sparkdl_runner: waiting until 1 slot is free at once. No other job")
+    assert line.startswith("sparkdl_runner: waiting until a slot is free. No other job")
 
 
 def test_nothing_is_said_once_all_agents_have_come(start, capsys):
