@@ -127,7 +127,7 @@ fi
     fail "torch $torch_version in $python was built without CUDA, and --gpu needs it; install a" \
         "CUDA build of torch or leave out --gpu."
 # Counts the changes of what this script makes of one version.
-revision=5
+revision=6
 wheels=$wheelhouse/${key:-none}-$gpu-r$revision
 find_wheel() {
     [ ! -d "$wheels" ] ||
@@ -382,8 +382,9 @@ without_numpy() { echo 'raise ModuleNotFoundError("no NumPy here")' >"$work/tool
 
 # Unpacks Horovod's source and mends what is wrong in it.
 unpack_source() {
-    local source=$work/horovod-$HOROVOD_VERSION gloo
+    local source=$work/horovod-$HOROVOD_VERSION gloo loop
     gloo=$source/horovod/common/gloo/gloo_context.cc
+    loop=$source/third_party/gloo/gloo/transport/tcp/loop.cc
     PYTHONPATH=$work/tools "$python" -m pip download --no-cache-dir --no-build-isolation --no-deps \
         --no-binary horovod --dest "$work" --require-hashes --requirement <(pins_of horovod) &&
         tar -xzf "$work/horovod-$HOROVOD_VERSION.tar.gz" -C "$work" || return
@@ -391,6 +392,11 @@ unpack_source() {
     # one, and takes the address that the host's name leads to: on many hosts that is the loopback.
     sed -i '/::InitializeForProcessSet(/,$ s/\.iface = gloo_iface_;/.iface = global_context.gloo_iface_;/' \
         "$gloo" && grep -q 'iface = global_context.gloo_iface_;' "$gloo" || return
+    # Who closes a connection waits until gloo's thread has looked once more, and that looked only
+    # every 10 ms where nothing came in: hvd.init() and hvd.shutdown() close several, one by one.
+    sed -i -e 's/^    cv_\.wait(lock);/    defer([this] { std::lock_guard<std::mutex> guard(m_); });\n&/' \
+        -e 's/^    done_ = true;/&\n    defer([] {});/' "$loop" &&
+        [ "$(grep -c '^    defer(\[' "$loop")" = 2 ] || return
     # Whatever it links to, torch has loaded before it. A path to the folders of this build would be
     # of no use elsewhere, and where that is a temporary folder anybody might put a library there.
     sed -i 's/^project(horovod CXX)/&\nset(CMAKE_SKIP_BUILD_RPATH TRUE)/' "$source/CMakeLists.txt" &&

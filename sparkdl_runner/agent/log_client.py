@@ -196,6 +196,7 @@ class LogClient:
         return True
 
     def _talk(self, connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # As the driver's end.
         nonce = bytes(receive_exactly(connection, NONCE_BYTES))
         outgoing = FrameCodec(self._channel.key, nonce, b"agent")
         incoming = FrameCodec(self._channel.key, nonce, b"driver")

@@ -8,9 +8,11 @@ rank, and nothing more. The kernel closes the connection, however the agent ends
 from __future__ import annotations
 
 import asyncio
+import errno
 import hmac
 import socket
 import struct
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -18,6 +20,7 @@ from sparkdl_runner.errors import RunnerError
 from sparkdl_runner.wire.serving import ServerThread
 
 CONNECT_SECONDS = 10.0
+RETRY_SECONDS = 0.5
 HELLO_SECONDS = 10.0
 _RANK = struct.Struct(">I")
 
@@ -77,12 +80,20 @@ def enter_exit_barrier(address: str, port: int, rank: int, secret: str) -> socke
     Raises:
         RunnerError: It cannot be reached. Its host may be gone, so another attempt may succeed.
     """
-    try:
-        connection = socket.create_connection((address, port), CONNECT_SECONDS)
-    except OSError as error:
-        raise RunnerError(
-            f"Host {socket.gethostname()} cannot reach rank 0 at {address}:{port} ({error}). All "
-            "ports between the executors of one application must be open."
-        ) from error
+    give_up_at = time.monotonic() + CONNECT_SECONDS
+    while True:
+        try:
+            connection = socket.create_connection((address, port), CONNECT_SECONDS)
+            break
+        except OSError as error:
+            # The way to a host that has just come, or is busy, may be found a moment later.
+            is_unreachable = error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH)
+            if is_unreachable and time.monotonic() < give_up_at:
+                time.sleep(RETRY_SECONDS)
+                continue
+            raise RunnerError(
+                f"Host {socket.gethostname()} cannot reach rank 0 at {address}:{port} ({error}). "
+                "All ports between the executors of one application must be open."
+            ) from error
     connection.sendall(secret.encode() + _RANK.pack(rank))
     return connection

@@ -1,13 +1,16 @@
-"""The error of ranks that all wait in one collective: between which hosts to look, and stacks."""
+"""What is said of ranks that all wait in a collective: between which hosts to look, and stacks."""
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from sparkdl_runner.driver.consequences import MOST_LINES, cut, indented, who
+from sparkdl_runner.config import RunConfig
+from sparkdl_runner.driver.consequences import MOST_LINES, cut, indented, returned_before, who
+from sparkdl_runner.driver.deadlines import LEFT_SECONDS
 from sparkdl_runner.wire.messages import Stacks
-from sparkdl_runner.wire.outcome import Outcome
+from sparkdl_runner.wire.outcome import Outcome, Status
 from sparkdl_runner.world import World
 
 MOST_HOSTS = 10
@@ -24,7 +27,9 @@ def sentence(worlds: Sequence[World], stacks: Mapping[int, Stacks], waited: str)
         waited: For how long, and which deadline they missed.
     """
     hosts = {world.host_id: world for world in worlds}
-    told = f"All {len(worlds):,} ranks wait for one another, and none is late: {waited}"
+    if len(worlds) == 1:
+        return f"Rank {worlds[0].rank} is the last that runs, and waits for others: it {waited}"
+    told = f"All {len(worlds):,} ranks wait for one another, and none is late: each {waited}"
     places = {_main_thread(stacks[world.rank].text) for world in worlds if world.rank in stacks}
     if links := _broken_links(worlds, stacks):
         return f"{told} Messages are not acknowledged {links}: look at the network there."
@@ -36,6 +41,27 @@ def sentence(worlds: Sequence[World], stacks: Mapping[int, Stacks], waited: str)
     if len(hosts) == 1:
         return f"{told} All are on host {worlds[0].host}, so no network between hosts is to blame."
     return f"{told} Look at the network between {_named(hosts.values())}."
+
+
+def in_vain(waiting: Sequence[Outcome], returned: Sequence[World], config: RunConfig) -> str:
+    """The notice that ranks wait for others that have returned, long before the deadline.
+
+    Args:
+        waiting: The ranks that still run, with their stacks.
+        returned: The others.
+        config: Has the deadline.
+    """
+    limit = config.hang_timeout_seconds
+    ends = [Outcome(world=one, status=Status.RETURNED, ended_at=time.time()) for one in returned]
+    then = "waits for ever (hang_timeout_seconds=None)"
+    if limit is not None:
+        then = f"ends after hang_timeout_seconds={limit:g}"
+    told = (
+        f"{who(waiting)} {'waits' if len(waiting) == 1 else 'wait'} for other ranks, without "
+        f"progress for {LEFT_SECONDS:g} s. {returned_before(ends)} If nothing changes, the run "
+        f"{then}; cancel it to have it end now."
+    )
+    return "\n".join([told, *grouped_stacks(waiting)])
 
 
 def grouped_stacks(outcomes: Sequence[Outcome]) -> list[str]:

@@ -26,6 +26,8 @@ from sparkdl_runner.world import World
 
 # A connection may break for a moment; and Spark often knows why an executor is gone.
 GONE_SECONDS = 2.5
+# Ranks that have done nothing for so long, after another has returned, mostly wait for it in vain.
+LEFT_SECONDS = 60.0
 
 _GONE = (
     "is lost: its Spark task ended without a word. Its executor was killed, or died, for example "
@@ -174,6 +176,22 @@ def stuck_ranks(
     if not stuck and not importing:
         stuck = _not_joined(begun, unseen, now, config.rendezvous_timeout_seconds)
     return stuck
+
+
+def left_waiting(
+    seen: Sequence[SeenRank], now: float, config: RunConfig, *, all_known: bool
+) -> Stuck:
+    """The ranks that still run, if others have ended and none has made progress for a minute.
+
+    None if ``hang_timeout_seconds`` is shorter than that.
+    """
+    limit = config.hang_timeout_seconds
+    if not any(rank.ended_at or rank.returned_at for rank in seen):
+        return []
+    if limit is not None and limit <= LEFT_SECONDS:
+        return []
+    sooner = replace(config, hang_timeout_seconds=LEFT_SECONDS)
+    return stuck_ranks(seen, now, sooner, all_known=all_known, imports="")
 
 
 def _aged(signs: VitalSigns, seconds: float) -> VitalSigns:

@@ -58,6 +58,8 @@ class Watch:
     _refusal: str = ""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _closed: threading.Event = field(default_factory=threading.Event)
+    _looked_for_left_at: float = 0.0
+    _has_told_of_left: bool = False
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -170,6 +172,27 @@ class Watch:
             )
         return Verdict(failures=self._hung(stuck)) if stuck else None
 
+    def left_waiting(self) -> str:
+        """The notice that ranks wait for others that have returned; "" if not, or told already."""
+        with self._lock:
+            now = self.now()
+            # Stacks are asked for, which must not happen all the time.
+            if self._has_told_of_left or now - self._looked_for_left_at < deadlines.LEFT_SECONDS:
+                return ""
+            seen = list(self._ranks.values())
+            all_known = len(self._ranks) == self.num_proc
+            stuck = deadlines.left_waiting(seen, now, self.config, all_known=all_known)
+        if not stuck:
+            return ""
+        self._looked_for_left_at = now
+        waiting = self._hung(stuck)
+        if not all(one.is_communication_error for one in waiting):
+            return ""
+        self._has_told_of_left = True
+        running = {one.world.rank for one in waiting}
+        returned = [one.world for one in seen if one.world and one.world.rank not in running]
+        return all_waiting.in_vain(waiting, returned, self.config)
+
     def _run(self) -> None:
         checked_at = self.now()
         while not self._closed.wait(CHECK_SECONDS):
@@ -182,6 +205,8 @@ class Watch:
                 if verdict is not None and not self._closed.is_set():
                     self.on_verdict(verdict)
                     return
+                if told := self.left_waiting():
+                    print(f"sparkdl_runner: {told}", file=sys.stderr)
             except Exception as error:  # A watch that ended here would let ranks hang for ever.
                 print(f"sparkdl_runner: the ranks could not be judged: {error!r}", file=sys.stderr)
 
@@ -224,7 +249,7 @@ class Watch:
         worlds = [one.world for one in found]
         if len(found) < len(self.running()) or not all(one.is_communication_error for one in found):
             return tuple(found)
-        message = all_waiting.sentence(worlds, stacks, f"each {found[0].message}")
+        message = all_waiting.sentence(worlds, stacks, found[0].message)
         return tuple(replace(one, status=Status.WAITING, message=message) for one in found)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sparkdl_runner.backends import Backend
 from sparkdl_runner.config import RunConfig
-from sparkdl_runner.driver.spark.context import is_single_host
+from sparkdl_runner.driver.spark.context import is_single_host, settings_of
 from sparkdl_runner.driver.spark.gpu_scheduling import rank_profile
 from sparkdl_runner.errors import LaunchError
 
@@ -79,7 +79,7 @@ def _check_gpus(context: SparkContext, backend: Backend, config: RunConfig) -> N
 
 
 def _is_on(context: SparkContext, setting: str) -> bool:
-    return (context.getConf().get(setting) or "").lower() == "true"
+    return (settings_of(context).get(setting) or "").lower() == "true"
 
 
 _CHECKS: dict[str, Callable[[SparkContext, Backend, RunConfig], None]] = {

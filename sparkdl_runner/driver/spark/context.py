@@ -13,7 +13,7 @@ from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.wire import network
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark import SparkConf, SparkContext
 
 
 OLDEST_SPARK = (3, 5)
@@ -50,6 +50,15 @@ def require_spark_context() -> SparkContext:
         )
     check_version(context.version)
     return context
+
+
+def settings_of(context: SparkContext) -> SparkConf:
+    """The application's settings, to read.
+
+    ``getConf()`` would copy them first, each by calls to the JVM of its own: some 5 ms.
+    """
+    settings: SparkConf = context._conf
+    return settings
 
 
 def refuse_spark_connect() -> None:
@@ -137,7 +146,7 @@ def listen_on_driver(
     """
     if is_single_host(context):
         return network.listen(network.LOOPBACK, port_range), network.LOOPBACK
-    configuration = context.getConf()
+    configuration = settings_of(context)
     host = (configuration.get("spark.driver.host") or network.LOOPBACK).strip("[]")
     bound = (configuration.get("spark.driver.bindAddress") or host).strip("[]")
     on_interface = network.address_on(interface) if interface is not None else None

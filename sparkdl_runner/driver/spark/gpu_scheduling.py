@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from sparkdl_runner.driver.spark.context import settings_of
 from sparkdl_runner.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def rank_profile(context: SparkContext) -> ResourceProfile | None:
         LaunchError: The executors have GPUs, tasks get none or share them, and this Spark cannot
             be asked for another share for one stage.
     """
-    settings = context.getConf()
+    settings = settings_of(context)
     per_executor = int(settings.get("spark.executor.resource.gpu.amount") or 0)
     per_task = float(settings.get("spark.task.resource.gpu.amount") or 0)
     if per_executor == 0 or per_task >= 1:

@@ -20,6 +20,11 @@ SAY_SECONDS = 10.0
 CHECK_SECONDS = 5.0
 
 
+def counted(number: int, one: str, many: str) -> str:
+    """A number with its words: ``1 slot is``, ``2 slots are``."""
+    return f"{number} {one if number == 1 else many}"
+
+
 def count_slots(context: SparkContext, profile: ResourceProfile | None = None) -> int:
     """How many tasks of a resource profile the cluster can run at once, busy or not."""
     scala_context = context._jsc.sc()
@@ -71,8 +76,9 @@ def wait_for_slots(
             then = f", and {available} will do after that" if least and available >= least else ""
             print(
                 f"sparkdl_runner: waiting up to {deadline - now:.0f} s for executors that start, "
-                f"or that other applications have: {wanted} slots are needed, {available} are "
-                f"there{then}.",
+                f"or that other applications have: "
+                f"{counted(wanted, 'slot is', 'slots are')} needed, "
+                f"{counted(available, 'is', 'are')} there{then}.",
                 file=sys.stderr,
             )
         stop.cancelled.wait(POLL_SECONDS)
@@ -111,8 +117,9 @@ class SlotCheck:
         if not self.has_failed:
             return None
         return (
-            f"{self._needed} ranks were to start, and the cluster has only {available} slots "
-            "left: executors were lost after the run was submitted."
+            f"{counted(self._needed, 'rank was', 'ranks were')} to start, and the cluster has only "
+            f"{counted(available, 'slot', 'slots')} left: executors were lost after the run was "
+            "submitted."
         )
 
 
@@ -128,11 +135,13 @@ def _too_few_slots(context: SparkContext, needed: int, available: int, *, is_lea
         )
     if is_least:
         return (
-            f"min_num_proc is {needed}, and the cluster has {available} task slots (master "
-            f"{context.master}): lower RunConfig.min_num_proc, or {remedy}."
+            f"min_num_proc is {needed}, and the cluster has "
+            f"{counted(available, 'task slot', 'task slots')} (master {context.master}): lower "
+            f"RunConfig.min_num_proc, or {remedy}."
         )
-    fewer = f"ask for at most {available} ranks, or " if available else ""
-    return (
-        f"{needed} ranks need {needed} task slots at once, and the cluster has {available} "
-        f"(master {context.master}): {fewer}{remedy}."
-    )
+    most = counted(available, "rank", "ranks")
+    fewer = f"ask for at most {most}, or " if available else ""
+    told = f"{needed} ranks need {needed} task slots at once, and the cluster has {available}"
+    if needed == 1:
+        told = f"1 rank needs a task slot, and the cluster has {available}"
+    return f"{told} (master {context.master}): {fewer}{remedy}."

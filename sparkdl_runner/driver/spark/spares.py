@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sparkdl_runner.agent.spares.task import SpareTask
 from sparkdl_runner.agent.worker_environment import driver_variables
 from sparkdl_runner.config import RunConfig
-from sparkdl_runner.driver.spark.context import require_spark_context
+from sparkdl_runner.driver.spark.context import require_spark_context, settings_of
 from sparkdl_runner.driver.spark.gpu_scheduling import barrier_stage, rank_profile
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def spare_task(
         variables: The variables of the driver that ranks get.
         seconds: How long a spare waits for the next call; 0 for none.
     """
-    is_set_by_hand = context.getConf().contains("spark.executorEnv.OMP_NUM_THREADS")
+    is_set_by_hand = settings_of(context).contains("spark.executorEnv.OMP_NUM_THREADS")
     return SpareTask(
         backend=backend,
         variables=variables,

@@ -79,7 +79,10 @@ class StartNotices:
         told = f"Other jobs of this application use slots: {', '.join(jobs)}."
         if not jobs:
             told = "No other job of this application uses any: Spark has yet to offer them."
-        _say(f"waiting until {self._watch.num_proc} slots are free at once. {told}")
+        until = "a slot is free."
+        if self._watch.num_proc > 1:
+            until = f"{self._watch.num_proc} slots are free at once."
+        _say(f"waiting until {until} {told}")
 
     def _say_unreached(self, partitions: Collection[int]) -> None:
         hosts = hosts_of(self._context, self._tag, partitions)

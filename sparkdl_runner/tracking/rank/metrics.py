@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sparkdl_runner.tracking.rank import outside_ranks
 from sparkdl_runner.tracking.rank.recorder import Recorder
 
 _recorder: Recorder | None = None
@@ -44,7 +43,7 @@ def log_metrics(
     Example:
         >>> log_metrics(step, loss=loss, samples=len(batch), total_steps=1000)  # doctest: +SKIP
     """
-    recorder = _recorder or outside_ranks.recorder()
+    recorder = _recorder or _recorder_outside_ranks()
     if metrics is not None:
         values = {**metrics, **values} if values else metrics  # type: ignore[assignment]
     recorder.log_metrics(step, values, samples=samples, epoch=epoch, total_steps=total_steps)
@@ -63,6 +62,12 @@ def use(recorder: Recorder | None) -> None:
     """Makes ``log_metrics`` use ``recorder``."""
     global _recorder
     _recorder = recorder
+
+
+def _recorder_outside_ranks() -> Recorder:
+    from sparkdl_runner.tracking.rank import outside_ranks  # Each rank's start would wait for it.
+
+    return outside_ranks.recorder()
 
 
 def newest_step() -> int:

@@ -9,7 +9,12 @@ from typing import Any
 
 from sparkdl_runner.tracking.entries import Entry
 from sparkdl_runner.tracking.report.goodput import AttemptTime
-from sparkdl_runner.tracking.report.performance import Counts, Performance, samples_per_second
+from sparkdl_runner.tracking.report.performance import (
+    THROUGHPUT,
+    Counts,
+    Performance,
+    samples_per_second,
+)
 from sparkdl_runner.tracking.report.run_summary import SKIPPED_IMAGES
 from sparkdl_runner.tracking.run import parameters_and_tags
 from sparkdl_runner.tracking.time_use import CHECKPOINT, DATA
@@ -87,12 +92,16 @@ class RankReports:
             return [*entries, *parameters_and_tags.known_facts(self._logged_facts)]
 
     def last_entries(self) -> list[Entry]:
-        """The rate of the whole training, which MLflow's page then shows as the latest."""
+        """What is left to tell at the end, with the rate of the whole training.
+
+        That stands in place of the last part's rate: MLflow's page shows the latest.
+        """
+        entries = self.entries()
         with self._lock:
             rate = samples_per_second(self._performance.totals().values())
             at_ms = int(time.time() * 1000)
-            last = ["metric", "samples_per_second", rate, at_ms, self.step, {}]
-            return [last] if rate else []
+            last = ["metric", THROUGHPUT, rate, at_ms, self.step, {}]
+            return [*(one for one in entries if one[1] != THROUGHPUT), last] if rate else entries
 
     def time(self, began_at: float, ended_at: float, *, has_failed: bool) -> AttemptTime:
         """The use of the attempt's time until now."""

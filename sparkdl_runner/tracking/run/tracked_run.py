@@ -224,7 +224,7 @@ class TrackedRun(Reports):
         deadline = time.monotonic() + seconds
         self._heartbeat.stop()
         self._log_own()
-        self._log([*self._ranks.entries(), *self._ranks.last_entries()])
+        self._log(self._ranks.last_entries())
         if stopped:
             self._log([["tag", "sparkdl_runner.stopped_by", stopped]])
         wrong = wait_for_server(self._opened.uri, seconds)

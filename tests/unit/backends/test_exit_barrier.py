@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 import struct
 import threading
 
 import pytest
 
+from sparkdl_runner.backends import exit_barrier
 from sparkdl_runner.backends.exit_barrier import ExitBarrier, enter_exit_barrier
 from sparkdl_runner.errors import LaunchError, RunnerError
 from sparkdl_runner.wire import network
@@ -75,6 +77,21 @@ def test_strangers_do_not_count():
     with waiting_for(1, peers=["192.0.2.7"]) as (address, all_left):
         leave(enter_exit_barrier(*address, 1, SECRET))
         assert not all_left.is_set()
+
+
+def test_a_way_to_rank_0_that_is_found_a_moment_later_is_taken(monkeypatch):
+    real, answers = socket.create_connection, [OSError(errno.EHOSTUNREACH, "No route to host")]
+
+    def connect(*arguments):
+        if answers:
+            raise answers.pop()
+        return real(*arguments)
+
+    monkeypatch.setattr(exit_barrier, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(exit_barrier.socket, "create_connection", connect)
+    with network.listen("127.0.0.1") as listener:
+        enter_exit_barrier(*listener.getsockname(), 1, SECRET).close()
+    assert not answers
 
 
 def test_a_rank_0_that_cannot_be_reached_is_named():

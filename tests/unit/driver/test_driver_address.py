@@ -18,7 +18,7 @@ def listen(master, *, executors=(), **settings):
     configuration = {f"spark.driver.{name}": value for name, value in settings.items()}
     context = SimpleNamespace(
         master=master,
-        getConf=lambda: configuration,
+        _conf=configuration,
         _jsc=SimpleNamespace(sc=lambda: scala_context),
     )
     listener, host = listen_on_driver(context)

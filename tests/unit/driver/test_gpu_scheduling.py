@@ -20,7 +20,7 @@ def context(master="spark://host:7077", version="3.5.9", **settings):
     return SimpleNamespace(
         master=master,
         version=version,
-        getConf=lambda: SimpleNamespace(get=lambda name: found.get(name)),
+        _conf=SimpleNamespace(get=lambda name: found.get(name)),
     )
 
 

@@ -26,7 +26,7 @@ def gang_of():
         tracker = SimpleNamespace(getExecutorInfos=list)
         scala_context = SimpleNamespace(statusTracker=lambda: tracker)
         context = SimpleNamespace(
-            master=master, getConf=dict, _jsc=SimpleNamespace(sc=lambda: scala_context)
+            master=master, _conf={}, _jsc=SimpleNamespace(sc=lambda: scala_context)
         )
         gangs.append(launcher.SparkGang(context, None, ATTEMPT, num_proc, ()))
         return gangs[-1]

@@ -79,17 +79,18 @@ def test_as_many_ranks_as_are_asked_for_or_will_do(
             CONFIG,
             (
                 "4 ranks need 4 task slots at once, and the cluster has 1 (master local[2]): ask "
-                "for at most 1 ranks, or start the session with .master('local[4]')."
+                "for at most 1 rank, or start the session with .master('local[4]')."
             ),
         ),
-        (1, CLUSTER, 4, CONFIG, "ask for at most 1 ranks, or add executors or cores (spark."),
+        (1, CLUSTER, 4, CONFIG, "ask for at most 1 rank, or add executors or cores (spark."),
+        (0, CLUSTER, 1, CONFIG, "1 rank needs a task slot, and the cluster has 0 (master"),
         (0, CLUSTER, 4, CONFIG, "has 0 (master spark://h:7077): add executors or cores (spark."),
         (
             1,
             CLUSTER,
             0,
             RunConfig(slot_wait_seconds=30, min_num_proc=2),
-            "1 task slots (master spark://h:7077): lower RunConfig.min_num_proc, or add executors",
+            "1 task slot (master spark://h:7077): lower RunConfig.min_num_proc, or add executors",
         ),
     ],
 )
@@ -116,7 +117,7 @@ def test_the_wait_is_told_every_ten_seconds_and_ends_when_it_is_cancelled(
     assert slots.wait_for_slots(CLUSTER, 4, CONFIG, least=2, stop=stop) == 2
     needed = "s for executors that start, or that other applications have: 4 slots are needed"
     assert capsys.readouterr().err.splitlines() == [
-        f"sparkdl_runner: waiting up to 30 {needed}, 1 are there.",
+        f"sparkdl_runner: waiting up to 30 {needed}, 1 is there.",
         f"sparkdl_runner: waiting up to 20 {needed}, 2 are there, and 2 will do after that.",
         f"sparkdl_runner: waiting up to 10 {needed}, 2 are there, and 2 will do after that.",
     ]

@@ -16,7 +16,7 @@ TORCH = get_backend("torch")
 
 def session(master="spark://host:7077", **settings):
     settings = {f"spark.{name.replace('_', '.')}": value for name, value in settings.items()}
-    return SimpleNamespace(master=master, version="3.5.9", getConf=lambda: settings)
+    return SimpleNamespace(master=master, version="3.5.9", _conf=settings)
 
 
 @pytest.mark.parametrize("value", [None, "", "false"])

@@ -25,10 +25,10 @@ def start(monkeypatch):
     monkeypatch.setattr(
         start_notices, "hosts_of", lambda _, __, partitions: [f"h-{one}" for one in partitions]
     )
-    watch = SimpleNamespace(num_proc=2, unheard=lambda: set(state.unheard))
 
-    def begin(**values):
+    def begin(num_proc=2, **values):
         vars(state).update(values)
+        watch = SimpleNamespace(num_proc=num_proc, unheard=lambda: set(state.unheard))
         state.notices = StartNotices(None, "tag", watch, DRIVER)
 
     state.begin = begin
@@ -70,6 +70,12 @@ def test_a_run_that_waits_for_slots_names_the_jobs_that_use_them_once(start, cap
     )
     time.sleep(0.1)
     assert not capsys.readouterr().err
+
+
+def test_a_single_rank_waits_for_a_single_slot(start, capsys):
+    start.begin(num_proc=1)
+    (line,) = told(capsys, 1)
+    assert line.startswith("sparkdl_runner: waiting until a slot is free. No other job")
 
 
 def test_nothing_is_said_once_all_agents_have_come(start, capsys):

@@ -151,6 +151,59 @@ def test_where_all_wait_none_is_blamed_and_the_error_says_where_to_look(stacks, 
     assert ("Stacks of 3 ranks (0 to 2) on 3 hosts:" in str(error)) == (SLEEPS not in str(error))
 
 
+def test_the_last_rank_that_runs_is_no_crowd():
+    ranks = ThreeRanks(stacks={0: WAITS})
+    ranks.begin()
+    ranks.watch.ended(WORLDS[1])
+    ranks.watch.ended(WORLDS[2])
+    ranks.seconds += 61
+    ranks.look(0, idle=61)
+    (failure,) = ranks.watch.check().failures
+    assert failure.message.startswith("Rank 0 is the last that runs, and waits for others: it has")
+
+
+@pytest.mark.parametrize("limit", [1800, None])
+def test_ranks_that_wait_for_returned_ones_are_told_of_long_before_the_deadline(limit):
+    ranks = ThreeRanks(replace(CONFIG, hang_timeout_seconds=limit), {0: SLEEPS, 1: WAITS})
+    ranks.begin()
+    ranks.look(2, has_returned=True)
+    ranks.seconds += 61
+
+    def look():
+        for rank in range(2):
+            ranks.look(rank, idle=61)
+        return ranks.watch.check(), ranks.watch.left_waiting()
+
+    assert look() == (None, ""), "rank 0 reads, say: it may come"
+    ranks.stacks[0] = WAITS
+    assert look() == (None, ""), "its stack was asked for just now"
+    ranks.seconds += 60
+    verdict, told = look()
+    assert verdict is None
+    assert told.startswith(
+        "2 ranks (0 to 1) on 2 hosts wait for other ranks, without progress for 60 s. Rank 2 has "
+        "returned, so that there was nobody to communicate with"
+    )
+    assert f"hang_timeout_seconds={limit}" in told
+    assert told.count(WAITS) == 1
+    ranks.seconds += 600
+    assert look() == (None, ""), "once"
+
+
+def test_while_no_rank_has_returned_or_one_works_nobody_is_told_of_as_waiting_in_vain():
+    ranks = ThreeRanks(replace(CONFIG, hang_timeout_seconds=1800), dict.fromkeys(range(3), WAITS))
+    ranks.begin()
+    ranks.seconds += 90
+    for rank in range(3):
+        ranks.look(rank, idle=90)
+    assert not ranks.watch.left_waiting()
+    ranks.watch.ended(WORLDS[2])
+    ranks.seconds += 61
+    ranks.look(0, idle=151)
+    ranks.look(1, idle=1)
+    assert not ranks.watch.left_waiting()
+
+
 def test_who_waits_inside_of_backward_is_not_the_cause():
     backward = 'File "/x/torch/autograd/graph.py", line 1 in _engine_run_backward'
     ranks = ThreeRanks(stacks={0: backward, 1: SLEEPS, 2: backward}, backend="torch")

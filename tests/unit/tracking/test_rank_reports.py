@@ -113,9 +113,14 @@ def test_the_last_rate_is_that_of_the_whole_training(monkeypatch: pytest.MonkeyP
     for world, samples in ((zero, 100), (one, 140)):
         reports.add(world, {**told, "samples": samples})
     assert {entry[3] for entry in reports.entries()} == {1_700_000_000_500}
-    assert reports.last_entries() == [
-        ["metric", "samples_per_second", 120.0, 1_700_000_000_500, 10, {}]
-    ]
+    last = ["metric", "samples_per_second", 120.0, 1_700_000_000_500, 10, {}]
+    assert reports.last_entries() == [last]
+    told = {**report(step=20), "steps": 20, "running_seconds": 3.0}
+    for world, samples in ((zero, 200), (one, 280)):
+        reports.add(world, {**told, "samples": samples})
+    entries = reports.last_entries()
+    assert [entry[2] for entry in entries if entry[1] == "samples_per_second"] == [160.0]
+    assert any(entry[1] == "system/step_seconds/total" for entry in entries)
 
 
 def test_the_steps_that_are_left_take_as_long_as_those_of_this_attempt() -> None:

@@ -70,6 +70,15 @@ def test_listening_is_on_one_address_only():
         listener.close()
 
 
+def test_a_small_message_does_not_wait_for_the_answer_to_the_one_before():
+    with (
+        network.listen("127.0.0.1") as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_a_host_without_a_route_is_alone_with_itself(monkeypatch):
     def unreachable(self, address):
         raise OSError(101, "Network is unreachable")
