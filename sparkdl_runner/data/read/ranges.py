@@ -132,9 +132,11 @@ class RemoteRowGroups:
 
     def _size_of(self, key: _Key) -> int:
         """How much of what may be ahead a row group takes."""
-        size = int(self._groups.size_bytes[key[0]])
+        size, most = int(self._groups.size_bytes[key[0]]), self._ahead.limit_bytes // 2
         if self._cache is not None or size > self._room.part_bytes:
-            return self._ahead.limit_bytes // THREADS  # It passes through memory to a disk.
+            # It passes through memory to a disk. More of them at a time would only keep other
+            # ranks of this host from fetching them.
+            size = min(size, most)
         # Each may keep a file of the cache open, of which there must not be too many.
         return max(_LEAST_BYTES, size)
 

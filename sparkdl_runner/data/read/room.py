@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 _LEAST_BYTES = 1 << 20
 """What passes through gets so much, also where there is no room."""
@@ -45,7 +45,7 @@ class Room:
         It is let go with its last ``memoryview``. A quarter of the room stays for what passes.
         """
         with self._changed:
-            if not always and self._used_bytes + size > self.limit_bytes - self.part_bytes // 2:
+            if not always and self._used_bytes + size > 3 * self.limit_bytes // 4:
                 return None
             return self._map(size)
 
@@ -75,12 +75,14 @@ class Room:
 
     def _for_passing(self, wanted: int) -> int | None:
         free = min(wanted, self.limit_bytes - self._used_bytes)
-        if free >= min(wanted, self.part_bytes // 2):
+        if free >= min(wanted, max(_LEAST_BYTES, self.limit_bytes // 4)):
             return free
         return None if self._passing else max(free, min(wanted, _LEAST_BYTES))
 
     def _map(self, size: int) -> memoryview:
         mapped = mmap.mmap(-1, max(1, size), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with suppress(OSError):  # Some kernels have none. A page fault for 4 KiB costs much more.
+            mapped.madvise(mmap.MADV_HUGEPAGE)
         self._used_bytes += size
         weakref.finalize(mapped, self._let_go, size).atexit = False
         return memoryview(mapped)[:size]
