@@ -75,9 +75,9 @@ class Room:
 
     def _for_passing(self, wanted: int) -> int | None:
         free = min(wanted, self.limit_bytes - self._used_bytes)
-        if free >= min(wanted, max(_LEAST_BYTES, self.limit_bytes // 4)):
-            return free
-        return None if self._passing else max(free, min(wanted, _LEAST_BYTES))
+        if free == wanted or not self._passing:
+            return max(free, min(wanted, _LEAST_BYTES))
+        return None
 
     def _map(self, size: int) -> memoryview:
         mapped = mmap.mmap(-1, max(1, size), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
