@@ -37,7 +37,7 @@ class ByteRange:
             yield self.start, self.content
             return
         with room.passing(self.size) as memory:
-            for done in range(0, self.size, len(memory)):
+            for done in range(0, self.size, max(1, len(memory))):
                 some = memory[: self.size - done]
                 self.read(self.start + done, some)
                 yield self.start + done, some

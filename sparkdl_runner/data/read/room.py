@@ -58,7 +58,8 @@ class Room:
         Raises:
             CancelledError: There is none yet, and ``stopping`` is set.
         """
-        wanted = -(-size // -(-size // self.part_bytes))
+        parts = max(1, -(-size // self.part_bytes))
+        wanted = -(-size // parts)
         with self._changed:
             while (granted := self._for_passing(wanted)) is None:
                 if self._stopping.is_set():
