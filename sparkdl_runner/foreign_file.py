@@ -76,6 +76,15 @@ def open_input(filesystem: fs.FileSystem, path: str) -> pa.NativeFile:
         os.close(fd)
 
 
+def read_into(stream: pa.NativeFile, start: int, memory: memoryview) -> int:
+    """Reads a part of a file to memory, in one request; returns how many bytes there were.
+
+    Several threads may read the same file.
+    """
+    with stream.get_stream(start, len(memory)) as part:
+        return int(part.readinto(memory))
+
+
 def read_small(filesystem: fs.FileSystem, path: str, limit_bytes: int) -> bytes:
     """The content of a file that should be small.
 

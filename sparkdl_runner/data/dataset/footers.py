@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from sparkdl_runner.data.dataset.checksum import crc32_from_sidecar
 from sparkdl_runner.data.dataset.files import FileInfo, unpack
 from sparkdl_runner.data.errors import DatasetError
-from sparkdl_runner.foreign_file import ForeignFileError, open_input
+from sparkdl_runner.foreign_file import ForeignFileError, open_input, read_into
 
 FOOTERS_NAME = "_footers.bin"
 """The underscore makes Spark, Arrow and petastorm pass over it when they list a directory."""
@@ -49,32 +49,37 @@ class Footer:
 
 def footer_bytes(stream: Any, path: str, *, is_local: bool = False) -> bytes:
     """The end of a Parquet file, from its footer on."""
-    return footer_of(read_tail(stream, path, is_local=is_local), path)
+    return bytes(footer_of(read_tail(stream, path, is_local=is_local), path))
 
 
-def read_tail(stream: Any, path: str, least_bytes: int = 0, *, is_local: bool = False) -> bytes:
+def read_tail(
+    stream: Any, path: str, *, is_local: bool = False, whole: memoryview | None = None
+) -> bytes | memoryview:
     """The end of a Parquet file: its footer, and what comes with it in one request.
 
     Args:
         stream: The open file.
         path: For messages.
-        least_bytes: Read at least so many, if the file has them.
         is_local: Whether to ask for the length first, and then for no more than the footer. Remote
             storage is asked once, for more than most footers have.
+        whole: Where to put the file, as large as that, if all of it is to be read.
     """
     size = stream.size()
-    least_bytes = max(least_bytes, 12 if is_local else _TAIL_BYTES)
-    tail: bytes = stream.read_at(size, max(0, size - least_bytes))
+    tail: bytes | memoryview
+    if whole is not None:
+        tail = whole[: read_into(stream, 0, whole)]
+    else:
+        tail = stream.read_at(size, max(0, size - (12 if is_local else _TAIL_BYTES)))
     needed = _footer_size(tail, size, path)
     return tail if needed <= len(tail) else stream.read_at(needed, size - needed)
 
 
-def footer_of(tail: bytes, path: str) -> bytes:
+def footer_of(tail: bytes | memoryview, path: str) -> bytes | memoryview:
     """The footer, cut out of what ``read_tail`` returned."""
     return tail[-_footer_size(tail, len(tail), path) :]
 
 
-def _footer_size(tail: bytes, size: int, path: str) -> int:
+def _footer_size(tail: bytes | memoryview, size: int, path: str) -> int:
     """Bytes from the footer on: the footer, its length (4 bytes, little endian) and ``PAR1``.
 
     https://parquet.apache.org/docs/file-format/

@@ -75,13 +75,16 @@ class VerifiedFiles:
         found = -1 if self._remote_ns is None else int(self._remote_ns[index])
         return None if found < 0 else found
 
-    def open(self, index: int, tail_bytes: int | None = 0) -> tuple[pa.NativeFile, bytes | None]:
+    def open(
+        self, index: int, *, knows_footer: bool = False, whole: memoryview | None = None
+    ) -> tuple[pa.NativeFile, bytes | memoryview | None]:
         """Opens the file of this number.
 
         Args:
             index: The file.
-            tail_bytes: How much of its end to read at least, where it is read to be compared; None
-                if its footer is known, and a remote file of a known time need not be compared.
+            knows_footer: Whether its footer is known, so that a remote file of a known time need
+                not be compared.
+            whole: Where to put the file, as large as that, if all of it is wanted.
 
         Returns:
             The stream, and the end of the file with its footer; None if there was no need of it.
@@ -102,9 +105,9 @@ class VerifiedFiles:
             finally:
                 os.close(descriptor)
         try:
-            if found is None and self._is_same_remote(stream, path, index) and tail_bytes is None:
+            if found is None and self._is_same_remote(stream, path, index) and knows_footer:
                 return stream, None
-            return stream, self._compare(stream, found, path, index, tail_bytes or 0)
+            return stream, self._compare(stream, found, path, index, whole)
         except BaseException:
             stream.close()
             raise
@@ -229,8 +232,8 @@ class VerifiedFiles:
         found: os.stat_result | None,
         path: str,
         index: int,
-        tail_bytes: int,
-    ) -> bytes | None:
+        whole: memoryview | None,
+    ) -> bytes | memoryview | None:
         """Refuses an open file that is not the one that the manifest lists under this number."""
         file = self._files[index]
         if found is not None and self._compared.get(index) == owner_and_time(found):
@@ -240,7 +243,7 @@ class VerifiedFiles:
             if touched is None:
                 return None
             _refuse_other_owner(touched, path)
-        tail = read_tail(stream, path, tail_bytes, is_local=found is not None)
+        tail = read_tail(stream, path, is_local=found is not None, whole=whole)
         what, same = "Parquet footer", zlib.crc32(footer_of(tail, path)) == file.footer_crc32
         if same and touched is not None:
             if file.crc32 is not None:

@@ -1,13 +1,46 @@
-"""Byte ranges of a row group's columns in its file."""
+"""Byte ranges of a row group's columns in its file, and how to get them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import pyarrow.parquet as pq
 
+from sparkdl_runner.data.read.room import Room
+
 _HOLE_BYTES = 1 << 20
 """Columns that are not wanted are read, too, if they take less: a request costs as much time."""
+
+
+@dataclass(kw_only=True)
+class ByteRange:
+    """A part of a file, which is read from where it is."""
+
+    start: int
+    size: int
+    read: Callable[[int, memoryview], None]
+    """Reads what is at a place of the file, as much as a memory takes."""
+    content: memoryview | None = None
+    """All of it, where it is in memory already."""
+
+    def read_to(self, memory: memoryview) -> None:
+        """Reads all of it in one request."""
+        if self.content is None:
+            self.read(self.start, memory)
+        else:
+            memory[:] = self.content
+
+    def passing(self, room: Room) -> Iterator[tuple[int, memoryview]]:
+        """Places and contents, one after the other: the next one takes the memory of the last."""
+        if self.content is not None:
+            yield self.start, self.content
+            return
+        with room.passing(self.size) as memory:
+            for done in range(0, self.size, max(1, len(memory))):
+                some = memory[: self.size - done]
+                self.read(self.start + done, some)
+                yield self.start + done, some
 
 
 def column_ranges(
@@ -32,10 +65,3 @@ def column_ranges(
         else:
             ranges.append((start, end))
     return [(start, end - start) for start, end in ranges]
-
-
-def cut(ranges: Iterable[tuple[int, int]], most: int) -> Iterator[tuple[int, int]]:
-    """The same bytes as starts and sizes of at most so many."""
-    for start, size in ranges:
-        for begin in range(start, start + size, most):
-            yield begin, min(most, start + size - begin)

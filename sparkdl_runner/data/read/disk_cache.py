@@ -5,9 +5,6 @@ it or none. Who fetches it holds a lock on that file, and others wait: one reque
 of a host, until the cache is full. An entry ends in its CRC-32, which a process compares when it
 first reads the entry: one that does not fit is removed and fetched again. No entry makes room for
 another of its data set: an epoch reads everything once, so any entry is as useful as any other.
-
-All data sets share the folder and its limit. Those that no process has open are removed where
-another needs the room.
 """
 
 from __future__ import annotations
@@ -16,25 +13,21 @@ import errno
 import fcntl
 import logging
 import os
-import shutil
 import threading
 import time
-import weakref
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pyarrow as pa
 
-from sparkdl_runner.private_folder import private_folder
+from sparkdl_runner.data.read.cache_folder import PART, CacheFolder
 
 _log = logging.getLogger(__name__)
 
-_NAME = "sparkdl_runner-row-groups"  # For nothing else: what no process uses there may go.
-_USED, _USERS, _PART = "used", "users", ".part"
-_USED_DIGITS, _CRC_BYTES = 20, 4
+_CRC_BYTES = 4
 _MOST_CHECKED, _READ_BYTES = 1 << 16, 1 << 20
 _LOOK_SECONDS, _WAIT_SECONDS = 0.01, 30.0
 """How often, and how long, an entry is waited for that another process fetches."""
@@ -54,24 +47,11 @@ class DiskCache:
     """
 
     def __init__(self, location: Path, limit_bytes: int | None, dataset: str) -> None:
-        location.mkdir(parents=True, exist_ok=True)
-        self._root = private_folder(_NAME, location)
-        self._folder = self._root / dataset
+        self._place = CacheFolder(location, limit_bytes, dataset)
+        self._folder = self._place.path
         self._is_full = False
         self._checked: dict[str, int] = {}  # By key, when the entry was last changed.
         self._mutex = threading.Lock()
-        with self._accounts() as used:
-            if all(map(_is_unused, self._data_sets())):
-                used = self._recount()  # A process that was killed may have counted too much.
-            self._folder.mkdir(exist_ok=True)
-            os.utime(self._folder)
-            user = os.open(self._folder / _USERS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
-            # Also if the cache is never closed: else its folder could never make room for others.
-            self._let_go = weakref.finalize(self, os.close, user)
-            fcntl.flock(user, fcntl.LOCK_SH)
-            self._write_used(used)
-        free = shutil.disk_usage(self._root).free
-        self._limit_bytes = (used + free) // 2 if limit_bytes is None else limit_bytes
 
     def get(self, key: str, start: int = 0) -> memoryview | None:
         """The value of a key; None if it is not there, or damaged."""
@@ -96,7 +76,7 @@ class DiskCache:
                 if not _is_whole(descriptor, start, found.st_size - _CRC_BYTES):
                     _log.warning("%s was damaged and is fetched again: look at that disk.", path)
                     path.unlink()
-                    self._reserve(-max(0, found.st_size - start))
+                    self._place.reserve(-max(0, found.st_size - start))
                     return None
                 self._note_checked(key, found.st_ctime_ns)
             return pa.OSFile(f"/proc/self/fd/{descriptor}")
@@ -129,27 +109,61 @@ class DiskCache:
         content = self.get(key, start)
         if content is not None:
             return content
+        fetched: list[memoryview] = []
+
+        def parts() -> Iterable[memoryview]:
+            fetched.append(fetch())
+            return fetched
+
+        self._fill(key, parts, start, wait)
+        # Another process may have kept it meanwhile.
+        content = fetched[0] if fetched else self.get(key, start)
+        return fetch() if content is None else content
+
+    def open_or_fill(
+        self,
+        key: str,
+        fetch: Callable[[], Iterable[memoryview]],
+        start: int = 0,
+        wait: Callable[[float], object] = time.sleep,
+    ) -> pa.NativeFile | None:
+        """A file that has the value of a key at ``start``, fetched as ``get_or_fetch`` does.
+
+        ``fetch`` gets it in parts, of which each is written before the next one is fetched. None if
+        there is no room for it, or the disk fails.
+        """
+        stream = self.open(key, start)
+        if stream is None:
+            self._fill(key, fetch, start, wait)
+            stream = self.open(key, start)
+        return stream
+
+    def _fill(
+        self,
+        key: str,
+        fetch: Callable[[], Iterable[memoryview]],
+        start: int,
+        wait: Callable[[float], object],
+    ) -> None:
+        """Fetches and keeps a value, unless another process does or there is no room."""
         try:
             turn = self._turn(key, wait)
         except OSError as error:
             self._give_up(error)
-            turn = None
+            return
+        if turn is None:
+            return
         try:
-            content = self.get(key, start)  # Another one may have fetched it since.
-            if content is None:
-                content = fetch()
-                if turn is not None:
-                    self._keep(key, content, start, turn)
-            return content
+            if not (self._folder / key).exists():
+                self._keep(key, fetch(), start, turn)
         finally:
-            if turn is not None:
-                with suppress(OSError):  # The disk may have become read-only.
-                    if _is_at(turn, self._part(key)):  # Nothing was kept.
-                        os.unlink(self._part(key))
-                os.close(turn)
+            with suppress(OSError):  # The disk may have become read-only.
+                if _is_at(turn, self._part(key)):  # Nothing was kept.
+                    os.unlink(self._part(key))
+            os.close(turn)
 
     def _part(self, key: str) -> Path:
-        return self._folder / f"{key}{_PART}"
+        return self._folder / f"{key}{PART}"
 
     def _turn(self, key: str, wait: Callable[[float], object]) -> int | None:
         """A locked file to write an entry to; None if another one wrote it, or takes too long."""
@@ -176,26 +190,36 @@ class DiskCache:
                 return None
         return None
 
-    def _keep(self, key: str, value: memoryview, start: int, part: int) -> None:
-        size = len(value) + _CRC_BYTES
-        path = self._folder / key
+    def _keep(self, key: str, parts: Iterable[memoryview], start: int, turn: int) -> None:
+        path, counted, crc32 = self._folder / key, 0, 0
         try:
-            if not self._reserve(size):
-                self._is_full = True
-                _log.info("The cache in %s is full: the rest is fetched each time.", self._root)
-                return
+            for part in parts:  # What this raises is not the disk's.
+                crc32 = zlib.crc32(part, crc32)
+                size = len(part) + (0 if counted else _CRC_BYTES)
+                try:
+                    if not self._place.reserve(size):
+                        self._is_full = True
+                        _log.info(
+                            "The cache in %s is full: the rest is fetched each time.",
+                            self._place.root,
+                        )
+                        return
+                    counted += size
+                    start = _write(turn, part, start)
+                except OSError as error:
+                    self._give_up(error)
+                    return
             try:
-                with open(part, "wb", closefd=False) as file:
-                    file.seek(start)
-                    file.write(value)
-                    file.write(zlib.crc32(value).to_bytes(_CRC_BYTES, "little"))
+                _write(turn, memoryview(crc32.to_bytes(_CRC_BYTES, "little")), start)
                 self._part(key).rename(path)
                 self._note_checked(key, path.stat().st_ctime_ns)
-            except BaseException:
-                self._reserve(-size)
-                raise
-        except OSError as error:
-            self._give_up(error)
+                counted = 0
+            except OSError as error:
+                self._give_up(error)
+        finally:
+            if counted:
+                with suppress(OSError):
+                    self._place.reserve(-counted)
 
     def _note_checked(self, key: str, changed_ns: int) -> None:
         if len(self._checked) >= _MOST_CHECKED:
@@ -211,57 +235,21 @@ class DiskCache:
         _log.warning(
             "The disk of the cache in %s %s: nothing more is kept there, and the rest is fetched "
             "each time. Give a smaller cache_size_limit or another cache_location.",
-            self._root,
+            self._place.root,
             what,
         )
 
     def close(self) -> None:
         """Lets the entries go: they stay for later loaders, until others need the room."""
-        self._let_go()
+        self._place.close()
 
-    def _reserve(self, size: int) -> bool:
-        """Counts bytes that are to be written, or are gone; False if there is no room for them."""
-        with self._accounts() as used:
-            if size > 0 and used + size > self._limit_bytes:
-                used = self._recount(make_room=True)
-            fits = size <= 0 or used + size <= self._limit_bytes
-            self._write_used(used + size if fits else used)
-        return fits
 
-    @contextmanager
-    def _accounts(self) -> Iterator[int]:
-        """Bytes in use, while no other process or thread asks."""
-        with self._mutex, (self._root / _USED).open("ab+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            file.seek(0)
-            digits = file.read(_USED_DIGITS)
-            yield int(digits) if digits.isdigit() else self._recount()
-
-    def _write_used(self, used: int) -> None:
-        # In place: some file systems put a file that was made shorter on the disk at once.
-        descriptor = os.open(self._root / _USED, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        with open(descriptor, "wb", buffering=0) as file:
-            file.write(b"%0*d" % (_USED_DIGITS, max(0, used)))
-
-    def _data_sets(self) -> list[Path]:
-        """The oldest first."""
-        folders = [entry for entry in self._root.iterdir() if entry.is_dir()]
-        return sorted(folders, key=lambda folder: folder.stat().st_mtime)
-
-    def _recount(self, make_room: bool = False) -> int:
-        """Bytes of all entries, after those of unused data sets were removed if asked for."""
-        total = 0
-        for folder in self._data_sets():
-            if (is_unused := _is_unused(folder)) and make_room:
-                shutil.rmtree(folder, ignore_errors=True)
-                continue
-            for entry in os.scandir(folder):
-                if is_unused and entry.name.endswith(_PART):
-                    os.unlink(entry)  # Its writer was killed.
-                else:
-                    with suppress(OSError):
-                        total += min(entry.stat().st_size, 512 * entry.stat().st_blocks)
-        return total
+def _write(descriptor: int, content: memoryview, at: int) -> int:
+    """Writes to a place of a file; returns the place after it."""
+    while content:
+        written = os.pwrite(descriptor, content, at)
+        content, at = content[written:], at + written
+    return at
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
@@ -282,18 +270,3 @@ def _is_whole(descriptor: int, start: int, end: int) -> bool:
         crc32 = zlib.crc32(part, crc32)
         start += len(part)
     return os.pread(descriptor, _CRC_BYTES, start) == crc32.to_bytes(_CRC_BYTES, "little")
-
-
-def _is_unused(folder: Path) -> bool:
-    """Whether no process has a data set open."""
-    try:
-        descriptor = os.open(folder / _USERS, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return True
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True

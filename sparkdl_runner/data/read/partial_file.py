@@ -1,16 +1,64 @@
-"""A file of which some pieces are here, in memory or on the local disk, to be read by Arrow."""
+"""A remote row group that is here: a file of which some pieces are in memory or on the disk."""
 
 from __future__ import annotations
 
 import os
 import tempfile
+import threading
+import weakref
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 Pieces = Sequence[tuple[int, memoryview]]
 """The offset of each piece in its file, and its bytes."""
+
+
+class FetchedGroup:
+    """The bytes of a row group that are wanted, in memory or on the local disk.
+
+    They stay as long as this object or a file that it opened: lanes of one rank may each read a
+    part of the row group.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        """Held by who fetches it; others wait."""
+        self._metadata: pq.FileMetaData | None = None
+        self._pieces: Pieces = ()
+        self._stream: pa.NativeFile | None = None
+        """Its file on the disk, if it is there."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether somebody has fetched it."""
+        return self._metadata is not None
+
+    def fill(self, metadata: pq.FileMetaData, size_bytes: int, pieces: Pieces) -> None:
+        """Gives it the footer of its file, that file's size, and what was fetched of it."""
+        self._size_bytes, self._pieces, self._metadata = size_bytes, pieces, metadata
+
+    def fill_from_disk(self, metadata: pq.FileMetaData, stream: pa.NativeFile) -> None:
+        """Gives it the footer of its file, and a file on the disk with what was fetched of it."""
+        self._stream, self._metadata = stream, metadata
+
+    def open(self, **options: Any) -> pq.ParquetFile:
+        """Opens its file for one reader, with options of ``pyarrow.parquet.ParquetFile``."""
+        # Arrow reads at places that it names: readers of one file do not disturb each other.
+        stream = self._stream
+        if stream is None:
+            stream = in_memory(self._size_bytes, self._pieces)
+            options["buffer_size"] = 0
+        parquet = pq.ParquetFile(stream, metadata=self._metadata, **options)
+        weakref.finalize(parquet, _nobody_else, self)
+        return parquet
+
+
+def _nobody_else(_: FetchedGroup) -> None:
+    """Lets go of a row group that was kept for an open file."""
 
 
 def in_memory(size_bytes: int, pieces: Pieces) -> pa.NativeFile:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -23,18 +24,17 @@ import pyarrow.parquet as pq
 from sparkdl_runner.data.dataset.footers import footer_of
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.errors import DatasetError
-from sparkdl_runner.data.read.byte_ranges import column_ranges, cut
+from sparkdl_runner.data.read.byte_ranges import ByteRange, column_ranges
 from sparkdl_runner.data.read.cache_choice import local_folder
 from sparkdl_runner.data.read.disk_cache import DiskCache
-from sparkdl_runner.data.read.fetched_group import FetchedGroup
-from sparkdl_runner.data.read.partial_file import on_disk
+from sparkdl_runner.data.read.partial_file import FetchedGroup, Pieces, on_disk
 from sparkdl_runner.data.read.read_ahead import THREADS, ReadAhead
+from sparkdl_runner.data.read.room import Room
 from sparkdl_runner.data.read.stored_footers import StoredFooters
 from sparkdl_runner.data.retrying import patiently
+from sparkdl_runner.foreign_file import read_into
 
 _WHOLE_BYTES = 64 << 20
-_SLICE_BYTES = 16 << 20
-"""The least that one request asks for of a row group that is larger than what may be in memory."""
 _LEAST_BYTES = 256 << 10
 _CHUNK_BYTES = 1 << 10
 """Bytes of one column chunk in a footer in memory."""
@@ -62,8 +62,8 @@ class RemoteRowGroups:
     Args:
         files: The files, each of which is verified when it is first opened.
         cache: Where to keep what was read, if anywhere.
-        memory_bytes: What may be in memory: half of it row groups that nobody has asked for yet,
-            a third those that are being read, the rest footers. ``allow`` gives more.
+        memory_bytes: What may be in memory: a sixth of it footers, the rest row groups. ``allow``
+            gives more.
         stopping: Set to end the waiting of reads under way, which then fail.
     """
 
@@ -86,26 +86,25 @@ class RemoteRowGroups:
         self._lock = threading.RLock()  # Collecting garbage may let go at any place.
         self._opening = [threading.Lock() for _ in range(2 * THREADS)]
         self._stopping = stopping
-        self._memory_bytes = memory_bytes
-        self._ahead = ReadAhead(self._fetch, self._size_of, memory_bytes // 2)
-        self._held_bytes, self._most_held_bytes = 0, memory_bytes // 3
+        self._least_room_bytes = memory_bytes - memory_bytes // 6
+        self._room = Room(self._least_room_bytes, stopping)
+        self._ahead = ReadAhead(self._fetch, self._size_of, self._room.part_bytes)
 
     def allow(self, spare_bytes: int) -> None:
-        """Row groups may take so much more memory, a third of it before anybody asks for them.
+        """Row groups may take so much more memory.
 
         With a cache they are read from there, and memory is of no use.
         """
-        if self._cache is not None:
-            return
-        self._ahead.limit_bytes = self._memory_bytes // 2 + spare_bytes // 3
-        self._most_held_bytes = self._memory_bytes // 3 + 2 * spare_bytes // 3
+        if self._cache is None:
+            self._room.limit_bytes = self._least_room_bytes + spare_bytes
+            self._ahead.limit_bytes = self._room.part_bytes
 
     def read_ahead(self, groups: Iterable[int], names: Sequence[str]) -> None:
         """Begins to read row groups that will be asked for, in this order."""
         self._ahead.add([(group, tuple(names)) for group in groups])
 
     def open(self, group: int, names: Sequence[str], **options: Any) -> pq.ParquetFile:
-        """The file of a row group, of which these columns of this row group are in memory.
+        """The file of a row group, of which these columns of this row group are here.
 
         Args:
             group: Its number in the manifest.
@@ -132,8 +131,14 @@ class RemoteRowGroups:
             self._cache.close()
 
     def _size_of(self, key: _Key) -> int:
+        """How much of what may be ahead a row group takes."""
+        size, most = int(self._groups.size_bytes[key[0]]), self._ahead.limit_bytes // 2
+        if self._cache is not None or size > self._room.part_bytes:
+            # It passes through memory to a disk. More of them at a time would only keep other
+            # ranks of this host from fetching them.
+            size = min(size, most)
         # Each may keep a file of the cache open, of which there must not be too many.
-        return max(_LEAST_BYTES, int(self._groups.size_bytes[key[0]]))
+        return max(_LEAST_BYTES, size)
 
     def _fetch(self, key: _Key) -> _OpenParquet:
         with self._lock:
@@ -154,79 +159,101 @@ class RemoteRowGroups:
             names = self._view.names_in_file(int(self._groups.file[group]), names)
         number, index = int(self._groups.file[group]), int(self._groups.index_in_file[group])
         file, tail = self._file(number, names)
-        ranges = column_ranges(file.metadata, index, names)
+        found = column_ranges(file.metadata, index, names)
+        ranges = [self._range(number, file, start, size, tail) for start, size in found]
+        del tail
+        if self._cache is not None:
+            stored = [self._stored(self._cache, number, one) for one in ranges]
+            if len(stored) == 1 and stored[0] is not None:
+                return partial(pq.ParquetFile, stored[0], metadata=file.metadata)
         size = self._files.dataset.manifest.files[number].size_bytes
-        stored = self._stored(number, ranges)
-        if stored is None and sum(wanted for _, wanted in ranges) > self._most_fetched_bytes:
+        pieces = self._in_room(ranges)
+        if pieces is None:
             # A full disk must not end a training, and an error of the storage comes once more.
             with suppress(OSError):
-                slices = cut(ranges, max(_SLICE_BYTES, self._most_held_bytes))
-                stream = on_disk(size, self._pieces(number, file, slices, tail), local_folder())
-                fetched.fill_from_disk(file.metadata, stream)
+                passing = chain.from_iterable(one.passing(self._room) for one in ranges)
+                fetched.fill_from_disk(file.metadata, on_disk(size, passing, local_folder()))
                 return None
-        if stored is None:
-            pieces = list(self._pieces(number, file, ranges, tail))
-            stored = self._stored(number, ranges)
-        if stored is not None:
-            return partial(pq.ParquetFile, stored, metadata=file.metadata)
-        fetched.fill(file.metadata, size, pieces, self._hold, self._let_go)
+            pieces = self._in_room(ranges, always=True)
+        fetched.fill(file.metadata, size, pieces or ())
         return None
 
-    def _pieces(
-        self, number: int, file: _RemoteFile, ranges: Iterable[tuple[int, int]], tail: bytes
-    ) -> Iterator[tuple[int, memoryview]]:
-        for start, size in ranges:
-            yield start, self._range(number, file, start, size, tail)
+    def _range(
+        self, number: int, file: _RemoteFile, start: int, size: int, tail: memoryview
+    ) -> ByteRange:
+        """A range of a file, of whose end so much is here."""
+        begin = start - (self._files.dataset.manifest.files[number].size_bytes - len(tail))
+        return ByteRange(
+            start=start,
+            size=size,
+            read=partial(self._read, number, file),
+            content=tail[begin : begin + size] if begin >= 0 else None,
+        )
 
-    @property
-    def _most_fetched_bytes(self) -> int:
-        """The largest row group that is fetched whole. A larger one goes to the disk in slices.
+    def _read(self, number: int, file: _RemoteFile, start: int, memory: memoryview) -> None:
+        with self._opening[number % len(self._opening)]:
+            if file.stream is None:
+                file.stream, _ = self._patiently(
+                    lambda: self._files.open(number, knows_footer=True)
+                )
+        stream = file.stream
+        found = self._patiently(lambda: read_into(stream, start, memory))
+        if found < len(memory):
+            raise DatasetError(f"it ends after {start + found:,} bytes")
 
-        With a cache it is larger: a row group that the cache has in slices must be put together
-        again in each epoch, and one that it has whole is read where it is.
-        """
-        return self._most_held_bytes if self._cache is None else self._memory_bytes
+    def _stored(self, cache: DiskCache, number: int, wanted: ByteRange) -> pa.NativeFile | None:
+        """A file in the cache that Arrow can read in place of a range's own, if there is room."""
 
-    def _stored(self, number: int, ranges: Sequence[tuple[int, int]]) -> pa.NativeFile | None:
-        """A file in the cache that Arrow can read in place of a row group's own."""
-        if self._cache is None or len(ranges) != 1:
+        def fetch() -> Iterable[memoryview]:
+            return (content for _, content in wanted.passing(self._room))
+
+        stream = cache.open_or_fill(
+            f"{number}-{wanted.start}+{wanted.size}", fetch, wanted.start, self._stopping.wait
+        )
+        if stream is not None:
+            wanted.read = lambda start, memory: _read_stored(stream, start, memory)
+        return stream
+
+    def _in_room(self, ranges: Sequence[ByteRange], *, always: bool = False) -> Pieces | None:
+        """All ranges in memory; None if there is no room for them, unless ``always``."""
+        if all(one.content is not None for one in ranges):
+            return [(one.start, one.content) for one in ranges if one.content is not None]
+        size = sum(one.size for one in ranges)
+        if size > self._room.part_bytes and not always:
             return None
-        return self._cache.open(_key(number, *ranges[0]), ranges[0][0])
+        memory = self._room.take(size, always=always)
+        if memory is None:
+            return None
+        pieces = []
+        for one in ranges:
+            piece, memory = memory[: one.size], memory[one.size :]
+            one.read_to(piece)
+            pieces.append((one.start, piece))
+        return pieces
 
-    def _hold(self, size: int) -> bool:
-        """Counts what a row group takes while it is read; False if that is too much.
-
-        Many row groups are read side by side, a few rows at a time, to mix them.
-        """
-        with self._lock:
-            fits = self._held_bytes + size <= self._most_held_bytes
-            self._held_bytes += size if fits else 0
-        return fits
-
-    def _let_go(self, size: int) -> None:
-        with self._lock:
-            self._held_bytes -= size
-
-    def _file(self, number: int, names: Sequence[str]) -> tuple[_RemoteFile, bytes]:
+    def _file(self, number: int, names: Sequence[str]) -> tuple[_RemoteFile, memoryview]:
         """A file with its footer, and the end of the file as far as it was read for that."""
         with self._opening[number % len(self._opening)]:
             with self._lock:
                 file = self._opened.get(number)
                 if file is not None:
                     self._opened.move_to_end(number)
-                    return file, b""
+                    return file, memoryview(b"")
             size = self._files.dataset.manifest.files[number].size_bytes
-            least = size if self._is_wanted_whole(number, size, names) else 0
-            content: bytes | memoryview | None = None if least else self._stored_footers.get(number)
-            read: list[tuple[pa.NativeFile, bytes]] = []
+            whole = self._room.take(size) if self._is_wanted_whole(number, size, names) else None
+            content: bytes | memoryview | None = None
+            if whole is None:
+                content = self._stored_footers.get(number)
+            read: list[tuple[pa.NativeFile, memoryview]] = []
 
             def fetch() -> memoryview:
-                read.append(self._open(number, least))
+                stream, tail = self._patiently(lambda: self._files.open(number, whole=whole))
+                read.append((stream, memoryview(tail or b"")))
                 return memoryview(footer_of(read[0][1], self._files.path(number)))
 
             if content is None:
                 content = self._kept(f"{number}-footer", fetch)
-            stream, tail = read[0] if read else (None, b"")
+            stream, tail = read[0] if read else (None, memoryview(b""))
             metadata = pq.read_metadata(pa.BufferReader(content))
             file = _RemoteFile(metadata=metadata, stream=stream)
             with self._lock:
@@ -236,46 +263,20 @@ class RemoteRowGroups:
                     self._chunks -= self._opened.popitem(last=False)[1].chunks
             return file, tail
 
-    def _open(self, number: int, tail_bytes: int | None) -> tuple[pa.NativeFile, bytes]:
-        stream, tail = self._patiently(lambda: self._files.open(number, tail_bytes))
-        return stream, tail or b""
-
     def _is_wanted_whole(self, file: int, size: int, names: Sequence[str]) -> bool:
         """Whether a file has one row group, of which most is wanted: then one request will do."""
-        most = min(_WHOLE_BYTES, max(_SLICE_BYTES, self._most_held_bytes))
-        if size > most or self._view is not None:
+        if size > min(_WHOLE_BYTES, self._room.part_bytes) or self._view is not None:
             return False
         first, end = np.searchsorted(self._groups.file, [file, file + 1])
         columns = self._files.dataset.manifest.columns
         wanted = sum(column.size_bytes for column in columns if column.name in names)
         return end - first == 1 and 2 * wanted >= sum(column.size_bytes for column in columns)
 
-    def _range(
-        self, number: int, file: _RemoteFile, start: int, size: int, tail: bytes
-    ) -> memoryview:
-        """Bytes of a file: from the cache, from its end that is here, or from the storage."""
-
-        def fetch() -> memoryview:
-            begin = start - (self._files.dataset.manifest.files[number].size_bytes - len(tail))
-            if begin >= 0:
-                content = memoryview(tail)[begin : begin + size]
-            else:
-                with self._opening[number % len(self._opening)]:
-                    if file.stream is None:
-                        file.stream, _ = self._open(number, None)
-                stream = file.stream
-                content = memoryview(self._patiently(lambda: stream.read_at(size, start)))
-            if len(content) < size:
-                raise DatasetError(f"it ends after {start + len(content):,} bytes")
-            return content
-
-        return self._kept(_key(number, start, size), fetch, start)
-
-    def _kept(self, key: str, fetch: Callable[[], memoryview], start: int = 0) -> memoryview:
+    def _kept(self, key: str, fetch: Callable[[], memoryview]) -> memoryview:
         """A value of the cache, which is fetched if it is not there; just fetched without one."""
         if self._cache is None:
             return fetch()
-        return self._cache.get_or_fetch(key, fetch, start, self._stopping.wait)
+        return self._cache.get_or_fetch(key, fetch, 0, self._stopping.wait)
 
     def _kept_footers(self, key: str, fetch: Callable[[], memoryview]) -> memoryview:
         return self._kept(key, partial(self._patiently, fetch))
@@ -284,5 +285,6 @@ class RemoteRowGroups:
         return patiently(request, self._stopping.wait)
 
 
-def _key(number: int, start: int, size: int) -> str:
-    return f"{number}-{start}+{size}"
+def _read_stored(stream: pa.NativeFile, start: int, memory: memoryview) -> None:
+    if read_into(stream, start, memory) < len(memory):
+        raise OSError("the cache's file was cut short")

@@ -29,7 +29,8 @@ class ReadAhead(Generic[_Key, _Value]):
     ) -> None:
         self._fetch, self._size_of, self.limit_bytes = fetch, size_of, limit_bytes
         self._waiting: deque[_Key] = deque()
-        self._begun: dict[_Key, Future[_Value]] = {}
+        self._begun: dict[_Key, tuple[Future[_Value], int]] = {}
+        """With the size that was counted."""
         self._bytes = 0
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
@@ -43,11 +44,10 @@ class ReadAhead(Generic[_Key, _Value]):
     def take(self, key: _Key) -> _Value:
         """The value that was fetched for a key; fetches it here if no thread has begun to."""
         with self._lock:
-            future = self._begun.pop(key, None)
+            future, size = self._begun.pop(key, (None, 0))
             if future is None and key in self._waiting:
                 self._waiting.remove(key)
-            if future is not None:
-                self._bytes -= self._size_of(key)
+            self._bytes -= size
         if future is None:
             return self._fetch(key)
         try:
@@ -67,13 +67,13 @@ class ReadAhead(Generic[_Key, _Value]):
                 if self._pool is None:
                     self._pool = ThreadPoolExecutor(THREADS, "sparkdl-fetch")
                 self._bytes += size
-                self._begun[key] = self._pool.submit(self._fetch, key)
+                self._begun[key] = (self._pool.submit(self._fetch, key), size)
 
     def clear(self) -> None:
         """Drops the added keys, which will not be taken."""
         with self._lock:
             self._waiting.clear()
-            for future in self._begun.values():
+            for future, _ in self._begun.values():
                 future.cancel()
             self._begun.clear()
             self._bytes = 0

@@ -215,7 +215,9 @@ class RowGroupReader:
             **self._access,
         )
 
-    def _footer(self, file: int, stream: pa.NativeFile, tail: bytes | None) -> pq.FileMetaData:
+    def _footer(
+        self, file: int, stream: pa.NativeFile, tail: bytes | memoryview | None
+    ) -> pq.FileMetaData:
         """A file's footer, parsed: the one that is kept, unless ``tail`` was just read."""
         with self._lock:
             kept = self._footers.get(file)

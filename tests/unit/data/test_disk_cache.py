@@ -200,9 +200,9 @@ def test_an_interrupted_wait_leaves_no_file_open(tmp_path: Path) -> None:
 
 def test_bytes_that_are_gone_are_no_longer_counted(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path, 100, "a")
-    assert cache._reserve(60)
+    assert cache._place.reserve(60)
     for _ in range(2):  # What is gone may be told twice: never less than nothing is in use.
-        assert cache._reserve(-60)
-        with cache._accounts() as used:
+        assert cache._place.reserve(-60)
+        with cache._place._accounts() as used:
             assert used == 0
     cache.close()

@@ -26,7 +26,7 @@ def test_as_much_is_fetched_as_fits_and_one_in_any_case(sizes: list[int]) -> Non
     try:
         ahead.add(range(len(sizes)))
         for key in range(len(sizes)):
-            wait(ahead._begun.values())
+            wait([future for future, _ in ahead._begun.values()])
             fits = next(
                 n for n in range(len(sizes), 0, -1) if n <= key + 1 or sum(sizes[key:n]) <= LIMIT
             )

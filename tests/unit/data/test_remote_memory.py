@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from parquet_sets import LOCAL, numbered, write_groups
 
 from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
-from sparkdl_runner.data.read import fetched_group, ranges
+from sparkdl_runner.data.read import ranges, room
 from sparkdl_runner.data.read.byte_ranges import column_ranges
 from sparkdl_runner.data.read.disk_cache import DiskCache
 
@@ -28,12 +29,10 @@ def test_what_does_not_fit_beside_the_others_is_on_disk_until_they_are_let_go(
         on_disk.append(asked)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(fetched_group, "on_disk", full)
+    monkeypatch.setattr(ranges, "on_disk", full)
     group = column_ranges(pq_metadata(tmp_path), 0, ["id"])[0][1]
-    # A third of it holds two row groups, and not three.
-    remote = ranges.RemoteRowGroups(
-        files, memory_bytes=3 * 5 * group // 2, stopping=threading.Event()
-    )
+    # Three fourths of five sixths of it hold two row groups, and not three.
+    remote = ranges.RemoteRowGroups(files, memory_bytes=4 * group, stopping=threading.Event())
     try:
         for number in range(3):
             held.append(remote.open(number, ["id"]))
@@ -41,9 +40,10 @@ def test_what_does_not_fit_beside_the_others_is_on_disk_until_they_are_let_go(
         assert held[2].read_row_group(2, ["id"])["id"].to_pylist() == list(range(2000, 3000))
         held.clear()
         gc.collect()
+        assert remote._room._used_bytes == 0
         held += [remote.open(number, ["id"]) for number in (3, 0)]
         assert len(on_disk) == 1
-        remote.allow(3 * group)  # Two thirds of it hold two more.
+        remote.allow(3 * group)  # Three fourths of it hold two more.
         held += [remote.open(number, ["id"]) for number in (1, 2)]
         assert len(on_disk) == 1
     finally:
@@ -57,24 +57,24 @@ def test_a_row_group_that_is_too_large_goes_to_the_disk_slice_by_slice(
 ) -> None:
     manifest = write_groups(tmp_path / "set", numbered(40_000), [[40_000]])
     asked: list[int] = []
-    real = ranges.RemoteRowGroups._range
+    real = ranges.RemoteRowGroups._read
 
-    def counted(self: ranges.RemoteRowGroups, *given: Any) -> memoryview:
-        asked.append(given[3])
-        return real(self, *given)
+    def counted(self: ranges.RemoteRowGroups, *given: Any) -> None:
+        asked.append(len(given[3]))
+        real(self, *given)
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(ranges.RemoteRowGroups, "_range", counted)
-    monkeypatch.setattr(ranges, "_SLICE_BYTES", 10_000)
-    monkeypatch.setattr(ranges, "_LEAST_BYTES", 1)
+    monkeypatch.setattr(ranges.RemoteRowGroups, "_read", counted)
+    monkeypatch.setattr(room, "_LEAST_BYTES", 1)
     if is_full:
         monkeypatch.setattr(ranges, "on_disk", full)
+    cache_bytes = 10_000 if is_full else 1 << 30
     remote = ranges.RemoteRowGroups(
         VerifiedFiles(Dataset(manifest, LOCAL, str(tmp_path / "set"))),
-        cache=DiskCache(tmp_path / "cache", 1 << 30, "a") if has_cache else None,
-        memory_bytes=10_000,
+        cache=DiskCache(tmp_path / "cache", cache_bytes, "a") if has_cache else None,
+        memory_bytes=24_000,
         stopping=threading.Event(),
     )
     try:
@@ -84,8 +84,69 @@ def test_a_row_group_that_is_too_large_goes_to_the_disk_slice_by_slice(
         remote.close()
     ((_, size),) = column_ranges(pq_metadata(tmp_path / "set"), 0, ["id"])
     assert size > 20_000
-    assert sum(asked) == size
-    assert max(asked) == size if is_full else max(asked) <= 10_000
+    if not is_full:
+        assert sum(asked) == size
+        assert max(asked) <= 10_000
+    else:
+        # What a full cache did not take is fetched once more, all of it.
+        assert asked[-1] == size
+        assert sum(asked[:-1]) <= (2 * 10_000 if has_cache else 0)
+
+
+@pytest.mark.parametrize("has_cache", [False, True])
+def test_all_that_is_fetched_at_a_time_has_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_cache: bool
+) -> None:
+    manifest = write_groups(tmp_path / "set", numbered(160_000), [[20_000] * 4, [40_000] * 2])
+    monkeypatch.setattr(room, "_LEAST_BYTES", 1000)
+    used: list[float] = []
+    real = room.Room._map
+
+    def counted(self: room.Room, size: int) -> memoryview:
+        memory = real(self, size)
+        used.append(self._used_bytes / self.limit_bytes)
+        return memory
+
+    monkeypatch.setattr(room.Room, "_map", counted)
+    ((_, group),) = column_ranges(pq_metadata(tmp_path / "set"), 0, ["id"])
+    for memory_bytes in (group, 3 * group, 8 * group):
+        folder = tmp_path / str(memory_bytes)
+        remote = ranges.RemoteRowGroups(
+            VerifiedFiles(Dataset(manifest, LOCAL, str(tmp_path / "set"))),
+            cache=DiskCache(folder, None, "a") if has_cache else None,
+            memory_bytes=memory_bytes,
+            stopping=threading.Event(),
+        )
+        try:
+            remote.read_ahead(range(6), ["id"])
+            groups = [remote.open(number, ["id"]) for number in range(6)]
+            found = [
+                row
+                for number, index in enumerate([0, 1, 2, 3, 0, 1])
+                for row in groups[number].read_row_group(index, ["id"])["id"].to_pylist()
+            ]
+            assert found == list(range(160_000))
+        finally:
+            remote.close()
+    assert used
+    assert max(used) <= 1
+
+
+def test_who_waits_for_memory_ends_when_it_is_told_to() -> None:
+    stopping = threading.Event()
+    of_all = room.Room(10 << 20, stopping)
+    with of_all.passing(5 << 20), of_all.passing(5 << 20), ThreadPoolExecutor() as pool:
+
+        def wait() -> None:
+            with of_all.passing(5 << 20):
+                pass
+
+        waiting = pool.submit(wait)
+        stopping.set()
+        with pytest.raises(CancelledError):
+            waiting.result()
+    gc.collect()
+    assert of_all._used_bytes == 0
 
 
 def pq_metadata(folder: Path) -> ranges.pq.FileMetaData:
