@@ -56,6 +56,7 @@ class Arena:
         self._place: dict[str, tuple[int, int]] = {}
         self._scratch: dict[int, Array] = {}
         self._of_thread = threading.local()
+        self._numbers = np.arange(0)
         self.moves_rows = sum(output.row_bytes for output in layout.outputs) <= _FEW_BYTES
         capacity = pages * page_rows
         narrow: dict[int, list[Output]] = {}
@@ -130,15 +131,27 @@ class Arena:
                 np.take(block, rows, axis=0, out=part[: len(rows)], mode="clip")
         return None
 
+    def ascending(self, rows: int) -> IntArray:
+        """int64 ``[rows]``, from 0 on, until this thread asks for the next."""
+        if len(self._numbers) < rows:
+            self._numbers = np.arange(rows)
+        result = self._memory("numbers", 8 * rows).view(np.int64)
+        np.copyto(result, self._numbers[:rows])
+        return result
+
     def _copy_of(self, parts: list[Array]) -> Array:
-        """Pages one after the other, in memory that this thread uses again: new pages of it cost
-        the kernel more time than all copies."""
+        """Pages one after the other, until this thread asks for the next."""
         size = sum(part.nbytes for part in parts)
-        memory: Array | None = getattr(self._of_thread, "memory", None)
-        if memory is None or len(memory) < size:
-            memory = self._of_thread.memory = np.empty(size, dtype=np.uint8)
-        block = memory[:size].view(parts[0].dtype).reshape(-1, parts[0].shape[1])
+        block = self._memory("rows", size).view(parts[0].dtype).reshape(-1, parts[0].shape[1])
         return np.concatenate(parts, out=block)
+
+    def _memory(self, name: str, size: int) -> Array:
+        """Bytes that this thread uses again: new pages cost the kernel more time than copies."""
+        memory: Array | None = getattr(self._of_thread, name, None)
+        if memory is None or len(memory) < size:
+            memory = np.empty(size, dtype=np.uint8)
+            setattr(self._of_thread, name, memory)
+        return memory[:size]
 
     def row_index(self, pages: IntArray, rows: IntArray) -> IntArray:
         """The places in the arena of rows ``[n]`` of a block with these pages."""

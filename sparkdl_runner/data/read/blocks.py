@@ -36,7 +36,8 @@ class LoadedBlock:
     """Pieces that are still to be read."""
     reads: list[Future[None]] = field(default_factory=list)
     order: IntArray = field(init=False)
-    """int64 ``[rows]``, the permutation of the block, once its rows are there."""
+    """int64 ``[rows]``, the permutation of the block, once its rows are there; empty if all columns
+    were moved by it."""
     place: IntArray | None = field(init=False)
     """What ``Arena.shuffle`` returned, likewise."""
 
@@ -236,12 +237,14 @@ class BlockLoader:
             if loaded.pieces_left:
                 return
         block = loaded.block
-        order = self.order.block_order(loaded.epoch, block.lane, block.number, block.rows)
+        is_kept = bool(loaded.variable) or not self.arena.moves_rows
+        numbers = np.arange(block.rows) if is_kept else self.arena.ascending(block.rows)
+        order = self.order.block_order(loaded.epoch, block.lane, block.number, numbers)
         if self.order.balance is not None:
             lengths = loaded.lengths(self.order.balance)
             order = balanced(order, lengths, block.position, self.order.lane_batch)
-        loaded.order = order
-        loaded.place = self.arena.shuffle(loaded.pages, loaded.order)
+        loaded.order = order if is_kept else np.arange(0)
+        loaded.place = self.arena.shuffle(loaded.pages, order)
 
     def _copy(self, part: tuple[int, int, list[Any]], targets: list[_Target]) -> None:
         first, length, decoded = part
