@@ -243,8 +243,7 @@ class Arena:
             shape = (steps, len(lanes), -1, group.rows.shape[1])
             by_lane = whole.view(group.rows.dtype).reshape(shape)
             for number, lane in enumerate(runs):
-                rows = self._copy_of([group.rows[run] for run in lane])
-                by_lane[:, number] = rows.reshape(steps, *by_lane.shape[2:])
+                _fill(by_lane[:, number], [group.rows[run] for run in lane])
         return result
 
     def _runs(self, pages: IntArray, rows: slice) -> Iterator[slice]:
@@ -275,6 +274,22 @@ def _copy(source: Array, to: Array, pages: IntArray, at: int, page_rows: int) ->
         begin = int(pages[page]) * page_rows + offset
         to[begin : begin + step] = source[done : done + step]
         done += step
+
+
+def _fill(steps: Array, runs: list[Array]) -> None:
+    """Copies runs of rows, one after the other, into ``[steps, rows of a step, width]``."""
+    size, done = steps.shape[1], 0
+    for rows in runs:
+        while len(rows):
+            step, at = divmod(done, size)
+            whole = 0 if at else len(rows) // size
+            if whole:
+                count = whole * size
+                steps[step : step + whole] = rows[:count].reshape(whole, size, -1)
+            else:
+                count = min(size - at, len(rows))
+                steps[step, at : at + count] = rows[:count]
+            rows, done = rows[count:], done + count
 
 
 def read_rows_for(layout: Layout, page_rows: int) -> int:
