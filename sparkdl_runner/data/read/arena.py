@@ -23,7 +23,7 @@ from sparkdl_runner.data.order.permutation import IntArray
 Empty = Callable[[str, tuple[int, ...], np.dtype[Any]], Array]
 """Makes the array of a given name, shape and dtype that a gather fills."""
 
-_READ_BYTES = 1 << 20
+_READ_BYTES, _READ_ROWS = 1 << 20, 1 << 15
 _FEW_BYTES = 48
 """Rows of so few bytes fit into the cache, a block of them: their columns lie apart, and they are
 moved when a block is shuffled."""
@@ -293,11 +293,11 @@ def _fill(steps: Array, runs: list[Array]) -> None:
 
 
 def read_rows_for(layout: Layout, page_rows: int) -> int:
-    """Rows to decode at a time: whole pages, up to 1 MiB of one column and 8 pages."""
+    """Rows to decode at a time: whole pages, up to 32,768 rows and 1 MiB of one column."""
     widest = max((output.row_bytes for output in layout.outputs), default=1)
-    return page_rows * max(1, min(8, _READ_BYTES // max(1, page_rows * widest)))
+    return page_rows * max(1, min(_READ_ROWS, _READ_BYTES // widest) // page_rows)
 
 
 def page_rows_for(row_bytes: int, page_bytes: int) -> int:
-    """Rows of a page: a power of two, from 1 to 4,096, that takes up to ``page_bytes``."""
-    return max(1, min(4096, 1 << (max(1, page_bytes // row_bytes).bit_length() - 1)))
+    """Rows of a page: a power of two, from 1 to 16,384, that takes up to ``page_bytes``."""
+    return max(1, min(1 << 14, 1 << (max(1, page_bytes // row_bytes).bit_length() - 1)))
