@@ -48,8 +48,7 @@ class Arena:
         if page_rows != 1 << self._page_bits:
             raise ValueError(f"page_rows is {page_rows}; expected a power of two.")
         self.read_rows = read_rows_for(layout, page_rows)
-        self._free = list(range(pages))[::-1]
-        self._pages = pages
+        self._pages, self._free = pages, list(range(pages))[::-1]
         self._lock = threading.Lock()
         self._layout = layout
         self._groups: list[_Group] = []
@@ -222,9 +221,7 @@ class Arena:
     def interleave(
         self, lanes: Sequence[Sequence[tuple[IntArray, slice]]], steps: int, empty: Empty
     ) -> Mapping[str, Array]:
-        """Collects rows that ``shuffle`` has moved: for each step, equally many of every lane.
-
-        Copying runs of rows takes half the time of gathering them one by one.
+        """Copies runs of rows that ``shuffle`` has moved: for each step, as many of every lane.
 
         Args:
             lanes: For each lane, the pages of its blocks, and the rows of each block in turn.
@@ -283,11 +280,10 @@ def _fill(steps: Array, runs: list[Array]) -> None:
         while len(rows):
             step, at = divmod(done, size)
             whole = 0 if at else len(rows) // size
+            count = whole * size or min(size - at, len(rows))
             if whole:
-                count = whole * size
                 steps[step : step + whole] = rows[:count].reshape(whole, size, -1)
             else:
-                count = min(size - at, len(rows))
                 steps[step, at : at + count] = rows[:count]
             rows, done = rows[count:], done + count
 
