@@ -33,7 +33,7 @@ class _Tensors:
 
 
 class HostMemory(_Tensors, ArrayMemory):
-    """Batches of tensors in ordinary memory, new for every chunk: the caller may keep them."""
+    """Batches of tensors in ordinary memory, which the caller may keep."""
 
 
 @dataclass(kw_only=True)
@@ -76,6 +76,9 @@ class PinnedRing(_Tensors):
             memory = slot.pinned[name] = torch.empty(size, dtype=torch.uint8, pin_memory=pin)
         array: Array = memory.numpy()[:size].view(dtype).reshape(shape)
         return array
+
+    def release(self) -> None:
+        """Lets nothing go: copies of it may be under way."""
 
     def side_stream(self) -> AbstractContextManager[Any]:
         """Runs a transform on the ring's stream, so that the ticket covers it as well."""

@@ -148,4 +148,5 @@ class Pipeline:
         self.reader.close()
         if self.image_cache is not None:
             self.image_cache.close()
+        self.memory.release()
         self._arena = None

@@ -86,9 +86,9 @@ def _spread(times: int, parts: int, lanes: int, random: np.random.Generator) -> 
     return place.argsort(axis=1).argsort(axis=1)
 
 
-def permute_block(rows: int, seed: int, epoch: int, lane: int, block: int) -> IntArray:
-    """The permutation int64 ``[rows]`` of a block: entry i is the row to be used i-th."""
-    return generator(seed, epoch, _BLOCK_STREAM, lane, block).permutation(rows)
+def shuffle_block(numbers: IntArray, seed: int, epoch: int, lane: int, block: int) -> None:
+    """Shuffles the numbers of a block's rows: entry i is then the row to be used i-th."""
+    generator(seed, epoch, _BLOCK_STREAM, lane, block).shuffle(numbers)
 
 
 def _rank_within(group: IntArray, key: npt.NDArray[np.float64]) -> IntArray:

@@ -33,8 +33,8 @@ from sparkdl_runner.data.order.permutation import (
     SAMPLE_STREAM,
     IntArray,
     generator,
-    permute_block,
     permute_groups,
+    shuffle_block,
 )
 
 Tail = Literal["drop", "pad", "uneven", "wrap"]
@@ -113,11 +113,14 @@ class Order:
         )
         return cut_lanes(self, groups, epoch)
 
-    def block_order(self, epoch: int, lane: int, block: int, rows: int) -> IntArray:
-        """The permutation ``[rows]`` of one block: entry i is the row to be used i-th."""
-        if not self.shuffle:
-            return np.arange(rows)
-        return permute_block(rows, self.seed, epoch, lane, block)
+    def block_order(self, epoch: int, lane: int, block: int, numbers: IntArray) -> IntArray:
+        """The permutation ``[rows]`` of one block: entry i is the row to be used i-th.
+
+        It is made in place of the numbers ``[rows]`` from 0 on.
+        """
+        if self.shuffle:
+            shuffle_block(numbers, self.seed, epoch, lane, block)
+        return numbers
 
     def sample_random(self, epoch: int, place: int) -> np.random.Generator:
         """Random numbers for the row at a place in an epoch, the same at any number of ranks."""

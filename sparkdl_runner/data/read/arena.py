@@ -23,7 +23,7 @@ from sparkdl_runner.data.order.permutation import IntArray
 Empty = Callable[[str, tuple[int, ...], np.dtype[Any]], Array]
 """Makes the array of a given name, shape and dtype that a gather fills."""
 
-_READ_BYTES = 1 << 20
+_READ_BYTES, _READ_ROWS = 1 << 20, 1 << 15
 _FEW_BYTES = 48
 """Rows of so few bytes fit into the cache, a block of them: their columns lie apart, and they are
 moved when a block is shuffled."""
@@ -48,14 +48,14 @@ class Arena:
         if page_rows != 1 << self._page_bits:
             raise ValueError(f"page_rows is {page_rows}; expected a power of two.")
         self.read_rows = read_rows_for(layout, page_rows)
-        self._free = list(range(pages))[::-1]
-        self._pages = pages
+        self._pages, self._free = pages, list(range(pages))[::-1]
         self._lock = threading.Lock()
         self._layout = layout
         self._groups: list[_Group] = []
         self._place: dict[str, tuple[int, int]] = {}
         self._scratch: dict[int, Array] = {}
         self._of_thread = threading.local()
+        self._numbers = np.arange(0)
         self.moves_rows = sum(output.row_bytes for output in layout.outputs) <= _FEW_BYTES
         capacity = pages * page_rows
         narrow: dict[int, list[Output]] = {}
@@ -130,15 +130,27 @@ class Arena:
                 np.take(block, rows, axis=0, out=part[: len(rows)], mode="clip")
         return None
 
+    def ascending(self, rows: int) -> IntArray:
+        """int64 ``[rows]``, from 0 on, until this thread asks for the next."""
+        if len(self._numbers) < rows:
+            self._numbers = np.arange(rows)
+        result = self._memory("numbers", 8 * rows).view(np.int64)
+        np.copyto(result, self._numbers[:rows])
+        return result
+
     def _copy_of(self, parts: list[Array]) -> Array:
-        """Pages one after the other, in memory that this thread uses again: new pages of it cost
-        the kernel more time than all copies."""
+        """Pages one after the other, until this thread asks for the next."""
         size = sum(part.nbytes for part in parts)
-        memory: Array | None = getattr(self._of_thread, "memory", None)
-        if memory is None or len(memory) < size:
-            memory = self._of_thread.memory = np.empty(size, dtype=np.uint8)
-        block = memory[:size].view(parts[0].dtype).reshape(-1, parts[0].shape[1])
+        block = self._memory("rows", size).view(parts[0].dtype).reshape(-1, parts[0].shape[1])
         return np.concatenate(parts, out=block)
+
+    def _memory(self, name: str, size: int) -> Array:
+        """Bytes that this thread uses again: new pages cost the kernel more time than copies."""
+        memory: Array | None = getattr(self._of_thread, name, None)
+        if memory is None or len(memory) < size:
+            memory = np.empty(size, dtype=np.uint8)
+            setattr(self._of_thread, name, memory)
+        return memory[:size]
 
     def row_index(self, pages: IntArray, rows: IntArray) -> IntArray:
         """The places in the arena of rows ``[n]`` of a block with these pages."""
@@ -209,9 +221,7 @@ class Arena:
     def interleave(
         self, lanes: Sequence[Sequence[tuple[IntArray, slice]]], steps: int, empty: Empty
     ) -> Mapping[str, Array]:
-        """Collects rows that ``shuffle`` has moved: for each step, equally many of every lane.
-
-        Copying runs of rows takes half the time of gathering them one by one.
+        """Copies runs of rows that ``shuffle`` has moved: for each step, as many of every lane.
 
         Args:
             lanes: For each lane, the pages of its blocks, and the rows of each block in turn.
@@ -230,8 +240,7 @@ class Arena:
             shape = (steps, len(lanes), -1, group.rows.shape[1])
             by_lane = whole.view(group.rows.dtype).reshape(shape)
             for number, lane in enumerate(runs):
-                rows = self._copy_of([group.rows[run] for run in lane])
-                by_lane[:, number] = rows.reshape(steps, *by_lane.shape[2:])
+                _fill(by_lane[:, number], [group.rows[run] for run in lane])
         return result
 
     def _runs(self, pages: IntArray, rows: slice) -> Iterator[slice]:
@@ -264,12 +273,27 @@ def _copy(source: Array, to: Array, pages: IntArray, at: int, page_rows: int) ->
         done += step
 
 
+def _fill(steps: Array, runs: list[Array]) -> None:
+    """Copies runs of rows, one after the other, into ``[steps, rows of a step, width]``."""
+    size, done = steps.shape[1], 0
+    for rows in runs:
+        while len(rows):
+            step, at = divmod(done, size)
+            whole = 0 if at else len(rows) // size
+            count = whole * size or min(size - at, len(rows))
+            if whole:
+                steps[step : step + whole] = rows[:count].reshape(whole, size, -1)
+            else:
+                steps[step, at : at + count] = rows[:count]
+            rows, done = rows[count:], done + count
+
+
 def read_rows_for(layout: Layout, page_rows: int) -> int:
-    """Rows to decode at a time: whole pages, up to 1 MiB of one column and 8 pages."""
+    """Rows to decode at a time: whole pages, up to 32,768 rows and 1 MiB of one column."""
     widest = max((output.row_bytes for output in layout.outputs), default=1)
-    return page_rows * max(1, min(8, _READ_BYTES // max(1, page_rows * widest)))
+    return page_rows * max(1, min(_READ_ROWS, _READ_BYTES // widest) // page_rows)
 
 
 def page_rows_for(row_bytes: int, page_bytes: int) -> int:
-    """Rows of a page: a power of two, from 1 to 4,096, that takes up to ``page_bytes``."""
-    return max(1, min(4096, 1 << (max(1, page_bytes // row_bytes).bit_length() - 1)))
+    """Rows of a page: a power of two, from 1 to 16,384, that takes up to ``page_bytes``."""
+    return max(1, min(1 << 14, 1 << (max(1, page_bytes // row_bytes).bit_length() - 1)))

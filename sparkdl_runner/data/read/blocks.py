@@ -36,7 +36,7 @@ class LoadedBlock:
     """Pieces that are still to be read."""
     reads: list[Future[None]] = field(default_factory=list)
     order: IntArray = field(init=False)
-    """int64 ``[rows]``, the permutation of the block, once its rows are there."""
+    """int64 ``[rows]``, the permutation of the block, once read; empty if it moved all columns."""
     place: IntArray | None = field(init=False)
     """What ``Arena.shuffle`` returned, likewise."""
 
@@ -177,9 +177,7 @@ class BlockLoader:
         """Goes on reading a segment, of which each block takes a piece."""
         piece = target.piece
         key = (epoch, piece.segment)
-        reading = self._readings.pop(key, None)
-        if reading is None:
-            reading = self._open(piece.group, [target])
+        reading = self._readings.pop(key, None) or self._open(piece.group, [target])
         self._submit(reading, [target])
         if piece.start + piece.rows < piece.until:
             self._readings[key] = reading
@@ -236,12 +234,14 @@ class BlockLoader:
             if loaded.pieces_left:
                 return
         block = loaded.block
-        order = self.order.block_order(loaded.epoch, block.lane, block.number, block.rows)
+        is_kept = bool(loaded.variable) or not self.arena.moves_rows
+        order = np.arange(block.rows) if is_kept else self.arena.ascending(block.rows)
+        order = self.order.block_order(loaded.epoch, block.lane, block.number, order)
         if self.order.balance is not None:
             lengths = loaded.lengths(self.order.balance)
             order = balanced(order, lengths, block.position, self.order.lane_batch)
-        loaded.order = order
-        loaded.place = self.arena.shuffle(loaded.pages, loaded.order)
+        loaded.place = self.arena.shuffle(loaded.pages, order)
+        loaded.order = order if is_kept else np.arange(0)
 
     def _copy(self, part: tuple[int, int, list[Any]], targets: list[_Target]) -> None:
         first, length, decoded = part

@@ -39,7 +39,7 @@ def rows_of_lane(an_order: Order, epoch: int, lane: int) -> list[int]:
             for offset in range(count)
         ]
         assert len(rows) == block.rows
-        permutation = an_order.block_order(epoch, lane, block.number, block.rows)
+        permutation = an_order.block_order(epoch, lane, block.number, np.arange(block.rows))
         result += [rows[place] for place in permutation]
     return result
 
