@@ -389,7 +389,7 @@ def test_a_host_that_vanishes_costs_one_restart_and_is_left_out(spark, hosts, tm
         hosts.mend(1)
     told = capsys.readouterr().err
     assert f"({hosts.addresses[1]}) has vanished: its slots do not count" in told
-    assert "2 slots are needed, 1 are there, and 1 will do after that" in told
+    assert "2 slots are needed, 1 is there, and 1 will do after that" in told
     # The executor that vanished is not the one that is there when the host is back.
     config = RunConfig(slot_wait_seconds=120)
     assert DistributedRunner(num_proc=2, backend="horovod", config=config).run(size_of_all) == 2
