@@ -6,8 +6,10 @@ import ctypes
 import os
 import signal
 import sys
+import time
 
 _PR_SET_PDEATHSIG = 1
+_LOOKS, _START_SECONDS = 5, 0.01
 
 FAMILY = "SPARKDL_RUNNER_FAMILY"
 """A variable that a worker and all that it starts have, with a value of that worker alone."""
@@ -51,15 +53,26 @@ def kill_family(name: str) -> None:
         name: The value of ``FAMILY``.
     """
     mark = f"{FAMILY}={name}".encode()
-    for _ in range(3):  # A process may have started another just before it was killed.
-        found = [pid for pid in _processes() if pid != os.getpid() and mark in _environment(pid)]
+    for _ in range(_LOOKS):  # A process may have started another just before it was killed.
+        seen = {pid: _environment(pid) for pid in _processes() if pid != os.getpid()}
+        found = [pid for pid, environment in seen.items() if mark in environment]
         for pid in found:
             try:
                 os.kill(pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 pass
-        if not found:
+        if any(_is_starting(pid) for pid, environment in seen.items() if not environment):
+            time.sleep(_START_SECONDS)
+        elif not found:
             return
+
+
+def _is_starting(pid: int) -> bool:
+    """Whether a process without an environment has a program: for a moment, a new one is so."""
+    try:
+        return bool(os.readlink(f"/proc/{pid}/exe"))
+    except OSError:
+        return False  # The kernel's own, or it has ended.
 
 
 def _processes() -> list[int]:
@@ -72,9 +85,10 @@ def _processes() -> list[int]:
 def _environment(pid: int) -> list[bytes]:
     try:
         with open(f"/proc/{pid}/environ", "rb") as environment:
-            return environment.read().split(b"\0")
+            content = environment.read()
     except OSError:
         return []  # It has ended, or is another user's.
+    return content.split(b"\0") if content else []
 
 
 def release(guard_pid: int) -> None:

@@ -5,15 +5,23 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 
+import pytest
+
+from sparkdl_runner.worker import lifeline
 from sparkdl_runner.worker.lifeline import FAMILY, kill_family
 
 
-def test_a_family_is_found_by_its_name_and_no_other_process_is_touched() -> None:
-    def sleeper(family: str) -> subprocess.Popen[bytes]:
-        environment = {"PATH": os.environ["PATH"], FAMILY: family}
-        return subprocess.Popen(["sleep", "600"], env=environment, start_new_session=True)
+def sleeper(family: str) -> subprocess.Popen[bytes]:
+    environment = {"PATH": os.environ["PATH"], FAMILY: family}
+    process = subprocess.Popen(["sleep", "600"], env=environment, start_new_session=True)
+    while not lifeline._environment(process.pid):  # For a moment, the kernel shows none.
+        time.sleep(0.001)
+    return process
 
+
+def test_a_family_is_found_by_its_name_and_no_other_process_is_touched() -> None:
     with sleeper("0a" * 16) as mine, sleeper("0a" * 15) as other:
         try:
             kill_family("0a" * 16)
@@ -21,4 +29,20 @@ def test_a_family_is_found_by_its_name_and_no_other_process_is_touched() -> None
             assert other.poll() is None
         finally:
             other.kill()
+            mine.kill()
+
+
+def test_a_process_that_just_starts_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, seen = lifeline._environment, []
+
+    def environment(pid: int) -> list[bytes]:
+        seen.append(pid)
+        return [] if pid == mine.pid and seen.count(pid) == 1 else real(pid)
+
+    with sleeper("0b" * 16) as mine:
+        try:
+            monkeypatch.setattr(lifeline, "_environment", environment)
+            kill_family("0b" * 16)
+            assert mine.wait(30) == -signal.SIGKILL
+        finally:
             mine.kill()
