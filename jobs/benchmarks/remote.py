@@ -1,16 +1,13 @@
 """Loading from an S3 server that is far away, beside loading the same files from the local disk.
 
 The server adds a delay to every request, and may answer some with an error. Ranks are processes of
-their own, which begin each epoch together; the ways to read take turns. Memory is touched before
-each epoch: a virtual machine may give free memory back to its host, and the first write to a page
-of it then takes many times as long.
+their own, which begin each epoch together; the ways to read take turns.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import mmap
 import os
 import shutil
 import subprocess
@@ -28,7 +25,6 @@ from benchmarks.processes import module_command, module_environment
 HELP = "batches from an S3 server, beside those from the local disk"
 WAYS = ("local", "remote", "remote, cached")
 _BUCKET = "tables"
-_TOUCHED_BYTES = 1 << 30
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -199,9 +195,6 @@ def _answers(processes: Sequence[subprocess.Popen[str]]) -> list[str]:
     for process, line in zip(processes, lines, strict=True):
         if not line:
             raise RuntimeError(process.communicate()[1][-2000:])
-    with mmap.mmap(-1, _TOUCHED_BYTES) as memory:
-        for begin in range(0, _TOUCHED_BYTES, mmap.PAGESIZE):
-            memory[begin] = 1
     for process in processes:
         process.stdin.write("go\n")  # type: ignore[union-attr]
         process.stdin.flush()  # type: ignore[union-attr]
