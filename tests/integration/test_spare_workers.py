@@ -278,13 +278,18 @@ def command():
     from pathlib import Path
     return Path("/proc/self/cmdline").read_text().split("\\0")
 
+def is_worker(process):
+    try:
+        return "sparkdl_runner.worker" in process.cmdline()
+    except psutil.Error:  # It has just ended.
+        return False
+
 config = RunConfig(tracking=False)
 with spark_session("spares", slots=1):
     start_spares(1, "torch", config, seconds=60)
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        children = psutil.Process().children(recursive=True)
-        if any("sparkdl_runner.worker" in one.cmdline() for one in children):
+        if any(map(is_worker, psutil.Process().children(recursive=True))):
             break
         time.sleep(0.05)
     ran = DistributedRunner(num_proc=1, backend="torch", config=config).run(command)
