@@ -90,8 +90,7 @@ class RunConfig:
     none either."""
 
     restart_user_errors: bool = False
-    """Whether to start again also after the function itself raised, which it will probably do
-    again."""
+    """Whether to start again also after the function raised, which it will probably do again."""
 
     restart_backoff_seconds: float = 5.0
     """How long to wait before the first restart; twice as long before each further one, up to a

@@ -1,4 +1,4 @@
-"""What is said of ranks that all wait in a collective: between which hosts to look, and stacks."""
+"""Messages about ranks that all wait in a collective: which hosts to look at, and their stacks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The driver's end of its channel to the agents: gives them their ranks, hears them, stops them.
 
-One TCP connection from each agent, on the driver's address, in frames that only the run's own
-agents can make (``frames``). Nothing is unpickled.
+Each has a TCP connection, in frames that only the run's agents can make. Nothing is unpickled.
 """
 
 from __future__ import annotations

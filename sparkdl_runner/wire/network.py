@@ -160,8 +160,8 @@ def listen(address: str, port_range: PortRange | None = None, *, above: int = 0)
 def _listen(address: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
-    # What it accepts inherits this. Else a second small message waits for the other end's answer to
-    # the first, which the other kernel puts off for 40 ms.
+    # Accepted connections inherit this. Without it, a second small message is not sent until the
+    # first is acknowledged, which the other kernel delays by up to 40 ms.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         if port:  # It may have been an earlier run's, whose last connections the kernel remembers.

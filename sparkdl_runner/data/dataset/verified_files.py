@@ -82,9 +82,8 @@ class VerifiedFiles:
 
         Args:
             index: The file.
-            knows_footer: Whether its footer is known, so that a remote file of a known time need
-                not be compared.
-            whole: Where to put the file, as large as that, if all of it is wanted.
+            knows_footer: Whether its footer is known: a remote file of known time is not read.
+            whole: Memory of the file's size, to be filled with it, if all of it is wanted.
 
         Returns:
             The stream, and the end of the file with its footer; None if there was no need of it.

@@ -34,17 +34,7 @@ _LOOK_SECONDS, _WAIT_SECONDS = 0.01, 30.0
 
 
 class DiskCache:
-    """Values by key, of one data set.
-
-    Args:
-        location: A folder on a local disk; this user's own folder is made in there.
-        limit_bytes: What all entries of this user may take there together; by default half of
-            what is free now.
-        dataset: Names the data set and its version, in characters of a file name.
-
-    Raises:
-        OSError: The folder cannot be made or written to.
-    """
+    """Values by key, of one data set. Its arguments and errors are those of ``CacheFolder``."""
 
     def __init__(self, location: Path, limit_bytes: int | None, dataset: str) -> None:
         self._place = CacheFolder(location, limit_bytes, dataset)

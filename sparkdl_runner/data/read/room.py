@@ -14,7 +14,7 @@ from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 
 _LEAST_BYTES = 1 << 20
-"""What passes through gets so much, also where there is no room."""
+"""Data on their way to a disk get at least so much memory, even if the room is full."""
 _LOOK_SECONDS = 0.1
 
 

@@ -162,6 +162,8 @@ class Recorder:
 
     def flush(self) -> None:
         """Sends what was logged until now."""
+        if os.getpid() != self._pid:
+            return  # The line to the agent is the rank's own.
         with self._sending:
             self._collect()
             while True:

@@ -92,9 +92,9 @@ class RankReports:
             return [*entries, *parameters_and_tags.known_facts(self._logged_facts)]
 
     def last_entries(self) -> list[Entry]:
-        """What is left to tell at the end, with the rate of the whole training.
+        """The entries that are left at the end of the run, with the rate of the whole training.
 
-        That stands in place of the last part's rate: MLflow's page shows the latest.
+        That rate replaces the last part's, since MLflow's page shows the latest value.
         """
         entries = self.entries()
         with self._lock:

@@ -88,7 +88,7 @@ def test_a_row_group_that_is_too_large_goes_to_the_disk_slice_by_slice(
         assert sum(asked) == size
         assert max(asked) <= 10_000
     else:
-        # What a full cache did not take is fetched once more, all of it.
+        # The disk is full, so the row group is fetched again, whole, into memory.
         assert asked[-1] == size
         assert sum(asked[:-1]) <= (2 * 10_000 if has_cache else 0)
 

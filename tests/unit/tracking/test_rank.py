@@ -56,6 +56,14 @@ def test_what_must_not_be_lost_is_sent_at_once(monkeypatch: pytest.MonkeyPatch) 
     recorder.close()
 
 
+def test_a_forked_process_does_not_speak_for_the_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    reports: list[dict[str, object]] = []
+    recorder = rank.begin(0, None, reports.append, trace_steps=True)
+    monkeypatch.setattr(recorder, "_pid", -1)
+    rank_facts.tell(checkpoint_step=5)
+    assert len(reports) == 1
+
+
 def test_a_rank_whose_agent_is_gone_saves_all_the_same() -> None:
     def send(report: object) -> None:
         raise BrokenPipeError
