@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 from sparkdl_runner.agent.host.other_users import check_host_is_not_shared
@@ -17,6 +17,7 @@ from sparkdl_runner.agent.supervision import supervise
 from sparkdl_runner.agent.worker_environment import worker_environment
 from sparkdl_runner.agent.worker_process import WorkerProcess
 from sparkdl_runner.backends import Backend, Rendezvous
+from sparkdl_runner.driver.calls.interruptible import wait_until_done
 from sparkdl_runner.driver.gang import Gang
 from sparkdl_runner.driver.stop_request import StopRequest
 from sparkdl_runner.errors import LaunchError
@@ -130,8 +131,9 @@ class LocalGang(Gang):
                     log = rank_log(self.attempt.config.log_directory, self.attempt.run, world)
                     ends.append(pool.submit(self._run, worker, envelope, log))
                 # Rank 0's worker may serve what the others need, and so ends after them.
-                wait(ends[1:])
+                wait_until_done(ends[1:])
                 self._workers[0].release()
+                wait_until_done(ends[:1])
                 return self.ends([end.result() for end in ends])
             except BaseException:
                 self.stop()

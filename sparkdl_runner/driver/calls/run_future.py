@@ -10,6 +10,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from sparkdl_runner.driver.calls.interruptible import wait_until_done
 from sparkdl_runner.driver.spark.context import running_context
 from sparkdl_runner.driver.stop_request import StopRequest
 from sparkdl_runner.hooks.reports import Reports
@@ -68,6 +69,18 @@ class RunFuture(Future[T]):
     def progress(self) -> RunProgress | None:
         """How far rank 0 is; None before its first step, or without a loop that reports."""
         return self._reports.latest
+
+    def result(self, timeout: float | None = None) -> T:
+        """As a ``Future``'s; Ctrl-C ends the wait."""
+        if timeout is None:
+            wait_until_done([self])
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """As a ``Future``'s; Ctrl-C ends the wait."""
+        if timeout is None:
+            wait_until_done([self])
+        return super().exception(timeout)
 
     def running(self) -> bool:
         """Whether the run has not ended yet."""

@@ -9,6 +9,7 @@ from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from sparkdl_runner.driver.calls.interruptible import wait_until_done
 from sparkdl_runner.errors import RunCancelledError
 from sparkdl_runner.wire.outcome import Outcome
 
@@ -33,6 +34,7 @@ class Job:
 
     def result(self) -> list[Outcome]:
         """Waits for the action; may be interrupted. Raises what the action raised."""
+        wait_until_done([self._end])
         return self._end.result()
 
     def interrupt(self) -> None:

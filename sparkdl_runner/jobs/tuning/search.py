@@ -7,11 +7,12 @@ import json
 import math
 import threading
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed, wait
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Any
 
 from sparkdl_runner.cli.nearest import did_you_mean
+from sparkdl_runner.driver.calls.interruptible import WAKE_SECONDS
 from sparkdl_runner.driver.calls.spares import SPARE_SECONDS
 from sparkdl_runner.driver.spark import slots
 from sparkdl_runner.driver.spark.gpu_scheduling import rank_profile
@@ -169,8 +170,11 @@ class Search:
         with ThreadPoolExecutor(self._at_once, "sparkdl-tune", initializer=in_group) as pool:
             running = [pool.submit(self._run_trial) for _ in range(number)]
             try:
-                for done in as_completed(running):
-                    done.result()
+                left = set(running)
+                while left:
+                    ended, left = wait(left, WAKE_SECONDS, FIRST_COMPLETED)
+                    for one in ended:
+                        one.result()
             except BaseException:
                 self._stopping.set()
                 # A trial may submit its job only after the first call.

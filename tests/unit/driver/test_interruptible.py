@@ -1,0 +1,84 @@
+"""A wait of the main thread's ends by a signal, also where another thread was handed it."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from concurrent.futures import Future
+from types import SimpleNamespace
+
+import pytest
+
+from sparkdl_runner.driver.calls.interruptible import wait_until_done
+from sparkdl_runner.driver.calls.run_future import RunFuture
+from sparkdl_runner.driver.spark.job import Job
+
+
+class InterruptedByTestError(Exception):
+    pass
+
+
+@pytest.fixture
+def signal_to_another_thread():
+    """Sends a signal to a thread that is not the main one, and lets its handler raise."""
+
+    def end(*_: object) -> None:
+        raise InterruptedByTestError
+
+    before = signal.signal(signal.SIGUSR1, end)
+    is_over = threading.Event()
+    other = threading.Thread(target=is_over.wait)
+    other.start()
+    sender = threading.Timer(0.1, lambda: signal.pthread_kill(other.ident, signal.SIGUSR1))
+    sender.start()
+    yield
+    is_over.set()
+    for thread in (sender, other):
+        thread.join()
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.fixture
+def future():
+    """One that is done so late that a test which waits for it fails."""
+    made: Future[int] = Future()
+    late = threading.Timer(10.0, made.set_result, [0])
+    late.start()
+    yield made
+    late.cancel()
+    late.join()
+
+
+def job_of(future):
+    job = Job.__new__(Job)  # Without Spark's thread.
+    job._end = future
+    return job
+
+
+def run_of(future):
+    run = RunFuture(SimpleNamespace(), SimpleNamespace())
+    future.add_done_callback(lambda _: run.set_result(0))
+    return run
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda future: wait_until_done([future]),
+        lambda future: job_of(future).result(),
+        lambda future: run_of(future).result(),
+        lambda future: run_of(future).exception(),
+    ],
+    ids=["futures", "Spark job", "result of a run", "error of a run"],
+)
+def test_a_signal_that_another_thread_was_handed_ends_the_wait(
+    signal_to_another_thread, future, wait
+):
+    with pytest.raises(InterruptedByTestError):
+        wait(future)
+    assert not future.done()
+
+
+def test_a_run_may_still_be_asked_with_a_limit(future):
+    with pytest.raises(TimeoutError):
+        run_of(future).result(timeout=0.01)
