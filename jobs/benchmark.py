@@ -25,6 +25,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -91,6 +92,8 @@ def main() -> int:
         output = Path(f"benchmark-{name}.json")
         one.add_argument("--output", type=Path, default=output, help="the JSON file")
     arguments = parser.parse_args()
+    # What a benchmark has started ends with it: processes, servers and hosts made of namespaces.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     benchmark = BENCHMARKS[arguments.benchmark]
     settings = {key: value for key, value in vars(arguments).items() if key != "output"}
     report = {

@@ -50,6 +50,13 @@ class Namespaces:
         self.driver = f"10.204.{number}.1"
         self.names = [f"sdf{number}h{host}" for host in range(count)]
         self.addresses = [f"10.204.{number}.{host + 2}" for host in range(count)]
+        try:
+            self._make()
+        except BaseException:  # Also a request to end.
+            self.close()
+            raise
+
+    def _make(self) -> None:
         ip("link", "add", self._bridge, "type", "bridge")
         ip("address", "add", f"{self.driver}/24", "dev", self._bridge)
         ip("link", "set", self._bridge, "up")
@@ -82,10 +89,11 @@ class Namespaces:
             subprocess.run(command, check=True)
 
     def close(self) -> None:
-        """Removes them."""
+        """Removes them, as far as they were made."""
         for name in self.names:
-            subprocess.run(["ip", "netns", "delete", name], check=False)
-        subprocess.run(["ip", "link", "delete", self._bridge], check=False)
+            subprocess.run(["ip", "netns", "delete", name], check=False, stderr=subprocess.DEVNULL)
+        delete = ["ip", "link", "delete", self._bridge]
+        subprocess.run(delete, check=False, stderr=subprocess.DEVNULL)
 
 
 class NamespaceGang(Gang):

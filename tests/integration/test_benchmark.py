@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,29 @@ def test_faults_over_two_hosts_are_told_rightly_and_leave_nothing(tmp_path: Path
     assert result["fault"] == "kill"
     assert result["is_correct"], result
     assert result["left"] == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+def test_a_benchmark_that_is_asked_to_end_takes_its_hosts_along(tmp_path: Path) -> None:
+    command = [sys.executable, str(JOB), "faults", "--only", "none", "--mixed", "1"]
+    benchmark = subprocess.Popen([*command, "--backends", "horovod"], cwd=tmp_path)
+    try:
+        deadline = time.monotonic() + 60
+        while not (hosts := hosts_of(benchmark)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert hosts
+        benchmark.terminate()
+        assert benchmark.wait(60) == 143
+    finally:
+        benchmark.kill()
+    assert hosts_of(benchmark) == set()
+
+
+def hosts_of(benchmark: subprocess.Popen[bytes]) -> set[str]:
+    """The network namespaces that a benchmark of faults has made."""
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
+    name = f"sdf{benchmark.pid % 200 + 20}h"
+    return {line.split()[0] for line in listed.stdout.splitlines() if line.startswith(name)}
 
 
 def test_launch_measures_ours_beside_a_peer(tmp_path: Path) -> None:
