@@ -125,6 +125,7 @@ class RemoteRowGroups:
         """Ends the requests under way, and forgets the files."""
         self._stopping.set()
         self._ahead.close()
+        self._room.close()
         with self._lock:
             self._opened.clear()
         if self._cache is not None:
