@@ -1,8 +1,9 @@
 """Memory for what is fetched from remote storage: counted before it is asked for.
 
 It is mapped for itself: memory of C's allocator would stay with the thread that fetched, in pieces
-as large as row groups. What is let go is kept for the next row group, as far as the limit allows:
-new pages would cost the kernel more time than a request.
+as large as row groups. What held a row group is kept for the next one, as far as the limit allows:
+new pages would cost the kernel more time than a request. What passed to a disk goes back to the
+system at once: the disk's own cache needs as many pages, and then they are not new to the machine.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Room:
         with self._changed:
             if not always and self._used_bytes + size > 3 * self.limit_bytes // 4:
                 return None
-            return self._map(size, 3 * self.limit_bytes // 4 - self._used_bytes)
+            return self._map(size, keeps=True)
 
     @contextmanager
     def passing(self, size: int) -> Iterator[memoryview]:
@@ -76,7 +77,7 @@ class Room:
                     raise CancelledError
                 self._changed.wait(_LOOK_SECONDS)
             self._passing += 1
-            memory = self._map(granted, self.limit_bytes - self._used_bytes)
+            memory = self._map(granted, keeps=False)
         try:
             yield memory
         finally:
@@ -96,21 +97,23 @@ class Room:
             self._is_closed = True
             self._keep_up_to(0)
 
-    def _map(self, size: int, most: int) -> memoryview:
-        """Memory of so many bytes, which takes up to ``most`` if that is more."""
-        step = 1 << max(1, size // _STEPS).bit_length() - 1
-        rounded = max(1, size, min(most, -(-size // step) * step))
-        mapped = self._kept_for(size, rounded)
+    def _map(self, size: int, *, keeps: bool) -> memoryview:
+        mapped, mapped_bytes = None, max(1, size)
+        if keeps:
+            step = 1 << max(1, size // _STEPS).bit_length() - 1
+            most = 3 * self.limit_bytes // 4 - self._used_bytes
+            mapped_bytes = max(mapped_bytes, min(most, -(-size // step) * step))
+            mapped = self._kept_for(size, mapped_bytes)
         if mapped is None:
-            self._keep_up_to(self.limit_bytes - self._used_bytes - rounded)
-            mapped = mmap.mmap(-1, rounded, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            self._keep_up_to(self.limit_bytes - self._used_bytes - mapped_bytes)
+            mapped = mmap.mmap(-1, mapped_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             with suppress(OSError):  # Some kernels have none. A page fault for 4 KiB costs more.
                 mapped.madvise(mmap.MADV_HUGEPAGE)
         mapped_bytes = len(mapped)
         self._used_bytes += mapped_bytes
         # All views are of this array, and the next user's of another: the last one's end is seen.
         memory = np.frombuffer(mapped, dtype=np.uint8)
-        weakref.finalize(memory, self._let_go, mapped).atexit = False
+        weakref.finalize(memory, self._let_go, mapped, keeps).atexit = False
         return memory.data[:size]
 
     def _kept_for(self, size: int, most: int) -> mmap.mmap | None:
@@ -130,13 +133,13 @@ class Room:
             mapped_bytes = len(self._kept.pop(0))  # It is unmapped with this reference.
             self._kept_bytes -= mapped_bytes
 
-    def _let_go(self, mapped: mmap.mmap) -> None:
+    def _let_go(self, mapped: mmap.mmap, keeps: bool) -> None:
         # It may interrupt all of the above in a thread that has the lock, so it only adds.
         mapped_bytes = len(mapped)
         with self._changed:
             self._used_bytes -= mapped_bytes
             whole = self._used_bytes + self._kept_bytes + mapped_bytes
-            if not self._is_closed and whole <= self.limit_bytes:
+            if keeps and not self._is_closed and whole <= self.limit_bytes:
                 self._kept.append(mapped)
                 self._kept_bytes += mapped_bytes
             self._changed.notify_all()

@@ -42,11 +42,15 @@ def test_the_next_row_group_gets_the_memory_of_the_last() -> None:
         assert (address(second), len(second)) == (place, size)
         assert second[:3] == b"abc"  # New pages would be empty.
         del second
-    with of_all.passing(20 * MIB) as passing:
-        assert address(passing) == place
-        other = of_all.take(20 * MIB)
-        assert other is not None
-        assert address(other) != place
+
+
+def test_what_passed_to_a_disk_is_not_kept() -> None:
+    of_all = room(64)
+    with of_all.passing(20 * MIB) as memory:
+        place = address(memory)
+        del memory
+    assert (of_all._used_bytes, of_all._kept_bytes) == (0, 0)
+    assert not is_mapped(place)
 
 
 def test_memory_is_not_used_again_while_arrow_has_a_part_of_it() -> None:
