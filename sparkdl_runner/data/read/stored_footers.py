@@ -51,7 +51,9 @@ class StoredFooters:
 
     def begin(self) -> None:
         """Begins to fetch them, if they come together: whatever is read first needs them."""
-        if self._is_there and 0 < self._ends[-1] <= _BLOCK_BYTES:
+        if not self._is_there or not len(self._ends) or self._ends[-1] > _BLOCK_BYTES:
+            return
+        if self._files.written_ns(0) is not None:
             self._beginning = threading.Thread(
                 target=self._fetch_all, name="sparkdl-footers", daemon=True
             )
