@@ -24,6 +24,8 @@ Empty = Callable[[str, tuple[int, ...], np.dtype[Any]], Array]
 """Makes the array of a given name, shape and dtype that a gather fills."""
 
 _READ_BYTES, _READ_ROWS = 1 << 20, 1 << 15
+_PART_BYTES = 256 << 10
+"""Each row group that is partly read keeps its last part, and Arrow its lists' levels beside it."""
 _FEW_BYTES = 48
 """Rows of so few bytes fit into the cache, a block of them: their columns lie apart, and they are
 moved when a block is shuffled."""
@@ -47,7 +49,8 @@ class Arena:
         self._page_bits = page_rows.bit_length() - 1
         if page_rows != 1 << self._page_bits:
             raise ValueError(f"page_rows is {page_rows}; expected a power of two.")
-        self.read_rows = read_rows_for(layout, page_rows)
+        self.read_rows = read_rows_for(layout, page_rows, _READ_BYTES)
+        self.part_rows = read_rows_for(layout, 1, _PART_BYTES)
         self._pages, self._free = pages, list(range(pages))[::-1]
         self._lock = threading.Lock()
         self._layout = layout
@@ -288,12 +291,7 @@ def _fill(steps: Array, runs: list[Array]) -> None:
             rows, done = rows[count:], done + count
 
 
-def read_rows_for(layout: Layout, page_rows: int) -> int:
-    """Rows to decode at a time: whole pages, up to 32,768 rows and 1 MiB of one column."""
+def read_rows_for(layout: Layout, page_rows: int, read_bytes: int) -> int:
+    """Rows to decode at a time: whole pages, up to 32,768 rows and some bytes of one column."""
     widest = max((output.row_bytes for output in layout.outputs), default=1)
-    return page_rows * max(1, min(_READ_ROWS, _READ_BYTES // widest) // page_rows)
-
-
-def page_rows_for(row_bytes: int, page_bytes: int) -> int:
-    """Rows of a page: a power of two, from 1 to 16,384, that takes up to ``page_bytes``."""
-    return max(1, min(1 << 14, 1 << (max(1, page_bytes // row_bytes).bit_length() - 1)))
+    return page_rows * max(1, min(_READ_ROWS, read_bytes // widest) // page_rows)

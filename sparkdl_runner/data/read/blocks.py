@@ -184,7 +184,8 @@ class BlockLoader:
 
     def _open(self, group: int, targets: list[_Target]) -> _Reading:
         pieces = [target.piece for target in targets]
-        rows = min(self.arena.read_rows, max(piece.rows for piece in pieces))
+        rows = self.arena.read_rows if pieces[0].is_whole else self.arena.part_rows
+        rows = min(rows, max(piece.rows for piece in pieces))
         until = max(piece.until for piece in pieces)
         self.reader.read_ahead([group], self.columns)
         return _Reading(parts=self.reader.stream(group, self.columns, rows=rows, until=until))

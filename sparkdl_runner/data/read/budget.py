@@ -10,7 +10,6 @@ from sparkdl_runner.data.dataset.manifest import ColumnInfo, Manifest
 from sparkdl_runner.data.decode.arrays import is_list, leaf_of
 from sparkdl_runner.data.decode.columns import Layout
 from sparkdl_runner.data.order.plan import Order
-from sparkdl_runner.data.read.arena import page_rows_for
 
 MOST_LANES = 8
 """Lanes that one rank reads side by side, where the budget allows."""
@@ -58,6 +57,11 @@ def _column_bytes(manifest: Manifest, column: ColumnInfo, rows: int) -> float:
         return 8 + 2 * column.size_bytes / rows
     lengths = [length for length in column.list_lengths if length is not None]
     return leaf.dtype.itemsize * float(np.prod(lengths, dtype=np.float64))
+
+
+def page_rows_for(row_bytes: int, page_bytes: int) -> int:
+    """Rows of a page: a power of two, from 1 to 16,384, that takes up to ``page_bytes``."""
+    return max(1, min(1 << 14, 1 << (max(1, page_bytes // row_bytes).bit_length() - 1)))
 
 
 def open_group_bytes(manifest: Manifest) -> int:
@@ -149,10 +153,13 @@ class Budget:
         Allocators keep about as much again for a while. A lane that goes over to its next window
         has up to half of that open as well.
         """
-        of_lane = -(-int(order.lane_rows[0]) // self.mean_group_rows)
-        needed = lanes * min(of_lane, 3 * order.window_groups // 2) * self.open_group_bytes
         missing = self.memory_budget_bytes - self.reading_bytes
-        return max(0, self._divided_bytes // 2 - needed - missing) // 2
+        return max(0, self._divided_bytes // 2 - self.open_bytes(order, lanes) - missing) // 2
+
+    def open_bytes(self, order: Order, lanes: int) -> int:
+        """Bytes of the row groups that so many lanes of an order read side by side."""
+        of_lane = -(-int(order.lane_rows[0]) // self.mean_group_rows)
+        return lanes * min(of_lane, 3 * order.window_groups // 2) * self.open_group_bytes
 
     @property
     def _divided_bytes(self) -> int:
@@ -253,13 +260,16 @@ class Sizes:
         decoding = threads * _DECODING_BYTES
         ahead = 4 * chunk_steps * batch_bytes
         page_bytes = page_rows * row_bytes
-        page_limit = max(
-            1, (budget.reading_bytes - decoding - ahead - budget.files_bytes) // page_bytes
-        )
+        left = budget.reading_bytes - decoding - ahead - budget.files_bytes
         # The blocks in use, and for each the next one, so that every thread has one to read. More
         # would only cost memory, and the time in which the kernel provides it.
         usual = order.block_rows // page_rows + 2
-        page_limit = min(page_limit, (lanes + max(lanes, threads)) * usual)
+        next_ones = max(0, left - budget.open_bytes(order, lanes)) // page_bytes
+        page_limit = min(
+            max(1, left // page_bytes),
+            max(lanes * usual, next_ones),
+            (lanes + max(lanes, threads)) * usual,
+        )
         return cls(
             page_rows=page_rows,
             pages=max(needed, page_limit) + 1,

@@ -89,6 +89,7 @@ class RemoteRowGroups:
         self._least_room_bytes = memory_bytes - memory_bytes // 6
         self._room = Room(self._least_room_bytes, stopping)
         self._ahead = ReadAhead(self._fetch, self._size_of, self._room.part_bytes)
+        self._stored_footers.begin()
 
     def allow(self, spare_bytes: int) -> None:
         """Row groups may take so much more memory.
@@ -125,6 +126,8 @@ class RemoteRowGroups:
         """Ends the requests under way, and forgets the files."""
         self._stopping.set()
         self._ahead.close()
+        self._stored_footers.close()
+        self._room.close()
         with self._lock:
             self._opened.clear()
         if self._cache is not None:
@@ -163,7 +166,7 @@ class RemoteRowGroups:
         ranges = [self._range(number, file, start, size, tail) for start, size in found]
         del tail
         if self._cache is not None:
-            stored = [self._stored(self._cache, number, one) for one in ranges]
+            stored = [self._stored(self._cache, number, file, one) for one in ranges]
             if len(stored) == 1 and stored[0] is not None:
                 return partial(pq.ParquetFile, stored[0], metadata=file.metadata)
         size = self._files.dataset.manifest.files[number].size_bytes
@@ -190,21 +193,28 @@ class RemoteRowGroups:
             content=tail[begin : begin + size] if begin >= 0 else None,
         )
 
-    def _read(self, number: int, file: _RemoteFile, start: int, memory: memoryview) -> None:
+    def _stream(self, number: int, file: _RemoteFile) -> pa.NativeFile:
         with self._opening[number % len(self._opening)]:
             if file.stream is None:
                 file.stream, _ = self._patiently(
                     lambda: self._files.open(number, knows_footer=True)
                 )
-        stream = file.stream
+            return file.stream
+
+    def _read(self, number: int, file: _RemoteFile, start: int, memory: memoryview) -> None:
+        stream = self._stream(number, file)
         found = self._patiently(lambda: read_into(stream, start, memory))
         if found < len(memory):
             raise DatasetError(f"it ends after {start + found:,} bytes")
 
-    def _stored(self, cache: DiskCache, number: int, wanted: ByteRange) -> pa.NativeFile | None:
+    def _stored(
+        self, cache: DiskCache, number: int, file: _RemoteFile, wanted: ByteRange
+    ) -> pa.NativeFile | None:
         """A file in the cache that Arrow can read in place of a range's own, if there is room."""
 
         def fetch() -> Iterable[memoryview]:
+            if wanted.content is None:
+                self._stream(number, file)  # It opens while others have the memory.
             return (content for _, content in wanted.passing(self._room))
 
         stream = cache.open_or_fill(

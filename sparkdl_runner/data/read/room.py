@@ -1,7 +1,9 @@
 """Memory for what is fetched from remote storage: counted before it is asked for.
 
-It is mapped for itself and goes back to the system at once. Memory of C's allocator would stay with
-the thread that fetched, in pieces as large as row groups.
+It is mapped for itself: memory of C's allocator would stay with the thread that fetched, in pieces
+as large as row groups. What held a row group is kept for the next one, as far as the limit allows:
+new pages would cost the kernel more time than a request. What passed to a disk goes back to the
+system at once: the disk's own cache needs as many pages, and then they are not new to the machine.
 """
 
 from __future__ import annotations
@@ -13,9 +15,14 @@ from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 
+import numpy as np
+
 _LEAST_BYTES = 1 << 20
 """Data on their way to a disk get at least so much memory, even if the room is full."""
 _LOOK_SECONDS = 0.1
+_STEPS = 16
+"""Memory is larger than asked for, by less than one in so many parts: so it serves for the next row
+group as well, which has about that size."""
 
 
 class Room:
@@ -30,6 +37,10 @@ class Room:
         self.limit_bytes = limit_bytes
         self._stopping = stopping
         self._used_bytes = 0
+        self._kept: list[mmap.mmap] = []
+        """What nobody uses, the last one that was let go at the end."""
+        self._kept_bytes = 0
+        self._is_closed = False
         self._passing = 0
         # A finalizer may let memory go in a thread that has the lock: a Condition's allows that.
         self._changed = threading.Condition()
@@ -47,7 +58,7 @@ class Room:
         with self._changed:
             if not always and self._used_bytes + size > 3 * self.limit_bytes // 4:
                 return None
-            return self._map(size)
+            return self._map(size, keeps=True)
 
     @contextmanager
     def passing(self, size: int) -> Iterator[memoryview]:
@@ -66,7 +77,7 @@ class Room:
                     raise CancelledError
                 self._changed.wait(_LOOK_SECONDS)
             self._passing += 1
-            memory = self._map(granted)
+            memory = self._map(granted, keeps=False)
         try:
             yield memory
         finally:
@@ -80,15 +91,55 @@ class Room:
             return max(free, min(wanted, _LEAST_BYTES))
         return None
 
-    def _map(self, size: int) -> memoryview:
-        mapped = mmap.mmap(-1, max(1, size), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        with suppress(OSError):  # Some kernels have none. A page fault for 4 KiB costs much more.
-            mapped.madvise(mmap.MADV_HUGEPAGE)
-        self._used_bytes += size
-        weakref.finalize(mapped, self._let_go, size).atexit = False
-        return memoryview(mapped)[:size]
-
-    def _let_go(self, size: int) -> None:
+    def close(self) -> None:
+        """Lets the memory go that nobody uses; what is still used goes with its last view."""
         with self._changed:
-            self._used_bytes -= size
+            self._is_closed = True
+            self._keep_up_to(0)
+
+    def _map(self, size: int, *, keeps: bool) -> memoryview:
+        mapped, mapped_bytes = None, max(1, size)
+        if keeps:
+            step = 1 << max(1, size // _STEPS).bit_length() - 1
+            most = 3 * self.limit_bytes // 4 - self._used_bytes
+            mapped_bytes = max(mapped_bytes, min(most, -(-size // step) * step))
+            mapped = self._kept_for(size, mapped_bytes)
+        if mapped is None:
+            self._keep_up_to(self.limit_bytes - self._used_bytes - mapped_bytes)
+            mapped = mmap.mmap(-1, mapped_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            with suppress(OSError):  # Some kernels have none. A page fault for 4 KiB costs more.
+                mapped.madvise(mmap.MADV_HUGEPAGE)
+        mapped_bytes = len(mapped)
+        self._used_bytes += mapped_bytes
+        # All views are of this array, and the next user's of another: the last one's end is seen.
+        memory = np.frombuffer(mapped, dtype=np.uint8)
+        weakref.finalize(memory, self._let_go, mapped, keeps).atexit = False
+        return memory.data[:size]
+
+    def _kept_for(self, size: int, most: int) -> mmap.mmap | None:
+        """Kept memory of so many bytes, and up to ``most``; of all that fits the smallest."""
+        fitting = [mapped for mapped in self._kept if size <= len(mapped) <= most]
+        if not fitting:
+            return None
+        mapped = min(fitting, key=len)
+        mapped_bytes = len(mapped)
+        self._kept.remove(mapped)
+        self._kept_bytes -= mapped_bytes
+        return mapped
+
+    def _keep_up_to(self, size: int) -> None:
+        """Lets kept memory go, first what was not used for longest, until no more is left."""
+        while self._kept and self._kept_bytes > size:
+            mapped_bytes = len(self._kept.pop(0))  # It is unmapped with this reference.
+            self._kept_bytes -= mapped_bytes
+
+    def _let_go(self, mapped: mmap.mmap, keeps: bool) -> None:
+        # It may interrupt all of the above in a thread that has the lock, so it only adds.
+        mapped_bytes = len(mapped)
+        with self._changed:
+            self._used_bytes -= mapped_bytes
+            whole = self._used_bytes + self._kept_bytes + mapped_bytes
+            if keeps and not self._is_closed and whole <= self.limit_bytes:
+                self._kept.append(mapped)
+                self._kept_bytes += mapped_bytes
             self._changed.notify_all()

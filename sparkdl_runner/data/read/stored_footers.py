@@ -7,6 +7,7 @@ import threading
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 
@@ -46,6 +47,26 @@ class StoredFooters:
         self._bytes = 0
         self._lock = threading.Lock()
         self._fetching = [threading.Lock() for _ in range(_LOCKS)]
+        self._beginning: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Begins to fetch them, if they come together: whatever is read first needs them."""
+        if not self._is_there or not len(self._ends) or self._ends[-1] > _BLOCK_BYTES:
+            return
+        if self._files.written_ns(0) is not None:
+            self._beginning = threading.Thread(
+                target=self._fetch_all, name="sparkdl-footers", daemon=True
+            )
+            self._beginning.start()
+
+    def _fetch_all(self) -> None:
+        with suppress(Exception):  # Who needs them asks again, and tells what is wrong.
+            self._block(0)
+
+    def close(self) -> None:
+        """Waits until that has ended."""
+        if self._beginning is not None:
+            self._beginning.join()
 
     def get(self, number: int) -> bytes | None:
         """The footer of a file; None if it is to be read from there.

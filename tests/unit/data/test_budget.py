@@ -218,3 +218,37 @@ def test_few_row_groups_leave_memory_for_remote_ones() -> None:
     assert spare_bytes(80_000, 8) < most // 2
     assert spare_bytes(8, 4, most_bytes=150_000_000) == most - 27_000_000
     assert spare_bytes(8, 4, most_bytes=20_000_000) == 0
+
+
+def pages_ahead(open_group_bytes: int) -> tuple[int, int]:
+    """The pages of the blocks in use, and those up to which blocks are loaded ahead."""
+    budget = Budget(
+        memory_budget_bytes=128 << 20,
+        row_bytes=256,
+        open_group_bytes=open_group_bytes,
+        mean_group_rows=100_000,
+    )
+    order = Order(
+        group_rows=np.full(64, 100_000),
+        global_batch_size=1024,
+        lanes=8,
+        block_rows=6000,
+        window_groups=4,
+    )
+    sizes = Sizes.of(
+        budget,
+        order,
+        lanes=8,
+        row_bytes=256,
+        batch_row_bytes=256,
+        threads=2,
+        prefetch_batches=None,
+    )
+    return 8 * (order.block_rows // sizes.page_rows + 2), sizes.page_limit
+
+
+def test_blocks_are_loaded_ahead_beside_the_row_groups_that_are_partly_read() -> None:
+    in_use, limit = pages_ahead(100_000)
+    assert limit == 2 * in_use
+    in_use, limit = pages_ahead(1_200_000)
+    assert limit == in_use

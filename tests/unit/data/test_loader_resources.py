@@ -19,6 +19,7 @@ from parquet_sets import LOCAL, load, numbered, one, write_groups
 from sparkdl_runner.data.dataset.describe import describe_parquet
 from sparkdl_runner.data.loader import ArrowLoader
 from sparkdl_runner.data.read import disk_cache
+from sparkdl_runner.data.read.reader import RowGroupReader
 
 
 def test_pages_stay_within_the_budget(tmp_path: Path) -> None:
@@ -33,6 +34,26 @@ def test_pages_stay_within_the_budget(tmp_path: Path) -> None:
             most = max(most, pages * sizes.page_rows * loader._pipeline.layout.row_bytes)
         assert loader._pipeline._arena[2].pages_in_use == 0
     assert 0 < most <= 1.3 * budget
+
+
+def test_a_row_group_that_is_partly_read_keeps_little_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows_at_a_time: list[int] = []
+    real = RowGroupReader.stream
+
+    def watched(self: RowGroupReader, *given: Any, rows: int, **named: Any) -> Any:
+        rows_at_a_time.append(rows)
+        return real(self, *given, rows=rows, **named)
+
+    monkeypatch.setattr(RowGroupReader, "stream", watched)
+    manifest = one(tmp_path, numbered(40_000, width=64), 20_000)
+    budget = 8 << 20
+    arguments: dict[str, Any] = {"batch_size": 64, "lanes": 1, "num_epochs": 1}
+    with load(tmp_path, manifest, memory_budget_bytes=budget, **arguments) as loader:
+        assert sum(len(batch["id"]) for batch in loader) == 40_000
+    # The vector, the widest column, takes 256 bytes a row.
+    assert 256 * max(rows_at_a_time) == 256 << 10
 
 
 def test_files_and_threads_are_given_back(tmp_path: Path) -> None:

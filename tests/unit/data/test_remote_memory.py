@@ -102,9 +102,9 @@ def test_all_that_is_fetched_at_a_time_has_room(
     used: list[float] = []
     real = room.Room._map
 
-    def counted(self: room.Room, size: int) -> memoryview:
-        memory = real(self, size)
-        used.append(self._used_bytes / self.limit_bytes)
+    def counted(self: room.Room, size: int, *, keeps: bool) -> memoryview:
+        memory = real(self, size, keeps=keeps)
+        used.append((self._used_bytes + self._kept_bytes) / self.limit_bytes)
         return memory
 
     monkeypatch.setattr(room.Room, "_map", counted)

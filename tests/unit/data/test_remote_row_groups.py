@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,10 @@ from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.describe import Written, describe_parquet, describe_written
 from sparkdl_runner.data.dataset.files import pack
 from sparkdl_runner.data.dataset.manifest import Manifest
+from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.loader import ArrowLoader
+from sparkdl_runner.data.read.disk_cache import DiskCache
+from sparkdl_runner.data.read.ranges import RemoteRowGroups
 from sparkdl_runner.world import Peer, assign_ranks
 
 ROWS = 200_000  # of a row group
@@ -155,6 +159,53 @@ def test_the_footers_of_all_files_come_in_one_request(with_footers, far):
         expected = list(rows(loader))
     assert rows_from_far(far, with_footers) == expected
     assert far.counts["reads"] == 1 + FILES * GROUPS
+
+
+def test_few_footers_are_there_before_the_first_row_group_is_asked_for(with_footers, far):
+    dataset = Dataset(
+        Manifest.read(LOCAL, str(with_footers)), fs.PyFileSystem(far), str(with_footers)
+    )
+    files = VerifiedFiles(dataset, Converted.of(dataset))
+    remote = RemoteRowGroups(files, memory_bytes=1 << 20, stopping=threading.Event())
+    remote.close()
+    assert (far.counts["opens"], far.counts["reads"]) == (1, 1)
+    assert "sparkdl-footers" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_file_is_opened_while_its_row_group_waits_for_memory(tmp_path, far):
+    manifest = write_groups(tmp_path / "set", numbered(200), [[200]])
+    files = VerifiedFiles(Dataset(manifest, fs.PyFileSystem(far), str(tmp_path / "set")))
+
+    def remote() -> RemoteRowGroups:
+        return RemoteRowGroups(
+            files,
+            cache=DiskCache(tmp_path / "cache", None, "a"),
+            memory_bytes=12 << 20,
+            stopping=threading.Event(),
+        )
+
+    first = remote()
+    first.open(0, ["id"]).close()
+    first.close()
+    for entry in (tmp_path / "cache").rglob("0-4+*"):
+        entry.unlink()  # The footer stays: the file is opened for the row group alone.
+    second, opened, real = remote(), threading.Event(), files.open
+
+    def watched(*given, **named):
+        found = real(*given, **named)
+        opened.set()
+        return found
+
+    files.open = watched
+    half = second._room.part_bytes
+    try:
+        with second._room.passing(half), second._room.passing(half):
+            second.read_ahead([0], ["id"])
+            assert opened.wait(10)
+        found = second.open(0, ["id"]).read_row_group(0, ["id"])
+        assert found["id"].to_pylist() == list(range(200))
+    finally:
+        second.close()
 
 
 def test_files_of_a_time_that_nobody_knows_are_compared_by_their_own_footers(with_footers, far):

@@ -1,0 +1,140 @@
+"""Memory that is let go is used again, within the limit, and unmapped at the end."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from sparkdl_runner.data.read.room import Room
+
+MIB = 1 << 20
+
+
+def address(memory: memoryview) -> int:
+    return int(np.frombuffer(memory, dtype=np.uint8).ctypes.data)
+
+
+def is_mapped(place: int) -> bool:
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    bounds = [[int(part, 16) for part in line.split()[0].split("-")] for line in lines]
+    return any(begin <= place < end for begin, end in bounds)
+
+
+def room(mib: int) -> Room:
+    return Room(mib * MIB, threading.Event())
+
+
+def test_the_next_row_group_gets_the_memory_of_the_last() -> None:
+    of_all = room(64)
+    first = of_all.take(20 * MIB - 900_000)
+    assert first is not None
+    place = address(first)
+    first[:3] = b"abc"
+    del first
+    for size in (20 * MIB, 20 * MIB - 1_000_000, 20 * MIB - 1):  # They are never quite as large.
+        second = of_all.take(size)
+        assert second is not None
+        assert (address(second), len(second)) == (place, size)
+        assert second[:3] == b"abc"  # New pages would be empty.
+        del second
+
+
+def test_what_passed_to_a_disk_is_not_kept() -> None:
+    of_all = room(64)
+    with of_all.passing(20 * MIB) as memory:
+        place = address(memory)
+        del memory
+    assert (of_all._used_bytes, of_all._kept_bytes) == (0, 0)
+    assert not is_mapped(place)
+
+
+def test_memory_is_not_used_again_while_arrow_has_a_part_of_it() -> None:
+    of_all = room(64)
+    first = of_all.take(20 * MIB)
+    assert first is not None
+    place = address(first)
+    part = pa.py_buffer(first[MIB : 2 * MIB])
+    del first
+    second = of_all.take(20 * MIB)
+    assert second is not None
+    assert address(second) != place
+    assert of_all._used_bytes == 40 * MIB
+    del part
+    third = of_all.take(20 * MIB)
+    assert third is not None
+    assert address(third) == place
+
+
+def test_what_is_kept_makes_room_for_what_has_another_size() -> None:
+    of_all = room(64)
+    held = [of_all.take(10 * MIB) for _ in range(4)]
+    places = [address(one) for one in held if one is not None]
+    assert len(places) == 4
+    held.clear()
+    assert (of_all._used_bytes, of_all._kept_bytes) == (0, 40 * MIB)
+    assert all(map(is_mapped, places))
+    large = of_all.take(40 * MIB)
+    assert large is not None
+    assert (of_all._used_bytes, of_all._kept_bytes) == (40 * MIB, 20 * MIB)
+    small = of_all.take(MIB)  # It takes none of what is ten times larger.
+    assert small is not None
+    assert of_all._used_bytes == 41 * MIB
+    assert of_all.take(10 * MIB) is None
+
+
+def test_what_is_more_than_the_limit_is_not_kept() -> None:
+    of_all = room(8)
+    large = of_all.take(20 * MIB, always=True)
+    assert large is not None
+    place = address(large)
+    del large
+    assert (of_all._used_bytes, of_all._kept_bytes) == (0, 0)
+    assert not is_mapped(place)
+    large = of_all.take(5 * MIB)
+    assert large is not None
+    of_all.limit_bytes = 4 * MIB
+    del large
+    assert of_all._kept_bytes == 0
+
+
+def test_nothing_is_kept_once_it_is_closed() -> None:
+    of_all = room(64)
+    held = [of_all.take(10 * MIB) for _ in range(2)]
+    places = [address(one) for one in held if one is not None]
+    held.pop()
+    assert is_mapped(places[1])
+    of_all.close()
+    assert [is_mapped(place) for place in places] == [True, False]
+    held.clear()
+    assert not is_mapped(places[0])
+    assert (of_all._used_bytes, of_all._kept_bytes) == (0, 0)
+
+
+def test_threads_never_share_memory() -> None:
+    of_all = room(8)
+
+    def fill(number: int) -> bool:
+        for turn in range(200):
+            size = MIB + 4096 * (turn % 7)
+            with of_all.passing(size) as memory:
+                content = bytes([number]) * 4096
+                memory[:4096] = memory[-4096:] = content
+                taken = of_all.take(size)
+                if taken is not None:
+                    taken[:4096] = content
+                if memory[:4096] != content or memory[-4096:] != content:
+                    return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(fill, range(8)))
+    gc.collect()
+    assert of_all._used_bytes == 0
+    assert of_all._kept_bytes <= of_all.limit_bytes
+    of_all.close()
+    assert of_all._kept_bytes == 0
