@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
@@ -33,6 +35,19 @@ def test_pages_stay_within_the_budget(tmp_path: Path) -> None:
             most = max(most, pages * sizes.page_rows * loader._pipeline.layout.row_bytes)
         assert loader._pipeline._arena[2].pages_in_use == 0
     assert 0 < most <= 1.3 * budget
+
+
+def test_a_row_group_that_is_partly_read_keeps_a_page_of_each_column(tmp_path: Path) -> None:
+    rows = 2 << 20  # 16 MiB in pages of 1 MiB
+    table = pa.table({"id": np.random.default_rng(1).integers(0, 1 << 40, rows)})
+    manifest = one(tmp_path, table, rows)
+    before = pa.total_allocated_bytes()
+    with load(tmp_path, manifest, batch_size=64, columns=["id"]) as loader:
+        reader, columns = loader._pipeline.reader, loader.layout.columns
+        parts = reader.stream(0, columns, rows=1_000, until=rows)
+        next(parts)
+        assert pa.total_allocated_bytes() - before < 8 << 20
+        parts.close()
 
 
 def test_files_and_threads_are_given_back(tmp_path: Path) -> None:
