@@ -117,9 +117,12 @@ class Chunker:
             end_epoch=end_epoch,
             lane_end=steps * lane_batch,
         )
+        # Steps that no lane ends in, and the last has the fewest rows: they are a chunk of their
+        # own, since their rows need not be looked for one by one.
+        full = int(self.order.lane_rows[-1]) // lane_batch
         while end_epoch is None or epoch < end_epoch:
             while step < steps:
-                count = min(self.chunk_steps, steps - step)
+                count = min(self.chunk_steps, (full if step < full else steps) - step)
                 self.blocks.load(epoch, (step + count) * lane_batch)
                 yield self._chunk(epoch, step, count, empty)
                 step += count

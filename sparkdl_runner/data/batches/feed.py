@@ -154,11 +154,11 @@ class Feed:
     def _split(self, whole: Mapping[str, Any], chunk: Chunk) -> list[Batch]:
         """Cuts a chunk's arrays into its batches: views, not copies."""
         sizes = np.diff(chunk.bounds).tolist()
-        names = list(whole)
-        columns = [self.memory.split(whole[name], sizes) for name in names]
-        if not names:
-            return [{} for _ in sizes]
-        return [dict(zip(names, parts, strict=True)) for parts in zip(*columns, strict=True)]
+        batches: list[Batch] = [{} for _ in sizes]
+        for name, array in whole.items():
+            for batch, part in zip(batches, self.memory.split(array, sizes), strict=True):
+                batch[name] = part
+        return batches
 
 
 def _transformed(transform: Transform, batch: Batch) -> Batch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -74,7 +75,8 @@ class ArrayMemory:
 
     def split(self, whole: Any, sizes: Sequence[int]) -> Sequence[Any]:
         """Cuts what ``wrap`` returned into parts of so many rows: views, not copies."""
-        return np.split(whole, np.cumsum(sizes)[:-1])
+        ends = itertools.accumulate(sizes, initial=0)
+        return [whole[begin:end] for begin, end in itertools.pairwise(ends)]
 
     def side_stream(self) -> AbstractContextManager[Any]:
         """The stream of a transform: on a GPU another than that of the caller's step."""

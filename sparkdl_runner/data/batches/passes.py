@@ -72,7 +72,7 @@ class Passes:
                 done = step + 1
                 pass_is_over = done == steps and epoch + 1 == end_epoch
                 if done < steps:
-                    self.position = Position(epoch=epoch, step=done, first_epoch=first)
+                    self.position = Position(epoch, done, first)
                 else:
                     first = epoch + 1 if pass_is_over else first
                     self.position = Position(epoch=epoch + 1, first_epoch=first)

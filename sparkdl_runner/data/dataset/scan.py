@@ -22,8 +22,13 @@ _READ_BYTES = 1 << 20
 def scan(filesystem: pa.fs.FileSystem, path: str, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yields all rows of some columns of a file, in batches of about ``BATCH_BYTES``."""
     with open_input(filesystem, path) as stream:
-        # Without a buffer, Arrow reads a row group's whole column before its first value.
-        parquet = pq.ParquetFile(stream, coerce_int96_timestamp_unit="us", buffer_size=_READ_BYTES)
+        # Else Arrow reads a row group's whole column before its first value.
+        parquet = pq.ParquetFile(
+            stream,
+            coerce_int96_timestamp_unit="us",
+            buffer_size=_READ_BYTES,
+            pre_buffer=False,
+        )
         for group in range(parquet.num_row_groups):
             yield from parquet.iter_batches(
                 batch_size=_rows_of_batch(parquet, group, names),

@@ -116,6 +116,7 @@ def read_part(
             metadata=footer.metadata,
             coerce_int96_timestamp_unit="us",
             buffer_size=_READ_BYTES,
+            pre_buffer=False,
         )
         groups = list(_groups(parquet, file, projection, chosen, row_filter, types))
         part = FilePart(

@@ -10,7 +10,7 @@ touched.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,7 +58,7 @@ class Arena:
         self._place: dict[str, tuple[int, int]] = {}
         self._scratch: dict[int, Array] = {}
         self._of_thread = threading.local()
-        self._numbers = np.arange(0)
+        self._numbers = np.arange(page_rows)
         self.moves_rows = sum(output.row_bytes for output in layout.outputs) <= _FEW_BYTES
         capacity = pages * page_rows
         narrow: dict[int, list[Output]] = {}
@@ -123,22 +123,23 @@ class Arena:
         """
         if not self.moves_rows:
             return self.row_index(pages, order)
-        firsts = (pages * self.page_rows).tolist()
+        runs = self._runs(pages, slice(0, len(order)))
         for group in self._groups:
-            parts = [group.rows[first : first + self.page_rows] for first in firsts]
-            block = self._copy_of(parts)
-            for part, first in zip(parts, range(0, len(order), self.page_rows), strict=True):
-                rows = order[first : first + self.page_rows]
+            parts = [group.rows[run] for run in runs]
+            block, done = self._copy_of(parts), 0
+            for part in parts:
+                rows = order[done : done + len(part)]
                 # mode="clip" writes straight into `out`; the index is known to be in range.
-                np.take(block, rows, axis=0, out=part[: len(rows)], mode="clip")
+                np.take(block, rows, axis=0, out=part, mode="clip")
+                done += len(part)
         return None
 
     def ascending(self, rows: int) -> IntArray:
         """int64 ``[rows]``, from 0 on, until this thread asks for the next."""
-        if len(self._numbers) < rows:
-            self._numbers = np.arange(rows)
         result = self._memory("numbers", 8 * rows).view(np.int64)
-        np.copyto(result, self._numbers[:rows])
+        for first in range(0, rows, self.page_rows):
+            part = result[first : first + self.page_rows]
+            np.add(self._numbers[: len(part)], first, out=part)
         return result
 
     def _copy_of(self, parts: list[Array]) -> Array:
@@ -179,6 +180,7 @@ class Arena:
             targets = [(self._place[self._layout.features.name][0], column.feature)]
         else:
             targets = [self._place[output.name] for output in column.outputs]
+        runs = self._runs(pages, slice(at, at + rows.stop - rows.start))
         for (number, place), array in zip(targets, values, strict=True):
             group = self._groups[number]
             shared = column.feature is not None or group.members[0].shape == ()
@@ -187,7 +189,11 @@ class Arena:
             elif not shared:
                 array = array.reshape(len(array), group.rows.shape[1])
             to = group.rows[:, place] if shared else group.rows
-            _copy(array[rows], to, pages, at, self.page_rows)
+            done = rows.start
+            for run in runs:
+                count = run.stop - run.start
+                to[run] = array[done : done + count]
+                done += count
 
     def gather(self, index: IntArray, empty: Empty) -> Mapping[str, Array]:
         """Collects rows into new arrays.
@@ -234,7 +240,7 @@ class Arena:
         Returns:
             ``[steps * lanes * rows, *shape]`` by name of output, each contiguous.
         """
-        runs = [[run for pages, rows in lane for run in self._runs(pages, rows)] for lane in lanes]
+        runs = [[run for block in lane for run in self._runs(*block)] for lane in lanes]
         count = sum(run.stop - run.start for lane in runs for run in lane)
         result: dict[str, Array] = {}
         for group in self._groups:
@@ -246,15 +252,19 @@ class Arena:
                 _fill(by_lane[:, number], [group.rows[run] for run in lane])
         return result
 
-    def _runs(self, pages: IntArray, rows: slice) -> Iterator[slice]:
-        """The places of a block's rows in the arena: a slice for each page that they are in."""
+    def _runs(self, pages: IntArray, rows: slice) -> list[slice]:
+        """Where a block's rows lie in the arena: a slice for the pages that lie side by side."""
+        runs: list[slice] = []
         at = rows.start
         while at < rows.stop:
             page, offset = divmod(at, self.page_rows)
             count = min(self.page_rows - offset, rows.stop - at)
             begin = int(pages[page]) * self.page_rows + offset
-            yield slice(begin, begin + count)
-            at += count
+            at, end = at + count, begin + count
+            if runs and runs[-1].stop == begin:
+                begin = runs.pop().start
+            runs.append(slice(begin, end))
+        return runs
 
     def _scratch_for(self, group: _Group, count: int) -> Array:
         """Memory ``[count, width]`` that only this gather uses."""
@@ -263,17 +273,6 @@ class Arena:
         if scratch is None or len(scratch) < count:
             scratch = self._scratch[key] = np.empty((count, group.rows.shape[1]), group.rows.dtype)
         return scratch[:count]
-
-
-def _copy(source: Array, to: Array, pages: IntArray, at: int, page_rows: int) -> None:
-    """Copies rows into a block, from its row ``at`` on."""
-    done = 0
-    while done < len(source):
-        page, offset = divmod(at + done, page_rows)
-        step = min(page_rows - offset, len(source) - done)
-        begin = int(pages[page]) * page_rows + offset
-        to[begin : begin + step] = source[done : done + step]
-        done += step
 
 
 def _fill(steps: Array, runs: list[Array]) -> None:

@@ -36,9 +36,9 @@ class LoadedBlock:
     """Pieces that are still to be read."""
     reads: list[Future[None]] = field(default_factory=list)
     order: IntArray = field(init=False)
-    """int64 ``[rows]``, the permutation of the block, once read; empty if it moved all columns."""
+    """int64 ``[rows]``, the permutation of the block, once read; empty if no column is variable."""
     place: IntArray | None = field(init=False)
-    """What ``Arena.shuffle`` returned, likewise."""
+    """What ``Arena.shuffle`` returned, likewise; None for rows that are as they were read."""
 
     @property
     def end(self) -> int:
@@ -234,14 +234,14 @@ class BlockLoader:
             loaded.pieces_left -= 1
             if loaded.pieces_left:
                 return
-        block = loaded.block
-        is_kept = bool(loaded.variable) or not self.arena.moves_rows
+        block, is_kept = loaded.block, bool(loaded.variable)
         order = np.arange(block.rows) if is_kept else self.arena.ascending(block.rows)
         order = self.order.block_order(loaded.epoch, block.lane, block.number, order)
         if self.order.balance is not None:
             lengths = loaded.lengths(self.order.balance)
             order = balanced(order, lengths, block.position, self.order.lane_batch)
-        loaded.place = self.arena.shuffle(loaded.pages, order)
+        # Only shuffled rows are balanced; others stay as they were read.
+        loaded.place = self.arena.shuffle(loaded.pages, order) if self.order.shuffle else None
         loaded.order = order if is_kept else np.arange(0)
 
     def _copy(self, part: tuple[int, int, list[Any]], targets: list[_Target]) -> None:

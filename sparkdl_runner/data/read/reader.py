@@ -73,6 +73,7 @@ class RowGroupReader:
         self._access: dict[str, Any] = {
             "coerce_int96_timestamp_unit": "us",
             "buffer_size": _BUFFER_BYTES,
+            "pre_buffer": False,  # Newer Arrow would read the whole row group before a value.
         }
         # Without a checksum of the whole file, each page is checked as it is read.
         known = local and bool((Files.of(files.dataset.manifest.files).numbers("crc32") >= 0).all())

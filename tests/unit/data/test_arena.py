@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
+import pytest
+from parquet_sets import load, numbered, one
 
 from sparkdl_runner.data.decode.columns import DenseColumn, Layout, Output
 from sparkdl_runner.data.read.arena import Arena
@@ -43,3 +47,29 @@ def test_moved_rows_are_collected_lane_by_lane_and_step_by_step() -> None:
     expected = expected.reshape(2, 4, 3).transpose(1, 0, 2).ravel()
     assert found["id"].tolist() == expected.tolist()
     assert found["pair"].tolist() == [[value, -value] for value in expected.tolist()]
+
+
+def test_only_the_step_in_which_a_lane_ends_is_gathered_row_by_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest, gathered, gather = one(tmp_path, numbered(1_000), 100), [], Arena.gather
+
+    def counting(arena: Arena, index: Any, empty: Any) -> Any:
+        gathered.append(len(index))
+        return gather(arena, index, empty)
+
+    monkeypatch.setattr(Arena, "gather", counting)
+    with load(tmp_path, manifest, batch_size=48, tail="uneven", columns=["id"]) as loader:
+        assert sum(len(batch["id"]) for batch in loader) == 1_000
+    assert gathered == [1_000 % 48]
+
+
+@pytest.mark.parametrize("columns", [["id"], ["id", "vector"]])  # moved when shuffled, and not
+def test_rows_that_are_not_shuffled_stay_where_they_were_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: list[str]
+) -> None:
+    manifest = one(tmp_path, numbered(1_000, width=64), 100)
+    monkeypatch.delattr(Arena, "shuffle")
+    with load(tmp_path, manifest, batch_size=50, shuffle=False, lanes=1, columns=columns) as loader:
+        found = [value for batch in loader for value in batch["id"].tolist()]
+    assert found == list(range(1_000))

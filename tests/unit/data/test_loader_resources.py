@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
@@ -54,6 +56,19 @@ def test_a_row_group_that_is_partly_read_keeps_little_of_it(
         assert sum(len(batch["id"]) for batch in loader) == 40_000
     # The vector, the widest column, takes 256 bytes a row.
     assert 256 * max(rows_at_a_time) == 256 << 10
+
+
+def test_a_row_group_that_is_partly_read_keeps_a_page_of_each_column(tmp_path: Path) -> None:
+    rows = 2 << 20  # 16 MiB in pages of 1 MiB
+    table = pa.table({"id": np.random.default_rng(1).integers(0, 1 << 40, rows)})
+    manifest = one(tmp_path, table, rows)
+    before = pa.total_allocated_bytes()
+    with load(tmp_path, manifest, batch_size=64, columns=["id"]) as loader:
+        reader, columns = loader._pipeline.reader, loader.layout.columns
+        parts = reader.stream(0, columns, rows=1_000, until=rows)
+        next(parts)
+        assert pa.total_allocated_bytes() - before < 8 << 20
+        parts.close()
 
 
 def test_files_and_threads_are_given_back(tmp_path: Path) -> None:

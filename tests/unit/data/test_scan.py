@@ -47,6 +47,18 @@ def test_a_batch_takes_so_many_bytes_however_long_its_values(
     assert max(size for _, size in sizes) < 1.2 * BATCH_BYTES
 
 
+def test_a_row_group_is_not_in_memory_as_a_whole(tmp_path: Path) -> None:
+    rows = 4 << 20  # 32 MiB in pages of 1 MiB
+    table = pa.table({"x": np.random.default_rng(1).integers(0, 1 << 40, rows)})
+    file = tmp_path / "0.parquet"
+    pq.write_table(table, file, row_group_size=rows, use_dictionary=False)
+    before = pa.total_allocated_bytes()
+    batches = scan(LOCAL, str(file), ["x"])
+    first = next(batches)
+    assert pa.total_allocated_bytes() - before < 8 << 20
+    assert len(first) + sum(len(batch) for batch in batches) == rows
+
+
 def test_a_folder_is_read_once_for_as_long_as_it_stays(tmp_path: Path, monkeypatch) -> None:
     read: list[str] = []
     real = describe._observe_file
