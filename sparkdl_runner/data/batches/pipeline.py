@@ -103,7 +103,12 @@ class Pipeline:
                 threads=self._threads,
                 prefetch_batches=self.prefetch_batches,
             )
-            arena = Arena(self.layout, pages=sizes.pages, page_rows=sizes.page_rows)
+            arena = Arena(
+                self.layout,
+                pages=sizes.pages,
+                page_rows=sizes.page_rows,
+                part_bytes=sizes.part_bytes,
+            )
             self._arena = (order, sizes, arena)
             self.reader.allow(self.budget.spare_bytes(order, len(lanes)))
         self.reader.stopping.clear()

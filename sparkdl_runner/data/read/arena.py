@@ -24,8 +24,6 @@ Empty = Callable[[str, tuple[int, ...], np.dtype[Any]], Array]
 """Makes the array of a given name, shape and dtype that a gather fills."""
 
 _READ_BYTES, _READ_ROWS = 1 << 20, 1 << 15
-_PART_BYTES = 256 << 10
-"""Each row group that is partly read keeps its last part, and Arrow its lists' levels beside it."""
 _FEW_BYTES = 48
 """Rows of so few bytes fit into the cache, a block of them: their columns lie apart, and they are
 moved when a block is shuffled."""
@@ -44,13 +42,15 @@ class _Group:
 class Arena:
     """Pages of rows for all dense outputs of a layout."""
 
-    def __init__(self, layout: Layout, *, pages: int, page_rows: int) -> None:
+    def __init__(
+        self, layout: Layout, *, pages: int, page_rows: int, part_bytes: int = _READ_BYTES
+    ) -> None:
         self.page_rows = page_rows
         self._page_bits = page_rows.bit_length() - 1
         if page_rows != 1 << self._page_bits:
             raise ValueError(f"page_rows is {page_rows}; expected a power of two.")
         self.read_rows = read_rows_for(layout, page_rows, _READ_BYTES)
-        self.part_rows = read_rows_for(layout, 1, _PART_BYTES)
+        self.part_rows = read_rows_for(layout, 1, part_bytes)
         self._pages, self._free = pages, list(range(pages))[::-1]
         self._lock = threading.Lock()
         self._layout = layout

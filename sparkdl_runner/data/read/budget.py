@@ -218,6 +218,9 @@ class Sizes:
     page_limit: int
     """Blocks are loaded ahead into up to so many pages."""
     chunk_steps: int
+    part_bytes: int
+    """Bytes of one column to decode at a time of a row group that is partly read: it keeps the last
+    part, and Arrow the levels of lists in it, which take as much again."""
 
     @classmethod
     def of(
@@ -275,4 +278,5 @@ class Sizes:
             pages=max(needed, page_limit) + 1,
             page_limit=page_limit,
             chunk_steps=chunk_steps,
+            part_bytes=max(_PIECE_BYTES, min(_PAGE_BYTES, budget.reading_bytes // 512)),
         )

@@ -55,7 +55,7 @@ def test_a_row_group_that_is_partly_read_keeps_little_of_it(
     with load(tmp_path, manifest, memory_budget_bytes=budget, **arguments) as loader:
         assert sum(len(batch["id"]) for batch in loader) == 40_000
     # The vector, the widest column, takes 256 bytes a row.
-    assert 256 * max(rows_at_a_time) == 256 << 10
+    assert 256 * max(rows_at_a_time) == 64 << 10
 
 
 def test_a_row_group_that_is_partly_read_keeps_a_page_of_each_column(tmp_path: Path) -> None:
