@@ -92,7 +92,7 @@ def main() -> int:
         output = Path(f"benchmark-{name}.json")
         one.add_argument("--output", type=Path, default=output, help="the JSON file")
     arguments = parser.parse_args()
-    # What a benchmark has started ends with it: processes, servers and hosts made of namespaces.
+    # An exception, so that the benchmark ends its processes and removes its network namespaces.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     benchmark = BENCHMARKS[arguments.benchmark]
     settings = {key: value for key, value in vars(arguments).items() if key != "output"}

@@ -101,7 +101,7 @@ def _arrow(request: dict[str, Any], **more: Any) -> Callable[[], Iterator[int]]:
 
 
 def _rows(batch: dict[str, Any]) -> int:
-    """Rows of a batch, counted as of the other readers, so that it takes no longer."""
+    """Rows of a batch, counted as the other readers' are: it costs them and us the same."""
     return len(next(iter(batch.values())))
 
 
@@ -109,7 +109,7 @@ _COUNTS: dict[str, Callable[[dict[str, Any]], int]] = {
     "packed": lambda batch: int(np.count_nonzero(batch["tokens_document_ids"].numpy())),
     "ragged": lambda batch: len(batch["visits_offsets"]) - 1,
 }
-"""How rows, or tokens, are counted where a batch has no row for each entry of its first array."""
+"""How rows, or tokens, are counted where the first array of a batch is not one entry a row."""
 
 
 def _petastorm(request: dict[str, Any], *, by_row: bool) -> Callable[[], Iterator[int]]:

@@ -117,8 +117,8 @@ class Chunker:
             end_epoch=end_epoch,
             lane_end=steps * lane_batch,
         )
-        # Steps that no lane ends in, and the last has the fewest rows: they are a chunk of their
-        # own, since their rows need not be looked for one by one.
+        # Until a lane ends, and the last lane is the shortest, the rows of a step lie side by side.
+        # Later steps look for their rows one by one, and so are chunks of their own.
         full = int(self.order.lane_rows[-1]) // lane_batch
         while end_epoch is None or epoch < end_epoch:
             while step < steps:

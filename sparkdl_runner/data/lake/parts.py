@@ -116,7 +116,7 @@ def read_part(
             metadata=footer.metadata,
             coerce_int96_timestamp_unit="us",
             buffer_size=_READ_BYTES,
-            pre_buffer=False,
+            pre_buffer=False,  # Newer Arrow would read the whole row group before a value.
         )
         groups = list(_groups(parquet, file, projection, chosen, row_filter, types))
         part = FilePart(

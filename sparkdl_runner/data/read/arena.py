@@ -253,7 +253,7 @@ class Arena:
         return result
 
     def _runs(self, pages: IntArray, rows: slice) -> list[slice]:
-        """Where a block's rows lie in the arena: a slice for the pages that lie side by side."""
+        """The places of a block's rows in the arena; neighbouring pages share one slice."""
         runs: list[slice] = []
         at = rows.start
         while at < rows.stop:

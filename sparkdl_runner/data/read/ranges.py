@@ -214,7 +214,7 @@ class RemoteRowGroups:
 
         def fetch() -> Iterable[memoryview]:
             if wanted.content is None:
-                self._stream(number, file)  # It opens while others have the memory.
+                self._stream(number, file)  # Opened while the row group waits for memory.
             return (content for _, content in wanted.passing(self._room))
 
         stream = cache.open_or_fill(

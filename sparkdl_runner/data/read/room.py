@@ -21,8 +21,8 @@ _LEAST_BYTES = 1 << 20
 """Data on their way to a disk get at least so much memory, even if the room is full."""
 _LOOK_SECONDS = 0.1
 _STEPS = 16
-"""Memory is larger than asked for, by less than one in so many parts: so it serves for the next row
-group as well, which has about that size."""
+"""Sizes are rounded up by less than a sixteenth, so that the memory also fits the next row group,
+which is about as large."""
 
 
 class Room:
@@ -38,7 +38,7 @@ class Room:
         self._stopping = stopping
         self._used_bytes = 0
         self._kept: list[mmap.mmap] = []
-        """What nobody uses, the last one that was let go at the end."""
+        """Memory that nobody uses. What was used last comes last."""
         self._kept_bytes = 0
         self._is_closed = False
         self._passing = 0
@@ -92,7 +92,7 @@ class Room:
         return None
 
     def close(self) -> None:
-        """Lets the memory go that nobody uses; what is still used goes with its last view."""
+        """Frees the memory that nobody uses. What is still used is freed with its last view."""
         with self._changed:
             self._is_closed = True
             self._keep_up_to(0)
@@ -111,13 +111,13 @@ class Room:
                 mapped.madvise(mmap.MADV_HUGEPAGE)
         mapped_bytes = len(mapped)
         self._used_bytes += mapped_bytes
-        # All views are of this array, and the next user's of another: the last one's end is seen.
+        # Each user has an array of its own, which lives as long as any view of it.
         memory = np.frombuffer(mapped, dtype=np.uint8)
         weakref.finalize(memory, self._let_go, mapped, keeps).atexit = False
         return memory.data[:size]
 
     def _kept_for(self, size: int, most: int) -> mmap.mmap | None:
-        """Kept memory of so many bytes, and up to ``most``; of all that fits the smallest."""
+        """The smallest kept memory of ``size`` to ``most`` bytes; None if there is none."""
         fitting = [mapped for mapped in self._kept if size <= len(mapped) <= most]
         if not fitting:
             return None
@@ -128,13 +128,13 @@ class Room:
         return mapped
 
     def _keep_up_to(self, size: int) -> None:
-        """Lets kept memory go, first what was not used for longest, until no more is left."""
+        """Frees kept memory, the longest unused first, until at most so many bytes are left."""
         while self._kept and self._kept_bytes > size:
             mapped_bytes = len(self._kept.pop(0))  # It is unmapped with this reference.
             self._kept_bytes -= mapped_bytes
 
     def _let_go(self, mapped: mmap.mmap, keeps: bool) -> None:
-        # It may interrupt all of the above in a thread that has the lock, so it only adds.
+        # It may interrupt any of the above in a thread that has the lock, so it takes nothing out.
         mapped_bytes = len(mapped)
         with self._changed:
             self._used_bytes -= mapped_bytes

@@ -50,7 +50,7 @@ class StoredFooters:
         self._beginning: threading.Thread | None = None
 
     def begin(self) -> None:
-        """Begins to fetch them, if they come together: whatever is read first needs them."""
+        """Begins to fetch them, if one request gets all: whatever is read first needs them."""
         if not self._is_there or not len(self._ends) or self._ends[-1] > _BLOCK_BYTES:
             return
         if self._files.written_ns(0) is not None:
@@ -60,11 +60,11 @@ class StoredFooters:
             self._beginning.start()
 
     def _fetch_all(self) -> None:
-        with suppress(Exception):  # Who needs them asks again, and tells what is wrong.
+        with suppress(Exception):  # The reader that needs them asks again, and raises it.
             self._block(0)
 
     def close(self) -> None:
-        """Waits until that has ended."""
+        """Waits for what ``begin`` started."""
         if self._beginning is not None:
             self._beginning.join()
 

@@ -1,4 +1,4 @@
-"""A wait of the main thread's ends by a signal, also where another thread was handed it."""
+"""A signal ends the main thread's wait, also if another thread was handed it."""
 
 from __future__ import annotations
 
