@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.figures import aligned, in_turns, positive, ratio, result_rows
 from benchmarks.loader_tables import TABLES, write_table
-from benchmarks.processes import module_command, module_environment
+from benchmarks.processes import last_line, module_command, module_environment
 
 HELP = "batches, beside petastorm's loaders"
 ENGINES = (
@@ -161,7 +161,7 @@ def _read(arguments: argparse.Namespace, table: str, engine: str, folder: Path) 
     try:
         for process in processes:
             if (line := process.stdout.readline()) != "ready\n":  # type: ignore[union-attr]
-                raise RuntimeError(line.strip() or process.communicate()[1][-2000:])
+                raise RuntimeError(line.strip() or last_line(process.communicate()[1]))
         for process in processes:
             process.stdin.write("go\n")  # type: ignore[union-attr]
             process.stdin.flush()  # type: ignore[union-attr]
@@ -169,7 +169,7 @@ def _read(arguments: argparse.Namespace, table: str, engine: str, folder: Path) 
         for process in processes:
             output, errors = process.communicate()
             if process.returncode:
-                raise RuntimeError(errors[-2000:])
+                raise RuntimeError(last_line(errors))
             answers.append(json.loads(output.splitlines()[-1]))
     finally:
         for process in processes:

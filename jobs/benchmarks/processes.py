@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 
 JOBS = Path(__file__).parents[1]
+MOST_LETTERS = 200
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
@@ -39,7 +40,7 @@ def answer_of(module: str, request: dict[str, Any]) -> dict[str, Any]:
         check=False,
     )
     if done.returncode:
-        raise RuntimeError(done.stderr.strip().splitlines()[-1])
+        raise RuntimeError(last_line(done.stderr))
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer
 
@@ -55,3 +56,9 @@ def cpu_seconds() -> float:
         times = process.cpu_times()
         total += times.user + times.system + times.children_user + times.children_system
     return total
+
+
+def last_line(errors: str) -> str:
+    """The last line of what a process wrote to its standard error: Python's error, shortened."""
+    lines = errors.strip().splitlines() or ["it ended without a word"]
+    return lines[-1] if len(lines[-1]) <= MOST_LETTERS else f"{lines[-1][:MOST_LETTERS]}…"

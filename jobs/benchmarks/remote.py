@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.figures import aligned, in_turns, positive, ratio
 from benchmarks.loader_tables import TABLES, write_table
 from benchmarks.object_store import ObjectStore, every, object_store
-from benchmarks.processes import module_command, module_environment
+from benchmarks.processes import last_line, module_command, module_environment
 
 HELP = "batches from an S3 server, beside those from the local disk"
 WAYS = ("local", "remote", "remote, cached")
@@ -194,7 +194,7 @@ def _answers(processes: Sequence[subprocess.Popen[str]]) -> list[str]:
     lines = [process.stdout.readline() for process in processes]  # type: ignore[union-attr]
     for process, line in zip(processes, lines, strict=True):
         if not line:
-            raise RuntimeError(process.communicate()[1][-2000:])
+            raise RuntimeError(last_line(process.communicate()[1]))
     for process in processes:
         process.stdin.write("go\n")  # type: ignore[union-attr]
         process.stdin.flush()  # type: ignore[union-attr]
