@@ -29,6 +29,8 @@ _log = logging.getLogger(__name__)
 
 _CRC_BYTES = 4
 _MOST_CHECKED, _READ_BYTES = 1 << 16, 1 << 20
+_LARGE_BYTES = 1 << 20
+"""Larger values get their place on the disk at once, which makes writing them cheaper."""
 _LOOK_SECONDS, _WAIT_SECONDS = 0.01, 30.0
 """How often, and how long, an entry is waited for that another process fetches."""
 
@@ -101,11 +103,11 @@ class DiskCache:
             return content
         fetched: list[memoryview] = []
 
-        def parts() -> Iterable[memoryview]:
+        def begin() -> tuple[int, Iterable[memoryview]]:
             fetched.append(fetch())
-            return fetched
+            return len(fetched[0]), fetched
 
-        self._fill(key, parts, start, wait)
+        self._fill(key, begin, start, wait)
         # Another process may have kept it meanwhile.
         content = fetched[0] if fetched else self.get(key, start)
         return fetch() if content is None else content
@@ -113,25 +115,25 @@ class DiskCache:
     def open_or_fill(
         self,
         key: str,
-        fetch: Callable[[], Iterable[memoryview]],
+        begin: Callable[[], tuple[int, Iterable[memoryview]]],
         start: int = 0,
         wait: Callable[[float], object] = time.sleep,
     ) -> pa.NativeFile | None:
         """A file that has the value of a key at ``start``, fetched as ``get_or_fetch`` does.
 
-        ``fetch`` gets it in parts, of which each is written before the next one is fetched. None if
-        there is no room for it, or the disk fails.
+        ``begin`` returns the value's size, and its parts, of which each is written before the next
+        one is fetched. None if there is no room for it, or the disk fails.
         """
         stream = self.open(key, start)
         if stream is None:
-            self._fill(key, fetch, start, wait)
+            self._fill(key, begin, start, wait)
             stream = self.open(key, start)
         return stream
 
     def _fill(
         self,
         key: str,
-        fetch: Callable[[], Iterable[memoryview]],
+        begin: Callable[[], tuple[int, Iterable[memoryview]]],
         start: int,
         wait: Callable[[float], object],
     ) -> None:
@@ -145,7 +147,7 @@ class DiskCache:
             return
         try:
             if not (self._folder / key).exists():
-                self._keep(key, fetch(), start, turn)
+                self._keep(key, *begin(), start, turn)
         finally:
             with suppress(OSError):  # The disk may have become read-only.
                 if _is_at(turn, self._part(key)):  # Nothing was kept.
@@ -180,29 +182,37 @@ class DiskCache:
                 return None
         return None
 
-    def _keep(self, key: str, parts: Iterable[memoryview], start: int, turn: int) -> None:
-        path, counted, crc32 = self._folder / key, 0, 0
+    def _keep(
+        self, key: str, size: int, parts: Iterable[memoryview], start: int, turn: int
+    ) -> None:
+        counted, crc32 = 0, 0
         try:
-            for part in parts:  # What this raises is not the disk's.
-                crc32 = zlib.crc32(part, crc32)
-                size = len(part) + (0 if counted else _CRC_BYTES)
-                try:
-                    if not self._place.reserve(size):
-                        self._is_full = True
-                        _log.info(
-                            "The cache in %s is full: the rest is fetched each time.",
-                            self._place.root,
-                        )
-                        return
-                    counted += size
-                    start = _write(turn, part, start)
-                except OSError as error:
-                    self._give_up(error)
+            try:
+                if not self._place.reserve(size + _CRC_BYTES):
+                    self._is_full = True
+                    _log.info(
+                        "The cache in %s is full: the rest is fetched each time.", self._place.root
+                    )
                     return
+                counted = size + _CRC_BYTES
+                if size > _LARGE_BYTES:
+                    os.posix_fallocate(turn, start, counted)
+            except OSError as error:
+                self._give_up(error)
+                return
+            for part in parts:  # What this raises is not the disk's.
+                for at in range(0, len(part), _READ_BYTES):  # It is written from the L2 cache.
+                    piece = part[at : at + _READ_BYTES]
+                    crc32 = zlib.crc32(piece, crc32)
+                    try:
+                        start = _write(turn, piece, start)
+                    except OSError as error:
+                        self._give_up(error)
+                        return
             try:
                 _write(turn, memoryview(crc32.to_bytes(_CRC_BYTES, "little")), start)
-                self._part(key).rename(path)
-                self._note_checked(key, path.stat().st_ctime_ns)
+                self._part(key).rename(self._folder / key)
+                self._note_checked(key, os.fstat(turn).st_ctime_ns)
                 counted = 0
             except OSError as error:
                 self._give_up(error)

@@ -96,9 +96,8 @@ class RemoteRowGroups:
 
         With a cache they are read from there, and memory is of no use.
         """
-        if self._cache is None:
-            self._room.limit_bytes = self._least_room_bytes + spare_bytes
-            self._ahead.limit_bytes = self._room.part_bytes
+        self._room.limit_bytes = self._least_room_bytes + spare_bytes
+        self._ahead.limit_bytes = self._room.part_bytes
 
     def read_ahead(self, groups: Iterable[int], names: Sequence[str]) -> None:
         """Begins to read row groups that will be asked for, in this order."""
@@ -212,13 +211,13 @@ class RemoteRowGroups:
     ) -> pa.NativeFile | None:
         """A file in the cache that Arrow can read in place of a range's own, if there is room."""
 
-        def fetch() -> Iterable[memoryview]:
+        def begin() -> tuple[int, Iterable[memoryview]]:
             if wanted.content is None:
                 self._stream(number, file)  # Opened while the row group waits for memory.
-            return (content for _, content in wanted.passing(self._room))
+            return wanted.size, (content for _, content in wanted.passing(self._room))
 
         stream = cache.open_or_fill(
-            f"{number}-{wanted.start}+{wanted.size}", fetch, wanted.start, self._stopping.wait
+            f"{number}-{wanted.start}+{wanted.size}", begin, wanted.start, self._stopping.wait
         )
         if stream is not None:
             wanted.read = lambda start, memory: _read_stored(stream, start, memory)

@@ -2,8 +2,8 @@
 
 It is mapped for itself: memory of C's allocator would stay with the thread that fetched, in pieces
 as large as row groups. What held a row group is kept for the next one, as far as the limit allows:
-new pages would cost the kernel more time than a request. What passed to a disk goes back to the
-system at once: the disk's own cache needs as many pages, and then they are not new to the machine.
+new pages would cost the kernel more time than a request. What passes to a disk is kept as long as
+anything passes: the disk's own cache needs as many pages.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Room:
         with self._changed:
             if not always and self._used_bytes + size > 3 * self.limit_bytes // 4:
                 return None
-            return self._map(size, keeps=True)
+            return self._map(size)
 
     @contextmanager
     def passing(self, size: int) -> Iterator[memoryview]:
@@ -77,12 +77,14 @@ class Room:
                     raise CancelledError
                 self._changed.wait(_LOOK_SECONDS)
             self._passing += 1
-            memory = self._map(granted, keeps=False)
+            memory = self._map(granted, passes=True)
         try:
             yield memory
         finally:
             with self._changed:
                 self._passing -= 1
+                if not self._passing:
+                    self._keep_up_to(0)
                 self._changed.notify_all()
 
     def _for_passing(self, wanted: int) -> int | None:
@@ -97,13 +99,11 @@ class Room:
             self._is_closed = True
             self._keep_up_to(0)
 
-    def _map(self, size: int, *, keeps: bool) -> memoryview:
-        mapped, mapped_bytes = None, max(1, size)
-        if keeps:
-            step = 1 << max(1, size // _STEPS).bit_length() - 1
-            most = 3 * self.limit_bytes // 4 - self._used_bytes
-            mapped_bytes = max(mapped_bytes, min(most, -(-size // step) * step))
-            mapped = self._kept_for(size, mapped_bytes)
+    def _map(self, size: int, *, passes: bool = False) -> memoryview:
+        step = 1 << max(1, size // _STEPS).bit_length() - 1
+        most = (self.limit_bytes if passes else 3 * self.limit_bytes // 4) - self._used_bytes
+        mapped_bytes = max(1, size, min(most, -(-size // step) * step))
+        mapped = self._kept_for(size, mapped_bytes)
         if mapped is None:
             self._keep_up_to(self.limit_bytes - self._used_bytes - mapped_bytes)
             mapped = mmap.mmap(-1, mapped_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -113,7 +113,7 @@ class Room:
         self._used_bytes += mapped_bytes
         # Each user has an array of its own, which lives as long as any view of it.
         memory = np.frombuffer(mapped, dtype=np.uint8)
-        weakref.finalize(memory, self._let_go, mapped, keeps).atexit = False
+        weakref.finalize(memory, self._let_go, mapped, passes).atexit = False
         return memory.data[:size]
 
     def _kept_for(self, size: int, most: int) -> mmap.mmap | None:
@@ -133,13 +133,14 @@ class Room:
             mapped_bytes = len(self._kept.pop(0))  # It is unmapped with this reference.
             self._kept_bytes -= mapped_bytes
 
-    def _let_go(self, mapped: mmap.mmap, keeps: bool) -> None:
+    def _let_go(self, mapped: mmap.mmap, passed: bool) -> None:
         # It may interrupt any of the above in a thread that has the lock, so it takes nothing out.
         mapped_bytes = len(mapped)
         with self._changed:
             self._used_bytes -= mapped_bytes
             whole = self._used_bytes + self._kept_bytes + mapped_bytes
-            if keeps and not self._is_closed and whole <= self.limit_bytes:
+            is_wanted = not self._is_closed and (not passed or self._passing > 0)
+            if is_wanted and whole <= self.limit_bytes:
                 self._kept.append(mapped)
                 self._kept_bytes += mapped_bytes
             self._changed.notify_all()

@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -38,6 +39,48 @@ def test_a_value_is_read_at_its_place_and_takes_no_room_before_it(tmp_path: Path
     put(later, "more", os.urandom(40_000))
     assert later.get("more") is not None, "what lies before a value does not count"
     later.close()
+
+
+def test_a_large_value_has_its_place_on_the_disk_before_it_is_fetched(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path, 5 << 20, "a")
+    size = 3 << 20
+    content = os.urandom(size)
+    there: list[int] = []
+
+    def parts() -> Iterator[memoryview]:
+        for begin in (0, 2 << 20):
+            [path] = tmp_path.glob("*/a/*.part")
+            there.append(512 * path.stat().st_blocks)
+            yield memoryview(content)[begin : begin + (2 << 20)]
+
+    stream = cache.open_or_fill("large", lambda: (size, parts()), 4096)
+    assert stream is not None
+    assert stream.read_at(size, 4096) == content
+    assert min(there) >= size
+    there.clear()
+    assert cache.open_or_fill("next", lambda: (size, parts()), 4096) is None
+    assert there == [], "what has no room is not fetched"
+    assert not list(tmp_path.glob("*/a/*.part"))
+    [used] = tmp_path.glob("*/used")
+    assert size < int(used.read_text()) < size + (1 << 14)
+    cache.close()
+
+
+def test_a_disk_without_room_for_a_large_value_ends_the_caching(
+    tmp_path: Path, monkeypatch, caplog
+) -> None:
+    cache = DiskCache(tmp_path, None, "a")
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    begun = cache.open_or_fill("large", lambda: (2 << 20, iter([memoryview(b"")])), 0)
+    assert begun is None
+    assert "is full: nothing more is kept there" in caplog.text
+    [used] = tmp_path.glob("*/used")
+    assert int(used.read_text()) == 0
+    cache.close()
 
 
 def test_damage_is_found_by_whoever_has_not_read_the_entry(tmp_path: Path, caplog) -> None:

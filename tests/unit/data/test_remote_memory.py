@@ -102,8 +102,8 @@ def test_all_that_is_fetched_at_a_time_has_room(
     used: list[float] = []
     real = room.Room._map
 
-    def counted(self: room.Room, size: int, *, keeps: bool) -> memoryview:
-        memory = real(self, size, keeps=keeps)
+    def counted(self: room.Room, size: int, **passes: bool) -> memoryview:
+        memory = real(self, size, **passes)
         used.append((self._used_bytes + self._kept_bytes) / self.limit_bytes)
         return memory
 

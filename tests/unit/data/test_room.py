@@ -53,6 +53,20 @@ def test_what_passed_to_a_disk_is_not_kept() -> None:
     assert not is_mapped(place)
 
 
+def test_what_passes_uses_the_memory_of_what_has_just_passed() -> None:
+    of_all = room(64)
+    with of_all.passing(20 * MIB):  # As long as this one passes, others may be about to.
+        with of_all.passing(10 * MIB) as memory:
+            place = address(memory)
+            del memory
+        assert of_all._kept_bytes == 10 * MIB
+        with of_all.passing(10 * MIB) as memory:
+            assert address(memory) == place
+            del memory
+    assert (of_all._used_bytes, of_all._kept_bytes) == (0, 0)
+    assert not is_mapped(place)
+
+
 def test_memory_is_not_used_again_while_arrow_has_a_part_of_it() -> None:
     of_all = room(64)
     first = of_all.take(20 * MIB)
