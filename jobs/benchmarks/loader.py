@@ -1,7 +1,7 @@
 """Loaders beside each other: rows/s, MB/s and memory of every engine, on the same files.
 
 Every measurement is a set of fresh processes, one per rank, which start reading together; engines
-take turns, and medians over the rounds are reported.
+take turns, and medians over the rounds are reported. Packed documents are counted in tokens.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import aligned, in_turns, positive, ratio, result_rows
-from benchmarks.loader_tables import TABLES, write_table
+from benchmarks.loader_tables import TABLES, TOKEN_BYTES, write_table
 from benchmarks.processes import last_line, module_command, module_environment
 
 HELP = "batches, beside petastorm's loaders"
@@ -89,7 +89,7 @@ def _results(table: str, found: Mapping[str, Any]) -> list[dict[str, Any]]:
             "rows_per_second": round(speed),
             # Other programs change this far less than the time on the clock.
             "rows_per_cpu_second": round(medians["rows_per_cpu_second"]),
-            "megabytes_per_second": round(speed * TABLES[table][1] / 1e6, 1),
+            "megabytes_per_second": round(speed * _counted_bytes(table) / 1e6, 1),
             "first_batch_seconds": round(medians["first_batch_seconds"], 3),
             "peak_rss_megabytes": round(medians["peak_rss"] / 1e6),
             "all_rows_per_second": list(map(round, figures["rows_per_second"])),
@@ -103,6 +103,10 @@ def _results(table: str, found: Mapping[str, Any]) -> list[dict[str, Any]]:
                     ratio(figures[key], [one[key] for one in theirs]), 2
                 )
     return results
+
+
+def _counted_bytes(table: str) -> int:
+    return TOKEN_BYTES if table == "packed" else TABLES[table][1]
 
 
 def table(report: Mapping[str, Any]) -> str:

@@ -268,6 +268,8 @@ def _decode_only(request: dict[str, Any]) -> Callable[[], Iterator[int]]:
         if request["table"] == "image":
             for value in table.column("image"):
                 _pillow(value.as_py())
+        if request["table"] == "packed":
+            return sum(len(chunk.flatten()) for chunk in table.column("tokens").chunks)
         return int(table.num_rows)
 
     def batches() -> Iterator[int]:

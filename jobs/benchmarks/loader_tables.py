@@ -15,6 +15,7 @@ LIST_LENGTH = 64
 """The longest list of tables of lists, and what the padded ones are filled up to."""
 SEQUENCE_LENGTH = 2048
 """The length to which documents are packed."""
+TOKEN_BYTES = 4
 _GROUP_BYTES = 32 << 20
 
 
@@ -111,7 +112,7 @@ TABLES: dict[str, tuple[Callable[[np.random.Generator, int], dict[str, Any]], in
     "padded": (_list_table, LIST_LENGTH * 8 + 8),
     "ragged": (_list_table, LIST_LENGTH * 4 + 8),
     "string": (_string_table, 33),
-    "packed": (_token_table, 4 * 412),
+    "packed": (_token_table, 412 * TOKEN_BYTES),
 }
 """For each table the function that makes its columns, and the bytes of a row in a batch."""
 
