@@ -2,18 +2,12 @@
 
 The server adds a delay to every request, and may answer some with an error. Ranks are processes of
 their own, which begin each epoch together; the ways to read take turns.
-
-A virtual machine may give memory that is free for two seconds back to its host, and then waits for
-every page of it: for 32 MiB up to 80 ms instead of 3. So this process uses memory and frees it just
-before each epoch: each way finds the same, whatever ran before.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import mmap
 import os
 import shutil
 import subprocess
@@ -27,12 +21,13 @@ from benchmarks.figures import aligned, in_turns, positive, ratio
 from benchmarks.loader_tables import TABLES, write_table
 from benchmarks.object_store import ObjectStore, every, object_store
 from benchmarks.processes import last_line, module_command, module_environment
+from benchmarks.spare_memory import SpareMemory
 
 HELP = "batches from an S3 server, beside those from the local disk"
 WAYS = ("local", "remote", "remote, cached")
 _BUCKET = "tables"
-_FREE_SHARE = 4
-"""Ranks need less than so many times a table: its bytes, their pages in the disk's cache, rows."""
+_SPARE_SHARE = 4
+"""Ranks use less than so many times a table: its bytes, the disk's cache of them, and batches."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,9 +55,12 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
             store.delay_seconds = arguments.delay_seconds
             store.refuses = every(arguments.fail_one_in)
             print(f"{table}:", flush=True)
-            reads = {way: partial(_read, arguments, store, way, folder) for way in WAYS}
+            size_bytes = sum(path.stat().st_size for path in folder.iterdir())
+            spare = SpareMemory(_SPARE_SHARE * size_bytes)
+            reads = {way: partial(_read, arguments, store, spare, way, folder) for way in WAYS}
             # The server behind the front is asked in the warm-up alone.
             results += _results(table, in_turns(reads, arguments.rounds, warm_up=True))
+            spare.free()
             shutil.rmtree(folder)
     return {"results": results}
 
@@ -130,7 +128,7 @@ def upload(store: ObjectStore, folder: Path) -> None:
 
 
 def _read(
-    arguments: argparse.Namespace, store: ObjectStore, way: str, folder: Path
+    arguments: argparse.Namespace, store: ObjectStore, spare: SpareMemory, way: str, folder: Path
 ) -> list[dict[str, Any]]:
     """One measurement: all ranks begin each epoch together.
 
@@ -163,7 +161,7 @@ def _read(
             for rank in range(arguments.ranks)
         ]
         try:
-            return list(_epochs(arguments, store, manifest, processes))
+            return list(_epochs(arguments, store, spare, manifest, processes))
         finally:
             for process in processes:
                 if process.poll() is None:
@@ -174,17 +172,22 @@ def _read(
 def _epochs(
     arguments: argparse.Namespace,
     store: ObjectStore,
+    spare: SpareMemory,
     manifest: Mapping[str, Any],
     processes: Sequence[subprocess.Popen[str]],
 ) -> Any:
-    free_bytes = _FREE_SHARE * sum(column["size_bytes"] for column in manifest["columns"])
     _answers(processes)
+    _go_on(processes)
     before = store.counts.copy()
-    _answers(processes, free_bytes)
+    _answers(processes)
     opening = dict(store.counts - before)
     for _ in range(arguments.epochs):
+        spare.hold()
+        spare.free()
         before = store.counts.copy()
-        answers = [json.loads(line) for line in _answers(processes, free_bytes)]
+        _go_on(processes)
+        answers = [json.loads(line) for line in _answers(processes)]
+        spare.hold()
         rows = sum(one["rows"] for one in answers)
         yield {
             "rows_per_second": rows / max(one["seconds"] for one in answers),
@@ -198,19 +201,16 @@ def _epochs(
         }
 
 
-def _answers(processes: Sequence[subprocess.Popen[str]], free_bytes: int = 0) -> list[str]:
-    """A line of each rank, which is then told to go on, with so much free memory at hand."""
+def _answers(processes: Sequence[subprocess.Popen[str]]) -> list[str]:
+    """The next line of each rank, which then waits."""
     lines = [process.stdout.readline() for process in processes]  # type: ignore[union-attr]
     for process, line in zip(processes, lines, strict=True):
         if not line:
             raise RuntimeError(last_line(process.communicate()[1]))
-    if free_bytes:
-        with mmap.mmap(-1, free_bytes, mmap.MAP_PRIVATE) as memory:
-            with contextlib.suppress(OSError):  # Some kernels have no huge pages, as ranks use.
-                memory.madvise(mmap.MADV_HUGEPAGE)
-            for page in range(0, free_bytes, mmap.PAGESIZE):
-                memory[page] = 1
+    return lines
+
+
+def _go_on(processes: Sequence[subprocess.Popen[str]]) -> None:
     for process in processes:
         process.stdin.write("go\n")  # type: ignore[union-attr]
         process.stdin.flush()  # type: ignore[union-attr]
-    return lines
