@@ -92,10 +92,7 @@ class RemoteRowGroups:
         self._stored_footers.begin()
 
     def allow(self, spare_bytes: int) -> None:
-        """Row groups may take so much more memory.
-
-        With a cache they are read from there, and memory is of no use.
-        """
+        """Row groups, and what passes to the cache, may take so much more memory."""
         self._room.limit_bytes = self._least_room_bytes + spare_bytes
         self._ahead.limit_bytes = self._room.part_bytes
 
