@@ -101,7 +101,9 @@ class Room:
 
     def _map(self, size: int, *, passes: bool = False) -> memoryview:
         step = 1 << max(1, size // _STEPS).bit_length() - 1
-        most = (self.limit_bytes if passes else 3 * self.limit_bytes // 4) - self._used_bytes
+        most = 3 * self.limit_bytes // 4 - self._used_bytes
+        if passes:  # Two parts of the largest size still have room beside one another.
+            most = min(self.part_bytes, self.limit_bytes - self._used_bytes)
         mapped_bytes = max(1, size, min(most, -(-size // step) * step))
         mapped = self._kept_for(size, mapped_bytes)
         if mapped is None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sparkdl_runner.data.order.plan import Order
-from sparkdl_runner.data.read.budget import Budget, Sizes
+from sparkdl_runner.data.read.budget import Budget, Sizes, page_rows_for
 
 ROW_BYTES = 1000
 
@@ -133,6 +133,17 @@ def test_no_chunk_needs_more_pages_than_there_are() -> None:
         )
     short = [reading for reading in readings if reading.spare_pages() < 0]
     assert not short
+
+
+def test_pages_have_a_power_of_two_of_rows_and_no_more_than_16384() -> None:
+    assert [page_rows_for(8, size) for size in (1, 64, 127, 128, 1 << 17, 1 << 30)] == [
+        1,
+        8,
+        8,
+        16,
+        1 << 14,
+        1 << 14,
+    ]
 
 
 def test_pages_and_what_decodes_and_batches_ahead_stay_within_the_budget() -> None:

@@ -83,6 +83,14 @@ def test_a_disk_without_room_for_a_large_value_ends_the_caching(
     cache.close()
 
 
+def test_who_wrote_an_entry_does_not_compare_it(tmp_path: Path, monkeypatch) -> None:
+    cache = DiskCache(tmp_path, None, "a")
+    put(cache, "key", b"a value", 4096)
+    monkeypatch.setattr(disk_cache, "_is_whole", lambda *_: pytest.fail("it is read again"))
+    assert cache.get("key", 4096) == b"a value"
+    cache.close()
+
+
 def test_damage_is_found_by_whoever_has_not_read_the_entry(tmp_path: Path, caplog) -> None:
     cache = DiskCache(tmp_path, None, "a")
     put(cache, "key", b"a value", 4096)

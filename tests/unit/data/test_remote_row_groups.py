@@ -24,6 +24,7 @@ from sparkdl_runner.data.dataset.files import pack
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.loader import ArrowLoader
+from sparkdl_runner.data.read import stored_footers
 from sparkdl_runner.data.read.disk_cache import DiskCache
 from sparkdl_runner.data.read.ranges import RemoteRowGroups
 from sparkdl_runner.world import Peer, assign_ranks
@@ -170,6 +171,18 @@ def test_few_footers_are_there_before_the_first_row_group_is_asked_for(with_foot
     remote.close()
     assert (far.counts["opens"], far.counts["reads"]) == (1, 1)
     assert "sparkdl-footers" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_many_footers_are_not_there_before_they_are_asked_for(with_footers, far, monkeypatch):
+    """Each rank needs few of them."""
+    whole = int(Manifest.read(LOCAL, str(with_footers)).footer_sizes.sum())
+    monkeypatch.setattr(stored_footers, "_BLOCK_BYTES", whole - 1)
+    dataset = Dataset(
+        Manifest.read(LOCAL, str(with_footers)), fs.PyFileSystem(far), str(with_footers)
+    )
+    files = VerifiedFiles(dataset, Converted.of(dataset))
+    RemoteRowGroups(files, memory_bytes=1 << 20, stopping=threading.Event()).close()
+    assert far.counts["opens"] == 0
 
 
 def test_a_file_is_opened_while_its_row_group_waits_for_memory(tmp_path, far):

@@ -67,6 +67,19 @@ def test_what_passes_uses_the_memory_of_what_has_just_passed() -> None:
     assert not is_mapped(place)
 
 
+def test_rounding_takes_no_more_than_there_is() -> None:
+    of_all = room(65)
+    held = [of_all.take(20 * MIB), of_all.take(28 * MIB + MIB // 2)]
+    assert None not in held
+    assert of_all._used_bytes <= 3 * 65 * MIB // 4
+    held.clear()
+    part = of_all.part_bytes  # No whole number of MiB.
+    with of_all.passing(part), of_all.passing(part):
+        assert of_all._used_bytes == 2 * part
+    with of_all.passing(40 * MIB), of_all.passing(2 * part):
+        assert of_all._used_bytes <= of_all.limit_bytes
+
+
 def test_memory_is_not_used_again_while_arrow_has_a_part_of_it() -> None:
     of_all = room(64)
     first = of_all.take(20 * MIB)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from sparkdl_runner.errors import ConfigError
+from sparkdl_runner.errors import ConfigError, RunnerError
 from sparkdl_runner.jobs import tune
 from sparkdl_runner.jobs.settings import load
 from sparkdl_runner.jobs.training import mlflow_run, of_function
@@ -93,6 +93,28 @@ def test_as_many_trials_at_once_as_have_slots(monkeypatch, num_proc, parallel, a
         assert one._at_once == expected
         assert one._tracking == Tracking()
     assert set(asked) <= {("a context", "a GPU for each rank")}, "slots for what ranks ask for"
+
+
+def test_the_first_trial_that_cannot_be_kept_ends_those_that_run_beside_it(monkeypatch):
+    monkeypatch.setattr(search.Search, "_parallel", lambda self: 2)
+    cancelled = []
+    context = SimpleNamespace(
+        setJobGroup=lambda *group, **options: None, cancelJobGroup=cancelled.append
+    )
+    settings = SimpleNamespace(tracking=None, tune=load(SearchSettings, None, SMALL))
+    training = SimpleNamespace(spark=SimpleNamespace(sparkContext=context))
+    one, begun = search.Search(settings, training), iter(range(2))
+    one._parent_id = "0123"
+
+    def run_trial() -> None:
+        if next(begun) == 0:
+            raise RunnerError("the storage is gone")
+        assert one._stopping.wait(20), "nobody has told this trial to end"
+
+    one._run_trial = run_trial
+    with pytest.raises(RunnerError, match="the storage is gone"):
+        one._run_trials(2)
+    assert set(cancelled) <= {"tune-0123"}
 
 
 def train(epochs: int, rate: float = 0.1, name: str = "") -> None:
