@@ -114,6 +114,15 @@ def test_what_is_kept_makes_room_for_what_has_another_size() -> None:
     assert of_all.take(10 * MIB) is None
 
 
+def test_what_is_kept_gives_way_beside_what_is_used() -> None:
+    of_all = room(64)
+    held = [of_all.take(20 * MIB) for _ in range(2)]
+    held.pop()
+    assert (of_all._used_bytes, of_all._kept_bytes) == (20 * MIB, 20 * MIB)
+    held.append(of_all.take(25 * MIB))
+    assert (of_all._used_bytes, of_all._kept_bytes) == (45 * MIB, 0)
+
+
 def test_what_is_more_than_the_limit_is_not_kept() -> None:
     of_all = room(8)
     large = of_all.take(20 * MIB, always=True)
