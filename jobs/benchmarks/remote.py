@@ -136,6 +136,7 @@ def _read(
         RuntimeError: A rank cannot read.
     """
     manifest = json.loads((folder / "_manifest.json").read_text())
+    spare.hold()
     with tempfile.TemporaryDirectory() as cache:
         request = {
             "url": f"file://{folder}" if way == "local" else f"s3://{_BUCKET}/{folder.name}",
@@ -182,9 +183,8 @@ def _epochs(
     _answers(processes)
     opening = dict(store.counts - before)
     for _ in range(arguments.epochs):
-        spare.hold()
-        spare.free()
         before = store.counts.copy()
+        spare.free()
         _go_on(processes)
         answers = [json.loads(line) for line in _answers(processes)]
         spare.hold()

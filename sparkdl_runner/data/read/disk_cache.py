@@ -16,7 +16,7 @@ import os
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -28,9 +28,9 @@ from sparkdl_runner.data.read.cache_folder import PART, CacheFolder
 _log = logging.getLogger(__name__)
 
 _CRC_BYTES = 4
-_MOST_CHECKED, _READ_BYTES = 1 << 16, 1 << 20
+_MOST_CHECKED, _PIECE_BYTES = 1 << 16, 1 << 20
 _LARGE_BYTES = 1 << 20
-"""Larger values get their place on the disk at once, which makes writing them cheaper."""
+"""Larger entries get their place on the disk before they are written: that costs less."""
 _LOOK_SECONDS, _WAIT_SECONDS = 0.01, 30.0
 """How often, and how long, an entry is waited for that another process fetches."""
 
@@ -147,7 +147,8 @@ class DiskCache:
             return
         try:
             if not (self._folder / key).exists():
-                self._keep(key, *begin(), start, turn)
+                size, parts = begin()
+                self._keep(key, size, parts, start, turn)
         finally:
             with suppress(OSError):  # The disk may have become read-only.
                 if _is_at(turn, self._part(key)):  # Nothing was kept.
@@ -185,41 +186,48 @@ class DiskCache:
     def _keep(
         self, key: str, size: int, parts: Iterable[memoryview], start: int, turn: int
     ) -> None:
-        counted, crc32 = 0, 0
+        entry_bytes, is_kept = size + _CRC_BYTES, False
+        if not self._make_room(entry_bytes, start, turn):
+            return
         try:
-            try:
-                if not self._place.reserve(size + _CRC_BYTES):
-                    self._is_full = True
-                    _log.info(
-                        "The cache in %s is full: the rest is fetched each time.", self._place.root
-                    )
+            for piece in _pieces(parts):  # What this raises is not the disk's.
+                try:
+                    start = _write(turn, piece, start)
+                except OSError as error:
+                    self._give_up(error)
                     return
-                counted = size + _CRC_BYTES
-                if size > _LARGE_BYTES:
-                    os.posix_fallocate(turn, start, counted)
-            except OSError as error:
-                self._give_up(error)
-                return
-            for part in parts:  # What this raises is not the disk's.
-                for at in range(0, len(part), _READ_BYTES):  # It is written from the L2 cache.
-                    piece = part[at : at + _READ_BYTES]
-                    crc32 = zlib.crc32(piece, crc32)
-                    try:
-                        start = _write(turn, piece, start)
-                    except OSError as error:
-                        self._give_up(error)
-                        return
             try:
-                _write(turn, memoryview(crc32.to_bytes(_CRC_BYTES, "little")), start)
                 self._part(key).rename(self._folder / key)
                 self._note_checked(key, os.fstat(turn).st_ctime_ns)
-                counted = 0
+                is_kept = True
             except OSError as error:
                 self._give_up(error)
         finally:
-            if counted:
-                with suppress(OSError):
-                    self._place.reserve(-counted)
+            if not is_kept:
+                self._uncount(entry_bytes)
+
+    def _make_room(self, entry_bytes: int, start: int, turn: int) -> bool:
+        """Counts an entry, and gives it its place on the disk; False if there is no room for it."""
+        counted = 0
+        try:
+            if not self._place.reserve(entry_bytes):
+                self._is_full = True
+                _log.info(
+                    "The cache in %s is full: the rest is fetched each time.", self._place.root
+                )
+                return False
+            counted = entry_bytes
+            if entry_bytes > _LARGE_BYTES:
+                os.posix_fallocate(turn, start, entry_bytes)
+        except OSError as error:
+            self._give_up(error)
+            self._uncount(counted)
+            return False
+        return True
+
+    def _uncount(self, size: int) -> None:
+        with suppress(OSError):
+            self._place.reserve(-size)
 
     def _note_checked(self, key: str, changed_ns: int) -> None:
         if len(self._checked) >= _MOST_CHECKED:
@@ -244,6 +252,20 @@ class DiskCache:
         self._place.close()
 
 
+def _pieces(parts: Iterable[memoryview]) -> Iterator[memoryview]:
+    """Small parts of an entry, and its CRC-32 at the end.
+
+    A small part is still in the processor's cache when it is written.
+    """
+    crc32 = 0
+    for part in parts:
+        for at in range(0, len(part), _PIECE_BYTES):
+            piece = part[at : at + _PIECE_BYTES]
+            crc32 = zlib.crc32(piece, crc32)
+            yield piece
+    yield memoryview(crc32.to_bytes(_CRC_BYTES, "little"))
+
+
 def _write(descriptor: int, content: memoryview, at: int) -> int:
     """Writes to a place of a file; returns the place after it."""
     while content:
@@ -264,7 +286,7 @@ def _is_whole(descriptor: int, start: int, end: int) -> bool:
     """Whether the CRC-32 at the end of a file is that of what is before it."""
     crc32 = 0
     while start < end:
-        part = os.pread(descriptor, min(_READ_BYTES, end - start), start)
+        part = os.pread(descriptor, min(_PIECE_BYTES, end - start), start)
         if not part:
             return False
         crc32 = zlib.crc32(part, crc32)

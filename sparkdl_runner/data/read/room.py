@@ -2,8 +2,8 @@
 
 It is mapped for itself: memory of C's allocator would stay with the thread that fetched, in pieces
 as large as row groups. What held a row group is kept for the next one, as far as the limit allows:
-new pages would cost the kernel more time than a request. What passes to a disk is kept as long as
-anything passes: the disk's own cache needs as many pages.
+new pages would cost the kernel more time than a request. What passed to a disk is kept while other
+data pass, and then freed: the disk's own cache can use it.
 """
 
 from __future__ import annotations
