@@ -70,6 +70,14 @@ class ColumnInfo:
     """
     is_clustered: bool = False
     """Whether most row groups hold one value each, and not all the same, by their statistics."""
+    decoded_bytes: int | None = None
+    """Bytes of all values once they are decoded, without offsets: of texts, bytes, and of the
+    numbers in lists or vectors. None for a column of one number a row, and where nobody measured
+    it: manifests of before."""
+    group_row_bytes: int | None = None
+    """Of the row group whose rows are largest: the mean bytes of a row once decoded, rounded up."""
+    most_row_bytes: int | None = None
+    """Bytes of the largest row once decoded; None where it is not known."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
