@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pyarrow import fs
 
 from sparkdl_runner.data.batches.columns.plan import plan_columns
+from sparkdl_runner.data.batches.expectations import check_memory
 from sparkdl_runner.data.batches.feed import Batch, Feed, Transform
 from sparkdl_runner.data.batches.image_decoder import OnBadImage
 from sparkdl_runner.data.batches.memory import memory_of
@@ -25,6 +26,8 @@ from sparkdl_runner.data.order.plan import NO_LENGTH, Tail
 from sparkdl_runner.data.order.shard import whole_number
 from sparkdl_runner.data.order.state import Position
 from sparkdl_runner.data.read.cache_choice import DECODED, open_cache
+from sparkdl_runner.data.read.costs import DataCosts
+from sparkdl_runner.data.read.memory_plan import MemoryLimit
 from sparkdl_runner.data.read.reader import RowGroupReader
 from sparkdl_runner.data.shard_group import shard_of
 
@@ -32,9 +35,10 @@ from sparkdl_runner.data.shard_group import shard_of
 class ArrowLoader:
     """Iterates over batches: dicts of torch tensors ``[batch, *shape]`` by column name.
 
-    The order of rows follows from the manifest, seed, epoch, global batch size, lanes, memory
-    budget and ``balance``, and from nothing else: not from the number of ranks (as long as it
-    divides the lanes), nor from threads or timing. All ranks take the same number of steps.
+    The order of rows follows from the manifest, seed, epoch, global batch size, lanes,
+    ``window_row_groups`` and ``balance``, and from nothing else: not from the number of ranks (as
+    long as it divides the lanes), nor from memory, threads or timing. All ranks take the same
+    number of steps.
 
     A loader has one position, an epoch and a step. Iterating goes on from there for ``num_epochs``
     epochs; ``set_epoch`` and ``load_state_dict`` move it. A new iterator ends the one before.
@@ -55,16 +59,18 @@ class ArrowLoader:
             ``"wrap"`` fills up with the epoch's first rows, which then come twice.
         lanes: Into how many lanes the rows are cut: a multiple of the number of ranks and a
             divisor of the global batch. More mix better. By default a power of two up to 8 that
-            divides the global batch and fits into the budget, or more where there are more ranks.
+            divides the global batch, or more where there are more ranks.
+        window_row_groups: Row groups that each lane reads side by side, and so how many mix: those
+            of all lanes together. By default as many as a small memory can hold, up to 32.
         cur_shard: This rank; inside a worker its own by default, elsewhere 0.
         shard_count: Number of ranks; inside a worker its own by default, elsewhere 1.
         shard_by: In their place, a dimension of a ``DeviceMesh``, such as ``mesh["dp"]``, or a
             process group: ranks along it read different rows, and count as the ranks here.
-        memory_budget_bytes: What reading may take, besides the process itself, for a rank that
-            reads up to 8 lanes: decoded rows and their places in the order, row groups that are
-            partly read, decoding threads, and batches made ahead. It also sets how many row groups
-            are mixed, so the order depends on it. By default, the order is that of 512 MiB on any
-            machine, and reading keeps to a quarter of what the rank may have, as far as it can.
+        memory_budget_bytes: What reading may take, besides the process itself: decoded rows and
+            their places in the order, row groups that are partly read, decoding threads, and
+            batches made ahead. The order does not depend on it: a larger one is faster, and one
+            that is too little for the order is refused. By default 512 MiB, or a quarter of what
+            the rank may have.
         columns: What to read; everything by default.
         feature_cols: Columns of one number per row, to be given as one matrix ``[batch, n]``.
         features_name: What the matrix is called.
@@ -128,6 +134,7 @@ class ArrowLoader:
         cur_shard: int | None = None,
         shard_count: int | None = None,
         shard_by: Any = None,
+        window_row_groups: int | None = None,
         memory_budget_bytes: int | None = None,
         columns: Sequence[str] | None = None,
         feature_cols: Sequence[str] | None = None,
@@ -161,10 +168,11 @@ class ArrowLoader:
             shuffle=shuffle,
             tail=tail,
             lanes=lanes,
-            memory_budget_bytes=memory_budget_bytes,
+            window_row_groups=window_row_groups,
             balance=balance,
         )
         cache_size_limit = whole_number("cache_size_limit", cache_size_limit)
+        limit = MemoryLimit.of(whole_number("memory_budget_bytes", memory_budget_bytes))
         self.rank, self.world_size = shard_of(shard_by, cur_shard, shard_count)
         arguments.global_batch(self.world_size)  # Refused before a file is looked at.
         self.manifest = manifest
@@ -191,11 +199,15 @@ class ArrowLoader:
         is_shared = self.world_size > 1 or shard_by is not None
         shard, told_as = (self.rank, self.world_size), directory if is_shared else None
         self._shared = SharedOrder(arguments, manifest, layout, shard, told_as)
-        budget = self._shared.budget
+        is_local = files.dataset.is_local
+        costs = DataCosts.of(manifest, layout, is_local=is_local)
+        check_memory(limit, costs, self._shared.order, len(self._shared.rank_lanes))
+        files_bytes = limit.files_bytes(is_local=is_local)
         self._pipeline = Pipeline(
             layout=layout,
-            budget=budget,
-            reader=RowGroupReader(files, cache=cache, memory_bytes=budget.files_bytes),
+            limit=limit,
+            costs=costs,
+            reader=RowGroupReader(files, cache=cache, memory_bytes=files_bytes),
             memory=memory_of(device),
             transform=transform,
             sample_transform=sample_transform,

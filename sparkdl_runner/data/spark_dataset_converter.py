@@ -133,16 +133,16 @@ class SparkDatasetConverter:
         )
 
     def mixing(
-        self, batch_size: int, num_ranks: int, *, memory_budget_bytes: int | None = None
+        self, batch_size: int, num_ranks: int, *, window_row_groups: int | None = None
     ) -> Mixing:
         """How well batches will mix the rows: ``print()`` it before one is read.
 
         Args:
             batch_size: Rows of one rank in a step.
             num_ranks: Ranks that share the rows.
-            memory_budget_bytes: As the loader will get it.
+            window_row_groups: As the loader will get it.
         """
-        return mixing_of(self.open(), batch_size, num_ranks, memory_budget_bytes)
+        return mixing_of(self.open(), batch_size, num_ranks, window_row_groups)
 
     def make_torch_dataloader(
         self,

@@ -1,37 +1,25 @@
-"""Warns, before anything is read, if steps, memory or shuffling will not be as one expects."""
+"""Says, before anything is read, if steps, memory or shuffling will not be as one expects."""
 
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 from sparkdl_runner.data.batches.mixing import Mixing
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.decode.columns import Layout
 from sparkdl_runner.data.order.plan import Order, Tail
-from sparkdl_runner.data.read.budget import Budget
+from sparkdl_runner.data.read.costs import DataCosts
+from sparkdl_runner.data.read.memory_plan import MemoryLimit
 
 
 def warn(
-    manifest: Manifest,
-    layout: Layout,
-    order: Order,
-    budget: Budget,
-    tail: Tail,
-    rank: int,
-    world_size: int,
+    manifest: Manifest, layout: Layout, order: Order, tail: Tail, rank: int, world_size: int
 ) -> None:
     """Warns the caller of the loader's constructor, by way of ``SharedOrder``, on rank 0 alone."""
     if rank != 0:
         return
-    lanes = order.lanes // world_size
-    sentences = [
-        _no_step(order, tail),
-        _many_lanes(budget, lanes),
-        _little_memory(order, budget, lanes),
-        _long_pages(order, budget, lanes),
-        _sorted(manifest, layout, order, world_size),
-    ]
-    for sentence in sentences:
+    for sentence in (_no_step(order, tail), _sorted(manifest, layout, order, world_size)):
         if sentence is not None:
             warnings.warn(sentence, stacklevel=5)
 
@@ -46,51 +34,57 @@ def _no_step(order: Order, tail: Tail) -> str | None:
     )
 
 
-def _many_lanes(budget: Budget, lanes: int) -> str | None:
-    if lanes <= budget.most_lanes:
-        return None
-    return (
-        f"Each rank reads {lanes} lanes side by side, and the memory budget is for "
-        f"{budget.most_lanes}: about {budget.bytes_for(lanes):,} bytes will be used. Give fewer "
-        "lanes, or a larger memory_budget_bytes."
+def check_memory(limit: MemoryLimit, costs: DataCosts, order: Order, lanes: int) -> None:
+    """Checks that a rank can read so many lanes of an order in the memory that it may use.
+
+    Warns the caller of the loader's constructor if it only should not use so much.
+
+    Raises:
+        ValueError: The caller's limit is too little, or all of the rank's memory.
+    """
+    needed = costs.least_bytes(order, lanes)
+    if needed <= limit.size_bytes:
+        return
+    batch_bytes = costs.batch_bytes(order, lanes)
+    streams, open_bytes = costs.open_groups(order, lanes), costs.open_bytes(order, lanes)
+    parts = (
+        f"{open_bytes:,} for {streams} row groups that are read side by side, "
+        f"{costs.block_bytes(order, lanes):,} for the rows that are shuffled, and "
+        f"{2 * batch_bytes:,} for two batches of {lanes * order.lane_batch:,} rows"
     )
-
-
-def check_memory(order: Order, budget: Budget, world_size: int, rank_bytes: int) -> None:
-    """Raises a ValueError if a rank, which may have so much memory, cannot read its lanes."""
-    needed = budget.needed_bytes(order, order.lanes // world_size)
-    if budget.most_bytes is not None and needed > rank_bytes:
+    ways = []
+    fits = _window_that_fits(limit, costs, order, lanes)
+    if fits is not None:
+        ways.append(f"window_row_groups={fits}")
+    elif lanes > 1:
+        ways.append(f"fewer lanes than {order.lanes}")
+    if not ways or 4 * batch_bytes > needed:
+        ways.append("smaller batches" if 4 * batch_bytes > needed else "smaller row groups")
+    if limit.is_given:
         raise ValueError(
-            f"a rank may have {rank_bytes:,} bytes of memory here, and reading this data set takes "
-            f"about {needed:,}. Give memory_budget_bytes={budget.most_bytes:,} on every rank, which"
-            " mixes fewer row groups, or convert with a smaller parquet_row_group_size_bytes."
+            f"memory_budget_bytes={limit.size_bytes:,} is too little for this data set: a rank "
+            f"needs about {needed:,} bytes, {parts}. Give that much, or {' and '.join(ways)}."
         )
-
-
-def _little_memory(order: Order, budget: Budget, lanes: int) -> str | None:
-    needed = budget.needed_bytes(order, lanes)
-    if budget.most_bytes is None or needed <= budget.most_bytes:
-        return None
-    return (
-        f"Reading this data set takes about {needed:,} bytes in a rank, and a quarter of the memory"
-        f" that a rank may have here is {budget.most_bytes:,}. If ranks run out of memory, give "
-        f"memory_budget_bytes={budget.most_bytes:,} on every rank, which mixes fewer row groups."
+    if needed > limit.rank_bytes:
+        raise ValueError(
+            f"a rank may have {limit.rank_bytes:,} bytes of memory here, and reading this data set "
+            f"takes about {needed:,}, {parts}. Take {' and '.join(ways)}, on every rank."
+        )
+    warnings.warn(
+        f"Reading this data set takes about {needed:,} bytes in a rank, {parts}; a quarter of the "
+        f"memory that a rank may have here is {limit.size_bytes:,}. If ranks run out of memory, "
+        f"take {' and '.join(ways)}, on every rank.",
+        stacklevel=3,
     )
 
 
-def _long_pages(order: Order, budget: Budget, lanes: int) -> str | None:
-    """A warning if the caller's budget is exceeded by the pages of long values."""
-    # While a lane goes over from one row group to the next, both are open.
-    open_groups = min(2, int((order.group_rows > 0).sum()))
-    needed = lanes * open_groups * budget.open_group_bytes
-    if budget.most_bytes is not None or needed <= budget.memory_budget_bytes:
-        return None
-    return (
-        f"memory_budget_bytes={budget.memory_budget_bytes:,} is too little for this data set: a row"
-        f" group takes up to {budget.open_group_bytes:,} bytes while it is read page by page, and a"
-        f" rank reads {lanes * open_groups} side by side, so about {needed:,} bytes will be used. "
-        "Give that much, or convert with a smaller parquet_row_group_size_bytes."
-    )
+def _window_that_fits(limit: MemoryLimit, costs: DataCosts, order: Order, lanes: int) -> int | None:
+    """The most row groups that lanes could read side by side, if fewer than now."""
+    for window in range(order.window_groups - 1, 0, -1):
+        smaller = replace(order, window_groups=window)
+        if costs.least_bytes(smaller, lanes) <= limit.size_bytes:
+            return window
+    return None
 
 
 def _sorted(manifest: Manifest, layout: Layout, order: Order, world_size: int) -> str | None:

@@ -9,8 +9,8 @@ from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.order.lanes import choose_lanes
 from sparkdl_runner.data.order.mixing import LABELS, MixingFigures, measure
 from sparkdl_runner.data.order.plan import Order
-from sparkdl_runner.data.order.shard import global_batch
-from sparkdl_runner.data.read.budget import Budget
+from sparkdl_runner.data.order.shard import global_batch, whole_number
+from sparkdl_runner.data.read.costs import default_order
 
 GOOD_LABELS = 0.9
 """The share of the labels of a fully shuffled batch from which mixing counts as good."""
@@ -83,17 +83,17 @@ class Mixing:
 
 
 def mixing_of(
-    dataset: Dataset, batch_size: int, num_ranks: int, memory_budget_bytes: int | None
+    dataset: Dataset, batch_size: int, num_ranks: int, window_row_groups: int | None
 ) -> Mixing:
     """The mixing of a loader with such arguments, and otherwise the default ones."""
     rows = global_batch(batch_size, None, num_ranks)
     manifest = dataset.manifest
-    budget = Budget.of(memory_budget_bytes, manifest)
+    default = default_order(manifest)
     order = Order(
         group_rows=manifest.row_groups.rows,
         global_batch_size=rows,
-        lanes=choose_lanes(None, rows, num_ranks, budget.most_lanes),
-        block_rows=budget.block_rows,
-        window_groups=budget.window_groups,
+        lanes=choose_lanes(None, rows, num_ranks, default.most_lanes),
+        block_rows=default.block_rows,
+        window_groups=whole_number("window_row_groups", window_row_groups) or default.window_groups,
     )
     return Mixing.of(manifest, order, num_ranks)

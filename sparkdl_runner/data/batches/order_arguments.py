@@ -10,8 +10,7 @@ from sparkdl_runner.data.decode.columns import Layout
 from sparkdl_runner.data.order.lanes import choose_lanes
 from sparkdl_runner.data.order.plan import TAILS, Order, Tail
 from sparkdl_runner.data.order.shard import global_batch, whole_number
-from sparkdl_runner.data.read.allowance import MemoryFacts
-from sparkdl_runner.data.read.budget import Budget
+from sparkdl_runner.data.read.costs import default_order
 from sparkdl_runner.hooks import rank_facts
 
 
@@ -31,13 +30,12 @@ class OrderArguments:
     shuffle: bool
     tail: Tail
     lanes: int | None
-    memory_budget_bytes: int | None
+    window_row_groups: int | None
     balance: str | None
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "global_batch_size", "num_epochs", "lanes"):
+        for name in ("batch_size", "global_batch_size", "num_epochs", "lanes", "window_row_groups"):
             self._set_number(name)
-        self._set_number("memory_budget_bytes")
         if self.tail not in TAILS:
             raise ValueError(f"tail is {self.tail!r}; expected one of {', '.join(TAILS)}.")
         seed = whole_number("seed", self.seed, least=0, most=(1 << 64) - 1) or 0
@@ -47,6 +45,11 @@ class OrderArguments:
             raise ValueError(
                 f"balance={self.balance!r} moves rows between steps, and shuffle=False keeps them "
                 "in order: give one of the two."
+            )
+        if self.window_row_groups is not None and not self.shuffle:
+            raise ValueError(
+                f"window_row_groups={self.window_row_groups} mixes row groups, and shuffle=False "
+                "reads them in order: give one of the two."
             )
 
     def _set_number(self, name: str) -> None:
@@ -61,40 +64,31 @@ class OrderArguments:
         """
         return global_batch(self.batch_size, self.global_batch_size, world_size)
 
-    def order(
-        self, manifest: Manifest, layout: Layout, rank: int, world_size: int
-    ) -> tuple[Order, Budget]:
+    def order(self, manifest: Manifest, layout: Layout, rank: int, world_size: int) -> Order:
         """Decides the order of rows, and warns where it is not as one expects.
 
-        Returns:
-            The order, and the memory in which it is read.
-
         Raises:
-            ValueError: The arguments do not fit the data set, the ranks or the memory.
+            ValueError: The arguments do not fit the data set or the ranks.
         """
-        memory = MemoryFacts.here()
-        budget = Budget.of(self.memory_budget_bytes, manifest, layout, most_bytes=memory.data_bytes)
         rows = self.global_batch(world_size)
         if self.balance is not None:
             layout.check_balance(self.balance)
-        budget.check_batch(rows // world_size, layout.batch_row_bytes)
-        most = budget.most_lanes if self.shuffle else 1
+        default = default_order(manifest, shuffle=self.shuffle)
         order = Order(
             group_rows=manifest.row_groups.rows,
             global_batch_size=rows,
-            lanes=choose_lanes(self.lanes, rows, world_size, most),
-            block_rows=budget.block_rows,
-            window_groups=budget.window_groups if self.shuffle else 1,
+            lanes=choose_lanes(self.lanes, rows, world_size, default.most_lanes),
+            block_rows=default.block_rows,
+            window_groups=self.window_row_groups or default.window_groups,
             seed=self.seed,
             balance=self.balance,
             shuffle=self.shuffle,
             wrap=self.tail == "wrap",
         )
-        expectations.check_memory(order, budget, world_size, memory.rank_bytes)
-        expectations.warn(manifest, layout, order, budget, self.tail, rank, world_size)
+        expectations.warn(manifest, layout, order, self.tail, rank, world_size)
         if self.shuffle:  # An unshuffled loader is one for evaluation.
             per_rank, steps = rows // world_size, order.steps(self.tail)
             rank_facts.note(
                 batch_size_per_rank=per_rank, global_batch_size=rows, steps_per_epoch=steps
             )
-        return order, budget
+        return order

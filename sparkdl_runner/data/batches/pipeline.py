@@ -18,9 +18,10 @@ from sparkdl_runner.data.order.shard import whole_number
 from sparkdl_runner.data.order.state import Position
 from sparkdl_runner.data.read.arena import Arena
 from sparkdl_runner.data.read.blocks import BlockLoader
-from sparkdl_runner.data.read.budget import Budget, Sizes
 from sparkdl_runner.data.read.cache_choice import DECODED
+from sparkdl_runner.data.read.costs import DataCosts
 from sparkdl_runner.data.read.disk_cache import DiskCache
+from sparkdl_runner.data.read.memory_plan import MemoryLimit, MemoryPlan
 from sparkdl_runner.data.read.reader import RowGroupReader
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ class Pipeline:
     """From row groups to batches; threads and memory are kept from one iteration to the next."""
 
     layout: Layout
-    budget: Budget
+    limit: MemoryLimit
+    costs: DataCosts
     reader: RowGroupReader
     memory: ArrayMemory | PinnedRing
     transform: Transform | None
@@ -42,7 +44,7 @@ class Pipeline:
     image_cache: DiskCache | None
     """The cache for decoded images; None to decode them in each epoch."""
     workers_count: int | None
-    """Row groups decoded at a time; None decides by the cores and the budget."""
+    """Row groups decoded at a time; None decides by the cores and the limit."""
     prefetch_batches: int | None
     """Batches made ahead; None decides by their size."""
 
@@ -51,7 +53,6 @@ class Pipeline:
         self.workers_count = whole_number("workers_count", self.workers_count)
         if self.transform is not None and not callable(self.transform):
             raise TypeError(f"transform is {self.transform!r}; expected a function of a batch.")
-        self._threads = self.workers_count or self.budget.threads(most=min(4, cores()))
         self._samples = SampleThreads(self.workers_count)
         self._transformer: SampleTransformer | None = None
         if self.sample_transform is not None:
@@ -76,7 +77,7 @@ class Pipeline:
             stopping=self.reader.stopping,
         )
         self.pool: ThreadPoolExecutor | None = None
-        self._arena: tuple[Order, Sizes, Arena] | None = None
+        self._arena: tuple[Order, MemoryPlan, Arena] | None = None
 
     @property
     def skips_images(self) -> bool:
@@ -94,27 +95,22 @@ class Pipeline:
         """Prepares one pass over a rank's lanes; the feed before must have been stopped."""
         if self._arena is None or self._arena[0] is not order:
             self._arena = None  # Free the earlier arena before making one as large.
-            sizes = Sizes.of(
-                self.budget,
+            plan = MemoryPlan.of(
+                self.limit,
+                self.costs,
                 order,
                 lanes=len(lanes),
-                row_bytes=self.layout.row_bytes,
-                batch_row_bytes=self.layout.batch_row_bytes,
-                threads=self._threads,
+                most_threads=min(4, cores()),
+                threads=self.workers_count,
                 prefetch_batches=self.prefetch_batches,
             )
-            arena = Arena(
-                self.layout,
-                pages=sizes.pages,
-                page_rows=sizes.page_rows,
-                part_bytes=sizes.part_bytes,
-            )
-            self._arena = (order, sizes, arena)
-            self.reader.allow(self.budget.spare_bytes(order, len(lanes)))
+            arena = Arena(self.layout, pages=plan.pages, page_rows=plan.page_rows)
+            self._arena = (order, plan, arena)
+            self.reader.allow(plan.spare_bytes)
         self.reader.stopping.clear()
-        _, sizes, arena = self._arena
+        _, plan, arena = self._arena
         if self.pool is None:
-            self.pool = ThreadPoolExecutor(self._threads, "sparkdl-decode")
+            self.pool = ThreadPoolExecutor(plan.threads, "sparkdl-decode")
         blocks = BlockLoader(
             order=order,
             lanes=lanes,
@@ -122,7 +118,7 @@ class Pipeline:
             reader=self.reader,
             arena=arena,
             pool=self.pool,
-            page_limit=sizes.page_limit,
+            plan=plan,
         )
         chunker = Chunker(
             order=order,
@@ -131,7 +127,7 @@ class Pipeline:
             tail=tail,
             arena=arena,
             blocks=blocks,
-            chunk_steps=sizes.chunk_steps,
+            chunk_steps=plan.chunk_steps,
         )
         return Feed(
             chunker=chunker,

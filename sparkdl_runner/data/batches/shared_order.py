@@ -26,7 +26,7 @@ class SharedOrder:
         directory: The data set's place, to report with the order; None if it is not shared.
 
     Raises:
-        ValueError: The arguments do not fit the data set, the ranks or the memory.
+        ValueError: The arguments do not fit the data set or the ranks.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class SharedOrder:
         directory: str | None,
     ) -> None:
         self._rank, self._world_size = shard
-        self.order, self.budget = arguments.order(manifest, layout, *shard)
+        self.order = arguments.order(manifest, layout, *shard)
         self.tail = arguments.tail
         self._arguments = arguments
         self._fingerprint = manifest.fingerprint

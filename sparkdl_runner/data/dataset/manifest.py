@@ -38,6 +38,8 @@ MANIFEST_NAME = "_manifest.json"
 FORMAT_VERSION = 2
 
 SPARKS_PAGE_ROWS = 100
+PAGE_BYTES = 1 << 20
+"""Writers make pages of so many bytes by default."""
 
 _FINGERPRINTED = ("size_bytes", "rows", "footer_crc32", "crc32")
 
@@ -98,6 +100,8 @@ class Manifest:
     """The seed of Spark's shuffle while it wrote the rows; None if there was none."""
     page_rows: int = SPARKS_PAGE_ROWS
     """Rows that a page has at least, however long the values are: ``footers.page_rows_of``."""
+    page_bytes: int = PAGE_BYTES
+    """Bytes after which a page is full."""
     footer_sizes: npt.NDArray[np.int64] | None = None
     """``[files]``, bytes of each footer in the file of all footers; None if there is none."""
     created_by: str = field(default_factory=lambda: f"sparkdl_runner {__version__}")
@@ -152,6 +156,8 @@ class Manifest:
         known = [self.files_fingerprint, self.content_digest, self.shuffle_seed, columns]
         if self.page_rows != SPARKS_PAGE_ROWS:  # Other digests are as they were without it.
             known.append(self.page_rows)
+        if self.page_bytes != PAGE_BYTES:
+            known.append(self.page_bytes)
         digest = hashlib.sha256(json.dumps(known).encode())
         times = Files.of(self.files).numbers("modified_ns")
         for numbers in (times, self.row_groups.file, self.row_groups.size_bytes):
@@ -173,6 +179,7 @@ class Manifest:
             "content_digest": self.content_digest,
             "shuffle_seed": self.shuffle_seed,
             "page_rows": self.page_rows,
+            "page_bytes": self.page_bytes,
             "rows": self.rows,
             "columns": [{**vars(one), "list_lengths": [*one.list_lengths]} for one in self.columns],
             "schema_base64": self.schema_base64,
@@ -210,6 +217,7 @@ class Manifest:
             content_digest=found.content_digest,
             shuffle_seed=found.shuffle_seed,
             page_rows=SPARKS_PAGE_ROWS if found.page_rows is None else found.page_rows,
+            page_bytes=PAGE_BYTES if found.page_bytes is None else found.page_bytes,
             footer_sizes=unpack_sizes(found.footer_sizes, len(files)),
             created_by=found.created_by,
         )
@@ -292,6 +300,7 @@ class _Fields:
     content_digest: str | None
     shuffle_seed: int | None
     page_rows: int | None
+    page_bytes: int | None
     footer_sizes: str | None
 
 
@@ -303,5 +312,5 @@ def _check(manifest: Manifest) -> None:
         raise ForeignFileError(f"its schema cannot be read ({error!s:.200})") from None
     if names != [column.name for column in manifest.columns]:
         raise ForeignFileError("its columns are not those of its schema")
-    if manifest.page_rows < 1:
-        raise ForeignFileError(f"its pages have {manifest.page_rows} rows")
+    if min(manifest.page_rows, manifest.page_bytes) < 1:
+        raise ForeignFileError("its pages have no rows, or no bytes")

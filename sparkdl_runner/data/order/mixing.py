@@ -81,7 +81,7 @@ def _shares(plan: EpochPlan, moment: float) -> tuple[FloatArray, int]:
         rows = plan.rows[window]
         done = (position - plan.position[window.start]) / rows.sum()
         row: IntArray = first_row[plan.group[window]] + plan.start[window]
-        label = ((row + rows * done) * LABELS / max(1, order.rows)).astype(np.int64)
+        label = ((row + plan.span[window] * done) * LABELS / max(1, order.rows)).astype(np.int64)
         result[lane] = np.bincount(label, rows, minlength=LABELS)[:LABELS] / rows.sum()
         in_use += len(rows)
     return result, in_use

@@ -7,6 +7,10 @@
     and the same number of rows of every lane in every step
 
 All lanes have the same number of rows, give or take one, whatever the sizes of the row groups.
+Parquet can only be read from a row group's beginning, so a row group that the end of a lane cuts
+gives its first rows to the lane that takes fewer of it. One that is longer than a lane is dealt to
+its lanes a few rows at a time, so that lanes of one rank read it once, together.
+
 Ranks own whole lanes, so they take the same number of steps without communicating. The order
 depends on the lanes and not on the ranks: every world size that divides the number of lanes sees
 the same global batches.
@@ -40,6 +44,8 @@ from sparkdl_runner.data.order.permutation import (
 Tail = Literal["drop", "pad", "uneven", "wrap"]
 
 TAILS: tuple[Tail, ...] = ("drop", "pad", "uneven", "wrap")
+VERSION = 3
+"""Of the order. Version 2 cut row groups between lanes where they end, and dealt none."""
 NO_LENGTH = (
     "num_epochs=None has no end, and so no length: steps_per_epoch says how many steps an epoch "
     "has."
@@ -65,6 +71,8 @@ class Order:
     """The column of which each step of a lane gets about as much; None for none."""
     wrap: bool = False
     """Whether the epoch's first rows are repeated at its end, to fill the last global batch."""
+    version: int = VERSION
+    """2 for an order that an earlier version of this package began."""
 
     def __post_init__(self) -> None:
         numbers = (self.global_batch_size, self.lanes, self.block_rows, self.window_groups)
@@ -129,7 +137,7 @@ class Order:
 
 @dataclass(frozen=True, kw_only=True)
 class EpochPlan:
-    """One epoch, as segments: runs of rows of one row group in one lane.
+    """One epoch, as segments: the rows of one row group in one lane.
 
     Attributes:
         order: The settings by which it was made.
@@ -138,6 +146,10 @@ class EpochPlan:
             position within their lane.
         start: int64 ``[segments]``, first row within the row group.
         rows: int64 ``[segments]``, always 1 or more.
+        span: int64 ``[segments]``, rows of the row group from the segment's first to its last one:
+            as many as ``rows``, or more where the row group is dealt to several lanes.
+        stream: int64 ``[segments]``, the first segment of those that are read together: its own
+            number, or that of the first lane to which the row group is dealt.
         position: int64 ``[segments]``, where the segment begins in its lane.
         first_segment: int64 ``[lanes + 1]``; lane l has segments ``first_segment[l]`` up to, not
             including, ``first_segment[l + 1]``.
@@ -148,6 +160,8 @@ class EpochPlan:
     group: IntArray
     start: IntArray
     rows: IntArray
+    span: IntArray
+    stream: IntArray
     position: IntArray
     first_segment: IntArray
 
@@ -184,23 +198,38 @@ class EpochPlan:
             window = self.window_of(lane, next_segment)
             begin, end = window.start, window.stop
             next_segment = end
-            start, rows = self.start[window], self.rows[window]
+            rows, span = self.rows[window], self.span[window]
             parts = -(-int(rows.sum()) // self.order.block_rows)
             # Segments that are shorter than the number of parts give their rows to different ones.
             spread = np.arange(end - begin) % parts
+            if self.order.version > 2:
+                spread[rows >= parts] = 0  # Lanes that share a row group cut it alike.
+            dealt = {
+                begin + number: self._dealt(begin + number)
+                for number in np.flatnonzero(span != rows).tolist()
+            }
             edges = [np.zeros_like(rows)]
             edges += [(rows * part + spread) // parts for part in range(1, parts + 1)]
             for done, upto in itertools.pairwise(edges):
                 columns = (
                     np.arange(begin, end),
                     self.group[window],
-                    start + done,
+                    self.start[window] + done,
                     upto - done,
-                    start + rows,
+                    self.start[window] + span,
                     (upto - done) == rows,
+                    self.stream[window],
                 )
                 found = zip(*(column.tolist() for column in columns), strict=True)
-                yield [piece for piece in map(Piece._make, found) if piece.rows]
+                pieces = [piece for piece in map(Piece._make, found) if piece.rows]
+                yield [run for piece in pieces for run in _runs(piece, dealt.get(piece.segment))]
+
+    def _dealt(self, segment: int) -> Dealt:
+        first = int(self.stream[segment])
+        last = int(np.searchsorted(self.stream, first, side="right"))
+        shares = self.rows[first:last]
+        rounds = -(-int(shares.max()) // self.order.block_rows)
+        return Dealt(shares=shares, rounds=rounds, number=segment - first)
 
 
 class Piece(NamedTuple):
@@ -217,6 +246,47 @@ class Piece(NamedTuple):
     """The end of the segment within the row group."""
     is_whole: bool
     """Whether it is all of its segment."""
+    stream: int
+    """The first of the segments that are read together with this one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dealt:
+    """A row group that is dealt to several lanes, round by round: each gets its share of a round.
+
+    Attributes:
+        shares: int64 ``[lanes]``, rows of each in all rounds together.
+        rounds: How many.
+        number: The lane, as an index of ``shares``.
+    """
+
+    shares: IntArray
+    rounds: int
+    number: int
+
+    def runs(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
+        """Where the lane's rows ``begin`` to ``end`` lie: first row in the row group, and rows."""
+        mine = int(self.shares[self.number])
+        turn = begin * self.rounds // mine  # this one, or the next
+        while begin < end:
+            before = self.shares * turn // self.rounds
+            after = self.shares * (turn + 1) // self.rounds
+            first, last = int(before[self.number]), int(after[self.number])
+            if begin < last:
+                count = min(end, last) - begin
+                offset = int(before.sum() + (after - before)[: self.number].sum())
+                yield offset + begin - first, count
+                begin += count
+            turn += 1
+
+
+def _runs(piece: Piece, dealt: Dealt | None) -> Iterator[Piece]:
+    """A piece, or those into which it falls if its row group is dealt."""
+    if dealt is None:
+        yield piece
+        return
+    for start, rows in dealt.runs(piece.start, piece.start + piece.rows):
+        yield piece._replace(start=start, rows=rows, is_whole=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +296,7 @@ class Block:
     lane: int
     number: int
     position: int
-    """The segment's beginning in its lane."""
+    """Where the block begins in its lane."""
     rows: int
     pieces: Sequence[Piece]
 
@@ -247,12 +317,42 @@ def cut_lanes(order: Order, groups: IntArray, epoch: int) -> EpochPlan:
     member = np.searchsorted(group_ends, begins, side="right")
     lane = np.searchsorted(lane_starts[lane_rows > 0], begins, side="right") - 1
     position = begins - lane_starts[lane_rows > 0][lane]
+    start, span = begins - (group_ends - rows)[member], lengths.copy()
+    stream = np.arange(len(begins))
+    if order.shuffle and order.version > 2:
+        _share_groups(member, start, lengths, span, stream)
     return EpochPlan(
         order=order,
         epoch=epoch,
         group=groups[member],
-        start=begins - (group_ends - rows)[member],
+        start=start,
         rows=lengths,
+        span=span,
+        stream=stream,
         position=position,
         first_segment=np.searchsorted(lane, np.arange(order.lanes + 1)),
     )
+
+
+def _share_groups(
+    member: IntArray, start: IntArray, rows: IntArray, span: IntArray, stream: IntArray
+) -> None:
+    """Decides which rows of a row group each of its lanes gets, in ``start``, ``span``, ``stream``.
+
+    Args:
+        member: int64 ``[segments]``, ascending; those of one row group have one number.
+        start: int64 ``[segments]``, likewise the others.
+        rows: Rows of each.
+        span: See ``EpochPlan``.
+        stream: See ``EpochPlan``.
+    """
+    is_shared = np.diff(member) == 0
+    is_first = np.diff(member, prepend=-1) > 0
+    # There are fewer such row groups than lanes.
+    for first in np.flatnonzero(is_first[:-1] & is_shared).tolist():
+        last = int(np.searchsorted(member, member[first], side="right"))
+        if last - first > 2:
+            start[first:last], span[first:last] = 0, rows[first:last].sum()
+            stream[first:last] = first
+        elif rows[first] > rows[first + 1]:
+            start[first], start[first + 1] = rows[first + 1], 0

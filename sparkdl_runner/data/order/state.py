@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 from sparkdl_runner.data.errors import StateError
-from sparkdl_runner.data.order.plan import Order, Tail
+from sparkdl_runner.data.order.plan import VERSION, Order, Tail
 from sparkdl_runner.foreign_file import ForeignFileError, build
 
 
@@ -37,7 +37,8 @@ class LoaderState:
     block_rows: int
     window_groups: int
     balance: str | None = None
-    version: int = 2
+    version: int = VERSION
+    """That of the order."""
 
     @classmethod
     def of(cls, position: Position, order: Order, tail: str, fingerprint: str) -> LoaderState:
@@ -53,6 +54,7 @@ class LoaderState:
             block_rows=order.block_rows,
             window_groups=order.window_groups,
             balance=order.balance,
+            version=order.version,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -73,10 +75,10 @@ class LoaderState:
                 "rows in another order. Begin that epoch again, by loader.set_epoch("
                 f"{fields.get('epoch')}), or end the training with the version that began it."
             )
-        if fields.get("version") != 2:
+        if fields.get("version") not in (2, VERSION):
             raise StateError(
                 "this is not the state of a loader, or of another version of sparkdl_runner: "
-                f"expected version 2 among its entries, found {sorted(fields)}."
+                f"expected version 2 or {VERSION} among its entries, found {sorted(fields)}."
             )
         try:
             state = build(cls, dict(fields))
@@ -90,7 +92,7 @@ class LoaderState:
 
     def order(self, current: Order) -> Order:
         """The order that goes on with this state: the loader's current one if it is the same."""
-        names = ("lanes", "block_rows", "window_groups")
+        names = ("lanes", "block_rows", "window_groups", "version")
         mine = {name: getattr(self, name) for name in names}
         if mine == {name: getattr(current, name) for name in names}:
             return current

@@ -23,7 +23,6 @@ from sparkdl_runner.data.order.permutation import IntArray
 Empty = Callable[[str, tuple[int, ...], np.dtype[Any]], Array]
 """Makes the array of a given name, shape and dtype that a gather fills."""
 
-_READ_BYTES, _READ_ROWS = 1 << 20, 1 << 15
 _FEW_BYTES = 48
 """Rows of so few bytes fit into the cache, a block of them: their columns lie apart, and they are
 moved when a block is shuffled."""
@@ -42,15 +41,11 @@ class _Group:
 class Arena:
     """Pages of rows for all dense outputs of a layout."""
 
-    def __init__(
-        self, layout: Layout, *, pages: int, page_rows: int, part_bytes: int = _READ_BYTES
-    ) -> None:
+    def __init__(self, layout: Layout, *, pages: int, page_rows: int) -> None:
         self.page_rows = page_rows
         self._page_bits = page_rows.bit_length() - 1
         if page_rows != 1 << self._page_bits:
             raise ValueError(f"page_rows is {page_rows}; expected a power of two.")
-        self.read_rows = read_rows_for(layout, page_rows, _READ_BYTES)
-        self.part_rows = read_rows_for(layout, 1, part_bytes)
         self._pages, self._free = pages, list(range(pages))[::-1]
         self._lock = threading.Lock()
         self._layout = layout
@@ -288,9 +283,3 @@ def _fill(steps: Array, runs: list[Array]) -> None:
             else:
                 steps[step, at : at + count] = rows[:count]
             rows, done = rows[count:], done + count
-
-
-def read_rows_for(layout: Layout, page_rows: int, read_bytes: int) -> int:
-    """Rows to decode at a time: whole pages, up to 32,768 rows and some bytes of one column."""
-    widest = max((output.row_bytes for output in layout.outputs), default=1)
-    return page_rows * max(1, min(_READ_ROWS, read_bytes // widest) // page_rows)

@@ -20,6 +20,7 @@ from sparkdl_runner.data.order.balance import balanced
 from sparkdl_runner.data.order.permutation import IntArray
 from sparkdl_runner.data.order.plan import Block, Order, Piece
 from sparkdl_runner.data.read.arena import Arena
+from sparkdl_runner.data.read.memory_plan import MemoryPlan
 from sparkdl_runner.data.read.reader import RowGroupReader
 
 
@@ -102,6 +103,8 @@ class _Reading:
 
     parts: Iterator[tuple[int, int, list[Any]]]
     """The iterator of ``RowGroupReader.stream``."""
+    until: int
+    """The end of the last piece that was asked for."""
     part: tuple[int, int, list[Any]] | None = None
     """The last one, of which a later piece may need rows."""
     last: Future[None] | None = None
@@ -113,7 +116,8 @@ class BlockLoader:
     """Loads blocks ahead, up to a number of pages.
 
     Blocks are loaded strictly in the order in which they are needed, so one that is loaded ahead
-    never takes pages that an earlier one needs.
+    never takes pages that an earlier one needs. Several are loaded together, so that more of each
+    row group is read at a time.
     """
 
     order: Order
@@ -122,14 +126,14 @@ class BlockLoader:
     reader: RowGroupReader
     arena: Arena
     pool: Executor
-    page_limit: int
+    plan: MemoryPlan
 
     def __post_init__(self) -> None:
         self._coming: Iterator[tuple[int, Block]] = iter(())
         self._next: tuple[int, Block] | None = None
         self._loaded: dict[tuple[int, int], deque[LoadedBlock]] = {}
         self._reads: set[Future[None]] = set()
-        self._readings: dict[tuple[int, int], _Reading] = {}  # by epoch and segment
+        self._readings: dict[tuple[int, int], _Reading] = {}  # by epoch and stream
         self._lock = threading.Lock()
 
     def start(self, *, epoch: int, position: int, end_epoch: int | None, lane_end: int) -> None:
@@ -150,13 +154,28 @@ class BlockLoader:
 
     def load(self, epoch: int, until: int) -> None:
         """Starts reading all blocks up to lane position ``until``, and later ones that fit."""
+        while self._next is not None:
+            is_needed = self._is_needed(epoch, until)
+            in_use = self.arena.pages_in_use
+            if not is_needed and in_use + self.plan.pages_together > self.plan.page_limit:
+                break
+            self._load_together(epoch, until, in_use + self.plan.pages_together)
+        self._reads = {read for read in self._reads if not read.done()}
+
+    def _is_needed(self, epoch: int, until: int) -> bool:
+        return self._next is not None and (self._next[0], self._next[1].position) < (epoch, until)
+
+    def _load_together(self, epoch: int, until: int, pages: int) -> None:
+        """Starts reading blocks until so many pages are in use, and all that are needed."""
         whole: dict[tuple[int, int], list[_Target]] = {}
+        parts: dict[tuple[int, int], list[_Target]] = {}
+        begun = False
         while self._next is not None:
             block_epoch, block = self._next
-            needed = block_epoch == epoch and block.position < until
-            pages = self.arena.pages_in_use + self.arena.pages_for(block.rows)
-            if not needed and pages > self.page_limit:
+            after = self.arena.pages_in_use + self.arena.pages_for(block.rows)
+            if begun and not self._is_needed(epoch, until) and after > pages:
                 break
+            begun = True
             loaded = self._place(block_epoch, block)
             self._loaded.setdefault((block_epoch, block.lane), deque()).append(loaded)
             at = 0
@@ -165,30 +184,32 @@ class BlockLoader:
                 if piece.is_whole:
                     whole.setdefault((block_epoch, piece.group), []).append(target)
                 else:
-                    self._read_on(block_epoch, target)
+                    parts.setdefault((block_epoch, piece.stream), []).append(target)
                 at += piece.rows
             self._next = next(self._coming, None)
-        self._reads = {read for read in self._reads if not read.done()}
+        for key, targets in parts.items():
+            self._read_on(key, targets)
         # A row group that several blocks share is read once.
         for (_, group), targets in whole.items():
-            self._submit(self._open(group, targets), targets)
+            until = max(target.piece.until for target in targets)
+            self._submit(self._open(group, self.plan.whole_rows, until), targets)
 
-    def _read_on(self, epoch: int, target: _Target) -> None:
-        """Goes on reading a segment, of which each block takes a piece."""
-        piece = target.piece
-        key = (epoch, piece.segment)
-        reading = self._readings.pop(key, None) or self._open(piece.group, [target])
-        self._submit(reading, [target])
-        if piece.start + piece.rows < piece.until:
+    def _read_on(self, key: tuple[int, int], targets: list[_Target]) -> None:
+        """Goes on reading a row group, of which each block takes a piece."""
+        targets.sort(key=lambda target: target.piece.start)
+        first, last = targets[0].piece, targets[-1].piece
+        reading = self._readings.pop(key, None)
+        if reading is None or first.start < reading.until:
+            reading = self._open(first.group, self.plan.part_rows, first.until)
+        self._submit(reading, targets)
+        reading.until = last.start + last.rows
+        if reading.until < last.until:
             self._readings[key] = reading
 
-    def _open(self, group: int, targets: list[_Target]) -> _Reading:
-        pieces = [target.piece for target in targets]
-        rows = self.arena.read_rows if pieces[0].is_whole else self.arena.part_rows
-        rows = min(rows, max(piece.rows for piece in pieces))
-        until = max(piece.until for piece in pieces)
+    def _open(self, group: int, rows: int, until: int) -> _Reading:
         self.reader.read_ahead([group], self.columns)
-        return _Reading(parts=self.reader.stream(group, self.columns, rows=rows, until=until))
+        parts = self.reader.stream(group, self.columns, rows=min(rows, until), until=until)
+        return _Reading(parts=parts, until=0)
 
     def _submit(self, reading: _Reading, targets: list[_Target]) -> None:
         read = reading.last = self.pool.submit(self._read, reading, reading.last, targets)
@@ -260,6 +281,8 @@ class BlockLoader:
                     self.arena.write(loaded.pages, at, column, values, rows)
                 else:
                     rows_of_part = values.slice(rows.start, end - begin)
+                    if end - begin < length:  # A slice would keep all of the part.
+                        rows_of_part = pa.concat_arrays([rows_of_part])
                     loaded.variable[column.name][target.number].append(rows_of_part)
 
     def blocks_of(self, epoch: int, lane: int, begin: int, end: int) -> list[LoadedBlock]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +16,7 @@ import pyarrow.parquet as pq
 from sparkdl_runner.data.dataset.describe import describe_parquet
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.loader import ArrowLoader
+from sparkdl_runner.data.order import defaults
 
 LOCAL = pa.fs.LocalFileSystem()
 
@@ -61,6 +64,17 @@ def one(directory: Path, table: pa.Table, rows_per_group: int = 3) -> Manifest:
     return write_groups(directory, table, [[rows_per_group] * whole + [rest] * (rest > 0)])
 
 
-def load(directory: Path, manifest: Manifest, **arguments: Any) -> ArrowLoader:
-    """A loader of a local data set."""
-    return ArrowLoader(manifest, LOCAL, str(directory), **arguments)
+def load(
+    directory: Path, manifest: Manifest, *, blocks_bytes: int | None = None, **arguments: Any
+) -> ArrowLoader:
+    """A loader of a local data set; with ``blocks_bytes``, of small blocks, of which a few rows
+    make several."""
+    with small_blocks(blocks_bytes):
+        return ArrowLoader(manifest, LOCAL, str(directory), **arguments)
+
+
+def small_blocks(blocks_bytes: int | None) -> AbstractContextManager[Any]:
+    """Makes orders whose blocks take so many bytes together."""
+    if blocks_bytes is None:
+        return nullcontext()
+    return mock.patch.object(defaults, "_BLOCKS_BYTES", blocks_bytes)

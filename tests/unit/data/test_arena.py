@@ -11,7 +11,7 @@ import pytest
 from parquet_sets import load, numbered, one
 
 from sparkdl_runner.data.decode.columns import DenseColumn, Layout, Output
-from sparkdl_runner.data.read.arena import Arena, read_rows_for
+from sparkdl_runner.data.read.arena import Arena
 
 
 def test_a_gather_takes_new_memory_only_for_more_rows() -> None:
@@ -73,12 +73,3 @@ def test_rows_that_are_not_shuffled_stay_where_they_were_read(
     with load(tmp_path, manifest, batch_size=50, shuffle=False, lanes=1, columns=columns) as loader:
         found = [value for batch in loader for value in batch["id"].tolist()]
     assert found == list(range(1_000))
-
-
-@pytest.mark.parametrize(
-    ("row_bytes", "page_rows", "rows"),
-    [(256, 16, 4096), (256, 3000, 3000), (1, 16, 1 << 15), (1 << 21, 4, 4), (300, 64, 3456)],
-)
-def test_whole_pages_are_decoded_at_a_time(row_bytes: int, page_rows: int, rows: int) -> None:
-    layout: Any = SimpleNamespace(outputs=[SimpleNamespace(row_bytes=row_bytes)])
-    assert read_rows_for(layout, page_rows, 1 << 20) == rows

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from parquet_sets import small_blocks
 from pyroaring import BitMap64
 
 from sparkdl_runner.data import DatasetError, make_spark_converter
@@ -235,9 +236,10 @@ def test_a_table_that_is_vacuumed_in_mid_epoch(tmp_path: Path) -> None:
         write_deltalake(tmp_path, numbers(first, first + 10), mode="append")
     converter = make_spark_converter(tmp_path)
     sentence = r"part-\S+\.parquet.*version 3 of the Delta table .*VACUUM .* retention"
-    with converter.make_torch_dataloader(
-        5, num_epochs=None, memory_budget_bytes=2000, workers_count=1
-    ) as loader:
+    with (
+        small_blocks(1_000),
+        converter.make_torch_dataloader(5, num_epochs=None, window_row_groups=1) as loader,
+    ):
         batches = iter(loader)
         next(batches)
         table = DeltaTable(tmp_path)

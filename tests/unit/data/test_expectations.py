@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from parquet_sets import load, one
+from parquet_sets import load, one, small_blocks
 
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.order import mixing
-from sparkdl_runner.data.read.budget import open_group_bytes
 from sparkdl_runner.data.spark_dataset_converter import SparkDatasetConverter
 
 ROWS, GROUP = 3_000, 50
-BLOCK_OF_ONE = 4 * 8 * GROUP * 32  # bytes: eight lanes, each with a block of one row group
+BLOCKS_OF_ONE = 2 * 8 * GROUP * 48  # bytes: eight lanes, each with a block of one row group
 
 
 def said(directory: Path, manifest: Manifest, **arguments: Any) -> list[str]:
@@ -64,7 +63,8 @@ def test_a_column_of_words_is_known_too_and_one_row_says_nothing(tmp_path: Path)
 def test_a_sorted_table_that_mixes_badly_is_told_of(sorted_table: tuple[Path, Manifest]) -> None:
     directory, manifest = sorted_table
     small = {
-        "memory_budget_bytes": BLOCK_OF_ONE,
+        "blocks_bytes": BLOCKS_OF_ONE,
+        "window_row_groups": 1,
         "columns": ["id", "label"],
         "cur_shard": 0,
         "shard_count": 8,
@@ -75,7 +75,8 @@ def test_a_sorted_table_that_mixes_badly_is_told_of(sorted_table: tuple[Path, Ma
     assert "the batch holds 1.0 of them on average, and 5.7 after a full shuffle" in sentence
     assert sentence.endswith("If the table is sorted, convert it with shuffle_seed=0.")
     assert said(directory, manifest, **{**small, "cur_shard": 1}) == [], "rank 0 has said it"
-    assert said(directory, manifest, **small, shuffle=False) == []
+    unshuffled = {**small, "window_row_groups": None, "shuffle": False}
+    assert said(directory, manifest, **unshuffled) == []
     assert said(directory, manifest, **{**small, "columns": ["id", "mixed", "same"]}) == []
     assert said(directory, manifest) == [], "all of it is mixed together"
     shuffled = dataclasses.replace(manifest, shuffle_seed=0)
@@ -92,28 +93,14 @@ def test_a_converter_says_beforehand_how_well_it_mixes(
     assert str(on_one).endswith("That is about as good as a full shuffle.")
     assert not on_eight.is_good
     assert "comes from about 8 of 60 row groups" in str(on_eight)
-    small = converter.mixing(64, 8, memory_budget_bytes=BLOCK_OF_ONE)
+    with small_blocks(BLOCKS_OF_ONE):
+        small = converter.mixing(64, 8, window_row_groups=1)
     assert small.figures.batch_labels < on_eight.figures.batch_labels
     # One row group of many rows: smaller ones are a way out.
     ids = np.arange(40 * 20_000)
     large = one(tmp_path, pa.table({"a": ids, "b": ids, "c": ids}), 20_000)
     converter = SparkDatasetConverter(f"file://{tmp_path}", [], len(ids), manifest=large)
     assert "or with parquet_row_group_size_bytes=" in str(converter.mixing(64, 8))
-
-
-def test_a_budget_that_two_long_pages_exceed_is_told_of(tmp_path: Path) -> None:
-    texts = pa.table({"text": [number * "a " for number in range(1_000, 1_200)]})
-    manifest = one(tmp_path, texts, 50)
-    taken = open_group_bytes(manifest)
-    (sentence,) = said(tmp_path, manifest, memory_budget_bytes=2 * taken - 1)
-    assert sentence == (
-        f"memory_budget_bytes={2 * taken - 1:,} is too little for this data set: a row group takes "
-        f"up to {taken:,} bytes while it is read page by page, and a rank reads 2 side by side, so "
-        f"about {2 * taken:,} bytes will be used. Give that much, or convert with a smaller "
-        "parquet_row_group_size_bytes."
-    )
-    assert said(tmp_path, manifest, memory_budget_bytes=2 * taken) == []
-    assert said(tmp_path, manifest) == []
 
 
 @pytest.mark.parametrize(("mean", "spread"), [(0.0, 0.5), (0.3, 0.2), (-0.4, 1.0), (0.7, 0.0)])

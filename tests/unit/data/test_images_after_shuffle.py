@@ -20,7 +20,7 @@ from PIL import Image
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.decode.images import ImageSize
 from sparkdl_runner.data.errors import DatasetError
-from sparkdl_runner.data.read.budget import open_group_bytes
+from sparkdl_runner.data.read.costs import open_group_bytes
 from sparkdl_runner.hooks import rank_facts
 from sparkdl_runner.network.images import CHANNELS, decode_image
 
@@ -194,7 +194,7 @@ def test_an_unknown_answer_to_bad_images_is_refused(tmp_path: Path) -> None:
 def test_a_budget_that_is_smaller_than_a_batch_of_decoded_images_is_refused(tmp_path: Path) -> None:
     manifest = damaged(tmp_path)
     wanted: dict[str, Any] = {"images": {"image": (64, 64)}, "batch_size": 20}
-    with pytest.raises(ValueError, match=r"a rank's batch has 20 rows and takes [\d,]+ bytes"):
+    with pytest.raises(ValueError, match=r"[\d,]+ for two batches of 20 rows"):
         load(tmp_path, manifest, memory_budget_bytes=400_000, **wanted)
     load(tmp_path, manifest, memory_budget_bytes=2_000_000, **wanted).close()
 

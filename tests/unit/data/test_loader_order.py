@@ -80,7 +80,7 @@ def test_every_row_once_and_equal_steps(
             batch_size=per_rank,
             tail=tail,
             shuffle=shuffle,
-            memory_budget_bytes=budget,
+            blocks_bytes=budget,
             seed=seed,
         )
     assert len({len(rank) for rank in ranks}) == 1
@@ -118,7 +118,7 @@ def test_world_sizes_1_2_and_4_see_the_same_global_batches(
                     global_batch_size=4 * per_rank,
                     tail=tail,
                     num_epochs=2,
-                    memory_budget_bytes=20_000,
+                    blocks_bytes=20_000,
                 )
             )
             for world_size in (1, 2, 4)
@@ -149,7 +149,7 @@ def test_resuming_at_every_step_gives_the_same_batches(directory: Path, tail: st
         "tail": tail,
         "num_epochs": 2,
         "seed": 5,
-        "memory_budget_bytes": 30_000,
+        "blocks_bytes": 30_000,
     }
     whole = batches(directory, manifest, **arguments)
     with load(directory, manifest, **arguments) as loader:
@@ -206,7 +206,7 @@ def test_a_state_brings_its_lanes_along(directory: Path) -> None:
 
 def test_epochs_differ_and_set_epoch_finds_them_again(directory: Path) -> None:
     manifest = one(directory, numbered(60))
-    arguments = {"batch_size": 4, "memory_budget_bytes": 30_000}
+    arguments = {"batch_size": 4, "blocks_bytes": 30_000}
     with load(directory, manifest, **arguments) as loader:
         passes = [joined([list(loader)]) for _ in range(3)]
         assert loader.epoch == 3
@@ -237,7 +237,7 @@ def test_who_counts_batches_need_not_ask_for_the_end(directory: Path) -> None:
     """Lightning makes the next iterator while it still holds the last one."""
     manifest = one(directory, numbered(40))
     # A small budget, so that the endless one does not read hundreds of epochs ahead.
-    arguments = {"batch_size": 4, "memory_budget_bytes": 30_000}
+    arguments = {"batch_size": 4, "blocks_bytes": 30_000}
     with load(directory, manifest, **arguments) as loader:
         first = iter(loader)
         rows = [int(i) for _ in range(len(loader)) for i in next(first)["id"]]
@@ -309,7 +309,7 @@ def test_a_sorted_data_set_comes_out_shuffled(tmp_path: Path) -> None:
     rows = 16_000
     manifest = one(tmp_path, numbered(rows), rows // 160)
     budget = rows * 20 // 10
-    with load(tmp_path, manifest, batch_size=64, memory_budget_bytes=budget) as loader:
+    with load(tmp_path, manifest, batch_size=64, blocks_bytes=budget) as loader:
         ids = torch.cat([batch["id"] for batch in loader]).double()
     places = torch.arange(len(ids)).double()
     full = torch.randperm(len(ids), generator=torch.Generator().manual_seed(0)).double()

@@ -40,7 +40,7 @@ def mixed(
     **more: Any,
 ) -> Iterator[MixedLoader]:
     shard = {"global_batch_size": 4, "cur_shard": rank, "shard_count": ranks, "lanes": 4}
-    shard["memory_budget_bytes"] = 30_000  # The endless one reads ahead.
+    shard["blocks_bytes"] = 30_000  # The endless one reads ahead.
     sources = [
         (load(*one, **shard, num_epochs=epochs), weight)
         for one, weight, epochs in zip(sets, weights, (1, None), strict=True)

@@ -35,7 +35,7 @@ def rows_of_lane(an_order: Order, epoch: int, lane: int) -> list[int]:
         assert block.position == len(result)
         rows = [
             int(first_row[group]) + start + offset
-            for _, group, start, count, _, _ in block.pieces
+            for _, group, start, count, *_ in block.pieces
             for offset in range(count)
         ]
         assert len(rows) == block.rows

@@ -21,7 +21,7 @@ def test_an_endless_loaders_state_ends_its_epoch_in_a_loader_of_one(
     tmp_path: Path, manifest: Manifest
 ) -> None:
     # A small budget, so that the endless one does not read hundreds of epochs ahead.
-    arguments = {"batch_size": 4, "memory_budget_bytes": 30_000}
+    arguments = {"batch_size": 4, "blocks_bytes": 30_000}
     with load(tmp_path, manifest, **arguments, num_epochs=None) as endless:
         taken = iter(endless)
         for _ in range(2 * 10 + 3):  # two epochs of ten steps, and three steps

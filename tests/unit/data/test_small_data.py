@@ -20,8 +20,7 @@ def ten_rows(tmp_path: Path) -> SparkDatasetConverter:
 
 def sizes(converter: SparkDatasetConverter, **arguments: Any) -> tuple[list[int], set[int]]:
     """Sizes of the first batches, up to six, and the rows that were in them."""
-    # A small budget, so that an endless loader does not read hundreds of epochs ahead.
-    with converter.make_torch_dataloader(memory_budget_bytes=10_000, **arguments) as loader:
+    with converter.make_torch_dataloader(**arguments) as loader:
         batches = [batch["id"].tolist() for batch in islice(loader, 6)]
     return [len(batch) for batch in batches], {row for batch in batches for row in batch}
 

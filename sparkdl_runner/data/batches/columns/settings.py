@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Literal
 
@@ -20,6 +21,7 @@ from sparkdl_runner.data.decode.columns import (
     VariableColumn,
 )
 from sparkdl_runner.data.errors import DatasetError
+from sparkdl_runner.data.read.costs import value_bytes
 
 
 class ColumnSettings:
@@ -36,8 +38,7 @@ class ColumnSettings:
         self.type = manifest.schema.field(name).type
         if pa.types.is_dictionary(self.type):
             self.type = self.type.value_type
-        # Twice its size before compression, since dictionaries expand, and 8 bytes for an offset.
-        self.row_bytes = 8 + 2 * info.size_bytes // max(1, manifest.rows)
+        self.row_bytes = math.ceil(value_bytes(manifest, info))
         self.options = options
         nulls, pad = options.nulls, options.pad
         self.nulls = nulls.get(name, "error") if isinstance(nulls, Mapping) else nulls

@@ -11,7 +11,7 @@ import pytest
 from parquet_sets import load, one
 
 from sparkdl_runner.data.dataset.manifest import Manifest
-from sparkdl_runner.data.read.allowance import MemoryFacts
+from sparkdl_runner.data.read.memory_plan import MemoryFacts
 
 GIB = 1 << 30
 
@@ -65,13 +65,14 @@ def test_the_order_is_the_same_on_a_smaller_machine(
 def test_too_little_memory_is_told_of_and_refused_with_both_figures(
     tmp_path: Path, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with_memory(monkeypatch, 32 << 20)
-    with pytest.warns(UserWarning, match=r"takes about 1\d,.* a quarter of .* is 8,388,608\. If"):
+    with_memory(monkeypatch, 1 << 19)
+    match = r"takes about 2\d\d,.* a quarter of .* is 131,072\. If .*, take fewer lanes than 4"
+    with pytest.warns(UserWarning, match=match):
         load(tmp_path, manifest, batch_size=100).close()
-    with_memory(monkeypatch, 8 << 20)
-    match = r"may have 8,388,608 bytes of memory here, and .* takes about .*_bytes=2,097,152 on"
+    with_memory(monkeypatch, 1 << 17)
+    match = r"may have 131,072 bytes of memory here, and .* takes about 2.* Take fewer lanes than 4"
     with pytest.raises(ValueError, match=match):
         load(tmp_path, manifest, batch_size=100)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        load(tmp_path, manifest, batch_size=100, memory_budget_bytes=2_097_152).close()
+        load(tmp_path, manifest, batch_size=100, memory_budget_bytes=1 << 20).close()

@@ -1,0 +1,72 @@
+"""Lanes, blocks and windows that an order has by default: by the data alone.
+
+Memory is no part of it, so that all machines have one order. The figures are such that one rank can
+read any table within 512 MiB, and a table of few row groups within 64.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparkdl_runner.data.order.permutation import IntArray
+
+MOST_LANES = 8
+"""Lanes that one rank reads side by side."""
+MOST_WINDOW_GROUPS = 32
+"""Row groups that one lane reads side by side. A batch from so many has 9.7 of 10 values of a
+column that the table is sorted by."""
+MOST_BLOCK_ROWS = 1 << 17
+"""Larger blocks mix no more row groups, and the order of their rows outgrows the cache."""
+MOST_BLOCK_GROUPS = 32
+"""Row groups that a block takes of small ones: so many are read before the first batch."""
+_OPEN_BYTES = 240 << 20
+"""Row groups that are partly read take about so much, those of the next windows included."""
+_BLOCKS_BYTES = 16 << 20
+"""Blocks in use, and for each the next one."""
+_PLACE_BYTES = 16
+"""Bytes for each row in memory beside its values: its place in the order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DefaultOrder:
+    """How a data set is mixed by default."""
+
+    most_lanes: int
+    """Lanes that one rank reads side by side."""
+    block_rows: int
+    """See ``Order``."""
+    window_groups: int
+    """See ``Order``."""
+
+    @classmethod
+    def of(
+        cls,
+        group_rows: IntArray,
+        *,
+        row_bytes: int,
+        open_group_bytes: int,
+        shuffle: bool = True,
+    ) -> DefaultOrder:
+        """That of a data set.
+
+        Args:
+            group_rows: ``[row_groups]``, rows of each.
+            row_bytes: Of a row of all columns, decoded.
+            open_group_bytes: Of a row group that is partly read.
+            shuffle: Whether rows are shuffled.
+        """
+        most_open = _OPEN_BYTES // (3 * open_group_bytes // 2 or 1)
+        most_lanes = max(1, min(MOST_LANES, most_open))
+        block_bytes = _BLOCKS_BYTES // 2 // most_lanes
+        row_size = row_bytes + _PLACE_BYTES
+        mean_rows = max(1, int(group_rows.sum()) // max(1, int(np.count_nonzero(group_rows))))
+        most_rows = min(MOST_BLOCK_ROWS, MOST_BLOCK_GROUPS * mean_rows)
+        block_rows = max(1, min(most_rows, block_bytes // row_size))
+        if not shuffle:
+            return cls(most_lanes=1, block_rows=block_rows, window_groups=1)
+        side_by_side = min(MOST_WINDOW_GROUPS, most_open // most_lanes)
+        # Row groups that are smaller than a block's part are read whole, and so cost nothing open.
+        window_groups = max(1, side_by_side, -(-block_rows // mean_rows))
+        return cls(most_lanes=most_lanes, block_rows=block_rows, window_groups=window_groups)
