@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.fs
@@ -44,6 +44,9 @@ class Written:
         null_counts: By column; columns that are not there are to be looked up in the footers.
         list_lengths: By column, from the outside in; ``None`` where lengths differ.
         shuffle_seed: By which the job shuffled the rows, if it did.
+        decoded_bytes: By column, see ``ColumnInfo.decoded_bytes``; columns that are not there are
+            measured in the files.
+        most_row_bytes: By column, see ``ColumnInfo.most_row_bytes``, likewise.
     """
 
     url: str
@@ -52,6 +55,8 @@ class Written:
     null_counts: dict[str, int]
     list_lengths: dict[str, tuple[int | None, ...]]
     shuffle_seed: int | None = None
+    decoded_bytes: dict[str, int] = field(default_factory=dict)
+    most_row_bytes: dict[str, int] = field(default_factory=dict)
 
 
 def commit(
@@ -99,6 +104,8 @@ def describe_written(
         [f"{subfolder}{name}" for name in names],
         null_counts=written.null_counts,
         list_lengths=written.list_lengths,
+        decoded_bytes=written.decoded_bytes,
+        most_row_bytes=written.most_row_bytes,
         just_written=True,
         keep_footers=not is_near(filesystem, directory),
     )
@@ -131,6 +138,8 @@ def describe_parquet(
     *,
     null_counts: Mapping[str, int] | None = None,
     list_lengths: Mapping[str, Sequence[int | None]] | None = None,
+    decoded_bytes: Mapping[str, int] | None = None,
+    most_row_bytes: Mapping[str, int] | None = None,
     just_written: bool = False,
     keep_footers: bool = False,
     threads: int = 16,
@@ -146,6 +155,8 @@ def describe_parquet(
         files: Their paths relative to ``directory``; this is the data set's order.
         null_counts: By column, see ``ColumnInfo.null_count``.
         list_lengths: By column, see ``ColumnInfo.list_lengths``.
+        decoded_bytes: By column, see ``ColumnInfo.decoded_bytes``.
+        most_row_bytes: By column, see ``ColumnInfo.most_row_bytes``.
         just_written: Whether the checksums that Spark left beside the files are still theirs.
         keep_footers: Whether to write all footers into one file beside them, too.
         threads: Files looked at together.
@@ -192,6 +203,8 @@ def describe_parquet(
             size_bytes=sum(footer.column_bytes[column.name] for footer in footers),
             hint=hint_of(column.type),
             is_clustered=_is_clustered(column.name, footers),
+            decoded_bytes=(decoded_bytes or {}).get(column.name),
+            most_row_bytes=(most_row_bytes or {}).get(column.name),
         )
         for column in schema
     )
