@@ -4,33 +4,29 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.fs
 
 from sparkdl_runner.data.dataset.dataset import Dataset, is_near
+from sparkdl_runner.data.dataset.decoded_sizes import DecodedSizes
 from sparkdl_runner.data.dataset.footers import Footer, in_threads, read_footer, write_footers
 from sparkdl_runner.data.dataset.foreign_folder import PARQUET_ENDINGS, is_hidden
 from sparkdl_runner.data.dataset.manifest import ColumnInfo, Manifest
 from sparkdl_runner.data.dataset.observe import (
-    Observation,
     depth_of,
     first_file_with_nulls,
     first_file_with_other_lengths,
     hint_of,
-    observe,
+    observe_files,
 )
 from sparkdl_runner.data.dataset.row_groups import RowGroups
-from sparkdl_runner.data.dataset.scan import scan
 from sparkdl_runner.data.errors import ConversionError, DatasetError
 from sparkdl_runner.filesystem import StorageOptions, normalize_url, open_filesystem, redact
 
 _log = logging.getLogger(__name__)
-
-_SCANS = 4
-"""Files whose columns are read together: with a few batches each, some 100 MiB."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,9 +187,13 @@ def describe_parquet(
         for name, depth in depths.items()
         if name not in nulls or (name not in lengths and depth > 0)
     ]
-    for name, seen in _observe(filesystem, directory, files, unknown, threads).items():
+    decoded, largest = dict(decoded_bytes or {}), dict(most_row_bytes or {})
+    for name, seen in observe_files(filesystem, directory, files, unknown, threads).items():
         nulls.setdefault(name, seen.null_count)
         lengths.setdefault(name, seen.lengths(depths[name]))
+        decoded.setdefault(name, seen.decoded_bytes)
+        largest.setdefault(name, seen.most_row_bytes)
+    sizes = DecodedSizes(filesystem, directory, footers, threads)
     columns = tuple(
         ColumnInfo(
             name=column.name,
@@ -203,8 +203,7 @@ def describe_parquet(
             size_bytes=sum(footer.column_bytes[column.name] for footer in footers),
             hint=hint_of(column.type),
             is_clustered=_is_clustered(column.name, footers),
-            decoded_bytes=(decoded_bytes or {}).get(column.name),
-            most_row_bytes=(most_row_bytes or {}).get(column.name),
+            **sizes.of(column, lengths.get(column.name, ()), decoded, largest),
         )
         for column in schema
     )
@@ -272,33 +271,3 @@ def _is_clustered(name: str, footers: Sequence[Footer]) -> bool:
     several_rows = sum(rows > 1 for footer in footers for rows, _ in footer.groups)
     values = [value for footer in footers for value in footer.single_values[name]]
     return 2 * len(values) > several_rows and len(set(values)) > 1
-
-
-def _observe(
-    filesystem: pa.fs.FileSystem,
-    directory: str,
-    files: Sequence[str],
-    names: Sequence[str],
-    threads: int,
-) -> dict[str, Observation]:
-    """Reads columns of all files for what the footers do not say of them."""
-    result = {name: Observation() for name in names}
-    if names:
-        for seen in in_threads(
-            lambda path: _observe_file(filesystem, f"{directory}/{path}", names),
-            files,
-            min(threads, _SCANS),
-        ):
-            for name, observation in seen.items():
-                result[name].merge(observation)
-    return result
-
-
-def _observe_file(
-    filesystem: pa.fs.FileSystem, path: str, names: Iterable[str]
-) -> dict[str, Observation]:
-    seen = {name: Observation() for name in names}
-    for batch in scan(filesystem, path, list(seen)):
-        for name, observation in seen.items():
-            observe(batch.column(name), observation)
-    return seen

@@ -18,6 +18,8 @@ import pyarrow.parquet as pq
 from sparkdl_runner.data.dataset.checksum import crc32_from_sidecar
 from sparkdl_runner.data.dataset.files import FileInfo, unpack
 from sparkdl_runner.data.errors import DatasetError
+from sparkdl_runner.data.parquet.leaves import owners_of
+from sparkdl_runner.data.parquet.sizes import bytes_in_chunk, is_variable, leaf_widths
 from sparkdl_runner.foreign_file import ForeignFileError, open_input, read_into
 
 FOOTERS_NAME = "_footers.bin"
@@ -41,6 +43,9 @@ class Footer:
     null_counts: dict[str, int | None]
     single_values: dict[str, list[Any]]
     """For each column, the value of each row group that holds only one value."""
+    decoded_bytes: dict[str, list[int | None]]
+    """For each column of variable size, the bytes of its values in each row group, once decoded;
+    None where the footer does not know them."""
     page_rows: int
     """As ``page_rows_of`` says."""
     packed: bytes
@@ -135,13 +140,22 @@ def read_footer(
         column.name: None if pa.types.is_nested(column.type) else 0 for column in schema
     }
     single_values: dict[str, list[Any]] = {name: [] for name in schema.names}
+    variable = {
+        column.name: leaf_widths(column.type) for column in schema if is_variable(column.type)
+    }
+    widths = {name: of for name, of in variable.items() if len(of) == owners.count(name)}
+    decoded_bytes: dict[str, list[int | None]] = {name: [] for name in widths}
     groups = []
     for index in range(metadata.num_row_groups):
         group = metadata.row_group(index)
         groups.append((group.num_rows, group.total_byte_size))
+        leaves: dict[str, list[int | None]] = {name: [] for name in widths}
         for leaf, name in enumerate(owners):
             chunk = group.column(leaf)
             column_bytes[name] += chunk.total_uncompressed_size
+            if name in widths:
+                width = widths[name][len(leaves[name])]
+                leaves[name].append(bytes_in_chunk(chunk, width))
             so_far = null_counts[name]
             if so_far is not None:
                 statistics = chunk.statistics
@@ -151,6 +165,10 @@ def read_footer(
                     lowest = statistics.min_raw
                     if lowest == statistics.max_raw:
                         single_values[name].append(lowest)
+        for name, sizes in leaves.items():
+            known_sizes = [size for size in sizes if size is not None]
+            whole = sum(known_sizes) if len(known_sizes) == len(sizes) else None
+            decoded_bytes[name].append(whole)
     return Footer(
         file=FileInfo(
             path=path,
@@ -165,6 +183,7 @@ def read_footer(
         column_bytes=column_bytes,
         null_counts=null_counts,
         single_values=single_values,
+        decoded_bytes=decoded_bytes,
         page_rows=page_rows_of(metadata),
         packed=_packed(tail) if keep else b"",
     )
@@ -247,17 +266,6 @@ def settled_time(info: pa.fs.FileInfo) -> int | None:
     if changed is None or changed % 1_000_000_000:
         return changed
     return changed if time.time_ns() - changed > 2_000_000_000 else None
-
-
-def owners_of(parquet: pq.ParquetFile) -> list[str]:
-    """For each leaf column of Parquet, the column of the schema that it belongs to."""
-    names = parquet.schema_arrow.names
-    owners = []
-    for leaf in range(len(parquet.schema)):
-        path = parquet.schema.column(leaf).path  # joined by dots, which may be in names, too
-        fits = [name for name in names if path == name or path.startswith(f"{name}.")]
-        owners.append(max(fits, key=len))
-    return owners
 
 
 def in_threads(
