@@ -12,7 +12,12 @@ import pyarrow.fs
 
 from sparkdl_runner.data.dataset.dataset import Dataset, is_near
 from sparkdl_runner.data.dataset.decoded_sizes import DecodedSizes
-from sparkdl_runner.data.dataset.footers import Footer, in_threads, read_footer, write_footers
+from sparkdl_runner.data.dataset.footers import (
+    Footer,
+    FooterReader,
+    in_threads,
+    write_footers,
+)
 from sparkdl_runner.data.dataset.foreign_folder import PARQUET_ENDINGS, is_hidden
 from sparkdl_runner.data.dataset.manifest import ColumnInfo, Manifest
 from sparkdl_runner.data.dataset.observe import (
@@ -168,11 +173,8 @@ def describe_parquet(
             f"{directory} holds no Parquet file: give the folder in which they lie, or a DataFrame."
         )
     directory = directory.rstrip("/")
-    footers = in_threads(
-        lambda path: read_footer(filesystem, directory, path, just_written, keep_footers),
-        files,
-        threads,
-    )
+    reader = FooterReader(filesystem, directory, just_written=just_written, keep=keep_footers)
+    footers = in_threads(reader.read, files, threads)
     schema = footers[0].schema
     for footer in footers[1:]:
         _check_same_schema(schema, footer.schema, footers[0].file.path, footer.file.path)
