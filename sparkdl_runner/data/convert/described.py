@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from sparkdl_runner.data.dataset.converted import Converted
 from sparkdl_runner.data.dataset.dataset import Dataset
+from sparkdl_runner.data.dataset.files import Files
 from sparkdl_runner.data.petastorm.unischema import Unischema
 from sparkdl_runner.data.spark_dataset_converter import SparkDatasetConverter
 from sparkdl_runner.filesystem import join_url
@@ -27,7 +28,7 @@ def converter_of(
     manifest = dataset.manifest
     return SparkDatasetConverter(
         url,
-        [join_url(url, file.path) for file in manifest.files],
+        [join_url(url, path) for path in Files.of(manifest.files).paths()],
         manifest.rows,
         manifest=manifest if embedded else None,
         converted=Converted.of(dataset, checked),

@@ -45,7 +45,7 @@ class LocalFiles:
         """Looks up the files of a data set; None if that is not possible."""
         host = _this_host()
         try:
-            found = [os.stat(dataset.path(file)) for file in dataset.manifest.files]
+            found = [os.stat(path) for path in dataset.paths()]
         except OSError:
             return None
         if host is None:

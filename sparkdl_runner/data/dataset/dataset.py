@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from pyarrow import fs
 
-from sparkdl_runner.data.dataset.files import FileInfo
+from sparkdl_runner.data.dataset.files import FileInfo, Files
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.filesystem import is_far
 
@@ -32,3 +32,8 @@ class Dataset(NamedTuple):
     def path(self, file: FileInfo) -> str:
         """The path in ``filesystem`` of one of the manifest's files."""
         return f"{self.directory.rstrip('/')}/{file.path}"
+
+    def paths(self) -> list[str]:
+        """The paths in ``filesystem`` of all of the manifest's files, in their order."""
+        directory = self.directory.rstrip("/")
+        return [f"{directory}/{path}" for path in Files.of(self.manifest.files).paths()]

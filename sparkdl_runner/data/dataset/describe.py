@@ -4,33 +4,34 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.fs
 
 from sparkdl_runner.data.dataset.dataset import Dataset, is_near
-from sparkdl_runner.data.dataset.footers import Footer, in_threads, read_footer, write_footers
+from sparkdl_runner.data.dataset.decoded_sizes import DecodedSizes
+from sparkdl_runner.data.dataset.footers import (
+    Footer,
+    FooterReader,
+    in_threads,
+    write_footers,
+)
 from sparkdl_runner.data.dataset.foreign_folder import PARQUET_ENDINGS, is_hidden
 from sparkdl_runner.data.dataset.manifest import ColumnInfo, Manifest
 from sparkdl_runner.data.dataset.observe import (
-    Observation,
     depth_of,
     first_file_with_nulls,
     first_file_with_other_lengths,
     hint_of,
-    observe,
+    observe_files,
 )
 from sparkdl_runner.data.dataset.row_groups import RowGroups
-from sparkdl_runner.data.dataset.scan import scan
 from sparkdl_runner.data.errors import ConversionError, DatasetError
 from sparkdl_runner.filesystem import StorageOptions, normalize_url, open_filesystem, redact
 
 _log = logging.getLogger(__name__)
-
-_SCANS = 4
-"""Files whose columns are read together: with a few batches each, some 100 MiB."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +45,9 @@ class Written:
         null_counts: By column; columns that are not there are to be looked up in the footers.
         list_lengths: By column, from the outside in; ``None`` where lengths differ.
         shuffle_seed: By which the job shuffled the rows, if it did.
+        decoded_bytes: By column, see ``ColumnInfo.decoded_bytes``; columns that are not there are
+            measured in the files.
+        most_row_bytes: By column, see ``ColumnInfo.most_row_bytes``, likewise.
     """
 
     url: str
@@ -52,6 +56,8 @@ class Written:
     null_counts: dict[str, int]
     list_lengths: dict[str, tuple[int | None, ...]]
     shuffle_seed: int | None = None
+    decoded_bytes: dict[str, int] = field(default_factory=dict)
+    most_row_bytes: dict[str, int] = field(default_factory=dict)
 
 
 def commit(
@@ -99,6 +105,8 @@ def describe_written(
         [f"{subfolder}{name}" for name in names],
         null_counts=written.null_counts,
         list_lengths=written.list_lengths,
+        decoded_bytes=written.decoded_bytes,
+        most_row_bytes=written.most_row_bytes,
         just_written=True,
         keep_footers=not is_near(filesystem, directory),
     )
@@ -131,6 +139,8 @@ def describe_parquet(
     *,
     null_counts: Mapping[str, int] | None = None,
     list_lengths: Mapping[str, Sequence[int | None]] | None = None,
+    decoded_bytes: Mapping[str, int] | None = None,
+    most_row_bytes: Mapping[str, int] | None = None,
     just_written: bool = False,
     keep_footers: bool = False,
     threads: int = 16,
@@ -146,6 +156,8 @@ def describe_parquet(
         files: Their paths relative to ``directory``; this is the data set's order.
         null_counts: By column, see ``ColumnInfo.null_count``.
         list_lengths: By column, see ``ColumnInfo.list_lengths``.
+        decoded_bytes: By column, see ``ColumnInfo.decoded_bytes``.
+        most_row_bytes: By column, see ``ColumnInfo.most_row_bytes``.
         just_written: Whether the checksums that Spark left beside the files are still theirs.
         keep_footers: Whether to write all footers into one file beside them, too.
         threads: Files looked at together.
@@ -161,11 +173,8 @@ def describe_parquet(
             f"{directory} holds no Parquet file: give the folder in which they lie, or a DataFrame."
         )
     directory = directory.rstrip("/")
-    footers = in_threads(
-        lambda path: read_footer(filesystem, directory, path, just_written, keep_footers),
-        files,
-        threads,
-    )
+    reader = FooterReader(filesystem, directory, just_written=just_written, keep=keep_footers)
+    footers = in_threads(reader.read, files, threads)
     schema = footers[0].schema
     for footer in footers[1:]:
         _check_same_schema(schema, footer.schema, footers[0].file.path, footer.file.path)
@@ -180,9 +189,13 @@ def describe_parquet(
         for name, depth in depths.items()
         if name not in nulls or (name not in lengths and depth > 0)
     ]
-    for name, seen in _observe(filesystem, directory, files, unknown, threads).items():
+    decoded, largest = dict(decoded_bytes or {}), dict(most_row_bytes or {})
+    for name, seen in observe_files(filesystem, directory, files, unknown, threads).items():
         nulls.setdefault(name, seen.null_count)
         lengths.setdefault(name, seen.lengths(depths[name]))
+        decoded.setdefault(name, seen.decoded_bytes)
+        largest.setdefault(name, seen.most_row_bytes)
+    sizes = DecodedSizes(filesystem, directory, footers, threads)
     columns = tuple(
         ColumnInfo(
             name=column.name,
@@ -192,6 +205,7 @@ def describe_parquet(
             size_bytes=sum(footer.column_bytes[column.name] for footer in footers),
             hint=hint_of(column.type),
             is_clustered=_is_clustered(column.name, footers),
+            **sizes.of(column, lengths.get(column.name, ()), decoded, largest),
         )
         for column in schema
     )
@@ -259,33 +273,3 @@ def _is_clustered(name: str, footers: Sequence[Footer]) -> bool:
     several_rows = sum(rows > 1 for footer in footers for rows, _ in footer.groups)
     values = [value for footer in footers for value in footer.single_values[name]]
     return 2 * len(values) > several_rows and len(set(values)) > 1
-
-
-def _observe(
-    filesystem: pa.fs.FileSystem,
-    directory: str,
-    files: Sequence[str],
-    names: Sequence[str],
-    threads: int,
-) -> dict[str, Observation]:
-    """Reads columns of all files for what the footers do not say of them."""
-    result = {name: Observation() for name in names}
-    if names:
-        for seen in in_threads(
-            lambda path: _observe_file(filesystem, f"{directory}/{path}", names),
-            files,
-            min(threads, _SCANS),
-        ):
-            for name, observation in seen.items():
-                result[name].merge(observation)
-    return result
-
-
-def _observe_file(
-    filesystem: pa.fs.FileSystem, path: str, names: Iterable[str]
-) -> dict[str, Observation]:
-    seen = {name: Observation() for name in names}
-    for batch in scan(filesystem, path, list(seen)):
-        for name, observation in seen.items():
-            observe(batch.column(name), observation)
-    return seen

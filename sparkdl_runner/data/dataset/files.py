@@ -116,6 +116,10 @@ class Files(Sequence[FileInfo]):
         start = int(self._ends[index - 1]) + 1 if index else 0
         return self._joined[start : int(self._ends[index])].decode()
 
+    def paths(self) -> list[str]:
+        """The paths of all, in their order."""
+        return self._joined.decode().split("\0") if len(self) else []
+
     def __len__(self) -> int:
         return len(self._numbers["rows"])
 

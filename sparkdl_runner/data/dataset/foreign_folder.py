@@ -77,12 +77,8 @@ def find_parquet(filesystem: fs.FileSystem, directory: str, url: str) -> dict[st
     _refuse_removed(filesystem, directory, shown, commits)
     _refuse_partitions(shown, names)
     _refuse_sub_folders(shown, names, files)
-    _refuse_unnamed(
-        filesystem,
-        directory,
-        shown,
-        [one for one in visible if one not in names and files[one].size],
-    )
+    others = sorted(one for one in set(visible).difference(names) if files[one].size)
+    _refuse_unnamed(filesystem, directory, shown, others)
     return {name: files[name] for name in names}
 
 

@@ -168,7 +168,11 @@ class Manifest:
 
     def column(self, name: str) -> ColumnInfo:
         """The column called ``name``; KeyError if there is none."""
-        return {one.name: one for one in self.columns}[name]
+        return self._by_name[name]
+
+    @cached_property
+    def _by_name(self) -> dict[str, ColumnInfo]:
+        return {one.name: one for one in self.columns}
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain values for ``json.dumps``."""

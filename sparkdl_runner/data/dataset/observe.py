@@ -6,14 +6,21 @@ by reading the column again: only errors and warnings ask.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.fs
 
 from sparkdl_runner.data.dataset.dataset import Dataset
-from sparkdl_runner.data.dataset.scan import scan
+from sparkdl_runner.data.dataset.footers import in_threads
 from sparkdl_runner.data.decode.arrays import is_list
+from sparkdl_runner.data.parquet.scan import scan
+from sparkdl_runner.data.parquet.sizes import is_variable, row_sizes
+
+_SCANS = 4
+"""Files whose columns are read together: with a few batches each, some 100 MiB."""
 
 _VECTOR_FIELDS = {"type", "size", "indices", "values"}
 _IMAGE_FIELDS = {"origin", "height", "width", "nChannels", "mode", "data"}
@@ -26,6 +33,16 @@ class Observation:
     null_count: int = 0
     extremes: list[tuple[int, int] | None] = field(default_factory=list)
     """For each depth, from the outside in; None before the first list."""
+    decoded_bytes: int = 0
+    most_row_bytes: int = 0
+
+    def see(self, rows: pa.Array) -> None:
+        """Adds an array of a column's rows."""
+        observe(rows, self)
+        if is_variable(rows.type) and len(rows):
+            sizes = row_sizes(rows)
+            self.decoded_bytes += int(sizes.sum())
+            self.most_row_bytes = max(self.most_row_bytes, int(sizes.max()))
 
     def see_lengths(self, depth: int, lengths: pa.Array) -> None:
         """Notes the lengths of lists at ``depth``, without nulls."""
@@ -40,6 +57,8 @@ class Observation:
     def merge(self, other: Observation) -> None:
         """Adds what was seen elsewhere."""
         self.null_count += other.null_count
+        self.decoded_bytes += other.decoded_bytes
+        self.most_row_bytes = max(self.most_row_bytes, other.most_row_bytes)
         for depth, pair in enumerate(other.extremes):
             self.see_lengths(depth, pa.array(pair or [], pa.int64()))
 
@@ -84,6 +103,36 @@ def observe(array: pa.Array, into: Observation, depth: int = 0) -> None:
     elif hint_of(arrow_type) == "image":
         for offset, name in enumerate(("height", "width", "nChannels")):
             into.see_lengths(depth + offset, pc.struct_field(array, name))
+
+
+def observe_files(
+    filesystem: pa.fs.FileSystem,
+    directory: str,
+    files: Sequence[str],
+    names: Sequence[str],
+    threads: int,
+) -> dict[str, Observation]:
+    """Reads columns of all files for what the footers do not say of them."""
+    result = {name: Observation() for name in names}
+    if names:
+        for seen in in_threads(
+            lambda path: _observe_file(filesystem, f"{directory}/{path}", names),
+            files,
+            min(threads, _SCANS),
+        ):
+            for name, observation in seen.items():
+                result[name].merge(observation)
+    return result
+
+
+def _observe_file(
+    filesystem: pa.fs.FileSystem, path: str, names: Iterable[str]
+) -> dict[str, Observation]:
+    seen = {name: Observation() for name in names}
+    for batch in scan(filesystem, path, list(seen)):
+        for name, observation in seen.items():
+            observation.see(batch.column(name))
+    return seen
 
 
 def first_file_with_nulls(dataset: Dataset, column: str) -> str | None:

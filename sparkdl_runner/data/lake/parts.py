@@ -13,11 +13,12 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 
 from sparkdl_runner.data.dataset.files import FileInfo
-from sparkdl_runner.data.dataset.footers import open_footer, owners_of, page_rows_of, settled_time
+from sparkdl_runner.data.dataset.footers import open_footer, page_rows_of, settled_time
 from sparkdl_runner.data.dataset.observe import Observation, observe
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.lake.snapshot import TableColumn, TableFile
 from sparkdl_runner.data.lake.types import can_become
+from sparkdl_runner.data.parquet.leaves import owners_of
 from sparkdl_runner.data.view.filters import Bounds, RowFilter
 from sparkdl_runner.data.view.rows import BoolArray
 from sparkdl_runner.data.view.view import Projection

@@ -27,7 +27,7 @@ from sparkdl_runner.data import (
     SparkDatasetConverter,
     make_spark_converter,
 )
-from sparkdl_runner.data.dataset import describe
+from sparkdl_runner.data.dataset import observe
 from sparkdl_runner.data.dataset.leftovers import MARKER_NAME
 from sparkdl_runner.data.errors import StateError
 from sparkdl_runner.data.keep.lease import FOLDER as LEASES_FOLDER
@@ -373,7 +373,7 @@ def test_the_driver_reads_no_values_to_count_nulls(spark, monkeypatch):
     def fail(*args):
         raise AssertionError("the driver reads a column")
 
-    monkeypatch.setattr(describe, "_observe_file", fail)
+    monkeypatch.setattr(observe, "_observe_file", fail)
     # Of such values, Parquet's footers say nothing.
     df = spark.range(0, 4, 1, 1).selectExpr(
         "repeat(cast(id as string), 5000) as text",

@@ -12,13 +12,13 @@ import pytest
 from parquet_sets import LOCAL, write_groups
 
 from sparkdl_runner.data import make_spark_converter
-from sparkdl_runner.data.dataset import describe
+from sparkdl_runner.data.dataset import observe
 from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.observe import (
     first_file_with_nulls,
     first_file_with_other_lengths,
 )
-from sparkdl_runner.data.dataset.scan import BATCH_BYTES, scan
+from sparkdl_runner.data.parquet.scan import BATCH_BYTES, scan
 
 VALUE_BYTES = 20_000
 ROWS = 2_000
@@ -61,13 +61,13 @@ def test_a_row_group_is_not_in_memory_as_a_whole(tmp_path: Path) -> None:
 
 def test_a_folder_is_read_once_for_as_long_as_it_stays(tmp_path: Path, monkeypatch) -> None:
     read: list[str] = []
-    real = describe._observe_file
+    real = observe._observe_file
 
     def counting(filesystem, path, names):
         read.append(path)
         return real(filesystem, path, names)
 
-    monkeypatch.setattr(describe, "_observe_file", counting)
+    monkeypatch.setattr(observe, "_observe_file", counting)
     file = tmp_path / "0.parquet"
 
     def lengths(rows: list[list[int]], second: float) -> tuple[int | None, ...]:

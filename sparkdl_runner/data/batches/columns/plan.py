@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -91,7 +92,7 @@ def _check_distinct(layout: Layout) -> None:
     names = [*(output.name for output in layout.batch_outputs), ROW_MASK]
     for column in layout.ragged:
         names.extend(column.entries)
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise ValueError(
             f"two entries of a batch would be called {twice[0]!r}. Rename the column, leave it out "

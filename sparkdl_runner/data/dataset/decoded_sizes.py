@@ -1,0 +1,101 @@
+"""The decoded sizes of a data set's columns: from its footers, or from a sample of its values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs
+
+from sparkdl_runner.data.dataset.footers import Footer, in_threads
+from sparkdl_runner.data.parquet.sample import Sizes, sample
+from sparkdl_runner.data.parquet.sizes import leaf_widths
+
+_MOST_GROUPS, _MOST_CHUNKS = 64, 4096
+"""Row groups that are sampled, evenly spread, and column chunks in them."""
+
+
+class DecodedSizes:
+    """The decoded sizes of columns: from the footers, and from a sample where those do not say.
+
+    What cannot be read is not known: who reads that column is told, and nobody may want it.
+    """
+
+    def __init__(
+        self, filesystem: pa.fs.FileSystem, directory: str, footers: Sequence[Footer], threads: int
+    ) -> None:
+        self._footers = footers
+        unknown = [
+            (file, index, names)
+            for file, footer in enumerate(footers)
+            for index, (rows, _) in enumerate(footer.groups)
+            if (
+                names := [n for n, of in footer.decoded_bytes.items() if of[index] is None and rows]
+            )
+        ]
+        columns = max((len(names) for _, _, names in unknown), default=1)
+        most = min(len(unknown), max(1, min(_MOST_GROUPS, _MOST_CHUNKS // columns)))
+        places = np.unique(np.linspace(0, len(unknown) - 1, most).astype(int))
+        self._sampled: dict[tuple[int, int], dict[str, Sizes]] = {}
+
+        def take(place: int) -> None:
+            file, index, names = unknown[place]
+            path = f"{directory}/{footers[file].file.path}"
+            self._sampled[file, index] = sample(filesystem, path, index, names)
+
+        in_threads(take, places.tolist(), threads)
+
+    def of(
+        self,
+        column: pa.Field,
+        lengths: Sequence[int | None],
+        decoded_bytes: Mapping[str, int],
+        most_row_bytes: Mapping[str, int],
+    ) -> dict[str, int | None]:
+        """The fields ``decoded_bytes``, ``group_row_bytes`` and ``most_row_bytes`` of a column.
+
+        Args:
+            column: The column's field.
+            lengths: Its ``list_lengths``.
+            decoded_bytes: By column, where somebody has counted them all.
+            most_row_bytes: Likewise.
+        """
+        if not all(column.name in footer.decoded_bytes for footer in self._footers):
+            return {}
+        seen = self._by_group(column.name)
+        known = [(size.total, rows) for size, rows in seen if size is not None]
+        known_rows = sum(rows for _, rows in known)
+        rows = sum(rows for _, rows in seen)
+        total = decoded_bytes.get(column.name)
+        if total is None and known_rows == rows:
+            total = sum(size for size, _ in known)
+        elif total is None and known:
+            total = sum(size for size, _ in known) * rows // known_rows
+        most = most_row_bytes.get(column.name)
+        widths = leaf_widths(column.type)
+        shape = [length for length in (*widths, *lengths) if length is not None]
+        if most is None and len(widths) == 1 and len(shape) == 1 + len(lengths):
+            most = math.prod(shape)
+        largest = [size.most for size, _ in seen if size is not None and size.most is not None]
+        if most is None and len(largest) == len(seen):
+            most = max(largest, default=0)
+        means = [-(-size // rows) for size, rows in known]
+        if total is not None:
+            means.append(-(-total // max(1, rows)))
+        return {
+            "decoded_bytes": total,
+            "group_row_bytes": max(means, default=None),
+            "most_row_bytes": most,
+        }
+
+    def _by_group(self, name: str) -> list[tuple[Sizes | None, int]]:
+        """What is known of each row group that has rows, and their number."""
+        found = []
+        for file, footer in enumerate(self._footers):
+            for index, size in enumerate(footer.decoded_bytes[name]):
+                exact = None if size is None else Sizes(size, None)
+                sizes = self._sampled.get((file, index), {}).get(name, exact)
+                found.append((sizes, footer.groups[index][0]))
+        return [(sizes, rows) for sizes, rows in found if rows]

@@ -1,0 +1,55 @@
+"""The leaves of a Parquet file: what its pages hold. Some together are a column of Arrow's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sparkdl_runner.data.parquet.sizes import is_variable, leaf_widths
+
+
+def owners_of(parquet: pq.ParquetFile) -> list[str]:
+    """For each leaf column of Parquet, the column of the schema that it belongs to."""
+    names = set(parquet.schema_arrow.names)
+    owners = []
+    for leaf in range(len(parquet.schema)):
+        # Joined by dots, which may be in names, too: the longest name that fits is its owner.
+        name = parquet.schema.column(leaf).path
+        while name and name not in names:
+            name = name.rpartition(".")[0]
+        owners.append(name)
+    return owners
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """What follows from the schema of a file, and is the same in all files that have it."""
+
+    schema: pa.Schema
+    """Without metadata."""
+    owners: list[str]
+    flat: frozenset[str]
+    """Columns of one leaf, whose nulls its statistics count."""
+    widths: dict[str, list[int | None]]
+    """Of columns of variable size: ``leaf_widths``."""
+
+    @classmethod
+    def of(cls, parquet: pq.ParquetFile) -> Columns:
+        """Those of a file."""
+        schema = parquet.schema_arrow.remove_metadata()
+        owners = owners_of(parquet)
+        counts = Counter(owners)
+        widths = {one.name: leaf_widths(one.type) for one in schema if is_variable(one.type)}
+        return cls(
+            schema=schema,
+            owners=owners,
+            flat=frozenset(one.name for one in schema if not pa.types.is_nested(one.type)),
+            widths={name: of for name, of in widths.items() if len(of) == counts[name]},
+        )
+
+    def fit(self, parquet: pq.ParquetFile) -> bool:
+        """Whether a file has the same schema."""
+        return bool(self.schema.equals(parquet.schema_arrow))
