@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from sparkdl_runner.data.dataset.checksum import crc32_from_sidecar
 from sparkdl_runner.data.dataset.files import FileInfo, unpack
+from sparkdl_runner.data.dataset.legacy_calendar import refuse_legacy_calendar
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.parquet.leaves import owners_of
 from sparkdl_runner.data.parquet.sizes import bytes_in_chunk, is_variable, leaf_widths
@@ -104,7 +105,7 @@ def open_footer(
     """The filesystem's facts about a file, its footer, and the footer's bytes.
 
     Raises:
-        DatasetError: It is no Parquet file.
+        DatasetError: It is no Parquet file, or holds days of the old calendar.
     """
     info = filesystem.get_file_info(full_path)
     if info.type != pa.fs.FileType.File:
@@ -117,6 +118,7 @@ def open_footer(
         raise DatasetError(
             f"{full_path} has a broken Parquet footer: {str(error).rstrip('.')}. Write it again."
         ) from error
+    refuse_legacy_calendar(filesystem, full_path, parquet)
     return info, parquet, tail
 
 
