@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
+from sparkdl_runner.data.convert.spark_settings import refuse_encryption
 from sparkdl_runner.data.order.shard import whole_number
 
 _PLACE = "__sparkdl_runner_place"
@@ -77,6 +78,11 @@ def plan_conversion(
             f"{type(df).__module__}.{type(df).__qualname__}. Of what is in this process's memory, "
             "spark.createDataFrame(…) makes a Spark DataFrame."
         )
+    if df.isStreaming:
+        raise TypeError(
+            "df is a streaming DataFrame, whose rows never end. Write it to a table and convert "
+            "that, as spark.read.…; or convert each batch, in writeStream.foreachBatch(…)."
+        )
     if isinstance(row_group_size_bytes, bool) or not isinstance(row_group_size_bytes, int):
         raise TypeError(
             "parquet_row_group_size_bytes must be a whole number, not "
@@ -94,6 +100,7 @@ def plan_conversion(
         raise ValueError(f"dtype {dtype!r} is not supported. Use None, 'float32' or 'float64'.")
     shuffle_seed = whole_number("shuffle_seed", shuffle_seed, least=-(2**63), most=2**63 - 1)
     check_columns(df.schema)
+    refuse_encryption(df.sparkSession)
     settings = WriteSettings(
         row_group_size_bytes=row_group_size_bytes,
         compression_codec=codec,

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from sparkdl_runner.data.dataset.checksum import crc32_from_sidecar
 from sparkdl_runner.data.dataset.files import FileInfo, unpack
+from sparkdl_runner.data.dataset.legacy_calendar import refuse_legacy_calendar
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.parquet.leaves import Columns
 from sparkdl_runner.data.parquet.row_groups import facts_of_row_groups
@@ -119,7 +120,7 @@ def open_footer(
     """The filesystem's facts about a file, its footer, and the footer's bytes.
 
     Raises:
-        DatasetError: It is no Parquet file.
+        DatasetError: It is no Parquet file, or holds days of the old calendar.
     """
     is_local = isinstance(filesystem, pa.fs.LocalFileSystem)
     state, tail = _local_tail(full_path) if is_local else _any_tail(filesystem, full_path)
@@ -129,6 +130,7 @@ def open_footer(
         raise DatasetError(
             f"{full_path} has a broken Parquet footer: {str(error).rstrip('.')}. Write it again."
         ) from error
+    refuse_legacy_calendar(filesystem, full_path, parquet)
     return state, parquet, tail
 
 

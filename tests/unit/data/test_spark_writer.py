@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from sparkdl_runner.data.convert.write import _read_measures
+from pyspark.sql import types as t
 
-NAMES = ["id", "raw", "words", "none"]
+from sparkdl_runner.data.convert.measures import read_measures
+
+SCHEMA = t.StructType(
+    [
+        t.StructField("id", t.LongType()),
+        t.StructField("raw", t.BinaryType()),
+        t.StructField("words", t.ArrayType(t.ArrayType(t.StringType()))),
+        t.StructField("none", t.ArrayType(t.FloatType())),
+        t.StructField("some", t.ArrayType(t.ShortType())),
+    ]
+)
 
 
 def test_nulls_and_lengths_are_by_column_and_plain_columns_have_none() -> None:
@@ -20,14 +30,23 @@ def test_nulls_and_lengths_are_by_column_and_plain_columns_have_none() -> None:
         "nulls-3": 7,
         "low-3-0": None,
         "high-3-0": None,
+        "nulls-4": 0,
+        "low-4-0": 0,
+        "high-4-0": 9,
+        "bytes-1": 10,
+        "most-1": 7,
+        "bytes-2": None,
+        "most-2": None,
     }
-    written = _read_measures("file:///x", NAMES, seen)
+    written = read_measures("file:///x", SCHEMA, seen)
     assert (written.rows, written.content_digest) == (7, "f" * 16)
-    assert written.null_counts == {"raw": 1, "words": 2, "none": 7}
-    assert written.list_lengths == {"words": (3, None), "none": (0,)}
+    assert written.null_counts == {"raw": 1, "words": 2, "none": 7, "some": 0}
+    assert written.list_lengths == {"words": (3, None), "none": (0,), "some": (None,)}
+    assert written.decoded_bytes == {"raw": 10, "words": 0}
+    assert written.most_row_bytes == {"raw": 7, "words": 0, "none": 0, "some": 18}
 
 
 def test_what_was_not_measured_is_left_to_be_read_from_the_files() -> None:
-    written = _read_measures("file:///x", NAMES, {})
+    written = read_measures("file:///x", SCHEMA, {})
     assert (written.rows, written.content_digest) == (None, None)
     assert (written.null_counts, written.list_lengths) == ({}, {})
