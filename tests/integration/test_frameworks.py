@@ -216,7 +216,7 @@ def test_mlflows_autolog_of_lightning_logs_to_the_run_once(digits, store):
 
 
 def validated(data: SparkDatasetConverter, limits: Sequence[float]) -> list[list[list[int]]]:
-    """For each ``limit_val_batches``, the rows of this rank's validations after the sanity check."""
+    """For each ``limit_val_batches``, the rows of the validations, without the sanity check."""
     import lightning as L
     import torch
 

@@ -76,7 +76,7 @@ def decode_schema(array: pa.Array, shape: tuple[int, int, int]) -> npt.NDArray[n
             "channel are read)"
         )
     result = np.zeros((len(array), *shape), dtype=np.uint8)
-    pixels = np.frombuffer(content or b"", np.uint8)[ends[0] : ends[-1]].reshape(-1, *shape)
+    pixels = np.frombuffer(content or b"", np.uint8)[ends[0] : ends[-1]].reshape(len(data), *shape)
     if shape[2] >= 3:
         order = [2, 1, 0, 3][: shape[2]]
         pixels = pixels[..., order]
