@@ -91,8 +91,8 @@ class ArrowLoader:
             ``[batch + 1]``.
         balance: A column whose rows differ in length (lists, texts, bytes): each rank's step gets
             about as much of it as any other. Rows are moved between the steps of their block.
-        images: Size of encoded images by column: ``(height, width)`` or ``(height, width,
-            mode)``, decoded to uint8 ``[batch, height, width, channels]`` after rows are shuffled.
+        images: Size of encoded images by column: ``(height, width)``, ``(height, width, mode)`` or
+            a dict of these and ``exif="apply"``; uint8 ``[batch, height, width, channels]``.
         on_bad_image: What to do with a row whose image does not decode: ``"error"`` stops,
             ``"skip"`` makes it black, adds ``row_mask`` to every batch, False for such rows, and
             warns how many there were when an epoch ends.

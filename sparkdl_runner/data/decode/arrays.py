@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparkdl_runner.data.decode.decimals import floats_of
+from sparkdl_runner.data.decode.exact import cast_exactly
 from sparkdl_runner.data.errors import DatasetError
 
 Array = npt.NDArray[Any]
@@ -42,8 +43,10 @@ class Leaf:
         for step, arrow_type in self.steps:
             if step == "decimal":
                 array = floats_of(array)
+            elif step == "cast":
+                array = cast_exactly(array, arrow_type)
             else:
-                array = array.cast(arrow_type) if step == "cast" else array.view(arrow_type)
+                array = array.view(arrow_type)
         if pa.types.is_boolean(array.type):
             array = array.cast(pa.uint8())
         if array.null_count:

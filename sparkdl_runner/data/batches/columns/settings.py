@@ -159,8 +159,8 @@ class ColumnSettings:
         if self.nulls in ("nan", "mask") and self.has_nulls:
             raise DatasetError(
                 f"column {self.name!r} is {self.info.type} and holds {self.info.null_count:,} "
-                f"nulls: nulls={self.nulls!r} is for numbers of fixed shape. Use nulls='fill', "
-                "which makes them empty."
+                f"nulls: nulls={self.nulls!r} is for numbers of fixed shape. Use "
+                f"nulls={{{self.name!r}: 'fill', …}}, which makes them empty."
             )
         return VariableColumn(
             name=self.name,
