@@ -22,12 +22,13 @@ def floats_of(array: pa.Array) -> pa.Array:
     Neither imports pandas, as ``Array.to_numpy`` does.
     """
     count, scale = len(array), array.type.scale
+    if count == 0:
+        return array.cast(pa.float64())
     if array.type.bit_width < 128:
         array = array.cast(pa.decimal128(array.type.precision, scale))
     width = array.type.bit_width // 64
-    content = array.buffers()[1] if count else b""
     start = array.offset * width * 8
-    words = np.frombuffer(content, "<i8", count * width, start).reshape(count, width)
+    words = np.frombuffer(array.buffers()[1], "<i8", count * width, start).reshape(count, width)
     low = words[:, 0]
     is_exact = (low <= _MOST_EXACT) & (low >= -_MOST_EXACT)
     is_exact &= (words[:, 1:] == (low >> 63)[:, None]).all(axis=1)  # The sign, in all that is left.

@@ -41,7 +41,7 @@ def _lost(array: pa.Array, arrow_type: pa.DataType, reason: str) -> tuple[str, s
         value = values[values % 1000 != 0][0]
         return (
             f"holds {_shown(value, array.type)}, and batches have whole microseconds",
-            "Round the column to microseconds where it is written, or leave it out with columns=[…].",
+            "Round the column to microseconds before, or leave it out with columns=[…].",
         )
     most = _MOST // (10**6 // _PER_SECOND[unit])
     value = values[(values > most) | (values < -most)][0]

@@ -221,7 +221,7 @@ def entries(
         return error
 
 
-@settings(max_examples=int(__import__("os").environ.get("N", "30")), deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     column=columns(),
     nulls=st.sampled_from(["error", "fill", "nan", "mask"]),
