@@ -40,8 +40,9 @@ class ArrowLoader:
     long as it divides the lanes), nor from memory, threads or timing. All ranks take the same
     number of steps.
 
-    A loader has one position, an epoch and a step. Iterating goes on from there for ``num_epochs``
-    epochs; ``set_epoch`` and ``load_state_dict`` move it. A new iterator ends the one before.
+    Each iteration begins an epoch and takes ``num_epochs`` of them: the one that ``set_epoch``
+    names, else the one after the last, also where that was left early. Only the same iterator, or
+    the first after ``load_state_dict``, goes on in the middle. A new iterator ends the one before.
 
     Args:
         manifest: Describes the data set.
@@ -96,8 +97,8 @@ class ArrowLoader:
             ``[batch + 1]``.
         balance: A column whose rows differ in length (lists, texts, bytes): each rank's step gets
             about as much of it as any other. Rows are moved between the steps of their block.
-        images: Size of encoded images by column: ``(height, width)`` or ``(height, width,
-            mode)``, decoded to uint8 ``[batch, height, width, channels]`` after rows are shuffled.
+        images: Size of encoded images by column: ``(height, width)``, ``(height, width, mode)`` or
+            a dict of these and ``exif="apply"``; uint8 ``[batch, height, width, channels]``.
         on_bad_image: What to do with a row whose image does not decode: ``"error"`` stops,
             ``"skip"`` makes it black, adds ``row_mask`` to every batch, False for such rows, and
             warns how many there were when an epoch ends.
@@ -267,14 +268,14 @@ class ArrowLoader:
         self._passes.set_epoch(whole_number("epoch", epoch, least=0) or 0)
 
     def state_dict(self) -> dict[str, Any]:
-        """A few numbers that say where the loader stands, equal on every rank.
+        """A few numbers, equal on every rank: the place after the batch handed out last.
 
-        Valid after any step: what was read ahead, and not yet handed out, does not count.
+        Valid after any step, also where a loop was left early. What was read ahead does not count.
         """
         return self._shared.state(self._passes.position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where ``state`` was taken, on any number of ranks that divides its lanes.
+        """The next iteration goes on after ``state``, with any ranks that divide its lanes.
 
         Raises:
             StateError: It is of another data set, seed, order or global batch size.
@@ -283,12 +284,10 @@ class ArrowLoader:
         self._passes.resume(self._shared.resume(state))
 
     def __iter__(self) -> Iterator[Batch]:
-        """Goes on from where the loader stands, to the end of the pass.
-
-        An iterator that was made before raises a RuntimeError where it is used again.
+        """Begins the next epoch, or goes on from a state; an iterator of before raises then.
 
         Raises:
-            RuntimeError: The loader is closed.
+            RuntimeError: The loader is closed. So does an iterator that was made before.
         """
         return self._passes.iterate(self._open_feed, self.steps_per_epoch)
 

@@ -152,7 +152,8 @@ class TorchEstimatorParams(Params):
     )
     images = _param(
         "images",
-        "(height, width) or (height, width, mode) to which encoded images are brought, by column",
+        "(height, width), (height, width, mode) or a dict with exif, to which encoded images are "
+        "brought, by column",
     )
     config = _param(
         "config",

@@ -40,6 +40,7 @@ class Column:
         nulls: What becomes of nulls, as ``make_torch_dataloader`` takes it.
         fill_value: What nulls become.
         image: Height, width and Pillow's mode of every decoded image.
+        exif: Whether an image is turned as its EXIF entry says.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Column:
     nulls: Nulls = "error"
     fill_value: float = 0
     image: tuple[int, int, str] | None = None
+    exif: Literal["ignore", "apply"] = "ignore"
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Column:
@@ -65,7 +67,10 @@ class Column:
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON."""
-        return asdict(self)
+        fields = asdict(self)
+        if self.exif == "ignore":  # Models of before have no such entry.
+            del fields["exif"]
+        return fields
 
     @property
     def row_shape(self) -> tuple[int | None, ...]:
@@ -112,7 +117,7 @@ def tensors(column: Column, values: Values) -> dict[str, torch.Tensor]:
         from .images import decode
 
         _refuse_nulls(column, values.valid)
-        made = {column.name: decode(column.name, values.flat, column.image)}
+        made = {column.name: decode(column.name, values.flat, column.image, column.exif)}
         mask = values.valid
     elif column.kind == "number":
         numbers, mask = _numbers(column, values.flat, values.valid)

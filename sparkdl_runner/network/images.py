@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -12,13 +12,29 @@ import numpy.typing as npt
 CHANNELS = {"L": 1, "RGB": 3, "RGBA": 4}
 """By Pillow's name for a mode: grey, colours, colours with alpha."""
 
+Exif = Literal["ignore", "apply"]
+_ORIENTATION = 0x0112
+_TURNS = {
+    2: "FLIP_LEFT_RIGHT",
+    3: "ROTATE_180",
+    4: "FLIP_TOP_BOTTOM",
+    5: "TRANSPOSE",
+    6: "ROTATE_270",
+    7: "TRANSVERSE",
+    8: "ROTATE_90",
+}
+"""Pillow's names for what shows an image of an EXIF orientation upright."""
+
 
 class BadImageError(ValueError):
     """Bytes are no image that Pillow can read."""
 
 
 def decode(
-    name: str, encoded: Sequence[bytes | None], size: tuple[int, int, str] | None
+    name: str,
+    encoded: Sequence[bytes | None],
+    size: tuple[int, int, str] | None,
+    exif: Exif = "ignore",
 ) -> npt.NDArray[np.uint8]:
     """Decodes a column of images.
 
@@ -26,6 +42,7 @@ def decode(
         name: The column's.
         encoded: One image a row; of a null a black one is made.
         size: Height, width and mode.
+        exif: As ``decode_image`` takes it.
 
     Returns:
         uint8 ``[rows, height, width, channels]``.
@@ -40,13 +57,15 @@ def decode(
         if value is None:
             continue
         try:
-            decode_image(value, mode, pixels[row])
+            decode_image(value, mode, pixels[row], exif)
         except BadImageError as error:
             raise ValueError(f"The column {name!r} has a row that is {error}.") from error
     return pixels
 
 
-def decode_image(encoded: Any, mode: str, out: npt.NDArray[np.uint8]) -> None:
+def decode_image(
+    encoded: Any, mode: str, out: npt.NDArray[np.uint8], exif: Exif = "ignore"
+) -> None:
     """Decodes JPEG, PNG or anything else that Pillow reads.
 
     A JPEG is decoded at 1/2, 1/4 or 1/8 of its size, which its format does at a fraction of the
@@ -57,6 +76,7 @@ def decode_image(encoded: Any, mode: str, out: npt.NDArray[np.uint8]) -> None:
         encoded: Bytes, or a buffer of them.
         mode: One of ``CHANNELS``.
         out: uint8 ``[height, width, channels]`` to be filled.
+        exif: Whether to turn the image as its EXIF entry says: ``"apply"``.
 
     Raises:
         BadImageError: Pillow cannot read it.
@@ -66,6 +86,10 @@ def decode_image(encoded: Any, mode: str, out: npt.NDArray[np.uint8]) -> None:
     height, width, _ = out.shape
     try:
         with Image.open(io.BytesIO(encoded)) as image:
+            orientation = image.getexif().get(_ORIENTATION, 1) if exif == "apply" else 1
+            turn = _TURNS.get(orientation)
+            if turn is not None and orientation >= 5:  # Rows become columns.
+                height, width = width, height
             drafted = image.draft(mode, (-(-3 * width // 2), -(-3 * height // 2)))
             # The shown part of the smaller image: its last pixels may be of no whole 8 x 8 block.
             box = None if drafted is None else drafted[1]
@@ -73,6 +97,8 @@ def decode_image(encoded: Any, mode: str, out: npt.NDArray[np.uint8]) -> None:
             ready = image if image.mode == mode else image.convert(mode)
             if ready.size != (width, height):
                 ready = ready.resize((width, height), Image.Resampling.BILINEAR, box)
+            if turn is not None:
+                ready = ready.transpose(Image.Transpose[turn])
             out[...] = np.asarray(ready).reshape(out.shape)
     except MemoryError:
         raise

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from mlflow import MlflowClient
 from spark_sessions import session_on
@@ -25,6 +26,7 @@ from sparkdl_runner import DistributedRunner, RunConfig, WorkerFailedError, curr
 from sparkdl_runner.data import SparkDatasetConverter, make_spark_converter
 from sparkdl_runner.examples.digits import frames
 from sparkdl_runner.tracking import Tracking
+from training_tables import converter_of, write_table
 
 FRAMEWORKS = ROOT / "build" / "frameworks"
 PAGE = ROOT / "docs" / "frameworks.md"
@@ -211,6 +213,64 @@ def test_mlflows_autolog_of_lightning_logs_to_the_run_once(digits, store):
     points = store.client.get_metric_history(runner.mlflow_run_id, "autologged")
     assert len(points) == 3 == len({point.step for point in points})
     assert store.client.get_run(runner.mlflow_run_id).data.params["epochs"] == "3"
+
+
+def validated(data: SparkDatasetConverter, limits: Sequence[float]) -> list[list[list[int]]]:
+    """For each ``limit_val_batches``, the rows of the validations, without the sanity check."""
+    import lightning as L
+    import torch
+
+    class Line(L.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+            self.rows: list[list[int]] = []
+
+        def training_step(self, batch: Any) -> torch.Tensor:
+            return self.layer(batch["x"][:, None]).square().mean()
+
+        def on_validation_epoch_start(self) -> None:
+            self.rows.append([])
+
+        def validation_step(self, batch: Any) -> None:
+            self.rows[-1] += batch["id"].tolist()
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=1e-9)
+
+    found, size = [], current_world().size
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    with (
+        data.make_torch_dataloader(20, num_epochs=1) as training,
+        data.make_torch_dataloader(20, num_epochs=1, shuffle=False, tail="uneven") as validation,
+    ):
+        for limit in limits:
+            trainer = L.Trainer(
+                accelerator="cpu",
+                strategy="ddp",
+                devices=size,
+                max_epochs=3,
+                limit_train_batches=2,
+                limit_val_batches=limit,
+                enable_checkpointing=False,
+                **quiet,
+            )
+            trainer.fit(model := Line(), training, validation)
+            found.append(model.rows[1:])
+    return found
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_each_validation_of_lightning_has_all_rows_or_the_same_ones(ranks, tmp_path):
+    rows = np.arange(300)
+    write_table(tmp_path, {"id": rows, "x": rows.astype(np.float32)})
+    runner = DistributedRunner(num_proc=-ranks, config=RunConfig(tracking=False))
+    found = runner.gather(validated, converter_of(tmp_path), [1.0, 3])
+    for validation in zip(*(of_rank for of_rank, _ in found), strict=True):
+        assert sorted(row for part in validation for row in part) == rows.tolist()
+    for _, (first, second, third) in found:
+        assert first == second == third
+        assert len(first) == 60
 
 
 ACCELERATED = """

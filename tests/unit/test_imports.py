@@ -45,7 +45,7 @@ FLOORS = [
         "checkpoint.stateful",
     },
     {"tracking.run", "checkpoint.directory"},
-    {"data.errors", "data.retrying", "checkpoint.peers"},
+    {"data.errors", "data.retrying", "data.batch_iterator", "checkpoint.peers"},
     {"checkpoint.stopping"},
     {
         "tracking.rank",

@@ -91,11 +91,11 @@ class ImageDecoder:
         if value is not None:
             try:
                 if self.cache is None:
-                    decode_image(value, column.size.mode, images[row])
+                    decode_image(value, column.size.mode, images[row], column.size.exif)
                     return None
 
                 def pixels() -> memoryview:
-                    decode_image(value, column.size.mode, images[row])
+                    decode_image(value, column.size.mode, images[row], column.size.exif)
                     return memoryview(images[row].tobytes())
 
                 group, number = chunk.origins.source(row)

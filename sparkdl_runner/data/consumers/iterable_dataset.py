@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from sparkdl_runner.data.batch_iterator import CLOSED, REPLACED
 from sparkdl_runner.data.engine_choice import wanted_tail
 from sparkdl_runner.data.loader_context import DEFAULT_BATCH_SIZE
 from sparkdl_runner.data.order.plan import NO_LENGTH
@@ -15,6 +16,7 @@ from sparkdl_runner.data.order.shard import global_batch, whole_number
 from sparkdl_runner.data.shard_group import Shard, shard_of
 
 if TYPE_CHECKING:
+    from sparkdl_runner.data.batch_iterator import BatchIterator
     from sparkdl_runner.data.batches.feed import Batch
     from sparkdl_runner.data.loader import ArrowLoader
     from sparkdl_runner.data.loader_context import TorchLoaderContext
@@ -60,10 +62,10 @@ class BatchDataset(IterableDataset):
         # One for each worker, in memory that the workers of all iterations share with this process.
         self._next_epoch = torch.zeros(max(1, self.num_workers), dtype=torch.int64)
         self._next_epoch.share_memory_()
+        self._is_moved = False
         self._resume_from: Mapping[str, Any] | None = None
         self._loader: ArrowLoader | None = None
-        self._turn = 0
-        self._batches: Any = None
+        self._batches: BatchIterator | None = None
 
     def __len__(self) -> int:
         """Batches of one iteration, the same on every rank.
@@ -91,6 +93,7 @@ class BatchDataset(IterableDataset):
         if self._resume_from is None or self._resume_from.get("epoch") != epoch:
             self._resume_from = None
             self._next_epoch[:] = epoch
+            self._is_moved = True
 
     def state_dict(self) -> dict[str, Any]:
         """A few numbers that say where the batches stand, equal on every rank.
@@ -108,7 +111,7 @@ class BatchDataset(IterableDataset):
             StateError: It is of another data set, seed, order or batch size, or of another
                 ``num_workers``.
         """
-        self._end_pass()
+        self._end_pass(REPLACED)
         self._open().load_state_dict(state)
         self._resume_from = dict(state)
 
@@ -119,35 +122,33 @@ class BatchDataset(IterableDataset):
             ValueError: The ``DataLoader`` has another number of workers.
         """
         loader, worker = self._open(), self._worker()
-        self._end_pass()
-        if self._resume_from is None:
-            loader.set_epoch(int(self._next_epoch[worker]))
-            is_begun = True
-        else:
+        self._end_pass(REPLACED)
+        is_begun = True
+        if self._resume_from is not None:
             state = loader.state_dict()
             is_begun = (state["epoch"], state["step"]) != (state["first_epoch"], 0)
-            self._resume_from = None
+        elif self.num_workers or self._is_moved:  # Each worker may live for one iteration.
+            loader.set_epoch(int(self._next_epoch[worker]))
+        self._resume_from, self._is_moved = None, False
+        self._batches = batches = iter(loader)
+        if not self.num_workers:
+            return batches
+        # A pass as a whole: workers read ahead, and no two ranks equally far.
         first_epoch = loader.state_dict()["first_epoch"]
         self._next_epoch[worker] = first_epoch + ((self._num_epochs or 1) if is_begun else 0)
-        self._turn += 1
-        return self._pass(loader, worker, self._turn)
+        return self._in_worker(batches, loader, worker)
 
-    def _pass(self, loader: ArrowLoader, worker: int, turn: int) -> Iterator[Batch]:
-        if turn == self._turn:
-            self._batches = iter(loader)
-            yield from self._batches
-        if turn != self._turn:
-            raise RuntimeError(
-                "this iterator was replaced by a later one: the data set has one place, not two. "
-                "Use the later one, or make a second data set."
-            )
+    def _in_worker(
+        self, batches: BatchIterator, loader: ArrowLoader, worker: int
+    ) -> Iterator[Batch]:
+        yield from batches
         self._next_epoch[worker] = max(int(self._next_epoch[worker]), loader.epoch)
 
-    def _end_pass(self) -> None:
+    def _end_pass(self, reason: str) -> None:
         """Ends an iteration under way."""
         batches, self._batches = self._batches, None
         if batches is not None:
-            batches.close()
+            batches.close(reason)
 
     def _worker(self) -> int:
         """The number of this worker process; 0 where there are none."""
@@ -171,14 +172,23 @@ class BatchDataset(IterableDataset):
                 # Lanes of one step of all ranks lie together, whatever their number.
                 number = worker * self._ranks + self._rank
                 arguments["shard_by"] = Shard(number, of=self._ranks * self.num_workers)
-            self._loader = self._make_loader(**arguments).__enter__()
+            loader: ArrowLoader = self._make_loader(**arguments).__enter__()
+            loader.set_epoch(int(self._next_epoch[worker]))
+            if self._resume_from is not None:
+                loader.load_state_dict(self._resume_from)
+            self._loader = loader
         return self._loader
 
     def close(self) -> None:
-        """Ends an iteration under way and the threads of this process, and closes the files."""
-        self._end_pass()
+        """Ends an iteration under way and the threads of this process, and closes the files.
+
+        They are opened again if the data set is iterated again.
+        """
+        self._end_pass(CLOSED)
         loader, self._loader = self._loader, None
         if loader is not None:
+            if not (self.num_workers or self._is_moved):
+                self._next_epoch[0] = loader.epoch + (loader.step > 0)
             loader.close()
 
     def __getstate__(self) -> dict[str, Any]:

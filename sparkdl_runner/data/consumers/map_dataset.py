@@ -15,7 +15,7 @@ from torch.utils.data import Dataset as TorchDataset
 from sparkdl_runner.data.batches.columns.plan import plan_columns
 from sparkdl_runner.data.consumers.rows_by_number import RowsByNumber
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
-from sparkdl_runner.data.decode.columns import ColumnOptions
+from sparkdl_runner.data.decode.columns import CollatedColumn, ColumnOptions
 from sparkdl_runner.data.order.shard import whole_number
 from sparkdl_runner.data.read.reader import RowGroupReader
 
@@ -88,8 +88,16 @@ class RowDataset(TorchDataset[dict[str, Any]]):
         if self._opened is None or self._opened[0] != os.getpid():
             files = VerifiedFiles(self._open_dataset(), self._converted)
             manifest = files.dataset.manifest
+            layout = plan_columns(manifest, self._options)
+            for column in layout.ragged:
+                if isinstance(column, CollatedColumn):
+                    raise ValueError(
+                        f"column {column.name!r} is packed or padded batch by batch, and "
+                        "make_map_dataset() gives rows one by one. Give pad a length, or leave it "
+                        "to the DataLoader's collate_fn."
+                    )
             rows = RowsByNumber(
-                plan_columns(manifest, self._options),
+                layout,
                 RowGroupReader(files),
                 manifest.row_groups.rows,
                 self._budget_bytes,

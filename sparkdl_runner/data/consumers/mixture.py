@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from sparkdl_runner.data.batch_iterator import CLOSED, BatchIterator
 from sparkdl_runner.data.batches.feed import Batch
 from sparkdl_runner.data.errors import StateError
 from sparkdl_runner.data.loader import ArrowLoader
@@ -18,6 +19,10 @@ Stop = Literal["first", "all"]
 
 _STOPS = ("first", "all")
 _LEAST_DRAWN = 1024
+_REPLACED = (
+    "this iterator was replaced by a later one, or the mix was moved: it has one place, not two. "
+    "Use the later one, or make a second mix."
+)
 _STREAM = 2
 """Apart from the random numbers by which a loader orders its rows."""
 _REPEATED = 32
@@ -69,9 +74,10 @@ class MixedLoader:
                 "sources is empty, or names a loader twice: it has one place, not two."
             )
         self._lengths = np.array([source.steps_per_epoch for source in self._sources])
-        self._epoch = self._step = self._turn = 0
-        self._just_moved = False
+        self._epoch = self._step = 0
+        self._is_resumed = self._is_closed = False
         self._iterators: dict[int, Any] = {}
+        self._batches: BatchIterator | None = None
         self._turns = self._draw(0)
         rank_facts.note(steps_per_epoch=len(self))
 
@@ -100,7 +106,7 @@ class MixedLoader:
     def set_epoch(self, epoch: int) -> None:
         """Moves to the start of an epoch, except right after ``load_state_dict`` of that epoch."""
         epoch = whole_number("epoch", epoch, least=0) or 0
-        if not (self._just_moved and epoch == self._epoch):
+        if not (self._is_resumed and epoch == self._epoch):
             self._move(epoch, 0)
 
     def state_dict(self) -> dict[str, Any]:
@@ -116,7 +122,7 @@ class MixedLoader:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where ``state`` was taken, on any number of ranks that divides the lanes.
+        """The next iteration goes on after ``state``, with ranks that divide the sources' lanes.
 
         Raises:
             StateError: It is of another mix, or of other sources.
@@ -142,48 +148,62 @@ class MixedLoader:
         for source, one in zip(self._sources, found, strict=True):
             source.load_state_dict(one)
         self._move(epoch, step)
-        self._just_moved = True
+        self._is_resumed = True
 
     def __iter__(self) -> Iterator[Batch]:
-        """Goes on from where the mix stands to the end of the epoch."""
-        self._turn += 1
-        return self._run(self._turn)
+        """Begins the next epoch, or goes on from a state; takes one epoch, or the rest of it.
 
-    def _run(self, turn: int) -> Iterator[Batch]:
-        self._end()
+        Raises:
+            RuntimeError: The mix is closed.
+        """
+        if self._is_closed:
+            raise RuntimeError(CLOSED)
+        is_left = self._step > 0 and not self._is_resumed
+        self._move(self._epoch + is_left, 0 if is_left else self._step)
+        self._batches = BatchIterator(self._run())
+        return self._batches
+
+    def _run(self) -> Generator[Batch, None, None]:
         epoch, turns, iterators = self._epoch, self._turns, self._iterators
         taken = np.bincount(turns[: self._step], minlength=len(self._sources))
         for step in range(self._step, len(turns)):
-            if turn != self._turn:
-                raise RuntimeError(
-                    "this iterator was replaced by a later one, or the mix was moved: it has one "
-                    "place, not two. Use the later one, or make a second mix."
-                )
             number = int(turns[step])
             times, done = divmod(int(taken[number]), int(self._lengths[number]))
             if done == 0:
                 if number in iterators:
                     iterators.pop(number).close()
-                self._sources[number].set_epoch(epoch + (times << _REPEATED))
+                self._begin(self._sources[number], epoch + (times << _REPEATED))
             if number not in iterators:
                 iterators[number] = iter(self._sources[number])
             batch = next(iterators[number])
             taken[number] += 1
-            self._just_moved = False
+            self._is_resumed = False
             self._step = step + 1
             if step + 1 == len(turns):  # One who counts batches asks for no more.
-                self._end()
+                self._batches = None
+                self._end_sources()
                 self._epoch, self._step, self._turns = epoch + 1, 0, self._draw(epoch + 1)
             yield batch
 
-    def _end(self) -> None:
+    @staticmethod
+    def _begin(source: ArrowLoader, epoch: int) -> None:
+        # Not by set_epoch, which would keep the step of a state of this epoch.
+        place = {"epoch": epoch, "step": 0, "first_epoch": epoch}
+        source.load_state_dict({**source.state_dict(), **place})
+
+    def _end_sources(self) -> None:
         """Ends the iterations of the sources that are under way."""
         while self._iterators:
             self._iterators.popitem()[1].close()
 
+    def _end(self, reason: str) -> None:
+        batches, self._batches = self._batches, None
+        if batches is not None:
+            batches.close(reason)
+        self._end_sources()
+
     def _move(self, epoch: int, step: int) -> None:
-        self._turn += 1
-        self._end()
+        self._end(_REPLACED)
         self._epoch, self._step, self._turns = epoch, step, self._draw(epoch)
 
     def _draw(self, epoch: int) -> npt.NDArray[np.int64]:
@@ -210,8 +230,8 @@ class MixedLoader:
 
     def close(self) -> None:
         """Closes every source."""
-        self._turn += 1
-        self._end()
+        self._is_closed = True
+        self._end(CLOSED)
         for source in self._sources:
             source.close()
 

@@ -101,11 +101,12 @@ class RowsByNumber:
         return result
 
     def _images(self, column: ImageColumn, found: pa.Array, numbers: IntArray) -> dict[str, Array]:
-        pixels = np.zeros((len(found), *column.size.shape), dtype=np.uint8)
+        size = column.size
+        pixels = np.zeros((len(found), *size.shape), dtype=np.uint8)
         for row, value in enumerate(found):
             if value.is_valid:
                 try:
-                    decode_image(value.as_buffer(), column.size.mode, pixels[row])
+                    decode_image(value.as_buffer(), size.mode, pixels[row], size.exif)
                 except BadImageError as error:
                     raise DatasetError(
                         f"row {int(numbers[row]):,}, column {column.name!r}: it is {error}. Drop "

@@ -161,7 +161,9 @@ class TFDatasetContext:
         An iteration that did not end is begun anew by the next one; one that ended is followed by
         the next epochs.
         """
-        loader = self._open() if self._is_iterated else self._opened()
+        loader = self._opened()
+        if self._is_iterated:
+            loader = self._open()
         self._is_iterated = True
         loader.load_state_dict(self._next)
         for batch in loader:

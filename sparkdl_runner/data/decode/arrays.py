@@ -10,6 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sparkdl_runner.data.decode.decimals import floats_of
+from sparkdl_runner.data.decode.exact import cast_exactly
 from sparkdl_runner.data.errors import DatasetError
 
 Array = npt.NDArray[Any]
@@ -34,12 +36,17 @@ class Leaf:
     dtype: np.dtype[Any]
     """The type that torch gets."""
     steps: tuple[tuple[str, pa.DataType], ...] = ()
-    """Steps on the Arrow array first: ``("cast", type)`` or ``("view", type)``, in order."""
+    """Steps on the Arrow array first, in order: ``("cast" | "view" | "decimal", type)``."""
 
     def numbers(self, array: pa.Array, fill: float | None) -> Array:
         """``[n]`` numbers; nulls become ``fill``, or are refused if that is None."""
         for step, arrow_type in self.steps:
-            array = array.cast(arrow_type) if step == "cast" else array.view(arrow_type)
+            if step == "decimal":
+                array = floats_of(array)
+            elif step == "cast":
+                array = cast_exactly(array, arrow_type)
+            else:
+                array = array.view(arrow_type)
         if pa.types.is_boolean(array.type):
             array = array.cast(pa.uint8())
         if array.null_count:
@@ -79,7 +86,7 @@ def leaf_of(arrow_type: pa.DataType, *, decimals: str = "error") -> Leaf | str:
         return Leaf(dtype=np.dtype(np.int64), steps=(("cast", unit), ("view", pa.int64())))
     if types.is_decimal(arrow_type):
         if decimals == "float64":
-            return Leaf(dtype=np.dtype(np.float64), steps=(("cast", pa.float64()),))
+            return Leaf(dtype=np.dtype(np.float64), steps=(("decimal", pa.float64()),))
         return (
             "torch has no decimal numbers. Pass decimals='float64' to have it as float64, which "
             "keeps about 16 digits, or cast the column before converting"
@@ -201,7 +208,7 @@ def vectors(array: pa.Array, size: int, fill: float | None) -> Array:
             f"all have size {size}"
         )
     from_dense = np.repeat(is_dense, sizes)
-    result[is_dense] = numbers[from_dense].reshape(-1, size)
+    result[is_dense] = numbers[from_dense].reshape(int(is_dense.sum()), size)
     if not is_dense.all():
         index_offsets, indices = lists(fields["indices"])
         owner = np.repeat(np.arange(len(array)), np.diff(index_offsets))

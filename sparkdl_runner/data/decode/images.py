@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 
 from sparkdl_runner.data.decode.arrays import validity
 from sparkdl_runner.data.errors import DatasetError
-from sparkdl_runner.network.images import CHANNELS
+from sparkdl_runner.network.images import CHANNELS, Exif
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,10 +23,12 @@ class ImageSize:
     width: int
     mode: str = "RGB"
     """Pillow's name: ``L`` (grey), ``RGB`` or ``RGBA``."""
+    exif: Exif = "ignore"
+    """Whether the image is turned as its EXIF entry says, as viewers show it: ``"apply"``."""
 
     @classmethod
     def of(cls, name: str, value: Any) -> ImageSize:
-        """Reads ``(height, width)`` or ``(height, width, mode)``.
+        """Reads ``(height, width)``, ``(height, width, mode)``, or a dict of the fields by name.
 
         Raises:
             ValueError: It is neither, or the mode is unknown.
@@ -33,14 +36,21 @@ class ImageSize:
         if isinstance(value, ImageSize):
             return value
         try:
-            height, width, *mode = value
-            size = cls(height=int(height), width=int(width), mode=mode[0] if mode else "RGB")
-        except (TypeError, ValueError):
+            if not isinstance(value, Mapping):
+                value = dict(zip(("height", "width", "mode"), value, strict=len(value) > 3))
+            size = cls(**{**value, "height": int(value["height"]), "width": int(value["width"])})
+        except (TypeError, ValueError, KeyError):
             size = None
-        if size is None or size.height < 1 or size.width < 1 or size.mode not in CHANNELS:
+        if (
+            size is None
+            or min(size.height, size.width) < 1
+            or size.mode not in CHANNELS
+            or size.exif not in ("ignore", "apply")
+        ):
             raise ValueError(
-                f"images[{name!r}] is {value!r}; expected (height, width) or (height, width, mode) "
-                f"with mode one of {', '.join(CHANNELS)}."
+                f"images[{name!r}] is {value!r}; expected (height, width), (height, width, mode) "
+                "or a dict of height, width, mode and exif, with mode one of "
+                f"{', '.join(CHANNELS)}, and exif 'ignore' or 'apply'."
             )
         return size
 
@@ -76,7 +86,7 @@ def decode_schema(array: pa.Array, shape: tuple[int, int, int]) -> npt.NDArray[n
             "channel are read)"
         )
     result = np.zeros((len(array), *shape), dtype=np.uint8)
-    pixels = np.frombuffer(content or b"", np.uint8)[ends[0] : ends[-1]].reshape(-1, *shape)
+    pixels = np.frombuffer(content or b"", np.uint8)[ends[0] : ends[-1]].reshape(len(data), *shape)
     if shape[2] >= 3:
         order = [2, 1, 0, 3][: shape[2]]
         pixels = pixels[..., order]

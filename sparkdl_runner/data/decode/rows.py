@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparkdl_runner.data.decode.arrays import Array, Leaf, as_numpy, dense, lists
+from sparkdl_runner.data.decode.arrays import Array, Leaf, as_numpy, dense, lists, validity
 from sparkdl_runner.data.errors import BadRowError
 
 NO_UTF8_REMEDY = (
@@ -47,8 +47,25 @@ def keep_numbers(
     offsets, child = lists(array)
     numbers, _ = dense(child, inner_lengths, leaf, fill)
     size = leaf.dtype.itemsize * int(np.prod(inner_lengths, dtype=np.int64))
+    if size == 0:  # The lists inside are empty, and a byte stands for each.
+        size, numbers = 1, np.zeros(len(child), dtype=np.uint8)
     buffers = [None, pa.py_buffer(offsets * size), pa.py_buffer(np.ascontiguousarray(numbers))]
     return pa.Array.from_buffers(pa.large_binary(), len(array), buffers)
+
+
+def keep_validity(array: pa.Array) -> pa.Array:
+    """Rows ``[n]`` of which only matters whether they are null, as one byte each."""
+    offsets = np.arange(len(array) + 1, dtype=np.int64)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(validity(array))]
+    return pa.Array.from_buffers(pa.large_binary(), len(array), buffers)
+
+
+def kept_validity(rows: pa.Array) -> Array:
+    """Bool ``[n]``: which of the rows were not null, those that only fill up left out."""
+    offsets, content = bytes_of(rows)
+    result = np.zeros(len(rows), dtype=np.bool_)
+    result[np.diff(offsets) > 0] = np.frombuffer(content, dtype=np.bool_)
+    return result
 
 
 def keep_words(array: pa.Array) -> pa.Array:
@@ -99,6 +116,8 @@ def take(rows: pa.Array, index: Array) -> pa.Array:
 def ragged(rows: pa.Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Ragged:
     """The numbers of kept rows ``[n]``, each of ``shape``, as they lie in Arrow's memory."""
     offsets, content = bytes_of(rows)
+    if 0 in shape:
+        return Ragged(offsets, np.empty((len(content), *shape), dtype=dtype))
     numbers = np.frombuffer(content, dtype=np.uint8).view(dtype).reshape(-1, *shape)
     size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
     return Ragged(offsets // size, numbers)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import suppress
 from importlib import metadata
 from typing import Any
 
+from sparkdl_runner.data.batch_iterator import CLOSED, BatchIterator
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.order.plan import NO_LENGTH
@@ -92,6 +95,8 @@ class PetastormLoader:
         self._reader_arguments = without_foreign_pickles(reader_arguments)
         self._epoch = 0
         self._readers: list[Any] = []
+        self._iterators: weakref.WeakSet[BatchIterator] = weakref.WeakSet()
+        self._is_closed = False
         self._steps = steps_per_epoch
         if steps_per_epoch is None and not (filtering and shard_count == 1):
             if filtering:
@@ -155,6 +160,18 @@ class PetastormLoader:
         self._epoch = epoch
 
     def __iter__(self) -> Iterator[Any]:
+        """Begins the epoch after the last one, also where that was left early.
+
+        Raises:
+            RuntimeError: The loader is closed. So does an iterator that was made before.
+        """
+        if self._is_closed:
+            raise RuntimeError(CLOSED)
+        iterator = BatchIterator(self._epochs())
+        self._iterators.add(iterator)
+        return iterator
+
+    def _epochs(self) -> Generator[Any, None, None]:
         if self._shard[1] > 1 and not self._has_told:
             # The seed is left out: which rows a rank reads does not depend on it.
             plan = {
@@ -228,7 +245,11 @@ class PetastormLoader:
             return make_batch_reader(files.urls, filesystem=files, **arguments)
 
     def close(self) -> None:
-        """Stops petastorm's threads."""
+        """Stops petastorm's threads; nothing is read after it."""
+        self._is_closed = True
+        for iterator in tuple(self._iterators):
+            with suppress(ValueError):  # Another thread is in it; the reader's end ends it.
+                iterator.close(CLOSED)
         for reader in tuple(self._readers):
             self._stop(reader)
 

@@ -18,6 +18,7 @@ from sparkdl_runner.data.decode.arrays import UNKNOWN_NULLS
 from sparkdl_runner.data.decode.columns import Column
 from sparkdl_runner.data.errors import (
     BadRowError,
+    BadValueError,
     ChangedFileError,
     DatasetError,
     StorageError,
@@ -139,7 +140,7 @@ class RowGroupReader:
                     array = _plain(batch.column(place))
                     if array.null_count and not column.has_nulls:
                         raise DatasetError(UNKNOWN_NULLS)
-                    decoded.append(column.decode(array))
+                    decoded.append(_decode(column, array))
                 name = None
                 yield done, batch.num_rows, decoded
                 done += batch.num_rows
@@ -248,6 +249,26 @@ class RowGroupReader:
                     return
                 _, parquet = self._idle.popitem(last=False)
         parquet.close()
+
+
+def _decode(column: Column, array: pa.Array) -> Any:
+    """What the column makes of rows.
+
+    Raises:
+        BadRowError: A value cannot be read; it names the first row that holds such a one.
+    """
+    try:
+        return column.decode(array)
+    except BadValueError as error:
+        good, bad, found = 0, len(array), error
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        try:
+            column.decode(array.slice(good, middle - good))
+            good = middle
+        except BadValueError as error:
+            bad, found = middle, error
+    raise BadRowError(good, found.problem, found.remedy) from found
 
 
 def _plain(array: pa.Array) -> pa.Array:

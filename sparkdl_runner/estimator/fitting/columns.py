@@ -88,6 +88,12 @@ def check_types(
                 f"The column {name!r} is {found}; a model takes numbers, arrays of numbers, "
                 "vectors and images. Cast it, or leave it out."
             )
+        is_class = labels.get(name) in ("binary", "multiclass")  # Cast to a whole number.
+        if isinstance(inner, t.DecimalType) and not is_class:
+            raise TypeError(
+                f"The column {name!r} is {found}, and a tensor has no decimals: cast it before the "
+                f"fit, as by df.withColumn({name!r}, F.col({name!r}).cast('double'))."
+            )
         if name == weight and not isinstance(field.dataType, t.NumericType):
             raise TypeError(
                 f"sample_weight_col names {name!r}, which is {found}; a weight is one number."

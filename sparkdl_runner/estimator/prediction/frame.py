@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from sparkdl_runner.data.decode.images import ImageSize
 from sparkdl_runner.network.columns import Column, null_sentence
 from sparkdl_runner.network.predictor import Description, matrices
 
@@ -82,8 +83,9 @@ def _column_of(
     options["nulls"] = _of(reading.get("nulls"), name, "error")
     images = reading.get("images") or {}
     if name in images:
-        height, width, mode = (*images[name], "RGB")[:3]
-        return Column(**options, kind="image", dtype="uint8", image=(height, width, mode))
+        size = ImageSize.of(name, images[name])
+        image = (size.height, size.width, size.mode)
+        return Column(**options, kind="image", dtype="uint8", image=image, exif=size.exif)
     pad, depth = _of(reading.get("pad"), name, None), 0
     if isinstance(kind, VectorUDT):
         return Column(**options, kind="list", dtype="float64", shape=(*lengths, None)[:1])

@@ -320,7 +320,7 @@ def test_one_loader_is_iterated_once_at_a_time(tmp_path: Path, manifest: Manifes
                 next(replaced)
         with pytest.raises(RuntimeError, match="set_epoch was called while"):
             loader.set_epoch(1)
-        assert len(list(second)) == 14
+        assert len(list(second)) == 15
     with pytest.raises(RuntimeError, match="the loader is closed"):
         iter(loader)
 

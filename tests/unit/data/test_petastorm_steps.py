@@ -123,6 +123,24 @@ def test_no_end_of_epochs():
     assert {row for batch in epoch for row in batch} == set(range(10))
 
 
+def test_each_iteration_begins_the_next_epoch_until_the_loader_is_closed(monkeypatch):
+    monkeypatch.setattr(Dealt, "_one_pass", lambda self, epoch, turn: iter([epoch, epoch, epoch]))
+    loader = Dealt([10], num_epochs=2)
+    iter(loader)  # Nothing was taken of it.
+    assert list(itertools.islice(loader, 2)) == [0, 0]
+    begun = iter(loader)
+    assert list(itertools.islice(begun, 4)) == [1, 1, 1, 2]
+    assert list(loader) == [3, 3, 3, 4, 4, 4]
+    loader.set_epoch(1)
+    assert next(iter(loader)) == 1
+    loader.close()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="is closed"):
+            next(begun)
+    with pytest.raises(RuntimeError, match="is closed"):
+        iter(loader)
+
+
 def test_a_shard_smaller_than_a_batch_gives_what_it_has_and_goes_round_without_an_end():
     few = {"batch_size": 32, "shard_count": 2}
     for shard, rows in ((0, 3), (1, 5)):

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from pyspark.sql import types as t
 from torch import nn
 from torch.nn import functional as F
 from torchmetrics.classification import MulticlassAccuracy
@@ -13,6 +14,7 @@ from torchmetrics.classification import MulticlassAccuracy
 from sparkdl_runner.errors import NotPicklableError
 from sparkdl_runner.estimator.estimator import TorchEstimator
 from sparkdl_runner.estimator.fitting.checks import by_label, check_settings
+from sparkdl_runner.estimator.fitting.columns import check_types
 from sparkdl_runner.estimator.fitting.first_batch import network_of
 from sparkdl_runner.estimator.fitting.fit_identity import checkpoint_folder
 from sparkdl_runner.estimator.fitting.tasks import ignored_class, tasks_of
@@ -172,3 +174,15 @@ def test_checkpoints_are_found_again_by_an_equal_fit_and_by_no_other():
 def test_a_fit_without_its_parts_says_which():
     with pytest.raises(ValueError, match="model and loss not set: a fit needs model, optimizer"):
         TorchEstimator(optimizer=torch.optim.SGD)._plan()
+
+
+@pytest.mark.parametrize("kind", [t.DecimalType(10, 2), t.ArrayType(t.DecimalType(10, 2))])
+def test_decimals_are_to_be_cast_before_the_fit(kind):
+    table = SimpleNamespace(schema=t.StructType([t.StructField("price", kind)]))
+    sentence = (
+        r"'price' is .*decimal\(10,2\).*: cast it before the fit, as by df.withColumn\('price'"
+    )
+    for labels in ({}, {"price": "regression"}):
+        with pytest.raises(TypeError, match=sentence):
+            check_types(table, labels, None, ())
+    check_types(table, {"price": "multiclass"}, None, ())  # Classes are cast to whole numbers.

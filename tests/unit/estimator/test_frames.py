@@ -30,7 +30,7 @@ def test_each_type_becomes_what_the_loader_makes_of_it():
         "nulls": {"number": "fill"},
         "fill_value": 2,
         "pad": {"words": 5},
-        "images": {"picture": (4, 6)},
+        "images": {"picture": {"height": 4, "width": 6, "exif": "apply"}},
     }
     lengths = {"nested": [2, 3], "vector": [7]}
     number, day, words, nested, vector, picture = network_columns(
@@ -42,6 +42,7 @@ def test_each_type_becomes_what_the_loader_makes_of_it():
     assert (nested.dtype, nested.shape) == ("float32", (2, 3))
     assert (vector.kind, vector.dtype, vector.shape) == ("list", "float64", (7,))
     assert (picture.kind, picture.row_shape) == ("image", (4, 6, 3))
+    assert picture.exif == "apply"
 
 
 def test_what_makes_no_tensor_is_told():

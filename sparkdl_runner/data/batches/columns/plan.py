@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from sparkdl_runner.data.batches.columns.planner import ColumnPlanner
+from sparkdl_runner.data.batches.columns.rounding import warn_if_rounded
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.decode.columns import (
     ROW_MASK,
@@ -39,6 +40,12 @@ def plan_columns(manifest: Manifest, options: ColumnOptions) -> Layout:
         if dtype == np.float64 and all(dtypes[name] != np.float64 for name in features):
             # NumPy makes float64 of float32 and integers; models take float32.
             dtype = np.dtype(np.float32)
+        columns = tuple(
+            warn_if_rounded(column, dtype)
+            if isinstance(column, DenseColumn) and column.feature is not None
+            else column
+            for column in columns
+        )
         matrix = Output(name=options.features_name, dtype=dtype, shape=(len(features),))
     layout = Layout(columns=columns, features=matrix)
     _check_distinct(layout)

@@ -17,7 +17,6 @@ from sparkdl_runner.data.decode.arrays import Array, Leaf
 from sparkdl_runner.data.decode.collated import collated_column
 from sparkdl_runner.data.decode.columns import (
     Column,
-    DenseColumn,
     ImageColumn,
     Output,
     PaddedColumn,
@@ -115,7 +114,7 @@ class ColumnPlanner(ColumnSettings):
             )
         return self._dense(leaf, (lengths[0], *rest))
 
-    def _dense(self, leaf: Leaf, lengths: tuple[int, ...]) -> DenseColumn:
+    def _dense(self, leaf: Leaf, lengths: tuple[int, ...]) -> Column:
         outputs = [Output(name=self.name, dtype=leaf.dtype, shape=lengths)]
         if self.is_masked:
             dtype = np.dtype(np.bool_)
@@ -168,7 +167,7 @@ class ColumnPlanner(ColumnSettings):
             pad_value=self.options.pad_value,
         )
 
-    def _vector(self) -> DenseColumn:
+    def _vector(self) -> Column:
         size = self.info.list_lengths[0] if self.info.list_lengths else None
         if size is None:
             raise DatasetError(
@@ -201,7 +200,7 @@ class ColumnPlanner(ColumnSettings):
             is_masked=self.is_masked,
         )
 
-    def _schema_image(self) -> DenseColumn:
+    def _schema_image(self) -> Column:
         lengths = self.info.list_lengths
         if len(lengths) != 3 or None in lengths:
             raise DatasetError(
@@ -230,7 +229,7 @@ class ColumnPlanner(ColumnSettings):
 
     def _whole_rows(
         self, shape: tuple[int, ...], dtype: type, decode_rows: Callable[[pa.Array], Array]
-    ) -> DenseColumn:
+    ) -> Column:
         """A column in which only whole rows can be null."""
         outputs = [Output(name=self.name, dtype=np.dtype(dtype), shape=shape)]
         if not self.is_masked:

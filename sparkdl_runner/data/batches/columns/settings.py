@@ -18,6 +18,7 @@ from sparkdl_runner.data.decode.columns import (
     ColumnOptions,
     DenseColumn,
     Output,
+    PaddedColumn,
     VariableColumn,
 )
 from sparkdl_runner.data.errors import DatasetError
@@ -108,13 +109,39 @@ class ColumnSettings:
 
     def dense_column(
         self, outputs: list[Output], decode_rows: Callable[[pa.Array], tuple[Array, ...]]
-    ) -> DenseColumn:
+    ) -> DenseColumn | PaddedColumn:
         """A plan for rows of one shape."""
-        return DenseColumn(
+        if outputs[0].row_bytes:
+            return DenseColumn(
+                name=self.name,
+                outputs=tuple(outputs),
+                decode=decode_rows,
+                has_nulls=self.has_nulls,
+            )
+
+        def keep(array: pa.Array) -> pa.Array:
+            decode_rows(array)  # Refuses a row that is not empty.
+            return kept_rows.keep_validity(array)
+
+        def finish(rows: pa.Array) -> tuple[Array, ...]:
+            return tuple(
+                np.zeros((len(rows), *output.shape), dtype=output.dtype)
+                if 0 in output.shape
+                else kept_rows.kept_validity(rows)
+                for output in outputs
+            )
+
+        # Rows without a byte cannot be shuffled as rows of bytes of one length.
+        return PaddedColumn(
             name=self.name,
-            outputs=tuple(outputs),
-            decode=decode_rows,
+            kind="binary",
+            decode=keep,
+            kept_type=pa.large_binary(),
+            leaf=None,
             has_nulls=self.has_nulls,
+            row_bytes=self.row_bytes,
+            outputs=tuple(outputs),
+            finish=finish,
         )
 
     def variable_column(
@@ -133,8 +160,8 @@ class ColumnSettings:
         if self.nulls in ("nan", "mask") and self.has_nulls:
             raise DatasetError(
                 f"column {self.name!r} is {self.info.type} and holds {self.info.null_count:,} "
-                f"nulls: nulls={self.nulls!r} is for numbers of fixed shape. Use nulls='fill', "
-                "which makes them empty."
+                f"nulls: nulls={self.nulls!r} is for numbers of fixed shape. Use "
+                f"nulls={{{self.name!r}: 'fill', …}}, which makes them empty."
             )
         return VariableColumn(
             name=self.name,
