@@ -56,6 +56,7 @@ FLOORS = [
         "data.view",
         "data.keep.lease",
     },
+    {"data.parquet"},
     {"tracking.models", "checkpoint.mismatch", "data.dataset", "data.shard_group"},
     {"checkpoint.save", "checkpoint.read"},
     {

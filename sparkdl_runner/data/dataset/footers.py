@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from sparkdl_runner.data.dataset.checksum import crc32_from_sidecar
 from sparkdl_runner.data.dataset.files import FileInfo, unpack
 from sparkdl_runner.data.errors import DatasetError
+from sparkdl_runner.data.parquet.arrow_schema import without_views
 from sparkdl_runner.foreign_file import ForeignFileError, open_input, read_into
 
 FOOTERS_NAME = "_footers.bin"
@@ -107,7 +108,9 @@ def open_footer(
     with open_input(filesystem, full_path) as stream:
         tail = footer_bytes(stream, full_path)
     try:
-        parquet = pq.ParquetFile(pa.BufferReader(tail), coerce_int96_timestamp_unit="us")
+        parquet = pq.ParquetFile(
+            pa.BufferReader(without_views(tail)), coerce_int96_timestamp_unit="us"
+        )
     except (pa.ArrowException, OSError) as error:
         raise DatasetError(
             f"{full_path} has a broken Parquet footer: {str(error).rstrip('.')}. Write it again."

@@ -13,10 +13,12 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from sparkdl_runner.data.errors import DatasetError
+from sparkdl_runner.data.lake.paths import OutsideError, bare, path_in_table
 from sparkdl_runner.data.lake.snapshot import (
     Snapshot,
     TableColumn,
     TableFile,
+    first_line,
     has_sure_bounds,
     missing_package,
 )
@@ -76,9 +78,9 @@ def read_iceberg(
                 f"Flink writes them), which is not read in place: {_CONVERTED}, or let "
                 "rewrite_data_files (CALL …system.rewrite_data_files) apply the deletes."
             ) from error
-        said = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
         raise DatasetError(
-            f"The Iceberg table {shown} cannot be read: {said}. Instead of its path, {_CONVERTED}."
+            f"The Iceberg table {shown} cannot be read: {first_line(error)}. Instead of its path, "
+            f"{_CONVERTED}."
         ) from error
 
 
@@ -133,17 +135,22 @@ def _read(table: Any, url: str, snapshot_id: int | None) -> Snapshot:
     )
     tasks = list(scan.plan_files())
     deletes = _Deletes(table.io)
-    roots = [_bare(place) + "/" for place in (url, table.location())]
     files = []
     for task in tasks:
         path = task.file.file_path
-        root = next((root for root in roots if _bare(path).startswith(root)), None)
-        if root is None or task.file.file_format != FileFormat.PARQUET:
-            what = "not in its folder" if root is None else "no Parquet file"
-            raise DatasetError(f"{title} lists {redact(path)}, which is {what}: {_CONVERTED}.")
+        if task.file.file_format != FileFormat.PARQUET:
+            raise DatasetError(
+                f"{title} lists {redact(path)}, which is no Parquet file: {_CONVERTED}."
+            )
+        # A table that was moved as a whole still lists where it was.
+        root = table.location() if bare(path).startswith(f"{bare(table.location())}/") else url
+        try:
+            relative = path_in_table(path, root, is_encoded=False)
+        except OutsideError as error:
+            raise DatasetError(f"{title} lists {error}: {_CONVERTED}.") from None
         files.append(
             TableFile(
-                path=_bare(path).removeprefix(root),
+                path=relative,
                 partition=_partition(table, task.file, columns),
                 bounds=_bounds(task.file, columns),
                 deleted=deletes.of(path, task.delete_files),
@@ -229,11 +236,6 @@ class _Deletes:
         positions = table.column("pos").to_numpy()[order].astype(np.int64)
         names, starts = np.unique(paths[order].astype(str), return_index=True)
         return dict(zip(names.tolist(), np.split(positions, starts[1:]), strict=True))
-
-
-def _bare(url: str) -> str:
-    """A path without scheme, by which the same file is known as ``s3:`` and as ``s3a:``."""
-    return re.sub(r"^[a-z0-9]+:/*", "", url).strip("/")
 
 
 def _options(options: StorageOptions | None) -> dict[str, str]:
