@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,7 @@ from sparkdl_runner.data.lake.snapshot import (
     has_sure_bounds,
     missing_package,
 )
-from sparkdl_runner.filesystem import StorageOptions, redact
+from sparkdl_runner.filesystem import StorageOptions, local_path, redact
 
 METADATA = "/metadata/"
 METADATA_ENDING = ".metadata.json"
@@ -67,7 +68,10 @@ def read_iceberg(
     except ImportError:
         raise missing_package("pyiceberg", f"{shown} is an Iceberg table", _READER) from None
     try:
-        table = StaticTable.from_metadata(f"{url}{METADATA}{metadata}", _options(storage_options))
+        options = _options(storage_options)
+        if local_path(url) is not None:
+            options["py-io-impl"] = "sparkdl_runner.data.lake.iceberg_files.LocalFileIO"
+        table = StaticTable.from_metadata(f"{url}{METADATA}{metadata}", options)
         return _read(table, url, snapshot_id)
     except DatasetError:
         raise
@@ -107,36 +111,34 @@ def newest_metadata(filesystem: fs.FileSystem, directory: str, shown: str) -> st
 
 
 def _read(table: Any, url: str, snapshot_id: int | None) -> Snapshot:
-    from pyiceberg.io.pyarrow import schema_to_pyarrow
     from pyiceberg.manifest import FileFormat
 
     shown = redact(url)
     known = table.current_snapshot() if snapshot_id is None else table.snapshot_by_id(snapshot_id)
-    if known is None:
+    if known is None and snapshot_id is not None:
         raise DatasetError(
-            f"The Iceberg table {shown} has no snapshot {snapshot_id or 'yet'}; it has "
+            f"The Iceberg table {shown} has no snapshot {snapshot_id}; it has "
             f"{', '.join(str(one.snapshot_id) for one in table.snapshots()) or 'none'}."
         )
-    title = f"snapshot {known.snapshot_id} of the Iceberg table {shown}"
+    which = "no snapshot yet" if known is None else f"snapshot {known.snapshot_id}"
+    title = f"{which} of the Iceberg table {shown}"
     scan = table.scan(snapshot_id=snapshot_id)
-    schema = scan.projection()
-    arrow = schema_to_pyarrow(schema, include_field_ids=False)
+    schema = table.schema() if known is None else scan.projection()
     mapping = table.name_mapping()
     mapped = {} if mapping is None else {one.field_id: tuple(one.names) for one in mapping.root}
     columns = tuple(
         TableColumn(
             name=column.name,
-            type=arrow.field(column.name).type,
+            type=_type_of(column),
             file_names=mapped.get(column.field_id, ()),
             field_id=column.field_id,
-            default=column.initial_default,
+            default=_plain(column.initial_default),
         )
         for column in schema.fields
     )
-    tasks = list(scan.plan_files())
     deletes = _Deletes(table.io)
     files = []
-    for task in tasks:
+    for task in () if known is None else scan.plan_files():
         path = task.file.file_path
         if task.file.file_format != FileFormat.PARQUET:
             raise DatasetError(
@@ -178,8 +180,27 @@ def _partition(table: Any, file: Any, columns: Iterable[TableColumn]) -> Mapping
     for number, field in enumerate(table.specs()[file.spec_id].fields):
         column = by_id.get(field.source_id)
         if column is not None and isinstance(field.transform, IdentityTransform):
-            result[column.name] = pa.scalar(file.partition[number], column.type).as_py()
+            value = _plain(file.partition[number])
+            result[column.name] = pa.scalar(value, column.type).as_py()
     return result
+
+
+def _type_of(column: Any) -> pa.DataType:
+    """The Arrow type of a column; null for one that this Arrow has no type for."""
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+    from pyiceberg.schema import Schema
+    from pyiceberg.types import UUIDType
+
+    if isinstance(column.field_type, UUIDType):
+        return pa.binary(16)
+    try:
+        return schema_to_pyarrow(Schema(column), include_field_ids=False).field(0).type
+    except AttributeError:
+        return pa.null()
+
+
+def _plain(value: Any) -> Any:
+    return value.bytes if isinstance(value, UUID) else value
 
 
 def _bounds(file: Any, columns: Iterable[TableColumn]) -> Mapping[str, Any]:

@@ -17,7 +17,7 @@ from sparkdl_runner.data.dataset.footers import open_footer, owners_of, page_row
 from sparkdl_runner.data.dataset.observe import Observation, observe
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.lake.snapshot import TableColumn, TableFile
-from sparkdl_runner.data.lake.types import can_become
+from sparkdl_runner.data.lake.types import can_become, stored_type
 from sparkdl_runner.data.view.bounds import Bounds, bounds_of, of_constant
 from sparkdl_runner.data.view.filters import RowFilter
 from sparkdl_runner.data.view.rows import BoolArray
@@ -103,7 +103,7 @@ def read_part(
     filtered = () if row_filter is None else row_filter.schema.names
     used = [one for one in columns if one in chosen or one.name in filtered]
     projection = _project(footer.schema_arrow, file, used)
-    types = {name: arrow.field(there).type for name, there in projection.names.items()}
+    types = {name: stored_type(arrow.field(there).type) for name, there in projection.names.items()}
     left_out = {
         column.name: f"column {column.name!r} is {types[column.name]} in {path} and {column.type} "
         "in the table, which the one does not become here"

@@ -21,13 +21,14 @@ def path_in_table(listed: str, directory: str, *, is_encoded: bool = True) -> st
     Args:
         listed: As Delta's log or Iceberg's manifests have it.
         directory: The table's folder, with or without a scheme.
-        is_encoded: Whether the path is encoded as in a URL, as in Delta's log.
+        is_encoded: Whether it is as in Delta's log: encoded as in a URL, and usually relative.
+            Iceberg's are neither.
 
     Raises:
         OutsideError: The file is elsewhere.
     """
     path = unquote(listed) if is_encoded else listed
-    if _SCHEME.match(path) or path.startswith("/"):
+    if not is_encoded or _SCHEME.match(path) or path.startswith("/"):
         root = f"{bare(directory)}/"
         if not bare(path).startswith(root):
             raise OutsideError(f"{redact(path)}, which is not in its folder")

@@ -10,6 +10,11 @@ _DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
 """For bits of a whole number, the digits of the longest."""
 
 
+def stored_type(kind: pa.DataType) -> pa.DataType:
+    """The type that the values of an extension are stored as, such as 16 bytes for a UUID."""
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+
+
 def is_same_kind(found: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether values of both become the same in a batch, however Arrow stores them."""
     if is_list(found) and is_list(wanted):

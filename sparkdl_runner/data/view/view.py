@@ -91,6 +91,8 @@ def _constant(value: Any, wanted: pa.DataType, length: int) -> pa.Array:
 
 
 def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    if isinstance(array, pa.ExtensionArray) and not array.type.equals(wanted):
+        array = array.storage  # Newer Arrow has types of its own for UUIDs and JSON.
     if array.type.equals(wanted):
         return array
     if pa.types.is_dictionary(array.type):
