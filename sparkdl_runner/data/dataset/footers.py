@@ -20,6 +20,7 @@ from sparkdl_runner.data.dataset.checksum import crc32_from_sidecar
 from sparkdl_runner.data.dataset.files import FileInfo, unpack
 from sparkdl_runner.data.dataset.legacy_calendar import refuse_legacy_calendar
 from sparkdl_runner.data.errors import DatasetError
+from sparkdl_runner.data.parquet.arrow_schema import without_views
 from sparkdl_runner.data.parquet.leaves import Columns
 from sparkdl_runner.data.parquet.row_groups import facts_of_row_groups
 from sparkdl_runner.foreign_file import (
@@ -125,7 +126,9 @@ def open_footer(
     is_local = isinstance(filesystem, pa.fs.LocalFileSystem)
     state, tail = _local_tail(full_path) if is_local else _any_tail(filesystem, full_path)
     try:
-        parquet = pq.ParquetFile(pa.BufferReader(tail), coerce_int96_timestamp_unit="us")
+        parquet = pq.ParquetFile(
+            pa.BufferReader(without_views(tail)), coerce_int96_timestamp_unit="us"
+        )
     except (pa.ArrowException, OSError) as error:
         raise DatasetError(
             f"{full_path} has a broken Parquet footer: {str(error).rstrip('.')}. Write it again."

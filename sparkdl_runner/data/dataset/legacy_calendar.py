@@ -32,7 +32,9 @@ _FIRST = {
 """By Parquet's type, the first value that both calendars write alike."""
 
 
-def refuse_legacy_calendar(filesystem: pa.fs.FileSystem, path: str, parquet: pq.ParquetFile) -> None:
+def refuse_legacy_calendar(
+    filesystem: pa.fs.FileSystem, path: str, parquet: pq.ParquetFile
+) -> None:
     """Refuses a file with days or times that mean others than they say.
 
     Statistics decide where there are any; otherwise the column is read.
@@ -92,9 +94,11 @@ def _lows(metadata: pq.FileMetaData, leaf: int) -> Iterator[int | None]:
         statistics = chunk.statistics
         if statistics is not None and statistics.has_min_max:
             yield statistics.min_raw
-        elif statistics is None or not statistics.has_null_count:
-            yield None
-        elif statistics.null_count < chunk.num_values:
+        elif (
+            statistics is None
+            or not statistics.has_null_count
+            or statistics.null_count < chunk.num_values
+        ):
             yield None
 
 

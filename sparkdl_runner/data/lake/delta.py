@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
-from urllib.parse import quote, unquote
 
-import numpy as np
 import pyarrow as pa
+from pyarrow import fs
 
 from sparkdl_runner.data.errors import DatasetError
+from sparkdl_runner.data.lake.deletion_vectors import LOG, deleted_rows, find_vectors
+from sparkdl_runner.data.lake.paths import OutsideError, path_in_table
 from sparkdl_runner.data.lake.snapshot import (
     Snapshot,
     TableColumn,
     TableFile,
+    first_line,
     has_sure_bounds,
     missing_package,
 )
@@ -40,6 +46,9 @@ _UNDERSTOOD = frozenset(
         "typeWidening-preview",
         "v2Checkpoint",
         "vacuumProtocolCheck",
+        "variantShredding-preview",
+        "variantType",
+        "variantType-preview",
     }
 )
 """Reader features of the protocol that change nothing here, or that this file reads."""
@@ -58,8 +67,26 @@ _OBJECT_STORE = {
 """pyarrow's name of a storage option, and that of delta-rs."""
 
 
-def read_delta(url: str, version: int | None, storage_options: StorageOptions | None) -> Snapshot:
+_BROKEN = (ValueError, KeyError, TypeError)
+"""What a log raises that says something else than the protocol."""
+_CONVERTED = "pass spark.read.format('delta').load(…), which is converted"
+
+
+def read_delta(
+    url: str,
+    filesystem: fs.FileSystem,
+    directory: str,
+    version: int | None,
+    storage_options: StorageOptions | None,
+) -> Snapshot:
     """The files of a version of a Delta table; of the newest without ``version``.
+
+    Args:
+        url: The table's folder.
+        filesystem: Where it is.
+        directory: Its path there.
+        version: Which version.
+        storage_options: Credentials and such for this process.
 
     Raises:
         DatasetError: It cannot be read in place, or there is no such version.
@@ -73,9 +100,12 @@ def read_delta(url: str, version: int | None, storage_options: StorageOptions | 
     place = local_path(url) or url
     options = _options(storage_options, place)
     try:
-        table = deltalake.DeltaTable(place, version=version, storage_options=options)
-        return _read(table, shown)
-    except (deltalake.exceptions.DeltaError, OSError, ValueError) as error:
+        with _readable(place) as folder:
+            table = deltalake.DeltaTable(folder, version=version, storage_options=options)
+            return _read(table, shown, filesystem, directory)
+    except DatasetError:
+        raise
+    except (deltalake.exceptions.DeltaError, pa.ArrowException, OSError, *_BROKEN) as error:
         which = "" if version is None else f"version {version} of "
         instead = (
             "Pass spark.read.format('delta').load(…) instead of its path, which is converted."
@@ -83,44 +113,58 @@ def read_delta(url: str, version: int | None, storage_options: StorageOptions | 
             else "DESCRIBE HISTORY lists the versions that are left."
         )
         raise DatasetError(
-            f"{which}the Delta table {shown} cannot be read: {str(error).rstrip('.')}. {instead}"
+            f"{which}the Delta table {shown} cannot be read: {first_line(error)}. {instead}"
         ) from error
 
 
-def _read(table: Any, shown: str) -> Snapshot:
+@contextmanager
+def _readable(place: str) -> Iterator[str]:
+    """A folder that delta-rs reads as that of the table.
+
+    It decodes ``%20`` in the name of a local folder, and would read another folder's log.
+    """
+    if "://" in place or not re.search(r"[%\\\x00-\x1f]", place):
+        yield place
+        return
+    with tempfile.TemporaryDirectory(prefix="sparkdl_runner-delta-") as folder:
+        os.symlink(f"{place}/{LOG}", f"{folder}/{LOG}")
+        yield folder
+
+
+def _read(table: Any, shown: str, filesystem: fs.FileSystem, directory: str) -> Snapshot:
     title = f"version {table.version()} of the Delta table {shown}"
-    unknown = sorted(set(table.protocol().reader_features or ()) - _UNDERSTOOD)
+    features = set(table.protocol().reader_features or ())
+    unknown = sorted(features - _UNDERSTOOD)
     if unknown:
         raise DatasetError(
-            f"{title} needs the reader feature {unknown[0]}, which is not read in place: pass "
-            "spark.read.format('delta').load(…), which is converted."
+            f"{title} needs the reader feature {unknown[0]}, which is not read in place: "
+            f"{_CONVERTED}."
         )
     partitioned = table.metadata().partition_columns
     columns = _columns(table)
-    actions = pa.table(table.get_add_actions())
-    deleted = _deleted(table)
+    actions = pa.table(table.get_add_actions()).to_pylist()
+    has_vectors = "deletionVectors" in features
+    vectors = find_vectors(filesystem, directory, table.version()) if has_vectors else {}
     files = []
-    for action in actions.to_pylist():
-        path = unquote(action["path"])
-        if "://" in path or path.startswith("/"):
-            raise DatasetError(
-                f"{title} lists {redact(path)}, which is not in its folder, as a shallow clone "
-                "does: pass spark.read.format('delta').load(…), which is converted."
-            )
+    for action in actions:
         values = action.get("partition") or {}
-        partition = {column.name: values.get(column.name) for column in columns}
+        try:
+            vector = vectors[action["path"]] if has_vectors else None
+            path = path_in_table(action["path"], directory)
+            deleted = None
+            if vector is not None:
+                deleted = deleted_rows(filesystem, directory, vector, action["num_records"])
+        except OutsideError as error:
+            raise DatasetError(
+                f"{title} lists {error}, as a shallow clone does: {_CONVERTED}."
+            ) from None
         files.append(
             TableFile(
                 path=path,
-                partition={name: partition[name] for name in partitioned},
+                partition={name: values.get(name) for name in partitioned},
                 bounds=_bounds(action, columns),
-                deleted=deleted.pop(path, None),
+                deleted=deleted,
             )
-        )
-    if deleted:
-        raise DatasetError(
-            f"{title} deletes rows of {min(deleted)}, which it does not list: pass "
-            "spark.read.format('delta').load(…), which is converted."
         )
     return Snapshot(
         title=title,
@@ -168,24 +212,7 @@ def _columns(table: Any) -> tuple[TableColumn, ...]:
     return tuple(result)
 
 
-def _deleted(table: Any) -> dict[str, np.ndarray[Any, np.dtype[np.int64]]]:
-    """For each file, the rows that deletion vectors delete."""
-    root = table.table_uri.rstrip("/") + "/"
-    result = {}
-    for found in table.deletion_vectors():
-        batch = pa.record_batch(found)
-        kept = batch.column("selection_vector")
-        for number, path in enumerate(batch.column("filepath").to_pylist()):
-            # A vector may end before the file: the rows after it are there.
-            keep = np.asarray(kept[number].values)
-            name = unquote(path.removeprefix(root).removeprefix(quote(root, safe=":/%")))
-            result[name] = np.flatnonzero(~keep)
-    return result
-
-
 def _options(options: StorageOptions | None, place: str) -> dict[str, str] | None:
-    import os
-
     found = {_OBJECT_STORE.get(name, name): str(value) for name, value in (options or {}).items()}
     endpoint = found.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT_URL_S3")
     endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import logging
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,6 +21,8 @@ from sparkdl_runner.data.lake.types import is_same_kind
 from sparkdl_runner.data.view.filters import Filters, RowFilter
 from sparkdl_runner.data.view.rows import MOST_BYTES, LiveRows
 from sparkdl_runner.data.view.view import View
+
+_log = logging.getLogger(__name__)
 
 _THREADS = 16
 
@@ -56,14 +59,18 @@ def describe_snapshot(
     schema = pa.schema([(column.name, column.type) for column in snapshot.columns])
     row_filter = None if filters is None else RowFilter.of(filters, schema)
     wanted = in_threads(
-        lambda file: read_part(filesystem, directory, file, chosen, snapshot.columns, row_filter),
+        lambda file: read_part(
+            filesystem, directory, file, chosen, snapshot.columns, row_filter, columns is None
+        ),
         snapshot.files,
         _THREADS,
     )
+    chosen = _readable(chosen, [part for part in wanted if part is not None], snapshot)
     parts = [part for part in wanted if part is not None and part.groups]
-    if not parts:
-        which = "" if row_filter is None else f" that fulfils filters={row_filter}"
-        raise DatasetError(f"There is no row{which} in {snapshot.title}.")
+    if not parts and row_filter is not None:
+        raise DatasetError(
+            f"There is no row that fulfils filters={row_filter} in {snapshot.title}."
+        )
     groups = [(number, group) for number, part in enumerate(parts) for group in part.groups]
     live = LiveRows.of(
         {place: group.keep for place, (_, group) in enumerate(groups) if group.keep is not None}
@@ -84,11 +91,14 @@ def describe_snapshot(
             file=np.array([number for number, _ in groups], dtype=np.int32),
             index_in_file=np.array([group.index for _, group in groups], dtype=np.int32),
             rows=np.array([group.live_rows for _, group in groups], dtype=np.int64),
-            size_bytes=np.array([group.live_bytes for _, group in groups], dtype=np.int64),
+            size_bytes=np.array(
+                [sum(group.column_bytes[one.name] for one in chosen) for _, group in groups],
+                dtype=np.int64,
+            ),
         ),
         schema_base64=base64.b64encode(pa.schema(fields).serialize().to_pybytes()).decode(),
         columns=infos,
-        page_rows=max(part.page_rows for part in parts),
+        page_rows=max((part.page_rows for part in parts), default=1),
         view=View(
             title=snapshot.title,
             advice=snapshot.advice,
@@ -98,6 +108,25 @@ def describe_snapshot(
             live=live,
         ),
     )
+
+
+def _readable(
+    chosen: Sequence[TableColumn], parts: Sequence[FilePart], snapshot: Snapshot
+) -> tuple[TableColumn, ...]:
+    """The columns that can be read in all files; warns of the others."""
+    left_out = {name: reason for part in parts for name, reason in part.left_out.items()}
+    kept = tuple(column for column in chosen if column.name not in left_out)
+    if not kept:
+        raise DatasetError(f"{'; '.join(left_out.values())}: convert a DataFrame of the table.")
+    if left_out:
+        _log.warning(
+            "%s is read without %s: %s. Name the columns that you need by columns=, or convert a "
+            "DataFrame.",
+            snapshot.title,
+            ", ".join(map(repr, left_out)),
+            "; ".join(left_out.values()),
+        )
+    return kept
 
 
 def _describe(column: TableColumn, parts: Sequence[FilePart]) -> tuple[ColumnInfo, pa.Field]:

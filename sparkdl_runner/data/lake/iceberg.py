@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
@@ -13,14 +14,16 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from sparkdl_runner.data.errors import DatasetError
+from sparkdl_runner.data.lake.paths import OutsideError, bare, path_in_table
 from sparkdl_runner.data.lake.snapshot import (
     Snapshot,
     TableColumn,
     TableFile,
+    first_line,
     has_sure_bounds,
     missing_package,
 )
-from sparkdl_runner.filesystem import StorageOptions, redact
+from sparkdl_runner.filesystem import StorageOptions, local_path, redact
 
 METADATA = "/metadata/"
 METADATA_ENDING = ".metadata.json"
@@ -65,7 +68,10 @@ def read_iceberg(
     except ImportError:
         raise missing_package("pyiceberg", f"{shown} is an Iceberg table", _READER) from None
     try:
-        table = StaticTable.from_metadata(f"{url}{METADATA}{metadata}", _options(storage_options))
+        options = _options(storage_options)
+        if local_path(url) is not None:
+            options["py-io-impl"] = "sparkdl_runner.data.lake.iceberg_files.LocalFileIO"
+        table = StaticTable.from_metadata(f"{url}{METADATA}{metadata}", options)
         return _read(table, url, snapshot_id)
     except DatasetError:
         raise
@@ -76,9 +82,9 @@ def read_iceberg(
                 f"Flink writes them), which is not read in place: {_CONVERTED}, or let "
                 "rewrite_data_files (CALL …system.rewrite_data_files) apply the deletes."
             ) from error
-        said = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
         raise DatasetError(
-            f"The Iceberg table {shown} cannot be read: {said}. Instead of its path, {_CONVERTED}."
+            f"The Iceberg table {shown} cannot be read: {first_line(error)}. Instead of its path, "
+            f"{_CONVERTED}."
         ) from error
 
 
@@ -105,45 +111,48 @@ def newest_metadata(filesystem: fs.FileSystem, directory: str, shown: str) -> st
 
 
 def _read(table: Any, url: str, snapshot_id: int | None) -> Snapshot:
-    from pyiceberg.io.pyarrow import schema_to_pyarrow
     from pyiceberg.manifest import FileFormat
 
     shown = redact(url)
     known = table.current_snapshot() if snapshot_id is None else table.snapshot_by_id(snapshot_id)
-    if known is None:
+    if known is None and snapshot_id is not None:
         raise DatasetError(
-            f"The Iceberg table {shown} has no snapshot {snapshot_id or 'yet'}; it has "
+            f"The Iceberg table {shown} has no snapshot {snapshot_id}; it has "
             f"{', '.join(str(one.snapshot_id) for one in table.snapshots()) or 'none'}."
         )
-    title = f"snapshot {known.snapshot_id} of the Iceberg table {shown}"
+    which = "no snapshot yet" if known is None else f"snapshot {known.snapshot_id}"
+    title = f"{which} of the Iceberg table {shown}"
     scan = table.scan(snapshot_id=snapshot_id)
-    schema = scan.projection()
-    arrow = schema_to_pyarrow(schema, include_field_ids=False)
+    schema = table.schema() if known is None else scan.projection()
     mapping = table.name_mapping()
     mapped = {} if mapping is None else {one.field_id: tuple(one.names) for one in mapping.root}
     columns = tuple(
         TableColumn(
             name=column.name,
-            type=arrow.field(column.name).type,
+            type=_type_of(column),
             file_names=mapped.get(column.field_id, ()),
             field_id=column.field_id,
-            default=column.initial_default,
+            default=_plain(column.initial_default),
         )
         for column in schema.fields
     )
-    tasks = list(scan.plan_files())
     deletes = _Deletes(table.io)
-    roots = [_bare(place) + "/" for place in (url, table.location())]
     files = []
-    for task in tasks:
+    for task in () if known is None else scan.plan_files():
         path = task.file.file_path
-        root = next((root for root in roots if _bare(path).startswith(root)), None)
-        if root is None or task.file.file_format != FileFormat.PARQUET:
-            what = "not in its folder" if root is None else "no Parquet file"
-            raise DatasetError(f"{title} lists {redact(path)}, which is {what}: {_CONVERTED}.")
+        if task.file.file_format != FileFormat.PARQUET:
+            raise DatasetError(
+                f"{title} lists {redact(path)}, which is no Parquet file: {_CONVERTED}."
+            )
+        # A table that was moved as a whole still lists where it was.
+        root = table.location() if bare(path).startswith(f"{bare(table.location())}/") else url
+        try:
+            relative = path_in_table(path, root, is_encoded=False)
+        except OutsideError as error:
+            raise DatasetError(f"{title} lists {error}: {_CONVERTED}.") from None
         files.append(
             TableFile(
-                path=_bare(path).removeprefix(root),
+                path=relative,
                 partition=_partition(table, task.file, columns),
                 bounds=_bounds(task.file, columns),
                 deleted=deletes.of(path, task.delete_files),
@@ -171,8 +180,27 @@ def _partition(table: Any, file: Any, columns: Iterable[TableColumn]) -> Mapping
     for number, field in enumerate(table.specs()[file.spec_id].fields):
         column = by_id.get(field.source_id)
         if column is not None and isinstance(field.transform, IdentityTransform):
-            result[column.name] = pa.scalar(file.partition[number], column.type).as_py()
+            value = _plain(file.partition[number])
+            result[column.name] = pa.scalar(value, column.type).as_py()
     return result
+
+
+def _type_of(column: Any) -> pa.DataType:
+    """The Arrow type of a column; null for one that this Arrow has no type for."""
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+    from pyiceberg.schema import Schema
+    from pyiceberg.types import UUIDType
+
+    if isinstance(column.field_type, UUIDType):
+        return pa.binary(16)
+    try:
+        return schema_to_pyarrow(Schema(column), include_field_ids=False).field(0).type
+    except AttributeError:
+        return pa.null()
+
+
+def _plain(value: Any) -> Any:
+    return value.bytes if isinstance(value, UUID) else value
 
 
 def _bounds(file: Any, columns: Iterable[TableColumn]) -> Mapping[str, Any]:
@@ -229,11 +257,6 @@ class _Deletes:
         positions = table.column("pos").to_numpy()[order].astype(np.int64)
         names, starts = np.unique(paths[order].astype(str), return_index=True)
         return dict(zip(names.tolist(), np.split(positions, starts[1:]), strict=True))
-
-
-def _bare(url: str) -> str:
-    """A path without scheme, by which the same file is known as ``s3:`` and as ``s3a:``."""
-    return re.sub(r"^[a-z0-9]+:/*", "", url).strip("/")
 
 
 def _options(options: StorageOptions | None) -> dict[str, str]:

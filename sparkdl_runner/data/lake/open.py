@@ -88,7 +88,7 @@ def open_table(
     if kind is DELTA:
         if choice.snapshot_id is not None:
             raise TypeError(f"{redact(url)} is a Delta table: give version=, not snapshot_id=.")
-        snapshot = read_delta(url, choice.version, storage_options)
+        snapshot = read_delta(url, filesystem, directory, choice.version, storage_options)
     elif kind is ICEBERG:
         if choice.version is not None:
             raise TypeError(f"{redact(url)} is an Iceberg table: give snapshot_id=, not version=.")

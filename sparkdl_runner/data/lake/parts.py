@@ -17,9 +17,10 @@ from sparkdl_runner.data.dataset.footers import open_footer, page_rows_of, settl
 from sparkdl_runner.data.dataset.observe import Observation, observe
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.lake.snapshot import TableColumn, TableFile
-from sparkdl_runner.data.lake.types import can_become
+from sparkdl_runner.data.lake.types import can_become, stored_type
 from sparkdl_runner.data.parquet.leaves import owners_of
-from sparkdl_runner.data.view.filters import Bounds, RowFilter
+from sparkdl_runner.data.view.bounds import Bounds, bounds_of, of_constant
+from sparkdl_runner.data.view.filters import RowFilter
 from sparkdl_runner.data.view.rows import BoolArray
 from sparkdl_runner.data.view.view import Projection
 from sparkdl_runner.foreign_file import open_input
@@ -47,11 +48,6 @@ class GroupPart:
     unknown: Sequence[str]
     """Columns that must be read, for their nulls or the lengths of their lists."""
 
-    @property
-    def live_bytes(self) -> int:
-        """Encoded bytes of the rows that count."""
-        return sum(self.column_bytes.values())
-
 
 @dataclass(kw_only=True, eq=False)
 class FilePart:
@@ -63,6 +59,8 @@ class FilePart:
     """The type in the file of each column of the table that the file has."""
     groups: list[GroupPart]
     page_rows: int
+    left_out: Mapping[str, str]
+    """Why columns of the table cannot be read in this file."""
     seen: dict[str, Observation] = field(default_factory=dict)
     """Observations of columns whose footers say too little."""
 
@@ -74,6 +72,7 @@ def read_part(
     chosen: Sequence[TableColumn],
     columns: Sequence[TableColumn],
     row_filter: RowFilter | None,
+    may_leave_out: bool,
 ) -> FilePart | None:
     """Reads a file's footer, and of its rows no more than the footer leaves open.
 
@@ -84,6 +83,7 @@ def read_part(
         chosen: The columns to describe.
         columns: All of the table's.
         row_filter: Which rows count.
+        may_leave_out: Whether to go on without columns that cannot be read.
 
     Returns:
         None if its partition, or what the table says of it, tells already that no row counts.
@@ -95,7 +95,7 @@ def read_part(
         known = {
             name: Bounds(low=low, high=high, rows=1) for name, (low, high) in file.bounds.items()
         }
-        known |= {name: _of_constant(value, 1) for name, value in file.partition.items()}
+        known |= {name: of_constant(value, 1) for name, value in file.partition.items()}
         if row_filter.decide(known) is False:
             return None
     path = f"{directory}/{file.path}"
@@ -104,13 +104,18 @@ def read_part(
     filtered = () if row_filter is None else row_filter.schema.names
     used = [one for one in columns if one in chosen or one.name in filtered]
     projection = _project(footer.schema_arrow, file, used)
-    types = {name: arrow.field(there).type for name, there in projection.names.items()}
-    for column in used:
-        if column.name in types and not can_become(types[column.name], column.type):
-            raise DatasetError(
-                f"column {column.name!r} is {types[column.name]} in {path} and {column.type} in "
-                "the table, which the one does not become here: convert a DataFrame of the table."
-            )
+    types = {name: stored_type(arrow.field(there).type) for name, there in projection.names.items()}
+    left_out = {
+        column.name: f"column {column.name!r} is {types[column.name]} in {path} and {column.type} "
+        "in the table, which the one does not become here"
+        for column in used
+        if column.name in types and not can_become(types[column.name], column.type)
+    }
+    for name in left_out:
+        if name in filtered or not may_leave_out:
+            raise DatasetError(f"{left_out[name]}: convert a DataFrame of the table.")
+    chosen = [column for column in chosen if column.name not in left_out]
+    projection = projection.without(left_out)
     with open_input(filesystem, path) as stream:
         parquet = pq.ParquetFile(
             stream,
@@ -132,6 +137,7 @@ def read_part(
             types=types,
             groups=groups,
             page_rows=page_rows_of(footer.metadata),
+            left_out=left_out,
         )
         _observe(parquet, part)
     return part
@@ -176,7 +182,9 @@ def _groups(
     for index in range(parquet.metadata.num_row_groups):
         group = parquet.metadata.row_group(index)
         rows = group.num_rows
-        bounds = _bounds(group, owners, projection, types)
+        if not rows:
+            continue  # pandas writes such a row group for a frame without rows.
+        bounds = bounds_of(group, owners, projection, types)
         decided = True if row_filter is None else row_filter.decide(bounds)
         keep = file.without_deleted(first, rows)
         first += rows
@@ -234,42 +242,6 @@ def _described(
         single=single,
         unknown=unknown,
     )
-
-
-def _bounds(
-    group: pq.RowGroupMetaData,
-    owners: Sequence[str],
-    projection: Projection,
-    types: Mapping[str, pa.DataType],
-) -> dict[str, Bounds]:
-    """The bounds that a footer has for each column of a row group."""
-    rows = group.num_rows
-    result = {name: _of_constant(value, rows) for name, value in projection.constants.items()}
-    for name, there in projection.names.items():
-        result[name] = Bounds(rows=rows)
-        if pa.types.is_nested(types[name]) or there not in owners:
-            continue
-        statistics = group.column(owners.index(there)).statistics
-        if statistics is None:
-            continue
-        low = high = None
-        if statistics.has_min_max:
-            try:
-                low, high = statistics.min, statistics.max
-            except (ValueError, OverflowError, UnicodeDecodeError):
-                pass  # A value that Python cannot hold, or no text: then only the rows can say.
-        result[name] = Bounds(
-            low=low,
-            high=high,
-            nulls=statistics.null_count if statistics.has_null_count else None,
-            rows=rows,
-            exact=not pa.types.is_floating(types[name]),
-        )
-    return result
-
-
-def _of_constant(value: Any, rows: int) -> Bounds:
-    return Bounds(low=value, high=value, nulls=rows if value is None else 0, rows=rows)
 
 
 def _length(value: Any) -> int:

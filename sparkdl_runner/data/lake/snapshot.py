@@ -103,3 +103,8 @@ def missing_package(package: str, what: str, reader: str) -> DatasetError:
         f"{what}, and reading that in place needs {package}: run {LAKE_EXTRA}, or pass "
         f"{reader}, which is converted."
     )
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, without what follows it: backtraces, and the columns of a query."""
+    return (str(error) or type(error).__name__).splitlines()[0].rstrip(".")

@@ -6,6 +6,14 @@ import pyarrow as pa
 
 from sparkdl_runner.data.decode.arrays import is_list
 
+_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
+"""For bits of a whole number, the digits of the longest."""
+
+
+def stored_type(kind: pa.DataType) -> pa.DataType:
+    """The type that the values of an extension are stored as, such as 16 bytes for a UUID."""
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+
 
 def is_same_kind(found: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether values of both become the same in a batch, however Arrow stores them."""
@@ -46,6 +54,8 @@ def can_become(found: pa.DataType, wanted: pa.DataType) -> bool:
         return can_become(found.value_type, wanted.value_type)
     if types.is_signed_integer(found):
         wide = types.is_signed_integer(wanted) and wanted.bit_width >= found.bit_width
+        if types.is_decimal(wanted):
+            return bool(wanted.precision - wanted.scale >= _DIGITS[found.bit_width])
         return bool(wide or (types.is_float64(wanted) and found.bit_width <= 32))
     if types.is_float32(found):
         return bool(types.is_float64(wanted))

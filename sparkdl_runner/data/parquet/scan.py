@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 
+from sparkdl_runner.data.parquet.arrow_schema import metadata_of
 from sparkdl_runner.foreign_file import open_input
 
 BATCH_BYTES = 8 << 20
@@ -25,6 +26,7 @@ def scan(filesystem: pa.fs.FileSystem, path: str, names: Sequence[str]) -> Itera
         # Else Arrow reads a row group's whole column before its first value.
         parquet = pq.ParquetFile(
             stream,
+            metadata=metadata_of(stream),
             coerce_int96_timestamp_unit="us",
             buffer_size=_READ_BYTES,
             pre_buffer=False,

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from sparkdl_runner.data.dataset.footers import footer_of
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.errors import DatasetError
+from sparkdl_runner.data.parquet.arrow_schema import read_metadata
 from sparkdl_runner.data.read.byte_ranges import ByteRange, column_ranges
 from sparkdl_runner.data.read.cache_choice import local_folder
 from sparkdl_runner.data.read.disk_cache import DiskCache
@@ -260,7 +261,7 @@ class RemoteRowGroups:
             if content is None:
                 content = self._kept(f"{number}-footer", fetch)
             stream, tail = read[0] if read else (None, memoryview(b""))
-            metadata = pq.read_metadata(pa.BufferReader(content))
+            metadata = read_metadata(content)
             file = _RemoteFile(metadata=metadata, stream=stream)
             with self._lock:
                 self._opened[number] = file

@@ -23,6 +23,7 @@ from sparkdl_runner.data.errors import (
     DatasetError,
     StorageError,
 )
+from sparkdl_runner.data.parquet.arrow_schema import read_metadata
 from sparkdl_runner.data.read.disk_cache import DiskCache
 from sparkdl_runner.data.read.ranges import RemoteRowGroups
 from sparkdl_runner.data.retrying import reason_of
@@ -228,7 +229,7 @@ class RowGroupReader:
                 return kept
         if tail is None:
             tail = footer_bytes(stream, self._files.path(file), is_local=self._is_local)
-        footer = pq.read_metadata(pa.BufferReader(tail))
+        footer = read_metadata(tail)
         with self._lock:
             before = self._footers.pop(file, None)
             self._footers_bytes -= 0 if before is None else before.serialized_size

@@ -7,14 +7,17 @@ means one of them.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 
+from sparkdl_runner.data.view.bounds import Bounds
+from sparkdl_runner.data.view.filter_values import comparison, floor_as, plain
 from sparkdl_runner.data.view.rows import BoolArray
 
 Filter = tuple[str, str, Any]
@@ -22,20 +25,15 @@ Filters = Sequence[Filter] | Sequence[Sequence[Filter]]
 
 _OPERATORS = ("=", "==", "!=", "<", "<=", ">", ">=", "in", "not in")
 _SETS = ("in", "not in")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bounds:
-    """The bounds of a column in some rows, from a footer or a partition."""
-
-    low: Any = None
-    """No value is below; None if that is not known."""
-    high: Any = None
-    nulls: int | None = None
-    """Rows that are null; None if that is not known."""
-    rows: int
-    exact: bool = True
-    """Whether every value lies between the two: statistics pass over NaN."""
+_COMPUTE: Mapping[str, Callable[..., Any]] = {
+    "=": pc.equal,
+    "==": pc.equal,
+    "!=": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +41,11 @@ class RowFilter:
     """Filters that fit a table's columns."""
 
     clauses: tuple[tuple[Filter, ...], ...]
-    """Rows count that fulfil all filters of one of these."""
+    """Rows count that fulfil all filters of one of these; values are of the columns' types."""
     schema: pa.Schema
     """The columns that the filters name."""
+    text: str
+    """The filters as they were given, which a loader's state keeps."""
 
     @classmethod
     def of(cls, filters: Filters, schema: pa.Schema) -> RowFilter:
@@ -58,14 +58,19 @@ class RowFilter:
         if not isinstance(filters, (list, tuple)) or not filters:
             raise TypeError(f"filters is {filters!r}; expected {_EXPECTED}.")
         nested = all(isinstance(one, Sequence) and not _is_filter(one) for one in filters)
-        clauses = tuple(
-            tuple(_checked(one, schema) for one in clause)
+        checked = [
+            [_checked(one, schema) for one in clause]
             for clause in (filters if nested else [filters])
-        )
-        names = dict.fromkeys(name for clause in clauses for name, _, _ in clause)
-        if not all(clauses):
+        ]
+        if not all(checked):
             raise TypeError(f"filters holds an empty list; expected {_EXPECTED}.")
-        return cls(clauses=clauses, schema=pa.schema([schema.field(name) for name in names]))
+        clauses = tuple(tuple(exact for exact, _ in clause) for clause in checked)
+        names = dict.fromkeys(name for clause in clauses for name, _, _ in clause)
+        return cls(
+            clauses=clauses,
+            schema=pa.schema([(name, _plain_type(schema.field(name).type)) for name in names]),
+            text=repr([[given for _, given in clause] for clause in checked]),
+        )
 
     def decide(self, bounds: Mapping[str, Bounds]) -> bool | None:
         """Whether all rows count (True), or none (False); None if only the rows can say.
@@ -87,16 +92,29 @@ class RowFilter:
 
     def keep(self, batch: pa.RecordBatch) -> BoolArray:
         """Bool ``[rows]``, which rows count; the batch has the columns of ``schema``."""
-        number = "__row"
-        table = pa.Table.from_batches([batch])
-        table = table.append_column(number, pa.array(np.arange(batch.num_rows)))
-        kept = table.filter(pq.filters_to_expression([list(one) for one in self.clauses]))
-        result = np.zeros(batch.num_rows, dtype=np.bool_)
-        result[kept.column(number).to_numpy()] = True
-        return result
+        clauses = [
+            reduce(pc.and_kleene, [_fulfilled(one, batch.column(one[0])) for one in clause])
+            for clause in self.clauses
+        ]
+        kept = pc.fill_null(reduce(pc.or_kleene, clauses), False).cast(pa.uint8())
+        # Array.to_numpy would import pandas.
+        found = np.frombuffer(kept.buffers()[1], np.uint8, len(kept), kept.offset)
+        return found.astype(np.bool_)
 
     def __str__(self) -> str:
-        return repr([list(clause) for clause in self.clauses])
+        return self.text
+
+
+def _fulfilled(one: Filter, array: pa.Array) -> pa.Array:
+    """Whether each row fulfils a filter; null where it compares with null."""
+    _, operator, value = one
+    if operator == "valid":
+        return array.is_valid()
+    if operator in _SETS:
+        found = pc.is_in(array, value_set=pa.array(value, array.type))
+        return found if operator == "in" else pc.invert(found)
+    # With a value of another type, Arrow would compare both as a third.
+    return _COMPUTE[operator](array, pa.scalar(value, array.type))
 
 
 _EXPECTED = (
@@ -109,7 +127,8 @@ def _is_filter(one: Any) -> bool:
     return isinstance(one, Sequence) and len(one) == 3 and isinstance(one[1], str)
 
 
-def _checked(one: Any, schema: pa.Schema) -> Filter:
+def _checked(one: Any, schema: pa.Schema) -> tuple[Filter, Filter]:
+    """A filter with a value of its column's type, and as it was given."""
     if not _is_filter(one) or not isinstance(one[0], str):
         raise TypeError(f"filters holds {one!r}; expected {_EXPECTED}.")
     name, operator, value = one
@@ -121,36 +140,55 @@ def _checked(one: Any, schema: pa.Schema) -> Filter:
         raise ValueError(
             f"filters compares {name!r} by {operator!r}; expected one of {', '.join(_OPERATORS)}."
         )
-    if operator not in _SETS:
-        return name, operator, _value(value, name, schema)
-    if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
-        raise ValueError(f"filters: {operator!r} takes a list of values, not {value!r}.")
-    values = sorted({_value(inner, name, schema) for inner in value})
-    if 0 in values and pa.types.is_floating(schema.field(name).type):
-        # Arrow tells 0.0 from -0.0 in a list, and nowhere else.
-        values = [*(one or 0.0 for one in values), -0.0]
-    return name, operator, values
-
-
-def _value(value: Any, name: str, schema: pa.Schema) -> Any:
-    """The value as one of the column's type, such as a date from a text."""
-    wanted = schema.field(name).type
+    wanted = _plain_type(schema.field(name).type)
     if pa.types.is_nested(wanted):
         raise ValueError(f"filters names {name!r}, which is {wanted}: filter by numbers or texts.")
+
+    def tried(make: Callable[[Any], Any], value: Any) -> Any:
+        try:
+            return make(value)
+        except (pa.ArrowException, ValueError, TypeError, ArithmeticError) as error:
+            raise ValueError(
+                f"filters compares {name!r}, which is {wanted}, with {value!r}: {error}."
+            ) from None
+
+    nothing = pa.array([], wanted)
+    if operator not in _SETS:
+        value = _given(value, name)
+        exact = tried(lambda one: comparison(operator, one, wanted), value)
+        tried(lambda _: _fulfilled((name, *exact), nothing), value)
+        return (name, *exact), (name, operator, _shown(value, exact[1], operator == exact[0]))
+    if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
+        raise ValueError(f"filters: {operator!r} takes a list of values, not {value!r}.")
+    given = [_given(one, name) for one in value]
+    floors = [tried(lambda one: floor_as(one, wanted), one) for one in given]
+    there = [(one, floor) for one, (floor, is_there) in zip(given, floors, strict=True) if is_there]
+    values = _listed({floor for _, floor in there}, wanted)
+    tried(lambda _: _fulfilled((name, operator, values), nothing), value)
+    shown = _listed({_shown(one, floor, True) for one, floor in there}, wanted)
+    return (name, operator, values), (name, operator, shown)
+
+
+def _given(value: Any, name: str) -> Any:
     if value is None or value != value:
         raise ValueError(f"filters compares {name!r} with {value!r}, which nothing equals.")
-    if hasattr(value, "item"):
-        value = value.item()  # NumPy's own scalars
-    try:
-        scalar = pa.scalar(value)
-        exact = pa.types.is_floating(scalar.type) or pa.types.is_integer(scalar.type)
-        if exact and (pa.types.is_floating(wanted) or pa.types.is_integer(wanted)):
-            return value  # 2.5 may bound whole numbers.
-        return scalar.cast(wanted).as_py()
-    except (pa.ArrowException, ValueError, TypeError) as error:
-        raise ValueError(
-            f"filters compares {name!r}, which is {wanted}, with {value!r}: {error}."
-        ) from None
+    return plain(value)
+
+
+def _shown(given: Any, exact: Any, is_exact: bool) -> Any:
+    """A value for the text of a filter, as it has always been there: states keep that."""
+    return given if isinstance(given, (int, float)) or not is_exact else exact
+
+
+def _listed(values: Collection[Any], wanted: pa.DataType) -> list[Any]:
+    if 0 in values and pa.types.is_floating(wanted):
+        # Arrow tells 0.0 from -0.0 in a list, and nowhere else.
+        return [*(one or 0.0 for one in sorted(values)), -0.0]
+    return sorted(values)
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def _decide(one: Filter, bounds: Bounds | None) -> bool | None:
@@ -160,6 +198,8 @@ def _decide(one: Filter, bounds: Bounds | None) -> bool | None:
     _, operator, value = one
     if bounds.nulls == bounds.rows:
         return operator == "not in"  # As in pyarrow, to which a null is in no list.
+    if operator == "valid":
+        return True if bounds.nulls == 0 else None
     if bounds.low is None or bounds.high is None:
         return None
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,13 @@ class Projection:
     """For each column of the table, its name in the files."""
     constants: Mapping[str, Any] = field(default_factory=dict)
     """For each column that the files lack, its value in every row: the partition's, or None."""
+
+    def without(self, left_out: Collection[str]) -> Projection:
+        """The same without some columns of the table."""
+        return Projection(
+            names={name: one for name, one in self.names.items() if name not in left_out},
+            constants={name: one for name, one in self.constants.items() if name not in left_out},
+        )
 
     def batches(
         self,
@@ -84,8 +91,14 @@ def _constant(value: Any, wanted: pa.DataType, length: int) -> pa.Array:
 
 
 def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    if isinstance(array, pa.ExtensionArray) and not array.type.equals(wanted):
+        array = array.storage  # Newer Arrow has types of its own for UUIDs and JSON.
+    if array.type.equals(wanted):
+        return array
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
+    if pa.types.is_dictionary(wanted):
+        array = array.dictionary_encode()  # Old Arrow has no cast to it.
     return array if array.type.equals(wanted) else array.cast(wanted)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sparkdl_runner.data.dataset.footers import footer_bytes, in_threads
+from sparkdl_runner.data.parquet.arrow_schema import read_metadata
+from sparkdl_runner.data.view.bounds import min_max
 from sparkdl_runner.foreign_file import open_input
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def extremes(
     def of_file(path: str) -> list[dict[str, tuple[float, float] | tuple[()] | None]]:
         with open_input(filesystem, f"{directory}/{path}") as stream:
             tail = footer_bytes(stream, path)
-        metadata = pq.ParquetFile(pa.BufferReader(tail)).metadata
+        metadata = read_metadata(tail)
         found = []
         for index in range(metadata.num_row_groups):
             group = metadata.row_group(index)
@@ -53,7 +54,7 @@ def _range(chunk: pq.ColumnChunkMetaData | None) -> tuple[float, float] | tuple[
         return None
     if statistics.has_null_count and statistics.num_values == 0:
         return ()
-    if not statistics.has_min_max:
+    found = min_max(statistics)
+    if found is None or not isinstance(found[0], (bool, int, float)):
         return None
-    low, high = statistics.min, statistics.max
-    return (float(low), float(high)) if isinstance(low, (bool, int, float)) else None
+    return float(found[0]), float(found[1])

@@ -1,0 +1,43 @@
+"""Paths as a table lists them: relative ones, and absolute ones that must lead into its folder."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote
+
+from sparkdl_runner.filesystem import redact
+from sparkdl_runner.foreign_file import is_inside
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/*")
+
+
+class OutsideError(ValueError):
+    """A table lists a file that is not in its folder."""
+
+
+def path_in_table(listed: str, directory: str, *, is_encoded: bool = True) -> str:
+    """A listed path, relative to the folder of its table.
+
+    Args:
+        listed: As Delta's log or Iceberg's manifests have it.
+        directory: The table's folder, with or without a scheme.
+        is_encoded: Whether it is as in Delta's log: encoded as in a URL, and usually relative.
+            Iceberg's are neither.
+
+    Raises:
+        OutsideError: The file is elsewhere.
+    """
+    path = unquote(listed) if is_encoded else listed
+    if not is_encoded or _SCHEME.match(path) or path.startswith("/"):
+        root = f"{bare(directory)}/"
+        if not bare(path).startswith(root):
+            raise OutsideError(f"{redact(path)}, which is not in its folder")
+        path = bare(path).removeprefix(root)
+    if not is_inside(path):
+        raise OutsideError(f"{redact(path)}, which leads out of its folder")
+    return path
+
+
+def bare(url: str) -> str:
+    """A path without scheme, by which the same file is known as ``s3:`` and as ``s3a:``."""
+    return _SCHEME.sub("", url, count=1).strip("/")
