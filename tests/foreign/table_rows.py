@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ def _our_values(converter: Any, name: str, nulls: str, ragged: list[str]) -> Ite
 
 
 def _lists(values: list[Any], offsets: list[int]) -> Iterator[list[Any]]:
-    for begin, end in zip(offsets, offsets[1:], strict=False):
+    for begin, end in pairwise(offsets):
         yield values[begin:end]
 
 

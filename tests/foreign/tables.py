@@ -45,7 +45,7 @@ _OWN = f"{os.sep}sparkdl_runner{os.sep}"
 
 
 def sources(folder: Path) -> Iterator[tuple[str, Path]]:
-    """The Parquet files and tables in a folder, each with its kind; a table's files do not count."""
+    """The Parquet files and tables in a folder, each with its kind; not the files of tables."""
     tables: list[Path] = []
     for path in sorted(folder.rglob("*")):
         if any(table in path.parents for table in tables) or not path.is_dir():
@@ -121,12 +121,17 @@ def _outcome(kind: str, path: str) -> tuple[str, str]:
 
 
 def difference(kind: str, found: Columns, other: Columns) -> str | None:
-    """The first difference, in words. Rows of a table may come in any order, those of a file not."""
+    """The first difference, in words. Rows of a table may come in any order."""
     if kind != "parquet":
         names = [name for name in found if name in other]
-        rows, others = (Counter(zip(*(map(repr, one[name]) for name in names), strict=True)) for one in (found, other))
+        rows, others = (
+            Counter(zip(*(map(repr, one[name]) for name in names), strict=True))
+            for one in (found, other)
+        )
         if rows != others:
-            return f"rows {list((rows - others).items())[:2]} for {list((others - rows).items())[:2]}"
+            return (
+                f"rows {list((rows - others).items())[:2]} for {list((others - rows).items())[:2]}"
+            )
     for name, values in found.items():
         if name not in other:
             return f"there is no column {name}"
