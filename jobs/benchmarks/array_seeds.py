@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import aligned, in_turns, positive
+from benchmarks.sweep import read_once
 from benchmarks.sweep_tables import write
 
 _SHARDS = 2
@@ -56,9 +57,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _both_shards(engine: str, request: Mapping[str, Any]) -> dict[str, float]:
-    from benchmarks.sweep_rank import in_fresh_process
-
-    read = [in_fresh_process(engine, {**request, "shard": shard}) for shard in range(_SHARDS)]
+    read = [read_once(engine, {**request, "shard": shard}) for shard in range(_SHARDS)]
     rows = sum(one["rows"] for one in read)
     return {
         "rows_per_second": rows / sum(one["seconds"] for one in read),

@@ -4,7 +4,8 @@ Every measurement is a set of fresh processes, one per rank, which start reading
 take turns, and medians over the rounds are reported. Packed documents are counted in tokens.
 
 With ``--sweep N`` random tables are read with random settings instead, and the worst case counts;
-with ``--array-seeds N`` arrays in few large row groups are read with seeds 1 to N.
+with ``--array-seeds N`` arrays in few large row groups are read with seeds 1 to N; with
+``--small-files 2000 20000`` folders of so many files are opened.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import array_seeds, sweep
+from benchmarks import array_seeds, small_files, sweep
 from benchmarks.figures import aligned, in_turns, positive, ratio, result_rows
 from benchmarks.loader_tables import TABLES, TOKEN_BYTES, write_table
 from benchmarks.processes import last_line, module_command, module_environment
@@ -59,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", default=None, help="directory for the files; kept if given")
     sweep.add_arguments(parser)
     array_seeds.add_arguments(parser)
+    small_files.add_arguments(parser)
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -86,7 +88,9 @@ def _other(settings: Mapping[str, Any]) -> Any:
     """The module that measures in place of this one, if one was asked for."""
     if settings["sweep"] or settings["sweep_only"]:
         return sweep
-    return array_seeds if settings["array_seeds"] else None
+    if settings["array_seeds"]:
+        return array_seeds
+    return small_files if settings["small_files"] else None
 
 
 def _results(table: str, found: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -6,11 +6,8 @@ has read nothing.
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,29 +19,12 @@ import pyarrow.parquet as pq
 import torch
 
 import sparkdl_runner.data.batches.device  # noqa: F401  Imported late, which should not count.
-from benchmarks.processes import module_environment
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.loader import ArrowLoader
 
-PRELOADED = (__name__, "petastorm.pytorch")
-"""The modules of the process that is forked."""
 QUEUE_ROWS = 50_000
 """The rows among which petastorm shuffles."""
 _LISTS = ("texts", "ragged")
-
-
-def in_fresh_process(engine: str, request: dict[str, Any]) -> dict[str, float]:
-    """Calls ``read`` in a process of its own.
-
-    Raises:
-        Exception: What reading raised.
-    """
-    # Where the processes find this package; petastorm's warnings are many.
-    os.environ.update(module_environment(), PYTHONWARNINGS="ignore")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(PRELOADED))
-    with ProcessPoolExecutor(1, context) as pool:
-        return pool.submit(read, engine, request).result()
 
 
 def read(engine: str, request: dict[str, Any]) -> dict[str, float]:
