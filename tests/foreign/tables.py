@@ -156,9 +156,13 @@ def _kind_of(error: BaseException, path: str, column: str) -> str:
 
 
 def _words(error: BaseException) -> str:
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    where = f" ({Path(place.filename).name}:{place.lineno})"
-    return f"{type(error).__name__}: {str(error)[:400]}{where}"
+    """An error, where it was raised, and where this package was then."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours_of = [frame for frame in frames if _OWN in frame.filename]
+    places = dict.fromkeys(
+        f"{Path(f.filename).name}:{f.lineno}" for f in (*ours_of[-1:], frames[-1])
+    )
+    return f"{type(error).__name__}: {str(error)[:400]} ({', '.join(places)})"
 
 
 def compare(folders: Iterable[Path], only: str = "") -> dict[str, Any]:
