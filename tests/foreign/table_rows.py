@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -94,11 +94,12 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def of_table(table: pa.Table) -> Columns:
-    """The columns of another reader's table."""
+def of_table(table: pa.Table, names: Collection[str]) -> Columns:
+    """Columns of another reader's table; those that it lacks are left out."""
     return {
         name: [value for chunk in column.chunks for value in map(_plain, _values(chunk))]
         for name, column in zip(table.column_names, table.columns, strict=True)
+        if name in names
     }
 
 
@@ -140,17 +141,18 @@ def _list_values(array: pa.Array) -> list[Any]:
     return rows
 
 
-def _by_pyarrow(source: str) -> Columns:
-    return of_table(pq.ParquetFile(_only_file(source)).read())
+def _by_pyarrow(source: str, names: Collection[str]) -> Columns:
+    file = pq.ParquetFile(_only_file(source), coerce_int96_timestamp_unit="us")
+    return of_table(file.read(), names)
 
 
-def _by_duckdb(source: str) -> Columns:
+def _by_duckdb(source: str, names: Collection[str]) -> Columns:
     import duckdb
 
     path = str(_only_file(source)).replace("'", "''")
     duckdb.sql("SET TimeZone = 'UTC'")
     found = duckdb.sql(f"SELECT * FROM read_parquet('{path}', hive_partitioning = false)")
-    return of_table(found.to_arrow_table())
+    return of_table(found.to_arrow_table(), names)
 
 
 def _only_file(source: str) -> Path:
@@ -158,22 +160,23 @@ def _only_file(source: str) -> Path:
     return path
 
 
-def _by_delta_rs(source: str) -> Columns:
+def _by_delta_rs(source: str, names: Collection[str]) -> Columns:
     from deltalake import DeltaTable, QueryBuilder
 
     found = QueryBuilder().register("t", DeltaTable(source)).execute("SELECT * FROM t").read_all()
     try:
-        return of_table(pa.table(found))
+        return of_table(pa.table(found), names)
     except pa.ArrowInvalid:  # Old Arrows know no views of texts, which DuckDB copies.
         import duckdb
 
-        return of_table(duckdb.sql("SELECT * FROM found").to_arrow_table())
+        return of_table(duckdb.sql("SELECT * FROM found").to_arrow_table(), names)
 
 
-def _by_pyiceberg(source: str) -> Columns:
+def _by_pyiceberg(source: str, names: Collection[str]) -> Columns:
     from pyiceberg.table import StaticTable
 
-    return of_table(StaticTable.from_metadata(newest_metadata(Path(source))).scan().to_arrow())
+    table = StaticTable.from_metadata(newest_metadata(Path(source)))
+    return of_table(table.scan().to_arrow(), names)
 
 
 def newest_metadata(table: Path) -> str:
@@ -182,9 +185,9 @@ def newest_metadata(table: Path) -> str:
     return str(max(found, key=lambda path: json.loads(path.read_text())["last-updated-ms"]))
 
 
-READERS: dict[str, dict[str, Callable[[str], Columns]]] = {
+READERS: dict[str, dict[str, Callable[[str, Collection[str]], Columns]]] = {
     "parquet": {"pyarrow": _by_pyarrow, "DuckDB": _by_duckdb},
     "delta": {"delta-rs": _by_delta_rs},
     "iceberg": {"pyiceberg": _by_pyiceberg},
 }
-"""By kind of source the others that read it."""
+"""By kind of source the others that read it. Each gives the columns of certain names."""

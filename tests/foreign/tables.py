@@ -105,13 +105,13 @@ def _outcome(kind: str, path: str) -> tuple[str, str]:
     reasons = []
     for reader, read in READERS[kind].items():
         try:
-            others[reader] = read(path)
+            others[reader] = read(path, found)
         except Exception as error:
             reasons.append(f"{reader}: {_words(error)}")
-    if not others:
+    if found and not others:
         return "not compared", "; ".join(reasons)
     differences = {reader: difference(kind, found, other) for reader, other in others.items()}
-    if None not in differences.values():
+    if found and None not in differences.values():
         return "wrong", "; ".join(f"{reader}: {words}" for reader, words in differences.items())
     unread = "; ".join(f"column {name}: {_words(error)}" for name, error in refused.items())
     told = "; ".join(f"{reader} differs: {words}" for reader, words in differences.items() if words)
