@@ -10,6 +10,7 @@ SEED ?= 1
 BASE ?= origin/main
 JOBS ?= 2
 ONLY ?=
+TABLES ?=
 EXAMPLES ?= 20000
 GPU_PYTHON ?= 3.12
 
@@ -35,7 +36,7 @@ ifndef BESIDE
 endif
 .PHONY: help setup setup-classic setup-modern run-classic run-modern demo quick quick-data \
     quick-training quick-others test ready java-classic java-modern test-classic test-modern \
-    test-tensorflow system compat docs lint frameworks fuzz mutants foreign bench clean gpu
+    test-tensorflow system compat docs lint frameworks fuzz mutants foreign foreign-tables bench clean gpu
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -123,8 +124,18 @@ mutants: setup-classic  ## break the code in N small ways, what BASE lacks first
 	@PYTHONPATH=tests $(call in_lane,classic) -m mutants --count $(N) --seed $(SEED) \
 	    --base "$(BASE)" --jobs $(JOBS) $(ARGS)
 
-foreign: frameworks  ## other people's tests, as ranks and under their own launcher; HOROVOD_SOURCE=… SPARK_SOURCE=…
+foreign: frameworks  ## other people's tests, as ranks and under their own launcher; HOROVOD_SOURCE=… SPARK_SOURCE=… TABLES="folder …"
 	@PYTHONPATH=tests:build/frameworks $(call in_lane,classic) -m foreign $(ARGS)
+	@[ -z "$(TABLES)" ] || $(MAKE) foreign-tables
+
+foreign-tables: build/foreign/done setup-modern  ## files and tables of other projects, by value, in both lanes; TABLES="folder …"
+	@PYTHONPATH=.:tests:build/foreign $(call in_lane,classic) -m foreign.tables $(TABLES) $(ARGS)
+	@PYTHONPATH=.:tests:build/foreign $(call in_lane,modern) -m foreign.tables $(TABLES) $(ARGS)
+build/foreign/done: tests/foreign/requirements.txt | setup-classic
+	@rm -rf build/foreign && mkdir -p build/foreign
+	@conf/pip_install.sh build/foreign.log .venv/bin/python --target build/foreign --no-deps \
+	    --requirement $<
+	@touch $@
 
 bench: run-classic  ## time from call to result, beside horovod.spark.run and TorchDistributor
 	@$(call in_lane,classic) jobs/benchmark.py launch

@@ -2,6 +2,10 @@
 
 Every measurement is a set of fresh processes, one per rank, which start reading together; engines
 take turns, and medians over the rounds are reported. Packed documents are counted in tokens.
+
+With ``--sweep N`` random tables are read with random settings instead, and the worst case counts;
+with ``--array-seeds N`` arrays in few large row groups are read with seeds 1 to N; with
+``--small-files 2000 20000`` folders of so many files are opened.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks import array_seeds, small_files, sweep
 from benchmarks.figures import aligned, in_turns, positive, ratio, result_rows
 from benchmarks.loader_tables import TABLES, TOKEN_BYTES, write_table
 from benchmarks.processes import last_line, module_command, module_environment
@@ -53,10 +58,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers-count", type=positive, default=2)
     parser.add_argument("--shuffling-queue-capacity", type=positive, default=50_000)
     parser.add_argument("--data", default=None, help="directory for the files; kept if given")
+    sweep.add_arguments(parser)
+    array_seeds.add_arguments(parser)
+    small_files.add_arguments(parser)
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Reads each table with each engine."""
+    if (other := _other(vars(arguments))) is not None:
+        found: dict[str, Any] = other.measure(arguments)
+        return found
     results = []
     with tempfile.TemporaryDirectory() as temporary:
         for table in arguments.tables:
@@ -71,6 +82,15 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
             reads = {engine: partial(_read, arguments, table, engine, folder) for engine in engines}
             results += _results(table, in_turns(reads, arguments.rounds, warm_up=False))
     return {"results": results}
+
+
+def _other(settings: Mapping[str, Any]) -> Any:
+    """The module that measures in place of this one, if one was asked for."""
+    if settings["sweep"] or settings["sweep_only"]:
+        return sweep
+    if settings["array_seeds"]:
+        return array_seeds
+    return small_files if settings["small_files"] else None
 
 
 def _results(table: str, found: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -111,6 +131,8 @@ def _counted_bytes(table: str) -> int:
 
 def table(report: Mapping[str, Any]) -> str:
     """All tables and engines, with how many times faster each is than the peers."""
+    if (other := _other(report["settings"])) is not None:
+        return str(other.table(report))
     heads = ("rows/s", "MB/s", "peak MB", "first batch")
     peers = ("times petastorm Batched", "row loader", "naive", "decode only", "Hugging Face")
     rows: list[tuple[str, ...]] = [("", *heads, *peers)]
@@ -129,7 +151,9 @@ def _cells(one: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def is_good(report: Mapping[str, Any]) -> bool:
-    """Whether this package's engines gave their figures."""
+    """Whether this package's engines gave their figures, and kept to bounds where there are any."""
+    if (other := _other(report["settings"])) is not None:
+        return bool(other.is_good(report))
     ours = [one for one in report["results"] if one["engine"].startswith("arrow")]
     return not any("skipped" in one for one in ours)
 

@@ -21,7 +21,12 @@ def _status(name: str) -> int:
     raise OSError(f"/proc/self/status has no {name}")
 
 
-def _measure(directory: str, budget: int | None, arguments: dict[str, Any]) -> None:
+def _measure(
+    directory: str,
+    budget: int | None,
+    arguments: dict[str, Any],
+    s3: dict[str, Any] | None = None,
+) -> None:
     import pandas  # noqa: F401  A training has imported it, through MLflow.
     import pyarrow.fs
     import pyarrow.parquet
@@ -33,7 +38,7 @@ def _measure(directory: str, budget: int | None, arguments: dict[str, Any]) -> N
 
     Image.preinit()
     torch.set_num_threads(1)
-    filesystem = pyarrow.fs.LocalFileSystem()
+    filesystem = pyarrow.fs.S3FileSystem(**s3) if s3 else pyarrow.fs.LocalFileSystem()
     manifest = Manifest.read(filesystem, directory)
     Path("/proc/self/clear_refs").write_text("5")  # The peak so far counts no more.
     base = _status("VmRSS")
@@ -54,5 +59,4 @@ def _measure(directory: str, budget: int | None, arguments: dict[str, Any]) -> N
 
 
 if __name__ == "__main__":
-    request = json.loads(sys.argv[1])
-    _measure(request["directory"], request["budget"], request["arguments"])
+    _measure(**json.loads(sys.argv[1]))

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
 JOBS = Path(__file__).parents[1]
 MOST_LETTERS = 200
+_Answer = TypeVar("_Answer")
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
@@ -43,6 +47,27 @@ def answer_of(module: str, request: dict[str, Any]) -> dict[str, Any]:
         raise RuntimeError(last_line(done.stderr))
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer
+
+
+def in_fresh_process(
+    function: Callable[..., _Answer], *arguments: Any, preloaded: Sequence[str]
+) -> _Answer:
+    """Calls a function in a process of its own, forked from one that has only made imports.
+
+    Args:
+        function: Of a module of this package.
+        arguments: Its arguments.
+        preloaded: The modules that were imported, where they are installed.
+
+    Raises:
+        Exception: What the function raised.
+    """
+    # Where the processes find this package; petastorm's warnings are many.
+    os.environ.update(module_environment(), PYTHONWARNINGS="ignore")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(preloaded))
+    with ProcessPoolExecutor(1, context) as pool:
+        return pool.submit(function, *arguments).result()
 
 
 def cpu_seconds() -> float:
