@@ -225,11 +225,6 @@ def test_every_package_says_what_is_in_it():
         assert ast.get_docstring(ast.parse(path.read_text())), path
 
 
-def test_no_folder_is_crowded():
-    for folder in {path.parent for path in PACKAGE.rglob("*.py")}:
-        assert len(list(folder.glob("*.py"))) <= 15, folder
-
-
 def test_nothing_imports_doctor_and_doctor_needs_little():
     """It must run where everything else is missing or broken."""
     for path in PACKAGE.rglob("*.py"):

@@ -24,7 +24,8 @@ from sparkdl_runner.data.decode.rows import Ragged, ragged, take, words
 from sparkdl_runner.data.order.permutation import IntArray
 from sparkdl_runner.data.order.plan import Order, Tail
 from sparkdl_runner.data.read.arena import Arena, Empty
-from sparkdl_runner.data.read.blocks import BlockLoader, LoadedBlock
+from sparkdl_runner.data.read.blocks import BlockLoader
+from sparkdl_runner.data.read.loaded_block import LoadedBlock
 
 
 class Uncollated(NamedTuple):

@@ -4,85 +4,23 @@ from __future__ import annotations
 
 import heapq
 import threading
+import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from sparkdl_runner.data.decode.arrays import as_numpy, is_list
 from sparkdl_runner.data.decode.columns import Column, DenseColumn
 from sparkdl_runner.data.order.balance import balanced
-from sparkdl_runner.data.order.permutation import IntArray
 from sparkdl_runner.data.order.plan import Block, Order, Piece
 from sparkdl_runner.data.read.arena import Arena
+from sparkdl_runner.data.read.loaded_block import LoadedBlock
 from sparkdl_runner.data.read.memory_plan import MemoryPlan
 from sparkdl_runner.data.read.reader import RowGroupReader
-
-
-@dataclass(kw_only=True, eq=False)
-class LoadedBlock:
-    """A block whose rows are in memory, or being read."""
-
-    epoch: int
-    block: Block
-    pages: IntArray
-    variable: dict[str, list[list[pa.Array]]]
-    """For each column of variable length, the rows of each piece, in parts."""
-    pieces_left: int
-    """Pieces that are still to be read."""
-    reads: list[Future[None]] = field(default_factory=list)
-    order: IntArray = field(init=False)
-    """int64 ``[rows]``, the permutation of the block, once read; empty if no column is variable."""
-    place: IntArray | None = field(init=False)
-    """What ``Arena.shuffle`` returned, likewise; None for rows that are as they were read."""
-
-    @property
-    def end(self) -> int:
-        """The block's end in its lane."""
-        return self.block.position + self.block.rows
-
-    def rows(self, name: str) -> pa.Array:
-        """``[rows]`` of a column of variable length, in the order in which they were read."""
-        parts = [part for segment in self.variable[name] for part in segment]
-        if len(parts) != 1:
-            parts = [pa.concat_arrays(parts)]  # It would copy even a single one.
-            self.variable[name] = [parts]
-        return parts[0]
-
-    def values(self, name: str, rows: IntArray) -> list[pa.Buffer | None]:
-        """Some rows of a column of bytes, where they lie; None for a null.
-
-        Args:
-            name: The column's.
-            rows: int64 ``[n]``, in the order in which they were read.
-        """
-        parts = [part for segment in self.variable[name] for part in segment]
-        ends = np.cumsum([len(part) for part in parts])
-        places = np.searchsorted(ends, rows, side="right").tolist()
-        return [
-            parts[place][row - int(ends[place])].as_buffer()  # counted from the part's end
-            for place, row in zip(places, rows.tolist(), strict=True)
-        ]
-
-    def lengths(self, name: str) -> IntArray:
-        """int64 ``[rows]``: of a column of variable length, by the order in which rows were read.
-
-        Bytes of a row, or the length of its list of texts; 0 for a null.
-        """
-        parts = [part for segment in self.variable[name] for part in segment]
-        measure = pc.list_value_length if is_list(parts[0].type) else pc.binary_length
-        found = [as_numpy(pc.fill_null(measure(part), 0)) for part in parts]
-        return np.concatenate(found).astype(np.int64)
-
-    def wait(self) -> None:
-        """Waits for the rows; raises what reading them raised."""
-        for read in self.reads:
-            read.result()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -134,6 +72,8 @@ class BlockLoader:
         self._loaded: dict[tuple[int, int], deque[LoadedBlock]] = {}
         self._reads: set[Future[None]] = set()
         self._readings: dict[tuple[int, int], _Reading] = {}  # by epoch and stream
+        self._variable_bytes = 0
+        self._has_told = False
         self._lock = threading.Lock()
 
     def start(self, *, epoch: int, position: int, end_epoch: int | None, lane_end: int) -> None:
@@ -157,10 +97,28 @@ class BlockLoader:
         while self._next is not None:
             is_needed = self._is_needed(epoch, until)
             in_use = self.arena.pages_in_use
-            if not is_needed and in_use + self.plan.pages_together > self.plan.page_limit:
+            after = in_use + self.plan.pages_together
+            if not is_needed and (after > self.plan.page_limit or self._is_beyond_the_plan()):
                 break
             self._load_together(epoch, until, in_use + self.plan.pages_together)
         self._reads = {read for read in self._reads if not read.done()}
+
+    def _is_beyond_the_plan(self) -> bool:
+        """Whether rows that differ in length take more than was described; told once."""
+        with self._lock:
+            found = self._variable_bytes
+        if found <= self.plan.block_bytes:
+            return False
+        if not self._has_told:
+            self._has_told = True
+            warnings.warn(
+                f"The rows that are shuffled take {found:,} bytes, and by the description of the "
+                f"data set it should be up to {self.plan.block_bytes:,}: its texts or lists are "
+                "longer than described. Describe the files again, by make_spark_converter, or give "
+                "more memory to the rank.",
+                stacklevel=2,
+            )
+        return True
 
     def _is_needed(self, epoch: int, until: int) -> bool:
         return self._next is not None and (self._next[0], self._next[1].position) < (epoch, until)
@@ -284,6 +242,16 @@ class BlockLoader:
                     if end - begin < length:  # A slice would keep all of the part.
                         rows_of_part = pa.concat_arrays([rows_of_part])
                     loaded.variable[column.name][target.number].append(rows_of_part)
+                    self._count(loaded, rows_of_part.nbytes)
+
+    def _count(self, loaded: LoadedBlock, size_bytes: int) -> None:
+        with self._lock:
+            loaded.variable_bytes += size_bytes
+            self._variable_bytes += size_bytes
+
+    def _give_back(self, loaded: LoadedBlock) -> None:
+        self.arena.give_back(loaded.pages)
+        self._count(loaded, -loaded.variable_bytes)
 
     def blocks_of(self, epoch: int, lane: int, begin: int, end: int) -> list[LoadedBlock]:
         """The blocks that hold positions ``begin`` to ``end`` of a lane, ready to be read."""
@@ -301,7 +269,7 @@ class BlockLoader:
         for key in list(self._loaded):
             blocks = self._loaded[key]
             while blocks and (key[0], blocks[0].end) <= (epoch, until):
-                self.arena.give_back(blocks.popleft().pages)
+                self._give_back(blocks.popleft())
             if not blocks:
                 del self._loaded[key]
         for reading in [key for key in self._readings if key[0] < epoch]:
@@ -317,7 +285,7 @@ class BlockLoader:
                 read.exception()
         for blocks in self._loaded.values():
             for loaded in blocks:
-                self.arena.give_back(loaded.pages)
+                self._give_back(loaded)
         self._loaded.clear()
         self._readings.clear()
         self._coming, self._next = iter(()), None

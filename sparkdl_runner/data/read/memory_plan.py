@@ -110,6 +110,8 @@ class MemoryPlan:
     """All pages of the arena; those never used take no memory."""
     page_limit: int
     """Blocks are loaded ahead into up to so many pages."""
+    block_bytes: int
+    """What those blocks take."""
     pages_together: int
     """Pages of blocks that are loaded together, so that more is read of a row group at a time."""
     chunk_steps: int
@@ -187,6 +189,7 @@ class MemoryPlan:
             page_rows=page_rows,
             pages=max(_pages_of_chunk(order, lanes, chunk_steps, page_rows), page_limit) + 1,
             page_limit=page_limit,
+            block_bytes=(page_limit + 1) * page_bytes,
             pages_together=max(lanes * usual, min(together // page_bytes, page_limit // 2)),
             chunk_steps=chunk_steps,
             whole_rows=whole_rows,
