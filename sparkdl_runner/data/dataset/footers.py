@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from sparkdl_runner.data.dataset.checksum import crc32_from_sidecar
 from sparkdl_runner.data.dataset.files import FileInfo, unpack
 from sparkdl_runner.data.errors import DatasetError
+from sparkdl_runner.data.parquet.footer import WITHOUT_KEYS, parsed_footer
 from sparkdl_runner.data.parquet.leaves import Columns
 from sparkdl_runner.data.parquet.row_groups import facts_of_row_groups
 from sparkdl_runner.foreign_file import (
@@ -98,6 +99,8 @@ def _footer_size(tail: bytes | memoryview, size: int, path: str) -> int:
     https://parquet.apache.org/docs/file-format/
     """
     footer_size = int.from_bytes(tail[-8:-4], "little") + 8
+    if tail[-4:] == b"PARE":
+        raise DatasetError(f"{path} is encrypted, its footer, too. {WITHOUT_KEYS}")
     if size < 12 or tail[-4:] != b"PAR1" or footer_size > size:
         raise DatasetError(
             f"{path} ({size:,} bytes) does not end as a Parquet file does: it was cut short, or "
@@ -123,13 +126,7 @@ def open_footer(
     """
     is_local = isinstance(filesystem, pa.fs.LocalFileSystem)
     state, tail = _local_tail(full_path) if is_local else _any_tail(filesystem, full_path)
-    try:
-        parquet = pq.ParquetFile(pa.BufferReader(tail), coerce_int96_timestamp_unit="us")
-    except (pa.ArrowException, OSError) as error:
-        raise DatasetError(
-            f"{full_path} has a broken Parquet footer: {str(error).rstrip('.')}. Write it again."
-        ) from error
-    return state, parquet, tail
+    return state, parsed_footer(tail, full_path), tail
 
 
 def _any_tail(filesystem: pa.fs.FileSystem, full_path: str) -> tuple[FileState, bytes]:
