@@ -126,11 +126,24 @@ def _describe_once(filesystem: fs.FileSystem, directory: str, url: str) -> tuple
     is_new = manifest is None or not _is_of(manifest, files)
     if manifest is None or is_new:
         manifest = describe_parquet(filesystem, directory, list(files))
+        _refuse_rewritten(manifest, files, url)
     with _described_lock:
         _described[url] = manifest
         if len(_described) > _MOST_DESCRIBED:
             del _described[next(iter(_described))]
     return manifest, is_new
+
+
+def _refuse_rewritten(manifest: Manifest, files: Mapping[str, fs.FileInfo], url: str) -> None:
+    """Refuses a folder in which a file was written between its listing and its reading."""
+    for file in manifest.files:
+        info = files[file.path]
+        known = file.modified_ns is not None and info.mtime_ns is not None
+        if file.size_bytes != info.size or (known and file.modified_ns != info.mtime_ns):
+            raise DatasetError(
+                f"{file.path} in {redact(url)} was written while it was described. Let the writing "
+                "end, and call make_spark_converter again."
+            )
 
 
 def _is_of(manifest: Manifest, files: Mapping[str, fs.FileInfo]) -> bool:

@@ -28,6 +28,7 @@ from sparkdl_runner.data.dataset.observe import (
     observe_files,
 )
 from sparkdl_runner.data.dataset.row_groups import RowGroups
+from sparkdl_runner.data.decode.arrays import is_readable
 from sparkdl_runner.data.errors import ConversionError, DatasetError
 from sparkdl_runner.filesystem import StorageOptions, normalize_url, open_filesystem, redact
 
@@ -184,11 +185,12 @@ def describe_parquet(
         if name not in nulls and None not in counts:
             nulls[name] = sum(count for count in counts if count is not None)
     depths = {column.name: depth_of(column.type) for column in schema}
-    unknown = [
-        name
-        for name, depth in depths.items()
-        if name not in nulls or (name not in lengths and depth > 0)
-    ]
+    unknown = []
+    for column in schema:
+        if hint_of(column.type) is None and not is_readable(column.type):
+            nulls.setdefault(column.name, 0)  # No loader reads it.
+        elif column.name not in nulls or (column.name not in lengths and depths[column.name]):
+            unknown.append(column.name)
     decoded, largest = dict(decoded_bytes or {}), dict(most_row_bytes or {})
     for name, seen in observe_files(filesystem, directory, files, unknown, threads).items():
         nulls.setdefault(name, seen.null_count)
@@ -255,18 +257,22 @@ def _check_same_schema(first: pa.Schema, other: pa.Schema, first_path: str, path
         return
     for name in dict.fromkeys([*first.names, *other.names]):
         here, there = first.get_field_index(name), other.get_field_index(name)
-        mine = str(first.field(here).type) if here >= 0 else "no such column"
-        theirs = str(other.field(there).type) if there >= 0 else "no such column"
+        mine = str(_plain(first.field(here).type)) if here >= 0 else "no such column"
+        theirs = str(_plain(other.field(there).type)) if there >= 0 else "no such column"
         if mine != theirs:
             raise DatasetError(
                 f"column {name!r} is {theirs} in {path} and {mine} in {first_path}: the files of "
                 "one data set have one schema. Convert them again from one DataFrame."
             )
-    if first.names != other.names:
-        raise DatasetError(
-            f"{path} has its columns in another order than {first_path}: convert them again from "
-            "one DataFrame."
-        )
+
+
+def _plain(arrow_type: pa.DataType) -> pa.DataType:
+    """The type without what a writer chose for the same values: a dictionary, or long offsets."""
+    if pa.types.is_dictionary(arrow_type):
+        arrow_type = arrow_type.value_type
+    if pa.types.is_large_string(arrow_type):
+        return pa.string()
+    return pa.binary() if pa.types.is_large_binary(arrow_type) else arrow_type
 
 
 def _is_clustered(name: str, footers: Sequence[Footer]) -> bool:

@@ -20,7 +20,7 @@ from sparkdl_runner.data.dataset.checksum import crc32_from_sidecar
 from sparkdl_runner.data.dataset.files import FileInfo, unpack
 from sparkdl_runner.data.dataset.legacy_calendar import refuse_legacy_calendar
 from sparkdl_runner.data.errors import DatasetError
-from sparkdl_runner.data.parquet.arrow_schema import without_views
+from sparkdl_runner.data.parquet.footer import WITHOUT_KEYS, parsed_footer
 from sparkdl_runner.data.parquet.leaves import Columns
 from sparkdl_runner.data.parquet.row_groups import facts_of_row_groups
 from sparkdl_runner.foreign_file import (
@@ -100,6 +100,8 @@ def _footer_size(tail: bytes | memoryview, size: int, path: str) -> int:
     https://parquet.apache.org/docs/file-format/
     """
     footer_size = int.from_bytes(tail[-8:-4], "little") + 8
+    if tail[-4:] == b"PARE":
+        raise DatasetError(f"{path} is encrypted, its footer, too. {WITHOUT_KEYS}")
     if size < 12 or tail[-4:] != b"PAR1" or footer_size > size:
         raise DatasetError(
             f"{path} ({size:,} bytes) does not end as a Parquet file does: it was cut short, or "
@@ -125,14 +127,7 @@ def open_footer(
     """
     is_local = isinstance(filesystem, pa.fs.LocalFileSystem)
     state, tail = _local_tail(full_path) if is_local else _any_tail(filesystem, full_path)
-    try:
-        parquet = pq.ParquetFile(
-            pa.BufferReader(without_views(tail)), coerce_int96_timestamp_unit="us"
-        )
-    except (pa.ArrowException, OSError) as error:
-        raise DatasetError(
-            f"{full_path} has a broken Parquet footer: {str(error).rstrip('.')}. Write it again."
-        ) from error
+    parquet = parsed_footer(tail, full_path)
     refuse_legacy_calendar(filesystem, full_path, parquet)
     return state, parquet, tail
 

@@ -104,6 +104,15 @@ def is_list(arrow_type: pa.DataType) -> bool:
     )
 
 
+def is_readable(arrow_type: pa.DataType) -> bool:
+    """Whether a loader reads such values: numbers, texts and bytes, and lists of them."""
+    while is_list(arrow_type) or pa.types.is_dictionary(arrow_type):
+        arrow_type = arrow_type.value_type
+    kind = str(arrow_type).removeprefix("large_").removesuffix("_view")
+    is_word = kind in ("string", "binary") or pa.types.is_fixed_size_binary(arrow_type)
+    return is_word or not isinstance(leaf_of(arrow_type, decimals="float64"), str)
+
+
 def as_numpy(array: pa.Array) -> Array:
     """Numbers without nulls, ``[n]``, as they lie in Arrow's memory.
 

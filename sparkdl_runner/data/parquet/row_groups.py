@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pyarrow.parquet as pq
 
 from sparkdl_runner.data.parquet.leaves import Columns
 from sparkdl_runner.data.parquet.sizes import bytes_in_chunk
+
+_MISCOUNTS = re.compile(r"parquet-cpp(-arrow)? version [1-4]\.")
+"""Writers whose counts of nulls may be wrong: Arrow before its version 5."""
 
 
 def facts_of_row_groups(metadata: pq.FileMetaData, columns: Columns) -> dict[str, Any]:
@@ -17,6 +21,7 @@ def facts_of_row_groups(metadata: pq.FileMetaData, columns: Columns) -> dict[str
     null_counts = {name: 0 if name in flat else None for name in names}
     single_values: dict[str, list[Any]] = {name: [] for name in names}
     decoded_bytes: dict[str, list[int | None]] = {name: [] for name in widths}
+    counts_nulls = not _MISCOUNTS.match(metadata.created_by or "")
     groups = []
     for index in range(metadata.num_row_groups):
         group = metadata.row_group(index)
@@ -32,7 +37,7 @@ def facts_of_row_groups(metadata: pq.FileMetaData, columns: Columns) -> dict[str
             so_far = null_counts[name]
             if so_far is not None:
                 statistics = chunk.statistics
-                known = statistics is not None and statistics.has_null_count
+                known = counts_nulls and statistics is not None and statistics.has_null_count
                 null_counts[name] = so_far + statistics.null_count if known else None
                 if rows > 1 and statistics is not None and statistics.has_min_max:
                     lowest = statistics.min_raw

@@ -9,7 +9,9 @@ import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 
+from sparkdl_runner.data.errors import DatasetError, StorageError
 from sparkdl_runner.data.parquet.arrow_schema import metadata_of
+from sparkdl_runner.data.retrying import reason_of
 from sparkdl_runner.foreign_file import open_input
 
 BATCH_BYTES = 8 << 20
@@ -20,8 +22,23 @@ _PROBE_ROWS = 16
 _READ_BYTES = 1 << 20
 
 
+_DAMAGED = (
+    "Write the file again, or restore it; if no training needs that column, leave it out with "
+    "columns=[…] in make_spark_converter."
+)
+_NULL_LISTS = (
+    "Arrow reads no nulls among lists of a fixed size: write the column as a list without one, or "
+    "leave it out with columns=[…] in make_spark_converter."
+)
+
+
 def scan(filesystem: pa.fs.FileSystem, path: str, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yields all rows of some columns of a file, in batches of about ``BATCH_BYTES``."""
+    """Yields all rows of some columns of a file, in batches of about ``BATCH_BYTES``.
+
+    Raises:
+        StorageError: The storage does not give it, for a reason of its own.
+        DatasetError: Pages cannot be read; it names file, row group and column.
+    """
     with open_input(filesystem, path) as stream:
         # Else Arrow reads a row group's whole column before its first value.
         parquet = pq.ParquetFile(
@@ -32,12 +49,39 @@ def scan(filesystem: pa.fs.FileSystem, path: str, names: Sequence[str]) -> Itera
             pre_buffer=False,
         )
         for group in range(parquet.num_row_groups):
-            yield from parquet.iter_batches(
-                batch_size=_rows_of_batch(parquet, group, names),
-                row_groups=[group],
-                columns=list(names),
-                use_threads=False,
-            )
+            try:
+                yield from _batches(parquet, group, names)
+            except (pa.ArrowException, OSError) as error:
+                place = f"{path}, row group {group}"
+                reason = reason_of(error, _DAMAGED)
+                if reason is not None:
+                    raise StorageError(f"{place}, cannot be read: {reason}") from error
+                column = _broken_column(parquet, group, names)
+                what = " ".join(str(error).split()).rstrip(".")
+                advice = _NULL_LISTS if "all lists to be of size" in what else _DAMAGED
+                raise DatasetError(
+                    f"{place}, column {column!r} cannot be read: {what}. {advice}"
+                ) from error
+
+
+def _batches(parquet: pq.ParquetFile, group: int, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    yield from parquet.iter_batches(
+        batch_size=_rows_of_batch(parquet, group, names),
+        row_groups=[group],
+        columns=list(names),
+        use_threads=False,
+    )
+
+
+def _broken_column(parquet: pq.ParquetFile, group: int, names: Sequence[str]) -> str:
+    """The first of several columns that cannot be read."""
+    for name in names[:-1]:
+        try:
+            for _ in _batches(parquet, group, [name]):
+                pass
+        except (pa.ArrowException, OSError):
+            return name
+    return names[-1]
 
 
 def _rows_of_batch(parquet: pq.ParquetFile, group: int, names: Sequence[str]) -> int:

@@ -14,6 +14,12 @@ import pyarrow.parquet as pq
 
 from sparkdl_runner.data.decode.arrays import as_numpy, is_list, leaf_of, lists
 
+_TEXTS = {
+    f"{size}{kind}{view}"
+    for size in ("", "large_")
+    for kind in ("string", "binary")
+    for view in ("", "_view")
+}
 LENGTH_BYTES = 4
 """Before each text in a plain page."""
 _SHORT_LENGTHS = "DELTA_LENGTH_BYTE_ARRAY"
@@ -25,17 +31,23 @@ def is_variable(arrow_type: pa.DataType) -> bool:
     """Whether the decoded size of a row does not follow from the type alone."""
     if pa.types.is_dictionary(arrow_type):
         return is_variable(arrow_type.value_type)
-    return isinstance(leaf_of(arrow_type, decimals="float64"), str)
+    return _width(arrow_type) is None and _is_measured(arrow_type)
+
+
+def _is_measured(arrow_type: pa.DataType) -> bool:
+    """Whether ``row_sizes`` knows such values: numbers, texts, bytes, and lists and structs."""
+    if pa.types.is_dictionary(arrow_type) or is_list(arrow_type):
+        return _is_measured(arrow_type.value_type)
+    if pa.types.is_struct(arrow_type):
+        fields = range(arrow_type.num_fields)
+        return all(_is_measured(arrow_type.field(index).type) for index in fields)
+    return _width(arrow_type) is not None or str(arrow_type) in _TEXTS
 
 
 def leaf_widths(arrow_type: pa.DataType) -> list[int | None]:
     """Bytes of a value, once decoded, for each leaf of a column; None for texts and bytes."""
     types = pa.types
-    if types.is_dictionary(arrow_type):
-        inner = [arrow_type.value_type]
-    elif types.is_map(arrow_type):
-        inner = [arrow_type.key_type, arrow_type.item_type]
-    elif is_list(arrow_type):
+    if types.is_dictionary(arrow_type) or is_list(arrow_type):
         inner = [arrow_type.value_type]
     elif types.is_struct(arrow_type):
         inner = [arrow_type.field(index).type for index in range(arrow_type.num_fields)]

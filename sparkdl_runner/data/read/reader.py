@@ -29,6 +29,10 @@ from sparkdl_runner.data.read.ranges import RemoteRowGroups
 from sparkdl_runner.data.retrying import reason_of
 
 _BUFFER_BYTES = 128 << 10
+_NO_SUCH_VALUE = (
+    "The file is whole, and torch has no place for such a value: cast the column in the DataFrame, "
+    "or leave it out with columns=[…]."
+)
 _RELEASE_BYTES = 4 << 20
 _MEMORY_BYTES = 96 << 20
 _PARSED = 4
@@ -159,6 +163,8 @@ class RowGroupReader:
             if reason is not None:  # The file may well be whole.
                 raise StorageError(f"{self.describe(group)}, cannot be read: {reason}") from error
             remedy = self._files.advice
+            if name and isinstance(error, pa.ArrowInvalid):
+                remedy = _NO_SUCH_VALUE
             if isinstance(error, BadRowError):
                 where += f", row {done + error.row:,}"
                 remedy = error.remedy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ import numpy as np
 from sparkdl_runner.data.batches.columns.planner import ColumnPlanner
 from sparkdl_runner.data.batches.columns.rounding import warn_if_rounded
 from sparkdl_runner.data.dataset.manifest import Manifest
+from sparkdl_runner.data.decode.arrays import is_readable
 from sparkdl_runner.data.decode.columns import (
     ROW_MASK,
     Column,
@@ -20,6 +22,8 @@ from sparkdl_runner.data.decode.columns import (
     Layout,
     Output,
 )
+
+_log = logging.getLogger(__name__)
 
 
 def plan_columns(manifest: Manifest, options: ColumnOptions) -> Layout:
@@ -71,8 +75,26 @@ def _chosen(manifest: Manifest, options: ColumnOptions) -> list[str]:
     if len(set(features)) < len(features):
         twice = next(name for name in features if features.count(name) > 1)
         raise ValueError(f"feature_cols names {twice!r} twice: name each column once.")
-    chosen = known if options.columns is None else [*options.columns, *features]
+    chosen = [*(_readable(manifest) if options.columns is None else options.columns), *features]
     return list(dict.fromkeys(chosen))
+
+
+def _readable(manifest: Manifest) -> list[str]:
+    """All columns but those of a type that no loader reads, with a warning that names them."""
+    left_out = [
+        column.name
+        for column in manifest.columns
+        if column.hint is None and not is_readable(manifest.schema.field(column.name).type)
+    ]
+    names = [name for name in manifest.schema.names if name not in set(left_out)]
+    if left_out and names:
+        shown = ", ".join(f"{name!r} ({manifest.column(name).type})" for name in left_out)
+        _log.warning(
+            "Left out, since torch has no such types: %s. Name the columns to read in columns=[…], "
+            "or convert these.",
+            shown,
+        )
+    return names or manifest.schema.names
 
 
 def _no_such_column(name: str, known: Sequence[str]) -> str:
