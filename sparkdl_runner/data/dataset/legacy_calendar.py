@@ -32,7 +32,9 @@ _FIRST = {
 """By Parquet's type, the first value that both calendars write alike."""
 
 
-def refuse_legacy_calendar(filesystem: pa.fs.FileSystem, path: str, parquet: pq.ParquetFile) -> None:
+def refuse_legacy_calendar(
+    filesystem: pa.fs.FileSystem, path: str, parquet: pq.ParquetFile
+) -> None:
     """Refuses a file with days or times that mean others than they say.
 
     Statistics decide where there are any; otherwise the column is read.
@@ -90,11 +92,10 @@ def _lows(metadata: pq.FileMetaData, leaf: int) -> Iterator[int | None]:
     for index in range(metadata.num_row_groups):
         chunk = metadata.row_group(index).column(leaf)
         statistics = chunk.statistics
+        known = statistics is not None and statistics.has_null_count
         if statistics is not None and statistics.has_min_max:
             yield statistics.min_raw
-        elif statistics is None or not statistics.has_null_count:
-            yield None
-        elif statistics.null_count < chunk.num_values:
+        elif not (known and statistics.null_count == chunk.num_values):
             yield None
 
 
