@@ -118,7 +118,7 @@ def _size_of_row(column: Column, kind: t.DataType) -> Column | None:
     """Bytes of a row's values once decoded; None where its type or its one length says that."""
     if is_image(kind):
         sizes = [F.coalesce(F.octet_length(column[part]), F.lit(0)) for part in ("origin", "data")]
-        return F.when(column.isNotNull(), sizes[0] + sizes[1] + 4 * 4)
+        return sizes[0] + sizes[1] + 4 * 4  # Arrow has four numbers of a null, too.
     if isinstance(kind, t.ArrayType):
         flat = not isinstance(kind.elementType, t.ArrayType)
         return None if flat and _leaf(kind) else _size(column, kind)
