@@ -8,12 +8,16 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
+from sparkdl_runner.data.convert.infinities import count_infinite
 from sparkdl_runner.data.convert.nulls import null_inside
 from sparkdl_runner.data.convert.plan import is_image, quoted
 from sparkdl_runner.data.dataset.describe import Written
 
 POSITION = "__sparkdl_runner_position"
 """The column that holds each row's partition and position while rows are written."""
+
+_MOST_COMPILED = 100
+"""Columns up to which Spark compiles a whole stage, too (spark.sql.codegen.maxFields)."""
 
 _WITHOUT_STATISTICS = (t.StringType, t.BinaryType, t.TimestampType)
 """Types whose nulls the footers may not count: long values, and int96 timestamps."""
@@ -28,7 +32,10 @@ _BYTES = {
 
 
 def measures(
-    schema: t.StructType, only: tuple[str, bool] | None = None, prefix: str = ""
+    schema: t.StructType,
+    narrowed: tuple[str, ...],
+    only: tuple[str, bool] | None = None,
+    prefix: str = "",
 ) -> list[Column]:
     """Aggregates over all rows, named so that :func:`read_measures` finds them again.
 
@@ -37,6 +44,7 @@ def measures(
 
     Args:
         schema: Of what is measured.
+        narrowed: Its columns whose doubles become float32.
         only: A column and its value in the rows that count; by default all do.
         prefix: What the names begin with.
     """
@@ -48,6 +56,8 @@ def measures(
     found: list[Column] = []
     add("rows", F.count, F.lit(1))
     add("digest", F.bit_xor, _row_digest(schema))
+    for name, infinite in count_infinite(schema, narrowed):
+        add(name, F.count, F.when(infinite, 1))
     for index, field in enumerate(schema.fields):
         column, kind = F.col(quoted(field.name)), field.dataType
         is_null = column.isNull()
@@ -71,12 +81,16 @@ def measures(
 def _row_digest(schema: t.StructType) -> Column:
     """A checksum of a row. It includes the row's position, so that order counts.
 
-    The hash skips nulls, so the column's number stands before each value.
+    The hash skips nulls, so the column's number stands before each value. Spark compiles the body
+    of no lambda: to compile thousands of arguments takes longer than to hash their values.
     """
     parts = [POSITION]
     for index, name in enumerate(schema.names):
         parts += [str(index), quoted(name)]
-    return F.expr(f"xxhash64({', '.join(parts)})")
+    digest = f"xxhash64({', '.join(parts)})"
+    if len(schema) > _MOST_COMPILED:
+        digest = f"transform(array(0), __sparkdl_runner_unused -> {digest})[0]"
+    return F.expr(digest)
 
 
 def _lengths(column: Column, kind: t.DataType) -> list[tuple[Column, Column]]:
@@ -104,7 +118,7 @@ def _size_of_row(column: Column, kind: t.DataType) -> Column | None:
     """Bytes of a row's values once decoded; None where its type or its one length says that."""
     if is_image(kind):
         sizes = [F.coalesce(F.octet_length(column[part]), F.lit(0)) for part in ("origin", "data")]
-        return F.when(column.isNotNull(), sizes[0] + sizes[1] + 4 * 4)
+        return sizes[0] + sizes[1] + 4 * 4  # Arrow has four numbers of a null, too.
     if isinstance(kind, t.ArrayType):
         flat = not isinstance(kind.elementType, t.ArrayType)
         return None if flat and _leaf(kind) else _size(column, kind)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
@@ -56,6 +56,8 @@ class ConversionPlan:
     df: DataFrame
     """The DataFrame as it is written: no ML vectors, and numbers of the wanted precision."""
     settings: WriteSettings
+    narrowed: tuple[str, ...] = ()
+    """Its columns whose doubles become float32."""
 
 
 def plan_conversion(
@@ -111,7 +113,8 @@ def plan_conversion(
     typed = _with_target_types(df, dtype)
     if shuffle_seed is not None:
         typed = _shuffled(typed, shuffle_seed)
-    return ConversionPlan(df=typed, settings=settings)
+    narrowed = tuple(f.name for f in df.schema.fields if _is_narrowed(f.dataType, dtype))
+    return ConversionPlan(df=typed, settings=settings, narrowed=narrowed)
 
 
 def is_vector(data_type: t.DataType) -> bool:
@@ -179,9 +182,10 @@ def _shuffled(df: DataFrame, seed: int) -> DataFrame:
 
 def _with_target_types(df: DataFrame, dtype: str | None) -> DataFrame:
     """Turns ML vectors into arrays, and floating point numbers at any depth into ``dtype``."""
-    columns = []
+    columns: list[Column] = []
     for field in df.schema.fields:
-        column = df[quoted(field.name)]
+        # By its name: df[…] looks through all columns for each.
+        column = F.col(quoted(field.name))
         target = target_type(field.dataType, dtype)
         if is_vector(field.dataType):
             from pyspark.ml.functions import vector_to_array
@@ -205,6 +209,12 @@ def target_type(data_type: t.DataType, dtype: str | None) -> t.DataType:
     if dtype == "float64" and isinstance(data_type, t.FloatType):
         return t.DoubleType()
     return data_type
+
+
+def _is_narrowed(data_type: t.DataType, dtype: str | None) -> bool:
+    while isinstance(data_type, t.ArrayType):
+        data_type = data_type.elementType
+    return dtype == "float32" and (isinstance(data_type, t.DoubleType) or is_vector(data_type))
 
 
 def quoted(name: str) -> str:

@@ -92,13 +92,10 @@ def _lows(metadata: pq.FileMetaData, leaf: int) -> Iterator[int | None]:
     for index in range(metadata.num_row_groups):
         chunk = metadata.row_group(index).column(leaf)
         statistics = chunk.statistics
+        known = statistics is not None and statistics.has_null_count
         if statistics is not None and statistics.has_min_max:
             yield statistics.min_raw
-        elif (
-            statistics is None
-            or not statistics.has_null_count
-            or statistics.null_count < chunk.num_values
-        ):
+        elif not (known and statistics.null_count == chunk.num_values):
             yield None
 
 

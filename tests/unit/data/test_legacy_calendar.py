@@ -1,4 +1,4 @@
-"""Files of Spark that count days by the Julian calendar before 1582 are refused where it matters."""
+"""Files of Spark whose early days are of the Julian calendar are refused where it matters."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ SPARK_2 = {"org.apache.spark.version": "2.4.8"}
 LEGACY = {"org.apache.spark.version": "3.5.1", "org.apache.spark.legacyDateTime": ""}
 LEGACY_96 = {"org.apache.spark.version": "3.5.1", "org.apache.spark.legacyINT96": ""}
 UNTOLD = {"org.apache.spark.sql.parquet.row.metadata": "{}"}
+SPARK_4 = {"org.apache.spark.version": "4.0.0"}
 CORRECTED = {"org.apache.spark.version": "3.0.0"}
 
 
@@ -64,9 +65,7 @@ def test_int96_times_have_a_mark_of_their_own(tmp_path, footer, refused):
     opened(tmp_path, AFTER, footer, use_deprecated_int96_timestamps=True)
 
 
-@pytest.mark.parametrize(
-    "footer", [CORRECTED, LEGACY_96, {"org.apache.spark.version": "4.0.0"}, {}]
-)
+@pytest.mark.parametrize("footer", [CORRECTED, LEGACY_96, SPARK_4, {}])
 def test_other_writers_mean_what_they_say(tmp_path, footer):
     with opened(tmp_path, OLD, footer).make_torch_dataloader(
         batch_size=4, num_epochs=1, shuffle=False

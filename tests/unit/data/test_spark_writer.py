@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from pyspark.sql import types as t
 
 from sparkdl_runner.data.convert.measures import read_measures
+from sparkdl_runner.data.convert.write import _wait_for
 
 SCHEMA = t.StructType(
     [
@@ -50,3 +52,14 @@ def test_what_was_not_measured_is_left_to_be_read_from_the_files() -> None:
     written = read_measures("file:///x", SCHEMA, {})
     assert (written.rows, written.content_digest) == (None, None)
     assert (written.null_counts, written.list_lengths) == ({}, {})
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_spark_without_observations_is_told_of_in_a_sentence(caplog) -> None:
+    class OfConnect35:
+        @property
+        def get(self) -> dict[str, int]:
+            raise NotImplementedError("Observation support for Spark Connect")
+
+    assert _wait_for(OfConnect35()) == {}
+    assert "did not report what it counted" in caplog.text

@@ -1,0 +1,76 @@
+"""Doubles beyond float32, which become infinite: counted while they are written, and told once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql import types as t
+
+from sparkdl_runner.data.convert.plan import quoted
+
+_MOST_COUNTS = 16
+"""Columns with a count each; of more, neighbours share one, since each count costs time."""
+
+_INFINITIES = (float("inf"), float("-inf"))
+
+_log = logging.getLogger(__name__)
+
+
+def count_infinite(schema: t.StructType, narrowed: tuple[str, ...]) -> Iterator[tuple[str, Column]]:
+    """For groups of columns a name, and whether one row has an infinite value in one of them.
+
+    Args:
+        schema: Of what is written.
+        narrowed: Columns whose doubles become float32.
+    """
+    for index, names in enumerate(_groups(schema, narrowed)):
+        columns = [F.col(quoted(name)) for name in names]
+        if len(names) > 1:
+            yield f"infinite-{index}", F.exists(F.array(*columns), _is_infinite_number)
+        else:
+            yield f"infinite-{index}", _is_infinite(columns[0], schema[names[0]].dataType)
+
+
+def _groups(schema: t.StructType, narrowed: tuple[str, ...]) -> list[tuple[str, ...]]:
+    lists = [name for name in narrowed if isinstance(schema[name].dataType, t.ArrayType)]
+    numbers = [name for name in narrowed if name not in set(lists)]
+    size = -(-len(numbers) // _MOST_COUNTS) or 1
+    groups = [tuple(numbers[start : start + size]) for start in range(0, len(numbers), size)]
+    return groups + [(name,) for name in lists]
+
+
+def _is_infinite(column: Column, kind: t.DataType) -> Column:
+    if not isinstance(kind, t.ArrayType):
+        return _is_infinite_number(column)
+    inner = kind.elementType
+    if isinstance(inner, t.ArrayType):
+        return F.exists(column, lambda value: _is_infinite(value, inner))
+    high, low = (F.array_contains(column, F.lit(one).cast(inner)) for one in _INFINITIES)
+    return high | low
+
+
+def _is_infinite_number(number: Column) -> Column:
+    return F.abs(number) == F.lit(_INFINITIES[0])
+
+
+def warn_of_infinite(
+    schema: t.StructType, narrowed: tuple[str, ...], seen: Mapping[str, Any]
+) -> None:
+    """Warns of the columns that hold infinite values once they are float32."""
+    told = []
+    for index, names in enumerate(_groups(schema, narrowed)):
+        rows = seen.get(f"infinite-{index}") or 0
+        if rows:
+            between = f" to {names[-1]!r}" if len(names) > 1 else ""
+            told.append(f"{names[0]!r}{between} ({rows:,})")
+    if told:
+        _log.warning(
+            "There are infinite numbers in rows of column %s, now that its doubles are float32, "
+            "whose largest number is 3.4e38. If they were finite, convert with dtype='float64' "
+            "(or None, which keeps types).",
+            ", ".join(told),
+        )
