@@ -155,9 +155,8 @@ def _read(table: Any, shown: str, filesystem: fs.FileSystem, directory: str) -> 
             if vector is not None:
                 deleted = deleted_rows(filesystem, directory, vector, action["num_records"])
         except OutsideError as error:
-            raise DatasetError(
-                f"{title} lists {error}, as a shallow clone does: {_CONVERTED}."
-            ) from None
+            like = ", as a shallow clone does" if error.is_whole else ""
+            raise DatasetError(f"{title} lists {error}{like}: {_CONVERTED}.") from None
         files.append(
             TableFile(
                 path=path,

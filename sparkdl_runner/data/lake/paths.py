@@ -14,6 +14,12 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/*")
 class OutsideError(ValueError):
     """A table lists a file that is not in its folder."""
 
+    def __init__(self, path: str, *, is_whole: bool) -> None:
+        where = "is not in its folder" if is_whole else "leads out of its folder"
+        super().__init__(f"{redact(path)}, which {where}")
+        self.is_whole = is_whole
+        """Whether the path is a whole one, and no relative one that leads out."""
+
 
 def path_in_table(listed: str, directory: str, *, is_encoded: bool = True) -> str:
     """A listed path, relative to the folder of its table.
@@ -31,10 +37,10 @@ def path_in_table(listed: str, directory: str, *, is_encoded: bool = True) -> st
     if not is_encoded or _SCHEME.match(path) or path.startswith("/"):
         root = f"{bare(directory)}/"
         if not bare(path).startswith(root):
-            raise OutsideError(f"{redact(path)}, which is not in its folder")
+            raise OutsideError(path, is_whole=True)
         path = bare(path).removeprefix(root)
     if not is_inside(path):
-        raise OutsideError(f"{redact(path)}, which leads out of its folder")
+        raise OutsideError(path, is_whole=False)
     return path
 
 

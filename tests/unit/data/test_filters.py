@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from datetime import date
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkdl_runner.data import DatasetError, make_spark_converter
+from sparkdl_runner.data.view.bounds import min_max
 
 _VALUES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "whole": (pa.int32(), st.integers(-3, 3)),
@@ -132,3 +133,128 @@ def test_what_cannot_be_asked_for(tmp_path: Path, arguments: Any, sentence: str)
     pq.write_table(pa.table({"id": range(100)}), tmp_path / "a.parquet")
     with pytest.raises((TypeError, ValueError), match=sentence):
         make_spark_converter(tmp_path, **arguments)
+
+
+def kept(place: Path, *filters: Any) -> int:
+    """How many rows are left; 0 where that is refused."""
+    try:
+        return make_spark_converter(place, filters=list(filters)).dataset_size
+    except DatasetError as error:
+        if "There is no row that fulfils" not in str(error):
+            raise
+        return 0
+
+
+@pytest.fixture(scope="module")
+def typed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three rows of each type: the second is the one of the middle."""
+    times = [datetime(2024, 1, day, 12) for day in (1, 2, 3)]
+    folder = tmp_path_factory.mktemp("typed")
+    columns = {
+        "price": pa.array([Decimal("-1.00"), Decimal("99.99"), Decimal("100.00")]).cast(
+            pa.decimal128(5, 2)
+        ),
+        "long": [-5, 2**53 + 1, 2**62 + 1],
+        "unsigned": pa.array([0, 5, 2**63 + 5], pa.uint64()),
+        "small": pa.array([-128, 0, 127], pa.int8()),
+        "float": pa.array([0.05, 0.1, 0.2], pa.float32()),
+        "day": [date(2024, 1, day) for day in (1, 2, 3)],
+        "local": pa.array(times, pa.timestamp("us")),
+        "utc": pa.array(times, pa.timestamp("us", "UTC")),
+        "truth": [False, True, True],
+    }
+    for name, rows in (("one", 1), ("three", 3)):  # By statistics alone, and by rows.
+        (folder / name).mkdir()
+        pq.write_table(pa.table(columns), folder / name / "a.parquet", row_group_size=rows)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("column", "operator", "value", "rows"),
+    [
+        ("price", "<", 100, 2),
+        ("price", "<", 99.995, 2),
+        ("price", ">=", "99.99", 2),
+        ("price", "=", 99.99, 1),
+        ("price", "=", 99.995, 0),
+        ("price", "!=", 99.995, 3),
+        ("price", "<", 10**40, 3),
+        ("price", ">", -(10**40), 3),
+        ("price", "in", [100, 1e9, "99.99"], 2),
+        ("price", "not in", [1000], 3),
+        ("long", ">", 2.5, 2),
+        ("long", ">", float(2**53), 2),
+        ("long", "<", 2**80, 3),
+        ("long", "in", ["-5", 2.5, 2**80], 1),
+        ("unsigned", ">", -1, 3),
+        ("unsigned", ">=", 2**63, 1),
+        ("small", "<", 1000, 3),
+        ("small", "in", [1000, 127], 1),
+        ("float", "=", 0.1, 1),
+        ("float", "in", [0.1], 1),
+        ("float", ">", Decimal("0.1"), 1),
+        ("day", "<=", datetime(2024, 1, 2, 12), 2),
+        ("day", "<", "2024-01-02T00:00:01", 2),
+        ("day", "=", "2024-01-02", 1),
+        ("local", ">=", "2024-01-02", 2),
+        ("local", "=", "2024-01-02T12:00:00", 1),
+        ("utc", "=", "2024-01-02T14:00:00+02:00", 1),
+        ("utc", "<", date(2024, 1, 3), 2),
+        ("utc", "in", ["2024-01-02 12:00:00", "2024-01-03T12:00:00Z"], 2),
+        ("truth", "=", 1, 2),
+    ],
+)
+def test_values_are_compared_as_the_columns_are(
+    typed: Path, column: str, operator: str, value: Any, rows: int
+) -> None:
+    for name in ("one", "three"):
+        assert kept(typed / name, (column, operator, value)) == rows, name
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("truth", 5),
+        ("price", "cheap"),
+        ("price", "NaN"),
+        ("day", 5),
+        ("day", datetime(2024, 1, 2, tzinfo=UTC)),
+        ("local", 5),
+        ("local", "noon"),
+        ("small", date(2024, 1, 2)),
+    ],
+)
+def test_values_that_a_column_cannot_be_compared_with(typed: Path, column: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"filters compares '{column}', which is "):
+        make_spark_converter(typed / "one", filters=[(column, "=", value)])
+
+
+def test_statistics_that_arrow_cannot_show_are_unknown() -> None:
+    class Statistics:
+        has_min_max = True
+
+        @property
+        def min(self) -> Any:
+            raise pa.ArrowNotImplementedError("Cannot extract statistics for type")
+
+    assert min_max(Statistics()) is None
+    assert min_max(None) is None
+
+
+def test_a_row_group_without_rows(tmp_path: Path) -> None:
+    table = pa.table({"id": range(5)})
+    with pq.ParquetWriter(tmp_path / "a.parquet", table.schema) as writer:
+        for part in (table.slice(0, 0), table, table.slice(0, 0)):
+            writer.write_table(part)
+    pq.write_table(table.slice(0, 0), tmp_path / "b.parquet")
+    assert pq.read_metadata(tmp_path / "b.parquet").num_row_groups == 1
+    assert kept(tmp_path, ("id", ">", 1), ("id", "!=", 3)) == 2
+    assert kept(tmp_path, ("id", "in", [1, 7])) == 1
+
+
+def test_a_dictionary_of_texts_is_filtered_and_read(tmp_path: Path) -> None:
+    texts = pa.array(["a", "b", "a"]).dictionary_encode()
+    pq.write_table(pa.table({"id": range(3), "text": texts}), tmp_path / "a.parquet")
+    some = make_spark_converter(tmp_path, filters=[("text", "=", "a")], columns=["text"])
+    with some.make_torch_dataloader(2, num_epochs=1) as loader:
+        assert [batch["text"] for batch in loader] == [["a", "a"]]

@@ -182,3 +182,38 @@ def test_two_newest_states_are_for_the_catalog_to_tell(catalog: Any) -> None:
     with pytest.raises(DatasetError, match="that its catalog names"):
         make_spark_converter(table.location())
     assert len(make_spark_converter(table.metadata_location)) == 5
+
+
+@pytest.mark.parametrize("name", ["a b", "a%20b", "a#b", "a?b", "é"])
+def test_folders_of_any_name(tmp_path: Path, name: str) -> None:
+    """pyiceberg's own files end at a # or ?; Spark's do not."""
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    place = f"file://{tmp_path}/{name}/t"
+    files = "sparkdl_runner.data.lake.iceberg_files.LocalFileIO"
+    catalog = SqlCatalog("here", uri="sqlite:///:memory:", **{"py-io-impl": files})
+    catalog.create_namespace("db")
+    table = catalog.create_table("db.named", schema=numbers(0, 1).schema, location=place)
+    table.append(numbers(0, 3))
+    catalog.close()
+    assert rows_of(place, ["id"]) == [(0,), (1,), (2,)]
+
+
+def test_a_table_without_a_snapshot(catalog: Any) -> None:
+    table = catalog.create_table("db.empty", schema=numbers(0, 1).schema)
+    converter = make_spark_converter(table.location())
+    assert len(converter) == 0
+    assert converter.open().manifest.schema.names == ["id", "place", "day"]
+
+
+def test_uuids_are_16_bytes(catalog: Any) -> None:
+    from pyiceberg.schema import Schema
+    from pyiceberg.types import LongType, NestedField, UUIDType
+
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "key", UUIDType()))
+    table = catalog.create_table("db.uuids", schema=schema)
+    keys = [bytes(range(16)), bytes(16)]
+    kind = table.schema().as_arrow().field("key").type
+    table.append(pa.table({"id": [1, 2], "key": pa.array(keys, pa.binary(16)).cast(kind)}))
+    assert rows_of(table.location(), ["id", "key"]) == [(1, keys[0]), (2, keys[1])]
+    assert rows_of(table.location(), ["id"], filters=[("key", "=", keys[1])]) == [(2,)]
