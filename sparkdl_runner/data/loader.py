@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pyarrow import fs
 
+from sparkdl_runner.data.batch_iterator import BatchIterator
 from sparkdl_runner.data.batches.columns.plan import plan_columns
 from sparkdl_runner.data.batches.expectations import check_memory
-from sparkdl_runner.data.batches.feed import Batch, Feed, Transform
+from sparkdl_runner.data.batches.feed import Feed, Transform
 from sparkdl_runner.data.batches.image_decoder import OnBadImage
 from sparkdl_runner.data.batches.memory import memory_of
 from sparkdl_runner.data.batches.order_arguments import OrderArguments
@@ -283,7 +284,7 @@ class ArrowLoader:
         self._passes.refuse_while_iterating("load_state_dict")
         self._passes.resume(self._shared.resume(state))
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> BatchIterator:
         """Begins the next epoch, or goes on from a state; an iterator of before raises then.
 
         Raises:

@@ -27,9 +27,9 @@ def _lost(array: pa.Array, arrow_type: pa.DataType, reason: str) -> tuple[str, s
     """What is wrong with the first value that is lost, and what to do about it."""
     array = array.drop_null()
     if pa.types.is_uint64(array.type):
-        values = np.frombuffer(array.buffers()[1], np.uint64)[array.offset :][: len(array)]
+        large = np.frombuffer(array.buffers()[1], np.uint64)[array.offset :][: len(array)]
         return (
-            f"holds {values[values > _MOST][0]}, and a tensor's whole numbers end at 2^63 - 1",
+            f"holds {large[large > _MOST][0]}, and a tensor's whole numbers end at 2^63 - 1",
             "Write the column as text, decimals or doubles, or leave it out with columns=[…].",
         )
     unit = getattr(array.type, "unit", None)
