@@ -17,6 +17,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from sparkdl_runner.data.dataset.manifest import WRITTEN_PAGE_BYTES, WRITTEN_PAGE_ROWS
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -32,10 +34,8 @@ OF_SESSION = {
 """Settings that Spark takes from the session alone."""
 
 OF_WRITER = {
-    # A reader holds a page of each column of each open row group.
-    "parquet.page.size": str(128 << 10),
-    # ``page_rows_of`` counts on these.
-    "parquet.page.size.row.check.min": "100",
+    "parquet.page.size": str(WRITTEN_PAGE_BYTES),
+    "parquet.page.size.row.check.min": str(WRITTEN_PAGE_ROWS),
     "parquet.page.size.row.check.max": "10000",
     "parquet.page.row.count.limit": "20000",
 }

@@ -19,7 +19,12 @@ from sparkdl_runner.data.dataset.footers import (
     write_footers,
 )
 from sparkdl_runner.data.dataset.foreign_folder import PARQUET_ENDINGS, is_hidden
-from sparkdl_runner.data.dataset.manifest import ColumnInfo, Manifest
+from sparkdl_runner.data.dataset.manifest import (
+    WRITTEN_PAGE_BYTES,
+    WRITTEN_PAGE_ROWS,
+    ColumnInfo,
+    Manifest,
+)
 from sparkdl_runner.data.dataset.observe import (
     depth_of,
     first_file_with_nulls,
@@ -118,7 +123,11 @@ def describe_written(
             "again; if it returns, look at the committer of this storage."
         )
     manifest = replace(
-        manifest, content_digest=written.content_digest, shuffle_seed=written.shuffle_seed
+        manifest,
+        content_digest=written.content_digest,
+        shuffle_seed=written.shuffle_seed,
+        page_rows=WRITTEN_PAGE_ROWS,
+        page_bytes=WRITTEN_PAGE_BYTES,
     )
     dataset = Dataset(manifest, filesystem, directory)
     check_nulls(dataset, allow_nulls)

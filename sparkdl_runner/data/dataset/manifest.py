@@ -40,6 +40,8 @@ FORMAT_VERSION = 2
 SPARKS_PAGE_ROWS = 100
 PAGE_BYTES = 1 << 20
 """Writers make pages of so many bytes by default."""
+WRITTEN_PAGE_ROWS, WRITTEN_PAGE_BYTES = 10, 128 << 10
+"""The same of conversions: a reader holds a page of each column of each open row group."""
 
 _FINGERPRINTED = ("size_bytes", "rows", "footer_crc32", "crc32")
 
