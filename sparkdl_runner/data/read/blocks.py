@@ -266,6 +266,7 @@ class BlockLoader:
 
     def release(self, epoch: int, until: int) -> None:
         """Gives back the memory of every block that ends at or before lane position ``until``."""
+        self._is_beyond_the_plan()
         for key in list(self._loaded):
             blocks = self._loaded[key]
             while blocks and (key[0], blocks[0].end) <= (epoch, until):
