@@ -21,7 +21,12 @@ ALWAYS: tuple[str, Any] = ("valid", None)
 _DIGITS = Context(prec=80)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_PER_MICROSECOND = {"s": Decimal("1e-6"), "ms": Decimal("1e-3"), "us": Decimal(1), "ns": 1000}
+_PER_MICROSECOND = {
+    "s": Decimal("1e-6"),
+    "ms": Decimal("1e-3"),
+    "us": Decimal(1),
+    "ns": Decimal(1000),
+}
 
 
 def plain(value: Any) -> Any:
