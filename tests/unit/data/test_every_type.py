@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from parquet_sets import load, one
 
@@ -227,6 +227,14 @@ def entries(
     nulls=st.sampled_from(["error", "fill", "nan", "mask"]),
     option=st.sampled_from(OPTIONS),
     device=st.sampled_from(["numpy", "cpu", "rows"]),
+)
+@example(column=(pa.list_(pa.int64()), [[], []]), nulls="error", option={}, device="numpy")
+@example(column=(pa.list_(pa.int64()), [None, None]), nulls="mask", option={}, device="cpu")
+@example(
+    column=(pa.list_(pa.list_(pa.float32())), [[[], []], []]),
+    nulls="error",
+    option={"pad": {"x": 2}},
+    device="rows",
 )
 def test_a_column_is_what_pyarrow_says_or_refused_in_a_sentence(
     column: tuple[pa.DataType, list[Any]], nulls: Any, option: dict[str, Any], device: str

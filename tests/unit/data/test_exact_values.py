@@ -123,6 +123,7 @@ def test_vectors_and_images_of_no_size_are_rows_without_numbers(tmp_path: Path, 
     if nulls == "mask":
         assert batch["vector_mask"].tolist() == [True, False, True, False]
         assert batch["image_mask"].tolist() == [True, False, True, False]
+    assert read(tmp_path, data, nulls=nulls)["vector"].shape == (3, 0)
     rows = converter_of(tmp_path).make_map_dataset(nulls=nulls)
     assert [rows[1]["vector"].shape, rows[1]["image"].shape] == [(0,), (0, 0, 3)]
 
