@@ -22,10 +22,13 @@ _MOST_COMPILED = 100
 _WITHOUT_STATISTICS = (t.StringType, t.BinaryType, t.TimestampType)
 """Types whose nulls the footers may not count: long values, and int96 timestamps."""
 
-_BYTES = {
-    **dict.fromkeys((t.BooleanType, t.ByteType), 1),
+_BYTES: dict[type[t.DataType], int] = {
+    t.BooleanType: 1,
+    t.ByteType: 1,
     t.ShortType: 2,
-    **dict.fromkeys((t.IntegerType, t.FloatType, t.DateType), 4),
+    t.IntegerType: 4,
+    t.FloatType: 4,
+    t.DateType: 4,
     t.DecimalType: 16,
 }
 """Of a value once it is decoded; of all others 8."""

@@ -10,6 +10,7 @@ import pytest
 from pyspark.ml.linalg import Vectors
 
 from sparkdl_runner.data import DatasetError, make_spark_converter, write_conversion
+from sparkdl_runner.data.convert import measures
 from sparkdl_runner.data.convert.spark_settings import OF_SESSION
 from sparkdl_runner.data.dataset.observe import observe_files
 
@@ -125,7 +126,7 @@ def test_doubles_beyond_float32_are_told_of(spark, caplog):
     rows = rows.withColumn("single", rows["single"].cast("float"))
     with caplog.at_level(logging.WARNING):
         make_spark_converter(rows, allow_nulls=True)
-    assert "column 'vector' (1), 'high er' (1), 'low' (1), 'list' (1), 'grid' (1), now" in (
+    assert "column 'high er' (1), 'low' (1), 'vector' (1), 'list' (1), 'grid' (1), now" in (
         caplog.text
     )
     caplog.clear()
@@ -138,7 +139,7 @@ def test_doubles_beyond_float32_are_told_of(spark, caplog):
 
 
 def test_what_cannot_be_converted_is_said_before_anything_is_started(spark, settings, cache_dir):
-    with pytest.raises(TypeError, match=r"a streaming DataFrame, .* foreachBatch"):
+    with pytest.raises(TypeError, match=r"a streaming DataFrame, .*foreachBatch"):
         make_spark_converter(spark.readStream.format("rate").load())
     factory = "org.apache.parquet.crypto.keytools.PropertiesDrivenCryptoFactory"
     settings(
@@ -156,3 +157,17 @@ def test_lists_without_values_are_converted(spark, rows):
     converter = make_spark_converter(df, allow_nulls=True)
     assert len(converter) == len(rows)
     assert converter.open()[0].column("grid").list_lengths == (0, 0)
+
+
+def test_a_digest_that_is_not_compiled_is_the_same(spark, monkeypatch):
+    df = spark.range(0, 20, 1, 2).selectExpr(
+        "id", "if(id % 3 = 0, null, id / 7) as `a b`", "cast(id as string) as s", "array(id) as l"
+    )
+
+    def digest(codec: str | None) -> str | None:
+        converter = make_spark_converter(df, compression_codec=codec, allow_nulls=True)
+        return converter.open()[0].content_digest
+
+    compiled = digest(None)
+    monkeypatch.setattr(measures, "_MOST_COMPILED", 3)
+    assert digest("snappy") == compiled is not None
