@@ -187,6 +187,13 @@ class FooterReader:
         columns = self._columns
         if columns is None or not columns.fit(parquet):
             columns = self._columns = Columns.of(parquet)
+        try:
+            facts = facts_of_row_groups(metadata, columns)
+        except IndexError as error:
+            raise DatasetError(
+                f"{full_path} has a broken Parquet footer: one of its {metadata.num_row_groups:,} "
+                f"row groups lacks some of the {metadata.num_columns:,} columns. Write it again."
+            ) from error
         return Footer(
             file=FileInfo(
                 path=path,
@@ -201,7 +208,7 @@ class FooterReader:
             schema=columns.schema,
             page_rows=page_rows_of(metadata),
             packed=_packed(tail) if self._keep else b"",
-            **facts_of_row_groups(metadata, columns),
+            **facts,
         )
 
 

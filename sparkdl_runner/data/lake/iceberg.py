@@ -96,13 +96,16 @@ def newest_metadata(filesystem: fs.FileSystem, directory: str, shown: str) -> st
     """
     entries = filesystem.get_file_info(fs.FileSelector(f"{directory}{METADATA}".rstrip("/")))
     found: dict[int, list[str]] = {}
+    unnumbered = []
     for entry in entries:
         match = _NUMBERED.fullmatch(entry.base_name)
         if match is not None:
             found.setdefault(int(match[1]), []).append(entry.base_name)
-    names = found[max(found)] if found else []
-    if len(names) != 1:
-        several = " and ".join(sorted(names)) or "no numbered metadata file"
+        elif METADATA_ENDING in entry.base_name:
+            unnumbered.append(entry.base_name)  # It may be newer than all that have a number.
+    names = [*(found[max(found)] if found else []), *unnumbered]
+    if len(names) != 1 or unnumbered:
+        several = " and ".join(sorted(names)) or "no metadata file"
         raise DatasetError(
             f"The Iceberg table {shown} has {several} as its newest state: pass the path of the "
             "one that its catalog names (table.metadata_location of pyiceberg)."

@@ -84,6 +84,17 @@ def test_bytes_that_are_no_footer_are_no_trap(content: bytes) -> None:
         _Thrift(content).struct(0)
 
 
+def test_a_row_group_that_lacks_a_column(tmp_path: Path) -> None:
+    footer = bytes.fromhex(
+        "1502 192c 4806 736368656d61 1502 00 1502 2500 1801 61 00"  # A schema of one column.
+        "1602 191c 190c 1600 1602 00 00"  # A row group of one row and no column.
+    )
+    content = b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+    (tmp_path / "a.parquet").write_bytes(content)
+    with pytest.raises(DatasetError, match=r"a\.parquet has a broken .* lacks some of the 1 col"):
+        describe_parquet(LOCAL, str(tmp_path), ["a.parquet"])
+
+
 def test_two_columns_of_one_name(tmp_path: Path) -> None:
     table = pa.table([pa.array([1]), pa.array([2])], names=["a", "a"])
     pq.write_table(table, tmp_path / "a.parquet")
