@@ -103,7 +103,7 @@ def newest_metadata(filesystem: fs.FileSystem, directory: str, shown: str) -> st
             found.setdefault(int(match[1]), []).append(entry.base_name)
         elif METADATA_ENDING in entry.base_name:
             unnumbered.append(entry.base_name)  # It may be newer than all that have a number.
-    names = [*(found[max(found)] if found else []), *unnumbered]
+    names: list[str] = [*(found[max(found)] if found else []), *unnumbered]
     if len(names) != 1 or unnumbered:
         several = " and ".join(sorted(names)) or "no metadata file"
         raise DatasetError(

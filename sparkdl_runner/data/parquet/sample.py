@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 
+from sparkdl_runner.data.parquet.arrow_schema import metadata_of
 from sparkdl_runner.data.parquet.leaves import owners_of
 from sparkdl_runner.data.parquet.pages import HEADER_BYTES, Page, page_of
 from sparkdl_runner.data.parquet.sizes import LENGTH_BYTES, plain_bytes, row_sizes
@@ -43,7 +44,7 @@ def sample(
     """The sizes of columns in one row group of a file, as far as they can be read."""
     found = {}
     with open_input(filesystem, path) as stream:
-        footer = pq.ParquetFile(stream)
+        footer = pq.ParquetFile(stream, metadata=metadata_of(stream))
         group = footer.metadata.row_group(index)
         chunks_of: dict[str, list[pq.ColumnChunkMetaData]] = {name: [] for name in names}
         for leaf, name in enumerate(owners_of(footer)):

@@ -112,10 +112,10 @@ class BlockLoader:
         if not self._has_told:
             self._has_told = True
             warnings.warn(
-                f"The rows that are shuffled take {found:,} bytes, and by the description of the "
-                f"data set it should be up to {self.plan.block_bytes:,}: its texts or lists are "
-                "longer than described. Describe the files again, by make_spark_converter, or give "
-                "more memory to the rank.",
+                "The rows that are shuffled take more than the "
+                f"{self.plan.block_bytes:,} bytes that follow from the description of the data "
+                "set: its texts or lists are longer than described. Describe the files again, by "
+                "make_spark_converter, or give more memory to the rank.",
                 stacklevel=2,
             )
         return True
