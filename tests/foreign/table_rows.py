@@ -1,7 +1,7 @@
 """The rows of a file or table, as this package gives them and as other readers do.
 
-Both become columns of plain values that can be compared: dates are days, timestamps are
-microseconds, decimals are the floats that their texts read as. What a null of texts or lists
+Both become columns of plain values that can be compared: dates are days, times and timestamps
+are microseconds, decimals are the floats that their texts read as. What a null of texts or lists
 becomes, "" or [], is the same as null; one inside of a list is 0.
 """
 
@@ -76,7 +76,7 @@ def _our_values(converter: Any, name: str, nulls: str, ragged: list[str]) -> Ite
             mask = batch.get(f"{name}_mask")
             values = values.tolist() if hasattr(values, "tolist") else values
             for at, value in enumerate(values):
-                yield NULL if mask is not None and not mask[at] else _plain(value)
+                yield NULL if mask is not None and not mask[at].any() else _plain(value)
 
 
 def _lists(values: list[Any], offsets: list[int]) -> Iterator[list[Any]]:
@@ -118,7 +118,8 @@ def _values(array: pa.Array, *, is_inner: bool = False) -> list[Any]:
     elif pa.types.is_timestamp(kind):
         found = array.cast(pa.timestamp("us", kind.tz)).cast(pa.int64()).to_pylist()
     elif pa.types.is_time(kind) or pa.types.is_duration(kind):
-        found = array.cast(pa.int32() if kind.bit_width == 32 else pa.int64()).to_pylist()
+        array = array.cast(pa.time64("us")) if pa.types.is_time(kind) else array
+        found = array.cast(pa.int64()).to_pylist()
     else:
         found = array.to_pylist()
     is_number = not (pa.types.is_nested(kind) or pa.types.is_string(kind) or _is_binary(kind))

@@ -15,8 +15,10 @@ def folder(tmp_path):
         "x": pa.array([1, None, 3]),
         "text": pa.array(["a", None, ""]),
         "lists": pa.array([[1, 2], None, []]),
+        "pairs": pa.array([[1, 2], None, [3, 4]]),
         "price": pa.array([None, 1, 2], pa.decimal128(9, 2)),
         "day": pa.array([0, -1, 2], pa.date32()),
+        "time": pa.array([0, 5, 7], pa.time32("ms")),
     }
     (tmp_path / "one").mkdir()
     pq.write_table(pa.table(columns), tmp_path / "one" / "a.parquet")
@@ -30,7 +32,7 @@ def test_a_file_is_equal_to_what_others_read(folder):
 def test_one_value_that_differs_is_wrong(folder, monkeypatch):
     path = str(folder / "one")
     read = dict(table_rows.READERS["parquet"])
-    other = read["pyarrow"](path, ["x", "text", "lists", "price", "day"])
+    other = read["pyarrow"](path, ["x", "text", "lists", "pairs", "price", "day", "time"])
     other["lists"] = [(1, 2), table_rows.NULL, (7,)]
     monkeypatch.setitem(table_rows.READERS, "parquet", {"pyarrow": lambda *_: other})
     how, words = tables._outcome("parquet", path)

@@ -96,7 +96,7 @@ def newest_metadata(filesystem: fs.FileSystem, directory: str, shown: str) -> st
     """
     entries = filesystem.get_file_info(fs.FileSelector(f"{directory}{METADATA}".rstrip("/")))
     found: dict[int, list[str]] = {}
-    unnumbered = []
+    unnumbered: list[str] = []
     for entry in entries:
         match = _NUMBERED.fullmatch(entry.base_name)
         if match is not None:
