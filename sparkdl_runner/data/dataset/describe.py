@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.fs
 
 from sparkdl_runner.data.dataset.dataset import Dataset, is_near
-from sparkdl_runner.data.dataset.decoded_sizes import DecodedSizes
+from sparkdl_runner.data.dataset.decoded_sizes import DecodedSizes, SizedFile
 from sparkdl_runner.data.dataset.footers import (
     Footer,
     FooterReader,
@@ -206,7 +206,15 @@ def describe_parquet(
         lengths.setdefault(name, seen.lengths(depths[name]))
         decoded.setdefault(name, seen.decoded_bytes)
         largest.setdefault(name, seen.most_row_bytes)
-    sizes = DecodedSizes(filesystem, directory, footers, threads)
+    sized = [
+        SizedFile(
+            path=footer.file.path,
+            rows=[rows for rows, _ in footer.groups],
+            decoded_bytes=footer.decoded_bytes,
+        )
+        for footer in footers
+    ]
+    sizes = DecodedSizes(filesystem, directory, sized, threads)
     columns = tuple(
         ColumnInfo(
             name=column.name,

@@ -66,7 +66,7 @@ def scan(filesystem: pa.fs.FileSystem, path: str, names: Sequence[str]) -> Itera
 
 def _batches(parquet: pq.ParquetFile, group: int, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
     yield from parquet.iter_batches(
-        batch_size=_rows_of_batch(parquet, group, names),
+        batch_size=rows_of_batch(parquet, group, names),
         row_groups=[group],
         columns=list(names),
         use_threads=False,
@@ -84,7 +84,7 @@ def _broken_column(parquet: pq.ParquetFile, group: int, names: Sequence[str]) ->
     return names[-1]
 
 
-def _rows_of_batch(parquet: pq.ParquetFile, group: int, names: Sequence[str]) -> int:
+def rows_of_batch(parquet: pq.ParquetFile, group: int, names: Sequence[str]) -> int:
     """How many rows take ``BATCH_BYTES``, by the first few.
 
     The footer has the size of dictionary-encoded values only, which may be far less.
