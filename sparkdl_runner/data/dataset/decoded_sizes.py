@@ -11,8 +11,10 @@ import pyarrow as pa
 import pyarrow.fs
 
 from sparkdl_runner.data.dataset.footers import in_threads
+from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.parquet.sample import Sizes, sample
 from sparkdl_runner.data.parquet.sizes import leaf_widths
+from sparkdl_runner.data.parquet.too_large import MOST_BYTES, TOO_LARGE, has_a_limit
 
 _MOST_GROUPS, _MOST_CHUNKS = 64, 4096
 """Row groups that are sampled, evenly spread, and column chunks in them."""
@@ -40,7 +42,7 @@ class DecodedSizes:
     def __init__(
         self, filesystem: pa.fs.FileSystem, directory: str, files: Sequence[SizedFile], threads: int
     ) -> None:
-        self._files = files
+        self._directory, self._files = directory, files
         unknown = [
             (number, index, names)
             for number, file in enumerate(files)
@@ -103,6 +105,18 @@ class DecodedSizes:
             "group_row_bytes": max(means, default=None),
             "most_row_bytes": most,
         }
+
+    def refuse_too_large(self, column: pa.Field) -> None:
+        """Raises a DatasetError if a row of the column is known to be larger than Arrow decodes."""
+        if not has_a_limit(column.type):
+            return
+        for number, file in enumerate(self._files):
+            for index, size in enumerate(file.decoded_bytes.get(column.name, ())):
+                sampled = self._sampled.get((number, index), {}).get(column.name)
+                known = sampled.most if sampled else size and size // max(1, file.rows[index])
+                if known is not None and known > MOST_BYTES:
+                    place = f"{self._directory}/{file.path}, row group {index}"
+                    raise DatasetError(f"{place}, column {column.name!r}: {TOO_LARGE}")
 
     def _by_group(self, name: str) -> list[tuple[Sizes | None, int]]:
         """What is known of each row group that has rows, and their number."""

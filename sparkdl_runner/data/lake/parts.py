@@ -21,7 +21,7 @@ from sparkdl_runner.data.lake.snapshot import TableColumn, TableFile
 from sparkdl_runner.data.lake.types import can_become, stored_type
 from sparkdl_runner.data.parquet.leaves import Columns
 from sparkdl_runner.data.parquet.row_groups import decoded_bytes_of
-from sparkdl_runner.data.parquet.scan import rows_of_batch
+from sparkdl_runner.data.parquet.scan import explained, rows_of_batch
 from sparkdl_runner.data.parquet.sizes import is_variable
 from sparkdl_runner.data.view.bounds import Bounds, bounds_of, of_constant
 from sparkdl_runner.data.view.filters import RowFilter
@@ -145,7 +145,7 @@ def read_part(
             page_rows=page_rows_of(footer.metadata),
             left_out=left_out,
         )
-        _observe(parquet, part)
+        _observe(parquet, path, part)
     return part
 
 
@@ -266,7 +266,7 @@ def _decoded_bytes(
     found: dict[str, int | None] = {}
     for column in chosen:
         there = projection.names.get(column.name)
-        if there in decoded:
+        if there is not None and there in decoded:
             found[column.name] = decoded[there]
         elif there is None and is_variable(column.type):
             found[column.name] = rows * _length(projection.constants[column.name])
@@ -285,16 +285,19 @@ def _passed(
     return np.concatenate([row_filter.keep(batch) for batch in batches])
 
 
-def _observe(parquet: pq.ParquetFile, part: FilePart) -> None:
+def _observe(parquet: pq.ParquetFile, path: str, part: FilePart) -> None:
     """Reads the columns of which the footers say too little."""
     for group in part.groups:
         if not group.unknown:
             continue
         schema = pa.schema([(name, part.types[name]) for name in group.unknown])
         there = [part.projection.names[name] for name in group.unknown]
-        rows = rows_of_batch(parquet, group.index, there)
-        for batch in part.projection.batches(
-            parquet, group.index, schema, rows=rows, keep=group.keep
-        ):
-            for name in group.unknown:
-                part.seen.setdefault(name, Observation()).see(batch.column(name))
+        try:
+            rows = rows_of_batch(parquet, group.index, there)
+            for batch in part.projection.batches(
+                parquet, group.index, schema, rows=rows, keep=group.keep
+            ):
+                for name in group.unknown:
+                    part.seen.setdefault(name, Observation()).see(batch.column(name))
+        except (pa.ArrowException, OSError) as error:
+            raise explained(error, path, parquet, group.index, there) from error
