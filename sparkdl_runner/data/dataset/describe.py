@@ -187,7 +187,8 @@ def describe_parquet(
         )
     directory = directory.rstrip("/")
     reader = FooterReader(filesystem, directory, just_written=just_written, keep=keep_footers)
-    footers = in_threads(reader.read, files, threads)
+    # Nothing is waited for on a local disk, so that threads would only wait for one another.
+    footers = in_threads(reader.read, files, 1 if is_near(filesystem, directory) else threads)
     schema = footers[0].schema
     for footer in footers[1:]:
         _check_same_schema(schema, footer.schema, footers[0].file.path, footer.file.path)

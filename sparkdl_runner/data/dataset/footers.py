@@ -20,7 +20,7 @@ from sparkdl_runner.data.dataset.checksum import crc32_from_sidecar
 from sparkdl_runner.data.dataset.files import FileInfo, unpack
 from sparkdl_runner.data.dataset.legacy_calendar import refuse_legacy_calendar
 from sparkdl_runner.data.errors import DatasetError
-from sparkdl_runner.data.parquet.footer import WITHOUT_KEYS, parsed_footer
+from sparkdl_runner.data.parquet.footer import WITHOUT_KEYS, columns_of, parsed_footer
 from sparkdl_runner.data.parquet.leaves import Columns
 from sparkdl_runner.data.parquet.row_groups import facts_of_row_groups
 from sparkdl_runner.foreign_file import (
@@ -186,7 +186,7 @@ class FooterReader:
         metadata = parquet.metadata
         columns = self._columns
         if columns is None or not columns.fit(parquet):
-            columns = self._columns = Columns.of(parquet)
+            columns = self._columns = columns_of(parquet, full_path)
         try:
             facts = facts_of_row_groups(metadata, columns)
         except IndexError as error:

@@ -1,7 +1,7 @@
 """Lanes, blocks and windows that an order has by default: by the data alone.
 
 Memory is no part of it, so that all machines have one order. The figures are such that one rank can
-read any table within 512 MiB, and a table of few row groups within 64.
+read any table within 512 MiB, and most within 64.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ MOST_BLOCK_ROWS = 1 << 17
 """Larger blocks mix no more row groups, and the order of their rows outgrows the cache."""
 MOST_BLOCK_GROUPS = 32
 """Row groups that a block takes of small ones: so many are read before the first batch."""
-_OPEN_BYTES = 240 << 20
+_OPEN_BYTES = 64 << 20
 """Row groups that are partly read take about so much, those of the next windows included."""
+_LEAST_OPEN = 4
+"""Row groups that mix, also where they take more."""
 _BLOCKS_BYTES = 16 << 20
 """Blocks in use, and for each the next one."""
 _PLACE_BYTES = 16
@@ -58,7 +60,7 @@ class DefaultOrder:
             shuffle: Whether rows are shuffled.
         """
         most_open = _OPEN_BYTES // (3 * open_group_bytes // 2 or 1)
-        most_lanes = max(1, min(MOST_LANES, most_open))
+        most_lanes = max(_LEAST_OPEN, min(MOST_LANES, most_open))
         block_bytes = _BLOCKS_BYTES // 2 // most_lanes
         row_size = row_bytes + _PLACE_BYTES
         mean_rows = max(1, int(group_rows.sum()) // max(1, int(np.count_nonzero(group_rows))))

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.parquet.arrow_schema import without_views
 from sparkdl_runner.data.parquet.encryption import encrypted_columns
+from sparkdl_runner.data.parquet.leaves import Columns
 
 WITHOUT_KEYS = (
     "Keys are not taken here: let Spark read the files with its keys, and pass the DataFrame."
@@ -33,18 +34,30 @@ def parsed_footer(tail: bytes, path: str) -> pq.ParquetFile:
             pa.BufferReader(without_views(tail)), coerce_int96_timestamp_unit="us"
         )
         encrypted = encrypted_columns(parquet.metadata, tail)
-        names = parquet.schema_arrow.names
     except (pa.ArrowException, OSError, ValueError, IndexError, KeyError) as error:
         raise DatasetError(f"{path} {_why(error)}") from error
     if encrypted:
         raise DatasetError(f"{path} has encrypted columns: {', '.join(encrypted)}. {WITHOUT_KEYS}")
+    return parquet
+
+
+def columns_of(parquet: pq.ParquetFile, path: str) -> Columns:
+    """What follows from the schema of a file.
+
+    Raises:
+        DatasetError: Two columns have one name, or Arrow has no such type.
+    """
+    try:
+        names = parquet.schema_arrow.names
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        raise DatasetError(f"{path} {_why(error)}") from error
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise DatasetError(
             f"{path} has several columns called {twice[0]!r}, which nobody could tell apart. Write "
             "it again with a name for each."
         )
-    return parquet
+    return Columns.of(parquet)
 
 
 def _why(error: Exception) -> str:

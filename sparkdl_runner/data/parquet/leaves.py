@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,6 +36,8 @@ class Columns:
     """Columns of one leaf, whose nulls its statistics count."""
     widths: dict[str, list[int | None]]
     """Of columns of variable size: ``leaf_widths``."""
+    source: tuple[Any, Any]
+    """Parquet's schema, and what the writer's footer has beside it."""
 
     @classmethod
     def of(cls, parquet: pq.ParquetFile) -> Columns:
@@ -48,8 +51,12 @@ class Columns:
             owners=owners,
             flat=frozenset(one.name for one in schema if not pa.types.is_nested(one.type)),
             widths={name: of for name, of in widths.items() if len(of) == counts[name]},
+            source=(parquet.schema, parquet.metadata.metadata),
         )
 
     def fit(self, parquet: pq.ParquetFile) -> bool:
         """Whether a file has the same schema."""
+        schema, more = self.source
+        if schema.equals(parquet.schema) and more == parquet.metadata.metadata:
+            return True  # Arrow's schema follows from these, and takes longer to make.
         return bool(self.schema.equals(parquet.schema_arrow))

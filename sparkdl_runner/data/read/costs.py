@@ -125,13 +125,13 @@ class DataCosts:
 
     def partly_read(self, order: Order, lanes: int) -> int:
         """Row groups that so many lanes of an order read a part of at a time, side by side."""
-        of_lane = -(-int(order.lane_rows[0]) // self.mean_group_rows)
+        # A lane begins and ends in the middle of a row group.
+        of_lane = -(-int(order.lane_rows[0]) // self.mean_group_rows) + (order.lanes > 1)
         if min(of_lane, order.window_groups) * self.mean_group_rows <= order.block_rows:
             return 0  # A window that fits into a block is read row group by row group.
-        if of_lane > order.window_groups:
-            # While a lane goes over to its next window, about half of that is open as well.
-            of_lane = min(of_lane, -(-3 * order.window_groups // 2))
-        return min(lanes * of_lane, self.groups + lanes)
+        # While a lane goes over to its next window, about half of that is open as well.
+        most = -(-3 * lanes * order.window_groups // 2)
+        return min(lanes * of_lane, most, self.groups + lanes - 1)
 
     def open_groups(self, order: Order, lanes: int) -> int:
         """Row groups that are open side by side: those, or one for each lane."""

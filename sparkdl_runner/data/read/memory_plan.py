@@ -36,7 +36,7 @@ _PAGE_BYTES = 1 << 20
 _PART_BYTES = 1 << 20
 """Decoding more bytes of a column at a time leaves the processor's cache."""
 _PART_ROWS = 1 << 15
-_AHEAD_BYTES = 512 << 10
+_AHEAD_BYTES = 1 << 20
 """Bytes of a row group to read at a time: less costs more for the call than for the values."""
 
 

@@ -198,7 +198,7 @@ def test_lanes_open_the_row_groups_of_their_windows_and_of_the_next_ones() -> No
     assert data.open_groups(order_of(many, window_groups=4), 8) == 8 * 6
     assert data.open_groups(order_of(many, window_groups=4), 2) == 2 * 6
     few = np.full(16, 10_000)
-    assert costs(256, few).open_groups(order_of(few, window_groups=4), 8) == 8 * 2
+    assert costs(256, few).open_groups(order_of(few, window_groups=4), 8) == 8 * 3
     one = np.array([800_000])
     assert costs(256, one).open_groups(order_of(one, window_groups=4), 8) == 8
     small = np.full(8_000, 100)  # A block takes row groups whole, one after the other.
@@ -212,7 +212,7 @@ def test_lanes_open_the_row_groups_of_their_windows_and_of_the_next_ones() -> No
         (
             1,
             8,
-            r"for 16 row groups .* for two batches of 64 rows\. .*or fewer lanes than 8\.$",
+            r"for 12 row groups .* for two batches of 64 rows\. .*or fewer lanes than 8\.$",
         ),
         (1, 1, r"Give that much, or smaller row groups\.$"),
     ],
