@@ -115,4 +115,4 @@ def rows_of_batch(parquet: pq.ParquetFile, group: int, names: Sequence[str]) -> 
         use_threads=False,
     )
     seen = [batch.nbytes / batch.num_rows for batch in islice(probe, 1)]
-    return max(1, min(_MOST_ROWS, int(BATCH_BYTES / max(row_bytes, *seen))))
+    return max(1, min(_MOST_ROWS, int(BATCH_BYTES / max([row_bytes, *seen]))))
