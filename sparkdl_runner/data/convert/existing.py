@@ -94,7 +94,7 @@ def _describe_directory(
         marker = filesystem.get_file_info(f"{directory.rsplit('/', 2)[0]}/{MARKER_NAME}")
         if marker.type != fs.FileType.NotFound:
             raise
-        manifest, is_new = _describe_once(filesystem, directory, url)
+        manifest, is_new = _describe_once(filesystem, directory, url, choice.is_part)
         embedded = True
         dataset = checked = Dataset(manifest, filesystem, directory)
     unischema = find_unischema(filesystem, directory)
@@ -112,23 +112,26 @@ def _describe_directory(
     return converter_of(url, dataset, checked=checked, embedded=embedded, unischema=unischema)
 
 
-# By URL. Kept while the files are unchanged, since nulls and list lengths may take reading them.
-_described: dict[str, Manifest] = {}
+# By URL, and whether only a part of it is wanted, which is described on its own. Kept while the
+# files are unchanged, since nulls and list lengths may take reading them.
+_described: dict[tuple[str, bool], Manifest] = {}
 _described_lock = threading.Lock()
 _MOST_DESCRIBED = 32
 
 
-def _describe_once(filesystem: fs.FileSystem, directory: str, url: str) -> tuple[Manifest, bool]:
+def _describe_once(
+    filesystem: fs.FileSystem, directory: str, url: str, is_part: bool
+) -> tuple[Manifest, bool]:
     """The manifest of a folder that has none, and whether it had to be made."""
     files = find_parquet(filesystem, directory, url)
     with _described_lock:
-        manifest = _described.pop(url, None)
+        manifest = _described.pop((url, is_part), None)
     is_new = manifest is None or not _is_of(manifest, files)
     if manifest is None or is_new:
-        manifest = describe_parquet(filesystem, directory, list(files))
+        manifest = describe_parquet(filesystem, directory, list(files), footers_only=is_part)
         _refuse_rewritten(manifest, files, url)
     with _described_lock:
-        _described[url] = manifest
+        _described[url, is_part] = manifest
         if len(_described) > _MOST_DESCRIBED:
             del _described[next(iter(_described))]
     return manifest, is_new

@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.fs
 
-from sparkdl_runner.data.dataset.footers import Footer, in_threads
+from sparkdl_runner.data.dataset.footers import in_threads
+from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.parquet.sample import Sizes, sample
 from sparkdl_runner.data.parquet.sizes import leaf_widths
+from sparkdl_runner.data.parquet.too_large import MOST_BYTES, TOO_LARGE, has_a_limit
 
 _MOST_GROUPS, _MOST_CHUNKS = 64, 4096
 """Row groups that are sampled, evenly spread, and column chunks in them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizedFile:
+    """What the footer of a file says of the decoded sizes of its columns."""
+
+    path: str
+    rows: Sequence[int]
+    """Of each row group; 0 for those that do not count."""
+    decoded_bytes: Mapping[str, Sequence[int | None]]
+    """See ``Footer.decoded_bytes``."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """The names in the file of columns that have another one there."""
 
 
 class DecodedSizes:
@@ -24,16 +40,14 @@ class DecodedSizes:
     """
 
     def __init__(
-        self, filesystem: pa.fs.FileSystem, directory: str, footers: Sequence[Footer], threads: int
+        self, filesystem: pa.fs.FileSystem, directory: str, files: Sequence[SizedFile], threads: int
     ) -> None:
-        self._footers = footers
+        self._directory, self._files = directory, files
         unknown = [
-            (file, index, names)
-            for file, footer in enumerate(footers)
-            for index, (rows, _) in enumerate(footer.groups)
-            if (
-                names := [n for n, of in footer.decoded_bytes.items() if of[index] is None and rows]
-            )
+            (number, index, names)
+            for number, file in enumerate(files)
+            for index, rows in enumerate(file.rows)
+            if (names := [n for n, of in file.decoded_bytes.items() if of[index] is None and rows])
         ]
         columns = max((len(names) for _, _, names in unknown), default=1)
         most = min(len(unknown), max(1, min(_MOST_GROUPS, _MOST_CHUNKS // columns)))
@@ -41,9 +55,11 @@ class DecodedSizes:
         self._sampled: dict[tuple[int, int], dict[str, Sizes]] = {}
 
         def take(place: int) -> None:
-            file, index, names = unknown[place]
-            path = f"{directory}/{footers[file].file.path}"
-            self._sampled[file, index] = sample(filesystem, path, index, names)
+            number, index, names = unknown[place]
+            file = files[number]
+            there = {file.names.get(name, name): name for name in names}
+            found = sample(filesystem, f"{directory}/{file.path}", index, list(there))
+            self._sampled[number, index] = {there[name]: size for name, size in found.items()}
 
         in_threads(take, places.tolist(), threads)
 
@@ -62,7 +78,7 @@ class DecodedSizes:
             decoded_bytes: By column, where somebody has counted them all.
             most_row_bytes: Likewise.
         """
-        if not all(column.name in footer.decoded_bytes for footer in self._footers):
+        if not all(column.name in file.decoded_bytes for file in self._files):
             return {}
         seen = self._by_group(column.name)
         known = [(size.total, rows) for size, rows in seen if size is not None]
@@ -90,12 +106,24 @@ class DecodedSizes:
             "most_row_bytes": most,
         }
 
+    def refuse_too_large(self, column: pa.Field) -> None:
+        """Raises a DatasetError if a row of the column is known to be larger than Arrow decodes."""
+        if not has_a_limit(column.type):
+            return
+        for number, file in enumerate(self._files):
+            for index, size in enumerate(file.decoded_bytes.get(column.name, ())):
+                sampled = self._sampled.get((number, index), {}).get(column.name)
+                known = sampled.most if sampled else size and size // max(1, file.rows[index])
+                if known is not None and known > MOST_BYTES:
+                    place = f"{self._directory}/{file.path}, row group {index}"
+                    raise DatasetError(f"{place}, column {column.name!r}: {TOO_LARGE}")
+
     def _by_group(self, name: str) -> list[tuple[Sizes | None, int]]:
         """What is known of each row group that has rows, and their number."""
         found = []
-        for file, footer in enumerate(self._footers):
-            for index, size in enumerate(footer.decoded_bytes[name]):
+        for number, file in enumerate(self._files):
+            for index, size in enumerate(file.decoded_bytes[name]):
                 exact = None if size is None else Sizes(size, None)
-                sizes = self._sampled.get((file, index), {}).get(name, exact)
-                found.append((sizes, footer.groups[index][0]))
+                sizes = self._sampled.get((number, index), {}).get(name, exact)
+                found.append((sizes, file.rows[index]))
         return [(sizes, rows) for sizes, rows in found if rows]

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.fs
 
 from sparkdl_runner.data.dataset.dataset import Dataset, is_near
-from sparkdl_runner.data.dataset.decoded_sizes import DecodedSizes
+from sparkdl_runner.data.dataset.decoded_sizes import DecodedSizes, SizedFile
 from sparkdl_runner.data.dataset.footers import (
     Footer,
     FooterReader,
@@ -153,6 +153,7 @@ def describe_parquet(
     most_row_bytes: Mapping[str, int] | None = None,
     just_written: bool = False,
     keep_footers: bool = False,
+    footers_only: bool = False,
     threads: int = 16,
 ) -> Manifest:
     """Describes Parquet files from their footers.
@@ -170,6 +171,8 @@ def describe_parquet(
         most_row_bytes: By column, see ``ColumnInfo.most_row_bytes``.
         just_written: Whether the checksums that Spark left beside the files are still theirs.
         keep_footers: Whether to write all footers into one file beside them, too.
+        footers_only: Whether to read no column: what the footers do not say counts as no nulls and
+            lists of any length.
         threads: Files looked at together.
 
     Returns:
@@ -197,17 +200,28 @@ def describe_parquet(
     depths = {column.name: depth_of(column.type) for column in schema}
     unknown = []
     for column in schema:
-        if hint_of(column.type) is None and not is_readable(column.type):
-            nulls.setdefault(column.name, 0)  # No loader reads it.
+        no_loader = hint_of(column.type) is None and not is_readable(column.type)
+        if footers_only or no_loader:
+            nulls.setdefault(column.name, 0)
         elif column.name not in nulls or (column.name not in lengths and depths[column.name]):
             unknown.append(column.name)
+    sized = [
+        SizedFile(
+            path=footer.file.path,
+            rows=[rows for rows, _ in footer.groups],
+            decoded_bytes={} if footers_only else footer.decoded_bytes,
+        )
+        for footer in footers
+    ]
+    sizes = DecodedSizes(filesystem, directory, sized, threads)
+    for name in unknown:
+        sizes.refuse_too_large(schema.field(name))
     decoded, largest = dict(decoded_bytes or {}), dict(most_row_bytes or {})
     for name, seen in observe_files(filesystem, directory, files, unknown, threads).items():
         nulls.setdefault(name, seen.null_count)
         lengths.setdefault(name, seen.lengths(depths[name]))
         decoded.setdefault(name, seen.decoded_bytes)
         largest.setdefault(name, seen.most_row_bytes)
-    sizes = DecodedSizes(filesystem, directory, footers, threads)
     columns = tuple(
         ColumnInfo(
             name=column.name,

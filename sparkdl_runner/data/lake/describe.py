@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs
 
+from sparkdl_runner.data.dataset.decoded_sizes import DecodedSizes, SizedFile
 from sparkdl_runner.data.dataset.footers import in_threads
 from sparkdl_runner.data.dataset.manifest import ColumnInfo, Manifest
 from sparkdl_runner.data.dataset.observe import Observation, depth_of, hint_of
@@ -84,7 +85,8 @@ def describe_snapshot(
         )
     projections = list({repr(part.projection): part.projection for part in parts}.values())
     numbers = {repr(one): number for number, one in enumerate(projections)}
-    infos, fields = zip(*(_describe(column, parts) for column in chosen), strict=True)
+    sizes = DecodedSizes(filesystem, directory, [_sized(part) for part in parts], _THREADS)
+    infos, fields = zip(*(_describe(column, parts, sizes) for column in chosen), strict=True)
     return Manifest(
         files=tuple(part.file for part in parts),
         row_groups=RowGroups(
@@ -129,7 +131,25 @@ def _readable(
     return kept
 
 
-def _describe(column: TableColumn, parts: Sequence[FilePart]) -> tuple[ColumnInfo, pa.Field]:
+def _sized(part: FilePart) -> SizedFile:
+    """The decoded sizes of a file; all rows of its row groups stand for those that count."""
+    count = 1 + max(group.index for group in part.groups)
+    rows = [0] * count
+    decoded: dict[str, list[int | None]] = {
+        name: [0] * count for name in part.groups[0].decoded_bytes
+    }
+    for group in part.groups:
+        rows[group.index] = group.rows
+        for name, size in group.decoded_bytes.items():
+            decoded[name][group.index] = size
+    return SizedFile(
+        path=part.file.path, rows=rows, decoded_bytes=decoded, names=part.projection.names
+    )
+
+
+def _describe(
+    column: TableColumn, parts: Sequence[FilePart], sizes: DecodedSizes
+) -> tuple[ColumnInfo, pa.Field]:
     name = column.name
     found = _type_of(column, [part.types[name] for part in parts if name in part.types])
     nulls = sum(group.nulls[name] for part in parts for group in part.groups)
@@ -141,14 +161,21 @@ def _describe(column: TableColumn, parts: Sequence[FilePart]) -> tuple[ColumnInf
     groups = [group for part in parts for group in part.groups]
     singles = [group.single[name] for group in groups if name in group.single]
     several = sum(group.live_rows > 1 for group in groups)
+    lengths = seen.lengths(depth) if depth else ()
+    decoded = sizes.of(pa.field(name, found), lengths, {}, {})
+    total = decoded.get("decoded_bytes")
+    if total:  # That is of all rows, and some may not count.
+        live, rows = sum(group.live_rows for group in groups), sum(group.rows for group in groups)
+        decoded["decoded_bytes"] = -(-total * live // rows)
     info = ColumnInfo(
         name=name,
         type=str(found),
         null_count=nulls + seen.null_count,
-        list_lengths=seen.lengths(depth) if depth else (),
+        list_lengths=lengths,
         size_bytes=sum(group.column_bytes[name] for group in groups),
         hint=hint_of(found),
         is_clustered=2 * len(singles) > several and len(set(singles)) > 1,
+        **decoded,
     )
     return info, pa.field(name, found)
 

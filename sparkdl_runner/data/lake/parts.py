@@ -14,11 +14,15 @@ import pyarrow.parquet as pq
 
 from sparkdl_runner.data.dataset.files import FileInfo
 from sparkdl_runner.data.dataset.footers import open_footer, page_rows_of, settled_time
-from sparkdl_runner.data.dataset.observe import Observation, observe
+from sparkdl_runner.data.dataset.observe import Observation, hint_of
+from sparkdl_runner.data.decode.arrays import is_readable
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.lake.snapshot import TableColumn, TableFile
 from sparkdl_runner.data.lake.types import can_become, stored_type
-from sparkdl_runner.data.parquet.leaves import owners_of
+from sparkdl_runner.data.parquet.leaves import Columns
+from sparkdl_runner.data.parquet.row_groups import decoded_bytes_of
+from sparkdl_runner.data.parquet.scan import explained, rows_of_batch
+from sparkdl_runner.data.parquet.sizes import is_variable
 from sparkdl_runner.data.view.bounds import Bounds, bounds_of, of_constant
 from sparkdl_runner.data.view.filters import RowFilter
 from sparkdl_runner.data.view.rows import BoolArray
@@ -43,6 +47,8 @@ class GroupPart:
     """The nulls of each flat column; 0 if the footer does not say: then they are counted."""
     column_bytes: Mapping[str, int]
     """Encoded, the part of the rows that count."""
+    decoded_bytes: Mapping[str, int | None]
+    """Of all its rows, see ``Footer.decoded_bytes``."""
     single: Mapping[str, Any]
     """The only value of each column that has one value in the row group."""
     unknown: Sequence[str]
@@ -139,7 +145,7 @@ def read_part(
             page_rows=page_rows_of(footer.metadata),
             left_out=left_out,
         )
-        _observe(parquet, part)
+        _observe(parquet, path, part)
     return part
 
 
@@ -177,7 +183,8 @@ def _groups(
     row_filter: RowFilter | None,
     types: Mapping[str, pa.DataType],
 ) -> Iterator[GroupPart]:
-    owners = owners_of(parquet)
+    there = Columns.of(parquet)
+    owners = there.owners
     first = 0
     for index in range(parquet.metadata.num_row_groups):
         group = parquet.metadata.row_group(index)
@@ -194,11 +201,12 @@ def _groups(
         live = rows if keep is None else int(keep.sum())
         if decided is False or live == 0:
             continue
+        chunks = [group.column(leaf) for leaf in range(len(owners))]
         sizes: dict[str, int] = {}
-        for leaf, owner in enumerate(owners):
-            size = group.column(leaf).total_uncompressed_size
-            sizes[owner] = sizes.get(owner, 0) + size
-        yield _described(index, rows, keep, live, bounds, chosen, projection, sizes, types)
+        for chunk, owner in zip(chunks, owners, strict=True):
+            sizes[owner] = sizes.get(owner, 0) + chunk.total_uncompressed_size
+        decoded = decoded_bytes_of(chunks, there)
+        yield _described(index, rows, keep, live, bounds, chosen, projection, sizes, decoded, types)
 
 
 def _described(
@@ -210,6 +218,7 @@ def _described(
     chosen: Sequence[TableColumn],
     projection: Projection,
     sizes: Mapping[str, int],
+    decoded: Mapping[str, int | None],
     types: Mapping[str, pa.DataType],
 ) -> GroupPart:
     nulls: dict[str, int] = {}
@@ -218,7 +227,9 @@ def _described(
         known = bounds[column.name]
         nested = column.name in types and pa.types.is_nested(types[column.name])
         constant = column.name not in projection.names
-        if constant and known.nulls:
+        if hint_of(column.type) is None and not is_readable(column.type):
+            nulls[column.name] = 0  # No loader reads it.
+        elif constant and known.nulls:
             nulls[column.name] = live
         elif nested or known.nulls is None or (known.nulls and live < rows):
             nulls[column.name] = 0
@@ -239,9 +250,27 @@ def _described(
             else live * _length(projection.constants[column.name])
             for column in chosen
         },
+        decoded_bytes=_decoded_bytes(rows, chosen, projection, decoded),
         single=single,
         unknown=unknown,
     )
+
+
+def _decoded_bytes(
+    rows: int,
+    chosen: Sequence[TableColumn],
+    projection: Projection,
+    decoded: Mapping[str, int | None],
+) -> dict[str, int | None]:
+    """By column of the table: of those in the file, and of those that are one value in all rows."""
+    found: dict[str, int | None] = {}
+    for column in chosen:
+        there = projection.names.get(column.name)
+        if there is not None and there in decoded:
+            found[column.name] = decoded[there]
+        elif there is None and is_variable(column.type):
+            found[column.name] = rows * _length(projection.constants[column.name])
+    return found
 
 
 def _length(value: Any) -> int:
@@ -256,14 +285,19 @@ def _passed(
     return np.concatenate([row_filter.keep(batch) for batch in batches])
 
 
-def _observe(parquet: pq.ParquetFile, part: FilePart) -> None:
+def _observe(parquet: pq.ParquetFile, path: str, part: FilePart) -> None:
     """Reads the columns of which the footers say too little."""
     for group in part.groups:
         if not group.unknown:
             continue
         schema = pa.schema([(name, part.types[name]) for name in group.unknown])
-        for batch in part.projection.batches(
-            parquet, group.index, schema, rows=_BATCH_ROWS, keep=group.keep
-        ):
-            for name in group.unknown:
-                observe(batch.column(name), part.seen.setdefault(name, Observation()))
+        there = [part.projection.names[name] for name in group.unknown]
+        try:
+            rows = rows_of_batch(parquet, group.index, there)
+            for batch in part.projection.batches(
+                parquet, group.index, schema, rows=rows, keep=group.keep
+            ):
+                for name in group.unknown:
+                    part.seen.setdefault(name, Observation()).see(batch.column(name))
+        except (pa.ArrowException, OSError) as error:
+            raise explained(error, path, parquet, group.index, there) from error

@@ -19,6 +19,9 @@ def is_same_kind(found: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether values of both become the same in a batch, however Arrow stores them."""
     if is_list(found) and is_list(wanted):
         return is_same_kind(found.value_type, wanted.value_type)
+    if pa.types.is_map(found) and pa.types.is_map(wanted):
+        same = is_same_kind(found.key_type, wanted.key_type)
+        return same and is_same_kind(found.item_type, wanted.item_type)
     if pa.types.is_struct(found) and pa.types.is_struct(wanted):
         mine = {found.field(index).name: found.field(index).type for index in range(len(found))}
         theirs = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -16,24 +17,20 @@ _MISCOUNTS = re.compile(r"parquet-cpp(-arrow)? version [1-4]\.")
 
 def facts_of_row_groups(metadata: pq.FileMetaData, columns: Columns) -> dict[str, Any]:
     """Fields of a ``Footer``: what it says of all row groups."""
-    names, flat, widths = columns.schema.names, columns.flat, columns.widths
+    names, flat = columns.schema.names, columns.flat
     column_bytes = dict.fromkeys(names, 0)
     null_counts = {name: 0 if name in flat else None for name in names}
     single_values: dict[str, list[Any]] = {name: [] for name in names}
-    decoded_bytes: dict[str, list[int | None]] = {name: [] for name in widths}
+    decoded_bytes: dict[str, list[int | None]] = {name: [] for name in columns.widths}
     counts_nulls = not _MISCOUNTS.match(metadata.created_by or "")
     groups = []
     for index in range(metadata.num_row_groups):
         group = metadata.row_group(index)
         rows = group.num_rows
         groups.append((rows, group.total_byte_size))
-        sizes: dict[str, list[int | None]] = {name: [] for name in widths}
-        for leaf, name in enumerate(columns.owners):
-            chunk = group.column(leaf)
+        chunks = [group.column(leaf) for leaf in range(len(columns.owners))]
+        for chunk, name in zip(chunks, columns.owners, strict=True):
             column_bytes[name] += chunk.total_uncompressed_size
-            if name in widths:
-                width = widths[name][len(sizes[name])]
-                sizes[name].append(bytes_in_chunk(chunk, width))
             so_far = null_counts[name]
             if so_far is not None:
                 statistics = chunk.statistics
@@ -43,13 +40,36 @@ def facts_of_row_groups(metadata: pq.FileMetaData, columns: Columns) -> dict[str
                     lowest = statistics.min_raw
                     if lowest == statistics.max_raw:
                         single_values[name].append(lowest)
-        for name, found in sizes.items():
-            known_sizes = [size for size in found if size is not None]
-            decoded_bytes[name].append(sum(known_sizes) if len(known_sizes) == len(found) else None)
+        for name, size in decoded_bytes_of(chunks, columns).items():
+            decoded_bytes[name].append(size)
     return {
         "groups": groups,
         "column_bytes": column_bytes,
         "null_counts": null_counts,
         "single_values": single_values,
         "decoded_bytes": decoded_bytes,
+    }
+
+
+def decoded_bytes_of(
+    chunks: Sequence[pq.ColumnChunkMetaData], columns: Columns
+) -> dict[str, int | None]:
+    """Bytes of the values of each column of variable size in one row group, once decoded.
+
+    Args:
+        chunks: All of the row group, one for each leaf.
+        columns: Those of the file.
+
+    Returns:
+        By column; None where the footer does not know them.
+    """
+    sizes: dict[str, list[int | None]] = {name: [] for name in columns.widths}
+    for chunk, name in zip(chunks, columns.owners, strict=True):
+        if name in sizes:
+            width = columns.widths[name][len(sizes[name])]
+            sizes[name].append(bytes_in_chunk(chunk, width))
+    known = {name: [one for one in found if one is not None] for name, found in sizes.items()}
+    return {
+        name: sum(known[name]) if len(known[name]) == len(found) else None
+        for name, found in sizes.items()
     }

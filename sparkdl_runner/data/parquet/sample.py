@@ -81,7 +81,8 @@ def _sample_column(
     # As indices into a dictionary, rows take what they take in the file.
     row_bytes = sum(one.total_uncompressed_size for one in chunks) / all_rows + LENGTH_BYTES
     if not with_dictionary:
-        row_bytes = max(row_bytes, next(batches(_PROBE_ROWS), np.zeros(1)).mean())
+        few = max(1, min(_PROBE_ROWS, int(_BATCH_BYTES / row_bytes)))
+        row_bytes = max(row_bytes, next(batches(few), np.zeros(1)).mean())
     rows = max(1, min(_MOST_BATCH_ROWS, int(_BATCH_BYTES / row_bytes)))
     compressed = sum(one.total_compressed_size for one in chunks)
     enough = max(_PROBE_ROWS, all_rows * min(1, _SAMPLE_BYTES / max(1, compressed)))

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from sparkdl_runner.data.errors import DatasetError, StorageError
 from sparkdl_runner.data.parquet.arrow_schema import metadata_of
+from sparkdl_runner.data.parquet.too_large import TOO_LARGE, is_too_large
 from sparkdl_runner.data.retrying import reason_of
 from sparkdl_runner.foreign_file import open_input
 
@@ -52,21 +53,32 @@ def scan(filesystem: pa.fs.FileSystem, path: str, names: Sequence[str]) -> Itera
             try:
                 yield from _batches(parquet, group, names)
             except (pa.ArrowException, OSError) as error:
-                place = f"{path}, row group {group}"
-                reason = reason_of(error, _DAMAGED)
-                if reason is not None:
-                    raise StorageError(f"{place}, cannot be read: {reason}") from error
-                column = _broken_column(parquet, group, names)
-                what = " ".join(str(error).split()).rstrip(".")
-                advice = _NULL_LISTS if "all lists to be of size" in what else _DAMAGED
-                raise DatasetError(
-                    f"{place}, column {column!r} cannot be read: {what}. {advice}"
-                ) from error
+                raise explained(error, path, parquet, group, names) from error
+
+
+def explained(
+    error: pa.ArrowException | OSError,
+    path: str,
+    parquet: pq.ParquetFile,
+    group: int,
+    names: Sequence[str],
+) -> DatasetError:
+    """What reading columns of a row group raised, in a sentence that names the first of them."""
+    place = f"{path}, row group {group}"
+    reason = reason_of(error, _DAMAGED)
+    if reason is not None:
+        return StorageError(f"{place}, cannot be read: {reason}")
+    column = _broken_column(parquet, group, names)
+    if is_too_large(error):
+        return DatasetError(f"{place}, column {column!r}: {TOO_LARGE}")
+    what = " ".join(str(error).split()).rstrip(".")
+    advice = _NULL_LISTS if "all lists to be of size" in what else _DAMAGED
+    return DatasetError(f"{place}, column {column!r} cannot be read: {what}. {advice}")
 
 
 def _batches(parquet: pq.ParquetFile, group: int, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
     yield from parquet.iter_batches(
-        batch_size=_rows_of_batch(parquet, group, names),
+        batch_size=rows_of_batch(parquet, group, names),
         row_groups=[group],
         columns=list(names),
         use_threads=False,
@@ -84,20 +96,23 @@ def _broken_column(parquet: pq.ParquetFile, group: int, names: Sequence[str]) ->
     return names[-1]
 
 
-def _rows_of_batch(parquet: pq.ParquetFile, group: int, names: Sequence[str]) -> int:
+def rows_of_batch(parquet: pq.ParquetFile, group: int, names: Sequence[str]) -> int:
     """How many rows take ``BATCH_BYTES``, by the first few.
 
     The footer has the size of dictionary-encoded values only, which may be far less.
     """
-    probe = parquet.iter_batches(
-        batch_size=_PROBE_ROWS, row_groups=[group], columns=list(names), use_threads=False
-    )
-    seen = [(batch.nbytes, batch.num_rows) for batch in islice(probe, 1)]
     metadata = parquet.metadata.row_group(group)
     whole = sum(
         metadata.column(leaf).total_uncompressed_size
         for leaf in range(metadata.num_columns)
         if metadata.column(leaf).path_in_schema.startswith(tuple(names))
     )
-    row_bytes = max(whole / max(1, metadata.num_rows), *(size / rows for size, rows in seen), 1)
-    return max(1, min(_MOST_ROWS, int(BATCH_BYTES / row_bytes)))
+    row_bytes = max(whole / max(1, metadata.num_rows), 1)
+    probe = parquet.iter_batches(
+        batch_size=max(1, min(_PROBE_ROWS, int(BATCH_BYTES / row_bytes))),
+        row_groups=[group],
+        columns=list(names),
+        use_threads=False,
+    )
+    seen = [batch.nbytes / batch.num_rows for batch in islice(probe, 1)]
+    return max(1, min(_MOST_ROWS, int(BATCH_BYTES / max([row_bytes, *seen]))))

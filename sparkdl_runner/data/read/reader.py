@@ -24,6 +24,7 @@ from sparkdl_runner.data.errors import (
     StorageError,
 )
 from sparkdl_runner.data.parquet.arrow_schema import read_metadata
+from sparkdl_runner.data.parquet.too_large import TOO_LARGE, has_a_limit, is_too_large
 from sparkdl_runner.data.read.disk_cache import DiskCache
 from sparkdl_runner.data.read.ranges import RemoteRowGroups
 from sparkdl_runner.data.retrying import reason_of
@@ -162,6 +163,10 @@ class RowGroupReader:
             reason = reason_of(error, self._files.advice)
             if reason is not None:  # The file may well be whole.
                 raise StorageError(f"{self.describe(group)}, cannot be read: {reason}") from error
+            if is_too_large(error):
+                lists = [c.name for c in columns if has_a_limit(self._schema.field(c.name).type)]
+                where = f", column {' or '.join(map(repr, lists))}" if lists else where
+                raise DatasetError(f"{self.describe(group)}{where}: {TOO_LARGE}") from error
             remedy = self._files.advice
             if name and isinstance(error, pa.ArrowInvalid):
                 remedy = _NO_SUCH_VALUE

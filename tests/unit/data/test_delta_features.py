@@ -18,6 +18,7 @@ from test_delta_tables import added, deletion_vector, log, protocol, rows_of
 
 from sparkdl_runner.data import DatasetError, make_spark_converter
 from sparkdl_runner.data.lake import deletion_vectors
+from sparkdl_runner.data.read.costs import row_bytes
 
 _WIDENED = Path(__file__).parent / "delta-widened.tar.gz"
 """Four tables whose types Spark widened, each with the rows that Spark reads as Parquet."""
@@ -170,6 +171,51 @@ def test_a_column_that_cannot_be_read_is_left_out(
     for asked in ({"columns": ["id", "size"]}, {"filters": [("size", "<", 3)]}):
         with pytest.raises(DatasetError, match=r"'size' is string in .* and int32 in the table"):
             make_spark_converter(tmp_path, **asked)
+
+
+def test_sizes_are_those_of_decoded_rows(tmp_path: Path) -> None:
+    """As of the same files in a plain folder, also under filters, and in a partition column."""
+    texts = [chr(97 + i % 20) * 2_000 for i in range(1_000)]
+    words = pa.array([["word" * 50] * (i % 3) for i in range(1_000)], pa.list_(pa.string()))
+    for part in ("x" * 30, "y" * 10):
+        table = pa.table({"id": range(1_000), "text": texts, "words": words})
+        table = table.append_column("part", pa.array([part] * 1_000))
+        write_deltalake(tmp_path, table, mode="append", partition_by=["part"])
+    sizes = {
+        one.name: (one.decoded_bytes, one.group_row_bytes, one.most_row_bytes)
+        for one in make_spark_converter(tmp_path).open().manifest.columns
+    }
+    assert sizes == {
+        "id": (None, None, None),
+        "text": (4_000_000, 2_000, 2_000),
+        "words": (2 * 999 * 200, 200, 400),
+        "part": (40_000, 30, None),
+    }
+    some = make_spark_converter(tmp_path, columns=["text"], filters=[("id", "<", 100)])
+    [text] = some.open().manifest.columns
+    assert (text.decoded_bytes, text.group_row_bytes) == (200 * 2_000, 2_000)
+    assert row_bytes(some.open().manifest) >= 2_000
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.struct([("a", pa.int64())]),
+        pa.map_(pa.string(), pa.int32()),
+        pa.list_(pa.struct([("a", pa.int64())])),
+    ],
+)
+def test_a_column_that_no_loader_reads_is_left_out(
+    tmp_path: Path, kind: pa.DataType, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = pa.array([None, None, None], kind)
+    write_deltalake(tmp_path, pa.table({"id": [1, 2, 3], "other": other}))
+    assert rows_of(tmp_path, ["id"]) == [(1,), (2,), (3,)]
+    assert caplog.text.count("torch has no such types: 'other'") == 1
+    assert "columns=[" in caplog.text
+    assert len(make_spark_converter(tmp_path)) == 3  # Its nulls disturb nobody.
+    with pytest.raises(DatasetError, match="column 'other' is"):
+        rows_of(tmp_path, ["id"], loading={"columns": ["id", "other"]})
 
 
 def test_a_table_without_rows(tmp_path: Path) -> None:

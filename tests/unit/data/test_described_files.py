@@ -112,6 +112,9 @@ def test_damaged_pages_are_told_with_their_place(tmp_path: Path) -> None:
     place = r"a\.parquet, row group 1, column 'y' cannot be read: .*Write the file again, or"
     with pytest.raises(DatasetError, match=place):
         describe_parquet(LOCAL, str(tmp_path), ["a.parquet"])
+    with pytest.raises(DatasetError, match=place):
+        make_spark_converter(tmp_path, columns=["x", "y"])
+    assert len(make_spark_converter(tmp_path, columns=["x"])) == 9  # As the error advises.
 
 
 def test_a_null_among_lists_of_a_fixed_size(tmp_path: Path) -> None:
@@ -170,9 +173,9 @@ def test_a_table_that_is_written_while_it_is_described(
     pq.write_table(TABLE, tmp_path / "a.parquet")
     real = existing.describe_parquet
 
-    def late(*arguments: Any) -> Any:
+    def late(*arguments: Any, **options: Any) -> Any:
         pq.write_table(TABLE.slice(1), tmp_path / "a.parquet")
-        return real(*arguments)
+        return real(*arguments, **options)
 
     monkeypatch.setattr(existing, "describe_parquet", late)
     with pytest.raises(DatasetError, match=r"a\.parquet in .* was written while it was described"):

@@ -206,6 +206,28 @@ def test_a_table_without_a_snapshot(catalog: Any) -> None:
     assert converter.open().manifest.schema.names == ["id", "place", "day"]
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.struct([("a", pa.string())]),
+        pa.map_(pa.string(), pa.int32()),
+        pa.list_(pa.struct([("a", pa.int64())])),
+    ],
+)
+def test_a_column_that_no_loader_reads_is_left_out(
+    catalog: Any, kind: pa.DataType, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = pa.table({"id": [1, 2], "text": ["ab" * 900] * 2, "other": pa.array([None] * 2, kind)})
+    table = catalog.create_table("db.other", schema=rows.schema)
+    table.append(rows)
+    converter = make_spark_converter(table.location())
+    assert converter.open().manifest.column("text").most_row_bytes == 1_800
+    assert rows_of(table.location(), ["id"]) == [(1,), (2,)]
+    assert caplog.text.count("torch has no such types: 'other'") == 1
+    with pytest.raises(DatasetError, match="column 'other' is"):
+        rows_of(table.location(), ["id"], loading={"columns": ["id", "other"]})
+
+
 def test_uuids_are_16_bytes(catalog: Any) -> None:
     from pyiceberg.schema import Schema
     from pyiceberg.types import LongType, NestedField, UUIDType

@@ -47,6 +47,15 @@ def test_a_batch_takes_so_many_bytes_however_long_its_values(
     assert max(size for _, size in sizes) < 1.2 * BATCH_BYTES
 
 
+def test_a_row_group_without_rows(tmp_path: Path) -> None:
+    file = tmp_path / "0.parquet"
+    pq.write_table(pa.table({"x": pa.array([], pa.list_(pa.string()))}), file)
+    assert sum(batch.num_rows for batch in scan(LOCAL, str(file), ["x"])) == 0
+    with pq.ParquetWriter(file, pa.schema([("x", pa.string())])) as writer:
+        writer.write_table(pa.table({"x": pa.array([], pa.string())}))
+    assert sum(batch.num_rows for batch in scan(LOCAL, str(file), ["x"])) == 0
+
+
 def test_a_row_group_is_not_in_memory_as_a_whole(tmp_path: Path) -> None:
     rows = 4 << 20  # 32 MiB in pages of 1 MiB
     table = pa.table({"x": np.random.default_rng(1).integers(0, 1 << 40, rows)})

@@ -23,6 +23,7 @@ from sparkdl_runner.data.decode.columns import (
     VariableColumn,
 )
 from sparkdl_runner.data.errors import DatasetError
+from sparkdl_runner.data.parquet.too_large import MOST_BYTES, TOO_LARGE
 
 
 class ColumnPlanner(ColumnSettings):
@@ -77,6 +78,8 @@ class ColumnPlanner(ColumnSettings):
         if depth == 0:
             kept_type = pa.large_string() if kind == "text" else pa.large_binary()
             return self.variable_column(kind, None, 0, kept_rows.keep_words, kept_type)
+        if (self.info.most_row_bytes or 0) > MOST_BYTES:
+            raise DatasetError(f"column {self.name!r}: {TOO_LARGE}")
 
         def keep(array: pa.Array) -> pa.Array:
             if kind == "text":
