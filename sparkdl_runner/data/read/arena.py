@@ -71,6 +71,19 @@ class Arena:
             rows = np.empty((capacity, len(outputs)), dtype=_UNSIGNED[itemsize])
             self._add(tuple(outputs), rows)
 
+        self._targets = {
+            column.name: self._targets_of(column)
+            for column in layout.columns
+            if isinstance(column, DenseColumn)
+        }
+
+    def _targets_of(self, column: DenseColumn) -> list[tuple[int, int]]:
+        """For each output of a column, its group and its place in there."""
+        features = self._layout.features
+        if column.feature is not None and features is not None:
+            return [(self._place[features.name][0], column.feature)]
+        return [self._place[output.name] for output in column.outputs]
+
     def _add(self, members: tuple[Output, ...], rows: Array) -> None:
         for place, output in enumerate(members):
             self._place[output.name] = (len(self._groups), place)
@@ -118,7 +131,7 @@ class Arena:
         """
         if not self.moves_rows:
             return self.row_index(pages, order)
-        runs = self._runs(pages, slice(0, len(order)))
+        runs = self.runs(pages, slice(0, len(order)))
         for group in self._groups:
             parts = [group.rows[run] for run in runs]
             block, done = self._copy_of(parts), 0
@@ -160,23 +173,17 @@ class Arena:
         return index
 
     def write(
-        self, pages: IntArray, at: int, column: DenseColumn, values: tuple[Array, ...], rows: slice
+        self, runs: Sequence[slice], column: DenseColumn, values: tuple[Array, ...], rows: slice
     ) -> None:
         """Copies decoded rows of one column into a block.
 
         Args:
-            pages: The block's pages.
-            at: The row of the block where the first one goes.
+            runs: Where they go: what ``runs`` returned.
             column: The column that was decoded.
             values: ``[n, *shape]`` for each of its outputs.
             rows: Which of them to copy.
         """
-        if column.feature is not None and self._layout.features is not None:
-            targets = [(self._place[self._layout.features.name][0], column.feature)]
-        else:
-            targets = [self._place[output.name] for output in column.outputs]
-        runs = self._runs(pages, slice(at, at + rows.stop - rows.start))
-        for (number, place), array in zip(targets, values, strict=True):
+        for (number, place), array in zip(self._targets[column.name], values, strict=True):
             group = self._groups[number]
             shared = column.feature is not None or group.members[0].shape == ()
             if shared and column.feature is None:
@@ -235,7 +242,7 @@ class Arena:
         Returns:
             ``[steps * lanes * rows, *shape]`` by name of output, each contiguous.
         """
-        runs = [[run for block in lane for run in self._runs(*block)] for lane in lanes]
+        runs = [[run for block in lane for run in self.runs(*block)] for lane in lanes]
         count = sum(run.stop - run.start for lane in runs for run in lane)
         result: dict[str, Array] = {}
         for group in self._groups:
@@ -247,7 +254,7 @@ class Arena:
                 _fill(by_lane[:, number], [group.rows[run] for run in lane])
         return result
 
-    def _runs(self, pages: IntArray, rows: slice) -> list[slice]:
+    def runs(self, pages: IntArray, rows: slice) -> list[slice]:
         """The places of a block's rows in the arena; neighbouring pages share one slice."""
         runs: list[slice] = []
         at = rows.start

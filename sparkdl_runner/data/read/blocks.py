@@ -234,9 +234,10 @@ class BlockLoader:
                 continue
             rows = slice(begin - first, end - first)
             at = target.at + begin - piece.start
+            runs = self.arena.runs(loaded.pages, slice(at, at + end - begin))
             for column, values in zip(self.columns, decoded, strict=True):
                 if isinstance(column, DenseColumn):
-                    self.arena.write(loaded.pages, at, column, values, rows)
+                    self.arena.write(runs, column, values, rows)
                 else:
                     rows_of_part = values.slice(rows.start, end - begin)
                     if end - begin < length:  # A slice would keep all of the part.

@@ -51,7 +51,7 @@ def value_bytes(manifest: Manifest, column: ColumnInfo) -> float:
     lengths = [length for length in column.list_lengths if length is not None]
     is_fixed = None not in column.list_lengths and column.hint is None
     if is_fixed and not isinstance(leaf, str):
-        return leaf.dtype.itemsize * float(np.prod(lengths, dtype=np.float64))
+        return leaf.dtype.itemsize * math.prod(lengths)
     rows = max(1, manifest.rows)
     if column.decoded_bytes is None:  # An earlier version described it.
         return _OFFSET_BYTES + 2 * column.size_bytes / rows

@@ -37,7 +37,8 @@ def test_moved_rows_are_collected_lane_by_lane_and_step_by_step() -> None:
         for begin, rows, part in ((first, 13, slice(6, 13)), (first + 50, 9, slice(0, 5))):
             pages, values = arena.take_pages(rows), np.arange(begin, begin + rows)
             pairs = np.stack([values, -values], axis=1).astype(np.float32)
-            arena.write(pages, 0, column, (values, pairs), slice(0, rows))
+            runs = arena.runs(pages, slice(0, rows))
+            arena.write(runs, column, (values, pairs), slice(0, rows))
             order = random.permutation(rows)
             assert arena.shuffle(pages, order) is None
             ids.append(values[order][part])
