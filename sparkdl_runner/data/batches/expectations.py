@@ -43,6 +43,17 @@ def check_memory(limit: MemoryLimit, costs: DataCosts, order: Order, lanes: int)
         ValueError: The caller's limit is too little, or all of the rank's memory.
     """
     needed = costs.least_bytes(order, lanes)
+    row_bytes, column = costs.largest_row
+    if row_bytes > (limit.size_bytes if limit.is_given else limit.rank_bytes):
+        raise ValueError(
+            f"column {column!r} has a row that takes {row_bytes:,} bytes once decoded, and "
+            + (
+                f"memory_budget_bytes={limit.size_bytes:,}. Give more"
+                if limit.is_given
+                else f"a rank may have {limit.rank_bytes:,} here. Give ranks more memory"
+            )
+            + ", write shorter values in more rows, or leave the column out with columns=[…]."
+        )
     if needed <= limit.size_bytes:
         return
     batch_bytes = costs.batch_bytes(order, lanes)

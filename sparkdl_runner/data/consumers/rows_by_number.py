@@ -18,7 +18,7 @@ from sparkdl_runner.data.order.permutation import IntArray
 from sparkdl_runner.data.read.reader import RowGroupReader
 from sparkdl_runner.network.images import BadImageError, decode_image
 
-_READ_ROWS = 8192
+_READ_ROWS, _READ_BYTES = 8192, 8 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +130,8 @@ class RowsByNumber:
         rows = int(self._ends[number]) - (int(self._ends[number - 1]) if number else 0)
         columns = self._layout.columns
         parts: list[list[Any]] = [[] for _ in columns]
-        for _, count, decoded in self._reader.stream(number, columns, rows=_READ_ROWS, until=rows):
+        at_a_time = max(1, min(_READ_ROWS, _READ_BYTES // self._layout.row_bytes))
+        for _, count, decoded in self._reader.stream(number, columns, rows=at_a_time, until=rows):
             for column, part, value in zip(columns, parts, decoded, strict=True):
                 # Arrow's memory is used again for the next piece, so copy what only refers to it.
                 dense = isinstance(column, DenseColumn)

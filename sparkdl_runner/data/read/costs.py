@@ -108,6 +108,8 @@ class DataCosts:
     """Row groups that have rows."""
     is_local: bool
     """Whether the files are on a local disk."""
+    largest_row: tuple[int, str] = (0, "")
+    """The most bytes of a value in one column, where that is known, and the column."""
 
     @classmethod
     def of(cls, manifest: Manifest, layout: Layout, *, is_local: bool) -> DataCosts:
@@ -121,6 +123,7 @@ class DataCosts:
             mean_group_rows=max(1, manifest.rows // max(1, groups)),
             groups=groups,
             is_local=is_local,
+            largest_row=max((manifest.column(n).most_row_bytes or 0, n) for n in layout.names),
         )
 
     def partly_read(self, order: Order, lanes: int) -> int:

@@ -257,3 +257,12 @@ def test_the_default_order_follows_from_decoded_sizes() -> None:
     assert 400 < known.block_rows < 600
     uneven = manifest_of(8, 50_000, decoded_bytes=400_000 * 2_000, group_row_bytes=16_000)
     assert 50 < default_order(uneven).block_rows < 70
+
+
+def test_a_row_that_is_larger_than_the_limit_is_refused_by_name() -> None:
+    rows = np.full(8, 100)
+    order = order_of(rows)
+    data = costs(256, rows, open_group_bytes=1_000, largest_row=(70 * MIB, "text"))
+    with pytest.raises(ValueError, match="'text' has a row that takes 73,400,320 bytes once"):
+        check_memory(limit(64 * MIB), data, order, 8)
+    check_memory(limit(80 * MIB), data, order, 8)
