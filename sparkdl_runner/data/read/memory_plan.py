@@ -161,6 +161,8 @@ class MemoryPlan:
         threads = threads or max(1, min(most_threads, left // 3 // _DECODING_BYTES))
         decoding = min(threads * _DECODING_BYTES, left // 2)
         left -= decoding
+        fetched_bytes = 0 if costs.is_local else left // 2
+        left -= fetched_bytes
         # Of the rest a third is for more rows of the open row groups, and two for blocks.
         streams = max(1, costs.open_groups(order, lanes))
         part_bytes = max(PIECE_BYTES, left // 3 // streams // 2)
@@ -194,7 +196,7 @@ class MemoryPlan:
             chunk_steps=chunk_steps,
             whole_rows=whole_rows,
             part_rows=part_rows,
-            spare_bytes=max(0, left - page_limit * page_bytes) // 2,
+            spare_bytes=fetched_bytes + max(0, left - page_limit * page_bytes) // 2,
         )
 
 

@@ -30,7 +30,8 @@ with load(here / "few", few, batch_size=10) as loader:
 Path("/proc/self/clear_refs").write_text("5")  # begins a new VmHWM
 before = kilobytes("VmRSS:")
 manifest = Manifest.read(LOCAL, str(here / "many"))
-with load(here / "many", manifest, batch_size=256, memory_budget_bytes={budget}) as loader:
+arguments = dict(batch_size=256, memory_budget_bytes={budget}, window_row_groups=2)
+with load(here / "many", manifest, **arguments) as loader:
     rows = sum(len(batch["id"]) for batch in loader)
 print(json.dumps([rows, (kilobytes("VmHWM:") - before) * 1024]))
 """
@@ -74,7 +75,7 @@ def rss_bytes():
 here = Path({directory!r})
 manifest = one(here, numbered(20_000, width=64), 1_000)
 with load(
-    here, manifest, batch_size=256, num_epochs=None, memory_budget_bytes=2_000_000
+    here, manifest, batch_size=256, num_epochs=None, memory_budget_bytes=32_000_000
 ) as loader:
     batches = iter(loader)
     seen = []

@@ -95,7 +95,7 @@ def requests_of(store: ObjectStore) -> Counter[str]:
 
 
 def test_rows_come_as_from_the_local_disk_in_few_requests(store, folder, tmp_path):
-    arguments = {"lanes": 1, "memory_budget_bytes": 32 << 20}
+    arguments = {"lanes": 1, "memory_budget_bytes": 32 << 20, "window_row_groups": 2}
     local = make_spark_converter(f"file://{folder}")
     with local.make_torch_dataloader(250, num_epochs=1, **arguments) as loader:
         expected = [ids(loader, epoch) for epoch in range(2)]
@@ -193,6 +193,7 @@ def test_loaders_that_share_a_small_cache_and_end_early_disturb_nobody(store, fo
     """What is read ahead, moved to the disk or taken from the cache belongs to one loader alone."""
     cache = {"cache_type": "local-disk", "cache_location": str(tmp_path)}
     small = {"cache_size_limit": 8 << 20, "memory_budget_bytes": 16 << 20, **cache}
+    small |= {"window_row_groups": 1}
     store.refuses = every(20)
     with ExitStack() as stack:
         first, second, third = (
