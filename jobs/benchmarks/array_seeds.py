@@ -31,7 +31,7 @@ _CASE = {
     "shuffle": True,
 }
 WORST_TIMES, MOST_SECONDS = 3.0, 0.3
-"""What is asked of the worst seed: times petastorm's rows/s, and seconds to the first batch."""
+"""Goals for the worst seed: rows/s relative to petastorm's, and seconds to the first batch."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

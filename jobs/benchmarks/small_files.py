@@ -24,7 +24,7 @@ _ROWS = 50
 _PROJECTED = 200_000
 _PRELOADED = (__name__, "benchmarks.sweep_rank", "pyarrow.dataset", "sparkdl_runner.data.converter")
 MOST_TIMES_FOOTERS, MOST_SECONDS = 2.0, 1.0
-"""What is asked of describing, beside plain footers, and of the first batch."""
+"""Goals: the time to describe, relative to plain footers, and seconds to the first batch."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -22,7 +22,7 @@ _MOST_GROUPS, _MOST_CHUNKS = 64, 4096
 
 @dataclass(frozen=True, kw_only=True)
 class SizedFile:
-    """What the footer of a file says of the decoded sizes of its columns."""
+    """The decoded sizes of a file's columns, as far as its footer has them."""
 
     path: str
     rows: Sequence[int]
@@ -119,7 +119,7 @@ class DecodedSizes:
                     raise DatasetError(f"{place}, column {column.name!r}: {TOO_LARGE}")
 
     def _by_group(self, name: str) -> list[tuple[Sizes | None, int]]:
-        """What is known of each row group that has rows, and their number."""
+        """The known sizes of each row group that has rows, and its number of rows."""
         found = []
         for number, file in enumerate(self._files):
             for index, size in enumerate(file.decoded_bytes[name]):

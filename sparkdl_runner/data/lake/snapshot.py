@@ -106,5 +106,5 @@ def missing_package(package: str, what: str, reader: str) -> DatasetError:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, without what follows it: backtraces, and the columns of a query."""
+    """The message of an error, without its backtrace and the columns of the query."""
     return (str(error) or type(error).__name__).splitlines()[0].rstrip(".")

@@ -296,7 +296,7 @@ class Block:
     lane: int
     number: int
     position: int
-    """Where the block begins in its lane."""
+    """The place of the block's first row in its lane."""
     rows: int
     pieces: Sequence[Piece]
 

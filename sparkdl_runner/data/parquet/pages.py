@@ -10,7 +10,7 @@ _NUMBER, _STRUCT = 0x15, 12
 
 
 class Page(NamedTuple):
-    """What a page's header says: bytes without compression, and values."""
+    """The size of a page without compression, and its number of values, by its header."""
 
     size_bytes: int
     value_count: int

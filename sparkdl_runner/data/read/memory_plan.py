@@ -1,4 +1,4 @@
-"""What the memory of a rank's reading is for.
+"""Divides the memory of a rank's reading among its uses.
 
     files      footers, and remote row groups that are not yet decoded
     open       row groups that are partly read: pages, and the rows decoded last

@@ -1,4 +1,4 @@
-"""Which metadata file of an Iceberg table's folder is its newest."""
+"""The newest metadata file of an Iceberg table is found, or the table is refused."""
 
 from __future__ import annotations
 
