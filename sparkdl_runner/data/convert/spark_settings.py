@@ -1,6 +1,7 @@
 """Settings of Spark under which conversions are written, whatever those of the session are.
 
-Checked with Spark 3.5 and 4. What is not here does not change what readers see:
+What is not here does not change what readers see. ANSI mode and dictionaries were tried with
+Spark 3.5, ANSI mode with Spark 4, too; the rest follows from Spark's documentation:
 
 - ``spark.sql.parquet.compression.codec`` and ``parquet.block.size`` give way to our options.
 - ``spark.sql.parquet.fieldId.write.enabled``, checksums of pages, Bloom filters, summary files,
