@@ -14,6 +14,7 @@ MOST_NAME_CHARACTERS = 100
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MOST_NAME_CHARACTERS - 1}}}")
 _SWITCHES = ("rerun_finished", "restart_user_errors", "allow_unencrypted", "refuse_shared_hosts")
 VERBOSITIES = ("all", "log_callback_only")
+NODE_VIEWS = ("host", "task")
 _LEAST_SECONDS = {
     "slot_wait_seconds": 0,
     "shutdown_grace_seconds": 0,
@@ -103,6 +104,12 @@ class RunConfig:
     ``PYTORCH_*`` and the like), without secrets. A mapping sets more variables. A list of patterns
     such as ``["MY_*"]`` replaces the default and matches secrets too; ``[]`` copies nothing."""
 
+    node_view: str = "host"
+    """What the environment calls a node. ``"host"``, as torchrun: the ranks of a host are one node,
+    ``LOCAL_RANK`` counts them, and each sees the GPUs of all. ``"task"``, as TorchDistributor: each
+    rank is a node of one device, ``NODE_RANK`` and ``GROUP_RANK`` are its rank, ``LOCAL_RANK`` is 0
+    and ``LOCAL_WORLD_SIZE`` 1, and it sees its own GPUs only. ``current_world()`` counts hosts."""
+
     min_num_proc: int | None = None
     """The least number of ranks with which the run may start or go on; None for as many as it was
     asked for. ``num_proc=(min, max)`` says the same."""
@@ -153,12 +160,8 @@ class RunConfig:
         return chosen
 
     def __post_init__(self) -> None:
-        if self.driver_log_verbosity not in VERBOSITIES:
-            raise ValueError(
-                f"driver_log_verbosity is {self.driver_log_verbosity!r}; it must be one of "
-                + " and ".join(repr(name) for name in VERBOSITIES)
-                + "."
-            )
+        _check_choice("driver_log_verbosity", self.driver_log_verbosity, VERBOSITIES)
+        _check_choice("node_view", self.node_view, NODE_VIEWS)
         for name, least in _LEAST_SECONDS.items():
             _check_seconds(name, getattr(self, name), least=least)
         if self.hang_timeout_seconds is not None:
@@ -203,6 +206,13 @@ def check_min_num_proc(config: RunConfig, num_proc: int) -> None:
             f"min_num_proc is {least}, and num_proc={num_proc} starts only {abs(num_proc)} ranks; "
             "min_num_proc says with how few of them the run may go on: set it to "
             f"{abs(num_proc)} or less, or raise num_proc."
+        )
+
+
+def _check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise ValueError(
+            f"{name} is {value!r}; it must be one of {' and '.join(map(repr, choices))}."
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sparkdl_runner.errors import LaunchError
@@ -45,6 +45,20 @@ class World:
     def place(self) -> str:
         """The host, for people: its name, with its address where the name leaves a doubt."""
         return f"{self.host} ({self.address})" if self.shares_name else self.host
+
+    @property
+    def as_node(self) -> World:
+        """The same place where each rank counts as a node of its own, with one device."""
+        return replace(
+            self,
+            local_rank=0,
+            local_size=1,
+            cross_rank=self.rank,
+            cross_size=self.size,
+            host_rank=self.rank,
+            num_hosts=self.size,
+            host_id=f"{self.host_id}-rank{self.rank}",
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as plain values."""

@@ -119,9 +119,10 @@ class RankTask:
                 client.take(world, Text(limited))
             if world.local_rank == 0 and not self.single_host and (url := endpoint()):
                 stack.callback(SpotNotice(url, worker.preempt).close)
-            environment = backend.environment(world, rendezvous)
-            if assignment.gpus:
-                environment["CUDA_VISIBLE_DEVICES"] = ",".join(assignment.gpus)
+            environment = backend.environment(self.attempt.node_view(world), rendezvous)
+            gpus = me.gpus if config.node_view == "task" else assignment.gpus
+            if gpus:
+                environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
             outcome = supervise(
                 worker,
                 Envelope.of(

@@ -43,6 +43,8 @@ def common_environment(world: World, rendezvous: Rendezvous) -> dict[str, str]:
         "LOCAL_RANK": str(world.local_rank),
         "LOCAL_WORLD_SIZE": str(world.local_size),
         "GROUP_RANK": str(world.host_rank),
+        # TorchDistributor's name of it, which code made for that reads.
+        "NODE_RANK": str(world.host_rank),
         "GROUP_WORLD_SIZE": str(world.num_hosts),
         "ROLE_NAME": "default",
         "ROLE_RANK": str(world.rank),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import traceback
 from typing import TYPE_CHECKING
 
 from sparkdl_runner.backends import (
@@ -113,13 +114,16 @@ def _advice_on_division(error: BaseException) -> str:
     words = next((one for one in error.args if isinstance(one, str)), "")
     if type(error) is RuntimeError:
         return _advice_on_mesh(words)
-    if type(error) is ValueError and _LIGHTNINGS_DEVICES.match(words):
+    is_of_devices = type(error) is ValueError and _LIGHTNINGS_DEVICES.match(words)
+    if is_of_devices or _lacks_device_in_lightning(error):
         return (
             "Give Lightning the ranks that this run has: "
             "devices=int(os.environ['LOCAL_WORLD_SIZE']) "
             f"(ranks of a host, here {os.environ.get('LOCAL_WORLD_SIZE', '?')}) and "
             "num_nodes=int(os.environ['GROUP_WORLD_SIZE']) "
-            f"(hosts, here {os.environ.get('GROUP_WORLD_SIZE', '?')})."
+            f"(hosts, here {os.environ.get('GROUP_WORLD_SIZE', '?')}). For devices=1 and "
+            "num_nodes=the number of ranks, as with TorchDistributor, run with "
+            "RunConfig(node_view='task')."
         )
     if type(error) is not NotImplementedError or "flash_attention_for_cpu" not in words:
         return ""
@@ -127,6 +131,15 @@ def _advice_on_division(error: BaseException) -> str:
         "Context parallel divides attention by kernels that only GPUs have, and this rank computes "
         "on the CPU: run it where each rank has a GPU, or divide the model by tensor parallel."
     )
+
+
+def _lacks_device_in_lightning(error: BaseException) -> bool:
+    """Whether Lightning looked for the device of a local rank beyond its ``devices``."""
+    if type(error) is not IndexError or error.__traceback__ is None:
+        return False
+    frame = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
+    package = str(frame.f_globals.get("__name__")).partition(".")[0]
+    return frame.f_code.co_name == "root_device" and "lightning" in package
 
 
 def _advice_on_mesh(words: str) -> str:

@@ -19,6 +19,7 @@ from sparkdl_runner.agent.worker_process import WorkerProcess
 from sparkdl_runner.backends import Backend, Rendezvous
 from sparkdl_runner.driver.calls.interruptible import wait_until_done
 from sparkdl_runner.driver.gang import Gang
+from sparkdl_runner.driver.local_gpus import gpu_of
 from sparkdl_runner.driver.stop_request import StopRequest
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.hooks.reports import Reports
@@ -125,7 +126,7 @@ class LocalGang(Gang):
                     envelope = Envelope.of(
                         self.attempt,
                         world,
-                        environment=self.backend.environment(world, rendezvous),
+                        environment=self._rank_environment(world, rendezvous),
                         listener=listeners.for_worker if world.rank == 0 else None,
                     )
                     log = rank_log(self.attempt.config.log_directory, self.attempt.run, world)
@@ -138,6 +139,12 @@ class LocalGang(Gang):
             except BaseException:
                 self.stop()
                 raise
+
+    def _rank_environment(self, world: World, rendezvous: Rendezvous) -> dict[str, str]:
+        environment = self.backend.environment(self.attempt.node_view(world), rendezvous)
+        if self.attempt.config.node_view == "task" and (gpu := gpu_of(world.rank)):
+            environment["CUDA_VISIBLE_DEVICES"] = gpu
+        return environment
 
     def keep_spares(self) -> None:
         """Starts spare workers for the next call, where they are wanted."""

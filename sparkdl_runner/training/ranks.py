@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -40,7 +41,8 @@ class Ranks:
     def __init__(self) -> None:
         self.device = torch.device("cpu")
         if torch.cuda.is_available():
-            place = world.current_world().local_rank if world.in_worker() else 0
+            # Where each rank is a node of its own, it sees its own GPU only.
+            place = int(os.environ["LOCAL_RANK"]) if world.in_worker() else 0
             self.device = torch.device("cuda", place % torch.cuda.device_count())
             torch.cuda.set_device(self.device)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from sparkdl_runner.config import RunConfig
 from sparkdl_runner.tracking.rank_run import RunTicket
+from sparkdl_runner.world import World
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,3 +33,7 @@ class Attempt:
     """How long spare workers wait for the next call; 0 for none."""
     ticket: RunTicket | None = None
     """The MLflow run that the training goes into, if there is one."""
+
+    def node_view(self, world: World) -> World:
+        """A rank's place as its environment is to tell it; see ``RunConfig.node_view``."""
+        return world.as_node if self.config.node_view == "task" else world

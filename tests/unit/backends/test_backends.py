@@ -25,16 +25,17 @@ WORLDS = assign_ranks(PEERS, backend="any", attempt=1)
 
 
 def environment_of(backend, partition, **config):
+    attempt = Attempt(backend=backend, function=b"", config=RunConfig(**config), run="a run")
     rendezvous = Rendezvous(
         address="10.0.0.9",
         port=4711,
         secret="s3",
         peers=frozenset(),
         num_proc=3,
-        attempt=Attempt(backend=backend, function=b"", config=RunConfig(**config), run="a run"),
+        attempt=attempt,
         servers=("10.0.0.1:1", "10.0.0.1:2", "10.0.0.2:1"),
     )
-    return get_backend(backend).environment(WORLDS[partition], rendezvous)
+    return get_backend(backend).environment(attempt.node_view(WORLDS[partition]), rendezvous)
 
 
 def test_horovod_learns_its_place():
@@ -119,8 +120,29 @@ def test_all_set_what_other_libraries_read(name):
 @pytest.mark.parametrize("name", ["horovod", "torch", "tensorflow"])
 def test_all_ranks_of_a_host_have_its_number(name):
     # The second rank of the first host has no other of its local rank, so its cross rank is 0.
-    groups = [environment_of(name, i)["GROUP_RANK"] for i in range(3)]
-    assert groups == ["0", "0", "1"]
+    for variable in ("GROUP_RANK", "NODE_RANK"):
+        assert [environment_of(name, i)[variable] for i in range(3)] == ["0", "0", "1"]
+
+
+@pytest.mark.parametrize("name", ["horovod", "torch", "tensorflow"])
+def test_each_task_is_a_node_of_one_device_where_that_is_asked_for(name):
+    for rank in range(3):
+        expected = {
+            "NODE_RANK": str(rank),
+            "GROUP_RANK": str(rank),
+            "GROUP_WORLD_SIZE": "3",
+            "RANK": str(rank),
+            "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": "1",
+        }
+        assert expected.items() <= environment_of(name, rank, node_view="task").items()
+
+
+def test_horovods_local_scope_is_a_task_where_that_is_the_node():
+    told = [environment_of("horovod", rank, node_view="task") for rank in range(3)]
+    assert [one["HOROVOD_LOCAL_SIZE"] for one in told] == ["1", "1", "1"]
+    assert [one["HOROVOD_CROSS_RANK"] for one in told] == ["0", "1", "2"]
+    assert len({one["HOROVOD_HOSTNAME"] for one in told}) == 3
 
 
 def test_nothing_of_what_torchrun_sets_is_missing():
@@ -218,6 +240,19 @@ def test_lightnings_devices_are_answered_with_those_that_fit(monkeypatch):
     )
     assert "devices=int(os.environ['LOCAL_WORLD_SIZE']) (ranks of a host, here 2)" in told
     assert "num_nodes=int(os.environ['GROUP_WORLD_SIZE']) (hosts, here 3)" in told
+
+
+def test_one_device_for_several_ranks_of_a_host_gets_advice():
+    lightning = {"__name__": "lightning.pytorch.strategies.ddp"}
+    exec("def root_device(): return [0][1]", lightning)
+    exec("def index(): return [0][1]", other := {"__name__": "lightning.pytorch.data"})
+    with pytest.raises(IndexError) as caught:
+        lightning["root_device"]()
+    assert "RunConfig(node_view='task')" in get_backend("torch").advice(caught.value)
+    with pytest.raises(IndexError) as caught:
+        other["index"]()
+    assert get_backend("torch").advice(caught.value) == ""
+    assert get_backend("torch").advice(IndexError()) == ""
 
 
 def test_other_errors_of_torch_get_no_advice():
