@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import pickle
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from sparkdl_runner.errors import NotPicklableError
 from sparkdl_runner.script.script import Script
 from sparkdl_runner.script.tags import script_tags
 from sparkdl_runner.tracking.run.datasets import converters_in
+from sparkdl_runner.wire import by_value
 from sparkdl_runner.wire.function import first_line
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def pack(main: Callable[..., Any], /, *args: Any, **kwargs: Any) -> bytes:
         NotPicklableError: It names the variable that is in the way.
     """
     try:
-        return bytes(cloudpickle.dumps((main, args, kwargs), protocol=pickle.HIGHEST_PROTOCOL))
+        return by_value.dumps((main, args, kwargs))
     except Exception as error:
         culprit = _find_unpicklable(main, args, kwargs)
         raise NotPicklableError(
