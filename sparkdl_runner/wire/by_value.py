@@ -79,6 +79,4 @@ def _lines_of(code: types.CodeType) -> Iterator[int]:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    dispatch_table = ChainMap(
-        {types.CodeType: reduce_code}, cloudpickle.Pickler.dispatch_table
-    )
+    dispatch_table = ChainMap({types.CodeType: reduce_code}, cloudpickle.Pickler.dispatch_table)

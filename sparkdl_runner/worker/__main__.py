@@ -30,7 +30,15 @@ from sparkdl_runner.wire.control import Envelope, Line
 from sparkdl_runner.wire.failure_report import MAX_MESSAGE, MAX_TRACEBACK
 from sparkdl_runner.wire.message_json import encode
 from sparkdl_runner.wire.messages import LoaderPlan, Progress, Raised, Returned
-from sparkdl_runner.worker import child_processes, driver_log, gpu_memory, lifeline, pulse, spare, stacks
+from sparkdl_runner.worker import (
+    child_processes,
+    driver_log,
+    gpu_memory,
+    lifeline,
+    pulse,
+    spare,
+    stacks,
+)
 from sparkdl_runner.worker.search_path import complete_search_path, search_path_for_children
 from sparkdl_runner.worker.user_traceback import user_traceback
 
