@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sysconfig
+import traceback
+import types
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -10,6 +14,21 @@ class RunnerError(RuntimeError):
 
     Bad arguments are ``TypeError`` or ``ValueError``, as everywhere in Python.
     """
+
+    @property
+    def full_traceback(self) -> str:
+        """The traceback with the frames and causes that a notebook does not show."""
+        return "".join(traceback.format_exception(self))
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows in place of its traceback: the user's frames, and the message."""
+        frames = traceback.StackSummary.extract(_of_the_user(self.__traceback__)).format()
+        head = ["Traceback (most recent call last):\n"] * bool(frames)
+        return [
+            *"".join([*head, *frames, *traceback.format_exception_only(self)]).splitlines(),
+            "",
+            "(The frames of sparkdl_runner are in the error's full_traceback.)",
+        ]
 
 
 class ConfigError(RunnerError, ValueError):
@@ -120,3 +139,15 @@ class WorkerHungError(WorkerError):
 
 class WorkerDiedError(WorkerError):
     """A rank ended without a result: a signal, ``os._exit``, the OOM killer, a lost host."""
+
+
+def _of_the_user(trace: types.TracebackType | None) -> Iterator[tuple[types.FrameType, int]]:
+    """The frames that led into this package, and those of the user's code that it called."""
+    installed = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+    inside = False
+    for frame, line in traceback.walk_tb(trace):
+        package = str(frame.f_globals.get("__name__")).partition(".")[0]
+        inside = inside or package == __package__
+        is_internal = inside and frame.f_code.co_filename.startswith(installed)
+        if package not in (__package__, "IPython") and not is_internal:
+            yield frame, line

@@ -1,8 +1,8 @@
 """Pickles functions and classes by value, with the file, lines and source of their code.
 
-cloudpickle 3.1.3 replaces the names of files by ``<dynamic-code>``. A rank's traceback, warnings and
-stacks are to show the user's own lines, also those of a notebook's cell, which no file of the rank's
-host holds. So code travels with its name and its source lines.
+cloudpickle 3.1.3 replaces the names of files by ``<dynamic-code>``. A rank's traceback, warnings
+and stacks are to show the user's own lines, also those of a notebook's cell, which no file of the
+rank's host holds. So code travels with its name and its source lines.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pickle
 import types
 from collections import ChainMap
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import cloudpickle
 
@@ -79,4 +79,6 @@ def _lines_of(code: types.CodeType) -> Iterator[int]:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    dispatch_table = ChainMap({types.CodeType: reduce_code}, cloudpickle.Pickler.dispatch_table)
+    dispatch_table: ClassVar[Any] = ChainMap(
+        {types.CodeType: reduce_code}, cloudpickle.Pickler.dispatch_table
+    )

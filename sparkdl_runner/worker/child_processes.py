@@ -1,8 +1,8 @@
 """Sends a rank's functions and classes to its child processes by value, where pickle refuses them.
 
-What came into a rank by value, as all of a notebook does, has a name that leads nowhere there. pickle
-finds things by their names, so ``multiprocessing`` could not send them to a child, whatever its start
-method; in the process that they came from it could, at least by fork.
+What came into a rank by value, as all of a notebook does, has a name that leads nowhere there.
+pickle finds things by their names, so ``multiprocessing`` could not send them to a child, whatever
+its start method; in the process that they came from it could, at least by fork.
 """
 
 from __future__ import annotations
