@@ -72,6 +72,13 @@ def gpu_amounts(session: dict[str, Any]) -> Finding | None:
     return _launchers(session, "gpus") if "gpus" in session["refusals"] else None
 
 
+@SESSION("spark.idle_timeout", expected="tasks that may be silent for as long as they run")
+def idle_timeout(session: dict[str, Any]) -> Finding | None:
+    """Whether Spark would kill ranks for their silence."""
+    name = "idle_timeout"
+    return _launchers(session, name) if name in session["refusals"] else None
+
+
 @SESSION("spark.python", expected="a Python of the driver's version, and one path, on every host")
 def executors_python(session: dict[str, Any]) -> Finding | None:
     """Whether executors could start their Python."""

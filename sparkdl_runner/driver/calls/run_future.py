@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from sparkdl_runner.driver.calls.interruptible import wait_until_done
-from sparkdl_runner.driver.spark.context import running_context
+from sparkdl_runner.driver.spark.context import is_spark_connect, running_context
 from sparkdl_runner.driver.stop_request import StopRequest
 from sparkdl_runner.hooks.reports import Reports
 from sparkdl_runner.world import World
@@ -104,8 +104,9 @@ class RunFuture(Future[T]):
     def start(self, run: Callable[[], T]) -> None:
         """Begins to run, in a thread with the caller's Spark properties."""
         kind: Callable[..., threading.Thread] = threading.Thread
-        # After the end of Spark such a thread does not start, and runs on this host still do.
-        if running_context() is not None:
+        # After the end of Spark, and with Spark Connect, which may have a context for its server in
+        # this process, such a thread does not start; runs on this host still do.
+        if running_context() is not None and not is_spark_connect():
             from pyspark import InheritableThread
 
             kind = InheritableThread

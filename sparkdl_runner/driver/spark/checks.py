@@ -20,6 +20,9 @@ ENCRYPTION_SETTINGS = (
     "spark.network.crypto.enabled",
     "spark.authenticate.enableSaslEncryption",
 )
+# Of Spark 4.1 and later.
+KILL_IDLE = "spark.python.worker.killOnIdleTimeout"
+IDLE_SECONDS = "spark.python.worker.idleTimeoutSeconds"
 
 
 def check(context: SparkContext, backend: Backend, config: RunConfig) -> None:
@@ -78,6 +81,17 @@ def _check_gpus(context: SparkContext, backend: Backend, config: RunConfig) -> N
     rank_profile(context)
 
 
+def _check_idle_timeout(context: SparkContext, backend: Backend, config: RunConfig) -> None:
+    """Refuses settings by which Spark kills an agent, which sends nothing until its rank ends."""
+    seconds = (settings_of(context).get(IDLE_SECONDS) or "").strip()
+    if _is_on(context, KILL_IDLE) and seconds.strip("0s "):
+        raise LaunchError(
+            f"{KILL_IDLE} is true, and {IDLE_SECONDS} is {seconds}: Spark would kill each rank's "
+            "task after that time, since a task sends Spark nothing until its rank has ended. Set "
+            f"{KILL_IDLE} to false, or {IDLE_SECONDS} to 0, before the session starts."
+        )
+
+
 def _is_on(context: SparkContext, setting: str) -> bool:
     return (settings_of(context).get(setting) or "").lower() == "true"
 
@@ -87,4 +101,5 @@ _CHECKS: dict[str, Callable[[SparkContext, Backend, RunConfig], None]] = {
     "encryption": _check_encryption,
     "allocation": _check_allocation,
     "gpus": _check_gpus,
+    "idle_timeout": _check_idle_timeout,
 }

@@ -67,7 +67,7 @@ def refuse_spark_connect() -> None:
     Raises:
         LaunchError: Spark is reached by Spark Connect.
     """
-    if _is_spark_connect():
+    if is_spark_connect():
         raise no_spark_connect("This session reaches Spark through Spark Connect")
 
 
@@ -112,7 +112,8 @@ def end_of(context: SparkContext) -> str:
         )
 
 
-def _is_spark_connect() -> bool:
+def is_spark_connect() -> bool:
+    """Whether this process reaches Spark through Spark Connect."""
     try:
         from pyspark.sql.utils import is_remote
     except ImportError:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from sparkdl_runner.driver.calls import run_future
 from sparkdl_runner.driver.calls.run_future import LatestProgress, RunFuture, RunProgress
 from sparkdl_runner.driver.stop_request import StopRequest
 from sparkdl_runner.errors import RunCancelledError
@@ -124,3 +125,11 @@ def test_a_time_limit_stops_and_one_that_was_not_reached_does_not() -> None:
         assert heard.wait(30)
     assert stop.reason == "the time limit of 0.01 s is over"
     assert not any(isinstance(one, threading.Timer) for one in threading.enumerate())
+
+
+def test_a_context_of_spark_connects_own_server_is_no_matter(monkeypatch) -> None:
+    monkeypatch.setattr(run_future, "running_context", lambda: SimpleNamespace())
+    monkeypatch.setattr(run_future, "is_spark_connect", lambda: True)
+    one = future()
+    one.start(lambda: 5)
+    assert one.result(30) == 5

@@ -22,7 +22,7 @@ def session(master="spark://host:7077", **settings):
 @pytest.mark.parametrize("value", [None, "", "false"])
 def test_a_session_of_a_fixed_size_passes_all_checks(value):
     context = session(dynamicAllocation_enabled=value, ssl_enabled=value)
-    names = ["backend", "encryption", "allocation", "gpus"]
+    names = ["backend", "encryption", "allocation", "gpus", "idle_timeout"]
     assert list(refusals(context, TORCH, RunConfig())) == [(name, None) for name in names]
     check(context, TORCH, RunConfig())
 
@@ -39,6 +39,19 @@ def test_encryption_that_no_backend_has_is_refused_unless_that_is_accepted():
         check(context, TORCH, RunConfig())
     check(context, TORCH, RunConfig(allow_unencrypted=True))
     check(session("local[2]", network_crypto_enabled="true"), TORCH, RunConfig())
+
+
+@pytest.mark.parametrize(("kills", "seconds"), [("true", "300"), ("TRUE", "5s")])
+def test_a_limit_of_silence_that_kills_is_refused(kills, seconds):
+    silent = {"python_worker_killOnIdleTimeout": kills, "python_worker_idleTimeoutSeconds": seconds}
+    with pytest.raises(LaunchError, match=r"killOnIdleTimeout is true, and .* to 0, before"):
+        check(session("local[2]", **silent), TORCH, RunConfig())
+
+
+@pytest.mark.parametrize(("kills", "seconds"), [("false", "300"), ("true", "0"), ("true", None)])
+def test_a_limit_of_silence_that_does_not_kill_is_no_matter(kills, seconds):
+    silent = {"python_worker_killOnIdleTimeout": kills, "python_worker_idleTimeoutSeconds": seconds}
+    check(session("local[2]", **silent), TORCH, RunConfig())
 
 
 def test_all_that_is_wrong_is_told():
