@@ -13,7 +13,8 @@ import sparkdl_runner.doctor.findings.gpus
 import sparkdl_runner.doctor.findings.native
 import sparkdl_runner.doctor.findings.network
 import sparkdl_runner.doctor.findings.resources
-import sparkdl_runner.doctor.findings.session  # noqa: F401
+import sparkdl_runner.doctor.findings.session
+import sparkdl_runner.doctor.standalone_master  # noqa: F401
 from sparkdl_runner.doctor import observation, tracking_server
 from sparkdl_runner.doctor.findings import packages
 from sparkdl_runner.doctor.findings.checks import (

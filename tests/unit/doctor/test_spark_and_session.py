@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 from host_facts import one
 
-from sparkdl_runner.doctor import installation
+from sparkdl_runner.doctor import installation, standalone_master
 from sparkdl_runner.doctor.findings import session
 from sparkdl_runner.doctor.findings.checks import SESSION
 from sparkdl_runner.doctor.findings.finding import OK, PROBLEM, WARNING
@@ -148,3 +149,33 @@ def test_why_executors_do_not_answer(stage, check, status):
     found = one([*session.executors_python(asked), *session.executors(asked)])
     assert (found.check, found.status) == (f"spark.{check}", status)
     assert found.advice
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def test_a_master_at_whose_address_nobody_answers_is_named():
+    nobody = f"127.0.0.1:{free_port()}"
+    for known in (
+        Installation(master=f"spark://{nobody},b"),
+        Installation(settings={"spark.master": f"spark://{nobody},b"}),
+    ):
+        found = one(standalone_master.standalone_master(known))
+        assert (found.check, found.status) == ("spark.master", PROBLEM)
+        assert f"Nobody answers at {nobody} ([Errno 111] Connection refused) or b (" in found.found
+
+
+def test_one_master_that_answers_will_do():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        master = f"spark://127.0.0.1:{free_port()},{address}"
+        found = one(standalone_master.standalone_master(Installation(master=master)))
+    assert (found.status, found.found) == (OK, f"somebody answers at {address}")
+
+
+@pytest.mark.parametrize("master", [None, "local[2]", "yarn", "k8s://https://h:6443"])
+def test_other_masters_are_not_called(master):
+    assert not standalone_master.standalone_master(Installation(master=master))
