@@ -41,7 +41,7 @@ def slots(session: dict[str, Any]) -> Finding:
     if not finding.advice or session["single_host"]:
         return finding
     advice, gpus = finding.advice, session["gpus_per_executor"]
-    if session["slots"] == 0:
+    if session["slots"] == 0 and not advice.startswith("Lower spark."):
         advice = (
             "No executor has registered: look at the cluster's own page for free cores, memory"
             f"{' and GPUs' if gpus else ''}, and at the executors' logs. An executor must reach "

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from sparkdl_runner.config import RunConfig
+from sparkdl_runner.driver.spark.asked import nothing_fits
 from sparkdl_runner.driver.spark.context import is_single_host
 from sparkdl_runner.driver.stop_request import StopRequest
 from sparkdl_runner.errors import LaunchError
@@ -124,6 +125,13 @@ class SlotCheck:
 
 
 def _too_few_slots(context: SparkContext, needed: int, available: int, *, is_least: bool) -> str:
+    there = counted(available, "task slot", "task slots")
+    told = f"{needed} ranks need {needed} task slots at once, and the cluster has {available}"
+    if is_least:
+        told = f"min_num_proc is {needed}, and the cluster has {there}"
+    elif needed == 1:
+        told = f"1 rank needs a task slot, and the cluster has {available}"
+    told += f" (master {context.master})"
     if is_single_host(context):
         remedy = f"start the session with .master('local[{needed}]')"
     else:
@@ -133,15 +141,11 @@ def _too_few_slots(context: SparkContext, needed: int, available: int, *, is_lea
             "raise RunConfig.slot_wait_seconds if executors are still starting, or if other "
             "applications have them now"
         )
+        if not available:
+            asked, lower = nothing_fits(context)
+            remedy = f"{lower}, or add workers that have more" if lower else f"A{remedy[1:]}"
+            return f"{told}. {asked} {remedy}."
     if is_least:
-        return (
-            f"min_num_proc is {needed}, and the cluster has "
-            f"{counted(available, 'task slot', 'task slots')} (master {context.master}): lower "
-            f"RunConfig.min_num_proc, or {remedy}."
-        )
-    most = counted(available, "rank", "ranks")
-    fewer = f"ask for at most {most}, or " if available else ""
-    told = f"{needed} ranks need {needed} task slots at once, and the cluster has {available}"
-    if needed == 1:
-        told = f"1 rank needs a task slot, and the cluster has {available}"
-    return f"{told} (master {context.master}): {fewer}{remedy}."
+        return f"{told}: lower RunConfig.min_num_proc, or {remedy}."
+    fewer = f"ask for at most {counted(available, 'rank', 'ranks')}, or " if available else ""
+    return f"{told}: {fewer}{remedy}."

@@ -25,6 +25,7 @@ class Clock:
         monkeypatch.setattr(slots, "count_slots", self._count)
         monkeypatch.setattr(slots, "time", SimpleNamespace(monotonic=lambda: self.now))
         monkeypatch.setattr(slots, "is_single_host", lambda context: context is LOCAL)
+        monkeypatch.setattr(slots, "nothing_fits", lambda context: ("It asks.", ""))
 
     def _count(self, context: Any, profile: Any) -> int:
         self.looks += 1
@@ -84,7 +85,7 @@ def test_as_many_ranks_as_are_asked_for_or_will_do(
         ),
         (1, CLUSTER, 4, CONFIG, "ask for at most 1 rank, or add executors or cores (spark."),
         (0, CLUSTER, 1, CONFIG, "1 rank needs a task slot, and the cluster has 0 (master"),
-        (0, CLUSTER, 4, CONFIG, "has 0 (master spark://h:7077): add executors or cores (spark."),
+        (0, CLUSTER, 4, CONFIG, "has 0 (master spark://h:7077). It asks. Add executors or cores ("),
         (
             1,
             CLUSTER,
@@ -124,3 +125,10 @@ def test_the_wait_is_told_every_ten_seconds_and_ends_when_it_is_cancelled(
     stop.cancelled.set()
     with pytest.raises(RunCancelledError):
         slots.wait_for_slots(CLUSTER, 4, CONFIG, stop=stop)
+
+
+def test_a_setting_that_no_worker_meets_is_what_to_lower(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch, 0)
+    monkeypatch.setattr(slots, "nothing_fits", lambda context: ("It asks.", "Lower this to 2"))
+    with pytest.raises(LaunchError, match=r"It asks\. Lower this to 2, or add workers that have m"):
+        slots.wait_for_slots(CLUSTER, 4, CONFIG, stop=clock.request())
