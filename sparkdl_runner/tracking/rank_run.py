@@ -8,6 +8,7 @@ import re
 import socket
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,31 @@ NAME_TAG = "mlflow.runName"
 
 
 @dataclass(frozen=True, kw_only=True)
+class StoreFile:
+    """A store that is a file or a folder, so that another host can tell whether it has the same."""
+
+    path: str
+    host: str
+    """The host's start and network: a container has another than its machine."""
+    device: int
+    inode: int
+
+    @classmethod
+    def at(cls, path: str) -> StoreFile:
+        """The one at a path of this host. One that is not there is found nowhere."""
+        try:
+            status = os.stat(path)
+        except OSError:
+            return cls(path=path, host="", device=-1, inode=-1)
+        return cls(path=path, host=_host(), device=status.st_dev, inode=status.st_ino)
+
+    def is_here(self) -> bool:
+        """Whether this process reaches the very same file, to read and to write."""
+        is_same = bool(self.host) and StoreFile.at(self.path) == self
+        return is_same and os.access(self.path, os.R_OK | os.W_OK)
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Run:
     run_id: str
     run_name: str
@@ -31,8 +57,6 @@ class _Run:
     tracking_uri: str = field(repr=False)
     is_named: bool
     """Whether the user has named the run; else the function may."""
-    store_is_elsewhere: bool
-    """Whether the store is a file of the driver's host, which this rank is not on."""
     other_ranks: str
 
 
@@ -40,6 +64,8 @@ class _Run:
 class RankRun(_Run):
     """The run, as one rank knows it."""
 
+    store_is_elsewhere: bool
+    """Whether the store is a file of the driver's host, which this rank is not on."""
     rank: int
     host: str
     folder: str
@@ -61,6 +87,8 @@ class RunTicket(_Run):
 
     credentials: Mapping[str, str] = field(repr=False)
     """Environment variables by which workers reach MLflow."""
+    store_file: StoreFile | None
+    """The file that the store is, if that is all it is; None where every rank reaches the store."""
     source: Mapping[str, str]
     """The driver's program, as MLflow's tags: the source of models and runs that rank 0 makes."""
     system_metrics: bool
@@ -71,11 +99,15 @@ class RunTicket(_Run):
         """Makes a rank's folder. Returns the rank's values, and its worker's variables."""
         shared = {one.name: getattr(self, one.name) for one in fields(_Run)}
         folder = tempfile.mkdtemp(prefix=folder_prefix())
-        run = RankRun(**shared, rank=rank, host=host, folder=folder)
+        is_elsewhere = self.store_file is not None and not self.store_file.is_here()
+        run = RankRun(
+            **shared, rank=rank, host=host, folder=folder, store_is_elsewhere=is_elsewhere
+        )
+        credentials = {} if is_elsewhere else self.credentials
         run.artifacts.mkdir(mode=0o700)
         # Processes that the function starts find the same run.
         environment = {
-            **{name: self.credentials[name] for name in self.credentials if _is_taken(name)},
+            **{name: credentials[name] for name in credentials if _is_taken(name)},
             "MLFLOW_TRACKING_URI": self.tracking_uri,
             "MLFLOW_EXPERIMENT_ID": self.experiment_id,
             "MLFLOW_RUN_ID": self.run_id,
@@ -116,11 +148,22 @@ def folder_prefix() -> str:
 
     Hosts may share a temporary folder, and file locks need not work between hosts.
     """
+    return f"sparkdl_runner-rank-{_boot()}-"
+
+
+def _host() -> str:
+    """Names this host, as long as it runs, also where hosts of a network share a name."""
+    with suppress(OSError):
+        return f"{_boot()} {os.readlink('/proc/self/ns/net')}"
+    return _boot()
+
+
+def _boot() -> str:
+    """The name of this start of this machine; its host's name where the kernel has none."""
     try:
-        host = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
-        host = socket.gethostname()
-    return f"sparkdl_runner-rank-{host}-"
+        return socket.gethostname()
 
 
 def artifacts_in(folder: str | os.PathLike[str]) -> Path:

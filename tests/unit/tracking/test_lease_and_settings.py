@@ -208,7 +208,7 @@ def ticket(credentials: dict[str, str]) -> RunTicket:
         credentials=credentials,
         is_named=False,
         source={},
-        store_is_elsewhere=False,
+        store_file=None,
         other_ranks="ignore",
         system_metrics=True,
         trace_steps=False,
