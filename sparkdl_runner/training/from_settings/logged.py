@@ -6,7 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from sparkdl_runner import world
 from sparkdl_runner.network.inputs import Inputs
+from sparkdl_runner.tracking.models.log_checks import check_can_log
 from sparkdl_runner.training.plan import Trained, TrainingPlan, columns_of, train
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ def train_and_log(
     """
     if checkpoint_url is not None:
         plan = dataclasses.replace(plan, checkpoint_dir=checkpoint_url)
+    if not world.in_worker() or world.current_world().rank == 0:
+        check_can_log(_bytes_of(plan.model))
     trained = train(plan, train_data, validation_data)
     if trained is None:
         return None
@@ -37,6 +41,12 @@ def train_and_log(
     if plan.early_stopping is not None and history:
         kept = plan.early_stopping.best_epoch(history)
     return {**(history[kept] if history else {}), "epochs": len(history), "steps": trained.steps}
+
+
+def _bytes_of(model: Any) -> int:
+    """The size of a network's weights; 0 of one that is yet to be made."""
+    weights = getattr(model, "state_dict", dict)().values()
+    return sum(one.nbytes for one in weights if hasattr(one, "nbytes"))
 
 
 def _log_model(plan: TrainingPlan, trained: Trained, data: SparkDatasetConverter) -> None:

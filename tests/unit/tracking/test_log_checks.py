@@ -1,0 +1,66 @@
+"""A model that cannot be logged is told of before the training, not after it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import namedtuple
+from types import SimpleNamespace
+
+import mlflow
+import pytest
+
+from sparkdl_runner.errors import RunnerError
+from sparkdl_runner.tracking.models.log_checks import check_can_log
+
+Usage = namedtuple("Usage", "total used free")
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """A run whose artifacts go to a folder that is not there yet."""
+    info = SimpleNamespace(artifact_uri=f"file://{tmp_path}/mlruns/1/artifacts")
+    monkeypatch.setenv("MLFLOW_RUN_ID", "r")
+    monkeypatch.setattr(mlflow, "get_run", lambda run_id: SimpleNamespace(info=info))
+    monkeypatch.setattr(mlflow, "get_tracking_uri", lambda: "sqlite:///mlflow.db")
+    return info
+
+
+def test_a_run_that_can_hold_the_model_is_fine(run):
+    check_can_log(100)
+    run.artifact_uri = "s3://bucket/1"
+    check_can_log(100)
+
+
+def test_without_a_run_there_is_nothing_to_try(monkeypatch):
+    monkeypatch.delenv("MLFLOW_RUN_ID", raising=False)
+    monkeypatch.setattr(mlflow, "get_run", None)
+    check_can_log(1 << 80)
+
+
+def test_a_server_is_not_waited_for(run, monkeypatch):
+    monkeypatch.setattr(mlflow, "get_tracking_uri", lambda: "http://down:5000")
+    monkeypatch.setattr(mlflow, "get_run", None)
+    check_can_log(100)
+
+
+def test_a_store_that_this_rank_does_not_reach_is_told(run, monkeypatch):
+    def refuse(run_id):
+        raise mlflow.MlflowException("MLflow's store is a file on the driver's.")
+
+    monkeypatch.setattr(mlflow, "get_run", refuse)
+    with pytest.raises(RunnerError, match=r"not begun, .* logged at the end: MLflow's store is a "):
+        check_can_log(0)
+
+
+def test_a_folder_that_may_not_be_written_is_named(run, monkeypatch, tmp_path):
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    with pytest.raises(RunnerError, match=f"this user may not write to {tmp_path}. Give it"):
+        check_can_log(0)
+
+
+def test_too_little_room_is_told_with_what_it_takes(run, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(100, 40, 60))
+    check_can_log(60)
+    with pytest.raises(RunnerError, match=r"takes at least 61 bytes, and .* has 60 free"):
+        check_can_log(61)
