@@ -24,6 +24,7 @@ from sparkdl_runner.estimator.fitting.conversions import Conversions, Selection,
 from sparkdl_runner.estimator.fitting.first_batch import check_first_batch, network_of
 from sparkdl_runner.estimator.fitting.fit_identity import checkpoint_folder
 from sparkdl_runner.estimator.fitting.tasks import tasks_of
+from sparkdl_runner.estimator.horovod_names import refuse_other_names, refuses_other_names
 from sparkdl_runner.estimator.model import TorchModel
 from sparkdl_runner.estimator.params import TorchEstimatorParams
 from sparkdl_runner.estimator.prediction.frame import require_frame
@@ -53,6 +54,7 @@ class TorchEstimator(
     prints what each means. None leaves a Param at its default.
     """
 
+    @refuses_other_names
     @keyword_only
     def __init__(
         self,
@@ -100,8 +102,8 @@ class TorchEstimator(
 
     def setParams(self, **params: Any) -> TorchEstimator:  # noqa: N802
         """Sets Params by name."""
-        for name in params:
-            self.getParam(name)
+        known = [param.name for param in self.params]
+        refuse_other_names(type(self).__name__, params, known)
         return self._set(**params)
 
     def write(self) -> EstimatorWriter:

@@ -1,6 +1,11 @@
 """Params of TorchEstimator: their values, their text, and what is refused."""
 
+import ast
+import importlib.util
+import inspect
+import re
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +18,7 @@ from torchmetrics.classification import MulticlassAccuracy
 from sparkdl_runner import RunConfig
 from sparkdl_runner.estimator import EarlyStopping, TorchEstimator
 from sparkdl_runner.estimator.described import parameters
+from sparkdl_runner.estimator.horovod_names import NOT_NEEDED, RENAMED
 from sparkdl_runner.training.plan import TrainingPlan
 
 ADAM = partial(torch.optim.Adam, lr=0.1)
@@ -34,7 +40,7 @@ def test_every_field_of_a_plan_is_a_param():
 
 
 def test_the_constructor_takes_every_param_by_name():
-    taken = set(TorchEstimator.__init__.__wrapped__.__kwdefaults__)
+    taken = set(inspect.signature(TorchEstimator).parameters)
     assert taken == {param.name for param in TorchEstimator().params}
 
 
@@ -155,7 +161,7 @@ def test_a_value_that_cannot_be_is_told_when_it_is_set(params, kind, sentence):
 
 
 def test_an_unknown_param_is_refused():
-    with pytest.raises(TypeError, match="unexpected keyword argument 'epoch'"):
+    with pytest.raises(TypeError, match="has no epoch; did you mean 'epochs'"):
         TorchEstimator(epoch=1)
 
 
@@ -186,3 +192,33 @@ def test_losses_are_given_one_for_each_label():
     for given in ([nn.MSELoss], {"a": "mse"}):
         with pytest.raises(TypeError, match="it must compare an output and a label"):
             made_of(loss=given)
+
+
+def test_every_name_of_horovods_estimator_is_taken_or_told_what_to_write():
+    # Horovod's is read, since importing it takes packages that are not everywhere.
+    package = Path(importlib.util.find_spec("horovod").origin).parent
+    source = ast.parse((package / "spark/torch/estimator.py").read_text())
+    classes = {one.name: one for one in source.body if isinstance(one, ast.ClassDef)}
+    body = classes["TorchEstimator"].body
+    init = next(one for one in body if getattr(one, "name", "") == "__init__")
+    theirs = {one.arg for one in [*init.args.args, *init.args.kwonlyargs]}
+    theirs -= {"self"}
+    own = set(inspect.signature(TorchEstimator).parameters)
+    assert len(theirs) > 30
+    assert theirs <= own | RENAMED.keys() | NOT_NEEDED.keys()
+    assert set(RENAMED.values()) <= own
+    assert not own & (RENAMED.keys() | NOT_NEEDED.keys())
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("batch_size", "TorchEstimator has no batch_size, as Horovod's has; did you mean 'batch_s"),
+        ("store", "has no store, as Horovod's has: data go to the cache folder, and"),
+        ("epoch", "TorchEstimator has no epoch; did you mean 'epochs'?"),
+    ],
+)
+def test_a_name_that_is_not_there_is_told_with_what_to_write(given, told):
+    for call in (TorchEstimator, TorchEstimator().setParams):
+        with pytest.raises(TypeError, match=re.escape(told)):
+            call(**{given: 3})
