@@ -37,6 +37,7 @@ from sparkdl_runner.wire.control import Envelope
 from sparkdl_runner.wire.failure_report import UnheardFailureError
 from sparkdl_runner.wire.messages import Stop, Text
 from sparkdl_runner.wire.outcome import Outcome
+from sparkdl_runner.worker import spark_files
 from sparkdl_runner.world import Peer, World
 
 
@@ -120,6 +121,7 @@ class RankTask:
             if world.local_rank == 0 and not self.single_host and (url := endpoint()):
                 stack.callback(SpotNotice(url, worker.preempt).close)
             environment = backend.environment(self.attempt.node_view(world), rendezvous)
+            environment[spark_files.FOLDER] = _folder_of_files()
             gpus = me.gpus if config.node_view == "task" else assignment.gpus
             if gpus:
                 environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
@@ -213,6 +215,13 @@ class RankTask:
             version=self.version,
         )
         return assignments[me.partition]
+
+
+def _folder_of_files() -> str:
+    """Where Spark has put the files that were sent to this host."""
+    from pyspark import SparkFiles
+
+    return str(SparkFiles.getRootDirectory())
 
 
 def _own_gpus(context: Any) -> tuple[str, ...]:

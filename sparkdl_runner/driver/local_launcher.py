@@ -20,6 +20,7 @@ from sparkdl_runner.backends import Backend, Rendezvous
 from sparkdl_runner.driver.calls.interruptible import wait_until_done
 from sparkdl_runner.driver.gang import Gang
 from sparkdl_runner.driver.local_gpus import gpu_of
+from sparkdl_runner.driver.spark.context import folder_of_files
 from sparkdl_runner.driver.stop_request import StopRequest
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.hooks.reports import Reports
@@ -28,6 +29,7 @@ from sparkdl_runner.wire.attempt import Attempt
 from sparkdl_runner.wire.control import Envelope
 from sparkdl_runner.wire.messages import Stacks
 from sparkdl_runner.wire.outcome import Outcome
+from sparkdl_runner.worker import spark_files
 from sparkdl_runner.world import Peer, World, assign_ranks
 
 # More ranks than this take minutes to import torch, and most of the memory.
@@ -142,6 +144,8 @@ class LocalGang(Gang):
 
     def _rank_environment(self, world: World, rendezvous: Rendezvous) -> dict[str, str]:
         environment = self.backend.environment(self.attempt.node_view(world), rendezvous)
+        if folder := folder_of_files():
+            environment[spark_files.FOLDER] = folder
         if self.attempt.config.node_view == "task" and (gpu := gpu_of(world.rank)):
             environment["CUDA_VISIBLE_DEVICES"] = gpu
         return environment

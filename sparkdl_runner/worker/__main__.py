@@ -37,6 +37,7 @@ from sparkdl_runner.worker import (
     lifeline,
     pulse,
     spare,
+    spark_files,
     stacks,
 )
 from sparkdl_runner.worker.search_path import complete_search_path, search_path_for_children
@@ -85,6 +86,7 @@ def main() -> None:
     sys.path += added
     world.enter_world(envelope.world)
     child_processes.send_by_value()
+    spark_files.make_findable()
     driver_log.connect(line)
     loader_plans.connect(lambda plan: line.send(encode(LoaderPlan(plan))))
     preemption.ours = line.has_word

@@ -121,6 +121,16 @@ def is_spark_connect() -> bool:
     return bool(is_remote())
 
 
+def folder_of_files() -> str:
+    """Where this process's Spark keeps the files that were added to it; empty without a Spark."""
+    if running_context() is None:
+        return ""
+    files = getattr(sys.modules.get("pyspark"), "SparkFiles", None)
+    with suppress(Exception):  # Spark ends meanwhile.
+        return "" if files is None else str(files.getRootDirectory())
+    return ""
+
+
 def is_single_host(context: SparkContext) -> bool:
     """Whether all tasks run in the driver's own process."""
     return re.fullmatch(r"local(\[.*\])?", context.master or "") is not None

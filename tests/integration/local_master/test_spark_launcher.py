@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -111,6 +112,25 @@ def test_sparks_python_processes_are_left_as_they_were(spark):
     assert wait_until_gone("4715")
     assert states() == before
     assert all(not heavy for _, heavy, *_ in before)
+
+
+def read_what_spark_sent():
+    import pyspark
+
+    in_archive = Path(pyspark.SparkFiles.get("sent-archive"), "sent.txt").read_text()
+    in_folder = Path(os.environ["SPARKDL_RUNNER_SPARK_FILES"], "sent.txt").read_text()
+    return Path(pyspark.SparkFiles.get("sent.txt")).read_text(), in_archive, in_folder
+
+
+@LIGHT
+def test_files_and_archives_that_spark_sent_are_found_in_ranks(spark, tmp_path):
+    (tmp_path / "sent.txt").write_text("words")
+    archive = shutil.make_archive(str(tmp_path / "archive"), "zip", tmp_path, "sent.txt")
+    spark.sparkContext.addFile(str(tmp_path / "sent.txt"))
+    spark.sparkContext.addArchive(f"{archive}#sent-archive")
+    for num_proc in (1, -1):
+        found = HorovodRunner(np=num_proc).run(read_what_spark_sent)
+        assert found == ("words", "words", "words")
 
 
 @LIGHT
