@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from sparkdl_runner.agent.worker_environment import HOSTS_OWN
+from sparkdl_runner.cli.nearest import nearest
 from sparkdl_runner.config import RunConfig
 from sparkdl_runner.driver.calls.ingredients import ingredients
 from sparkdl_runner.driver.spark.context import require_spark_context
@@ -16,6 +18,13 @@ from sparkdl_runner.driver.spark.gpu_scheduling import rank_profile
 from sparkdl_runner.driver.spark.slots import wait_for_slots
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.runner import DistributedRunner
+
+_STREAMS = ("stdout", "stderr")
+_WITHOUT_EFFECT = (
+    *_STREAMS,
+    *("verbose", "prefix_output_with_timestamp", "nics", "use_gloo", "use_mpi"),
+)
+_KNOWN = ("num_proc", "driver_log_verbosity", "config", "env", "start_timeout", *_WITHOUT_EFFECT)
 
 
 class SparkBackend:
@@ -29,9 +38,14 @@ class SparkBackend:
             a negative one of processes on this host, or 0 for as many as the cluster has slots.
         driver_log_verbosity: As in ``RunConfig``, whose value is taken if this is None.
         config: Everything else that has a sensible default.
+        env: As Horovod's: variables for the ranks, besides those of ``RunConfig.environment``.
+        start_timeout: As Horovod's: ``RunConfig.start_timeout_seconds``, if it is given.
+        **of_horovod: Arguments of ``horovod.spark.run`` that are of no effect here: ``stdout``,
+            ``stderr``, ``verbose``, ``prefix_output_with_timestamp``, ``nics``, ``use_gloo``,
+            ``use_mpi``. A stream other than the console is told of by a warning.
 
     Raises:
-        TypeError: ``num_proc`` is no int, or ``config`` no RunConfig.
+        TypeError: ``num_proc`` is no int, ``config`` no RunConfig, or there is no such argument.
         ValueError: There is no such verbosity.
 
     Example:
@@ -45,7 +59,13 @@ class SparkBackend:
         *,
         driver_log_verbosity: str | None = None,
         config: RunConfig | None = None,
+        env: Mapping[str, str] | None = None,
+        start_timeout: float | None = None,
+        **of_horovod: Any,
     ) -> None:
+        _check_horovods(of_horovod)
+        if start_timeout is not None:
+            config = replace(config or RunConfig(), start_timeout_seconds=start_timeout)
         runner = DistributedRunner(
             num_proc=num_proc,
             backend="horovod",
@@ -53,6 +73,7 @@ class SparkBackend:
             config=config,
         )
         self._num_proc, self._config = num_proc, runner.config
+        self._env = dict(env or {})
         self.mlflow_run_id: str | None = None
         """The MLflow run of the last ``fit``; None if it had none."""
 
@@ -83,7 +104,9 @@ class SparkBackend:
         kwargs = kwargs or {}
         _check_reader(fn)
         runner = DistributedRunner(
-            num_proc=self._num_proc, backend="horovod", config=_with_variables(self._config, env)
+            num_proc=self._num_proc,
+            backend="horovod",
+            config=_with_variables(self._config, {**self._env, **(env or {})}),
         )
         try:
             return runner.gather(_quiet(fn), *args, **kwargs)
@@ -100,6 +123,18 @@ class SparkBackend:
             return abs(self._num_proc)
         context = require_spark_context()
         return wait_for_slots(context, 0, self._config, profile=rank_profile(context))
+
+
+def _check_horovods(given: Mapping[str, Any]) -> None:
+    for name, value in given.items():
+        if name not in _WITHOUT_EFFECT:
+            raise TypeError(f"SparkBackend has no {name}{nearest(name, _KNOWN)}")
+        if name in _STREAMS and value not in (None, sys.stdout, sys.stderr):
+            warnings.warn(
+                f"SparkBackend: {name} is {value!r:.100}, and ranks' output is shown on the "
+                "driver's console; RunConfig(log_directory=…) keeps all of it in files.",
+                stacklevel=3,
+            )
 
 
 def _with_variables(config: RunConfig, env: Mapping[str, str] | None) -> RunConfig:

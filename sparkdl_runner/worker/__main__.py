@@ -25,6 +25,7 @@ from sparkdl_runner.backends.environment import beside_own
 from sparkdl_runner.hooks import loader_plans, preemption, stop_request
 from sparkdl_runner.importing import without_collecting
 from sparkdl_runner.tracking.rank import rank_tracking as tracking
+from sparkdl_runner.tracking.rank.advice import advice
 from sparkdl_runner.wire import function
 from sparkdl_runner.wire.control import Envelope, Line
 from sparkdl_runner.wire.failure_report import MAX_MESSAGE, MAX_TRACEBACK
@@ -134,8 +135,8 @@ def _run(line: Line, backend: Backend, envelope: Envelope) -> int:
     except BaseException as error:
         _end_if_forked(pid, error)
         with suppress(Exception):  # The error itself must be reported in any case.
-            if advice := backend.advice(error) or gpu_memory.advice(error):
-                error.add_note(advice)
+            if told := backend.advice(error) or gpu_memory.advice(error) or advice(error):
+                error.add_note(told)
         _send_failure(line, backend, error)
         recorder.close()  # After the failure is sent, as sending metrics may fail or take long.
         return 1

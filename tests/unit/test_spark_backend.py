@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from importlib import metadata
 
 import fsspec
@@ -10,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparkdl_runner import LaunchError, RunConfig
-from sparkdl_runner.horovod import SparkBackend, create_store
+from sparkdl_runner.horovod import SparkBackend, create_store, spark_backend
 
 
 def make_training_function():
@@ -86,3 +88,42 @@ def test_horovod_reads_what_is_in_a_store_by_todays_arrow(tmp_path, parent):
     assert store.is_parquet_dataset(store.get_train_data_path(0))
     assert not store.is_parquet_dataset(store.get_train_data_path(1))
     store.fs.rm(url, recursive=True)
+
+
+def test_it_takes_what_horovods_own_example_gives(recwarn):
+    streams = {"stdout": sys.stdout, "stderr": sys.stderr}
+    backend = SparkBackend(
+        2,
+        **streams,
+        prefix_output_with_timestamp=True,
+        verbose=2,
+        start_timeout=300,
+        env={"A": "1"},
+    )
+    assert backend._config.start_timeout_seconds == 300
+    assert not recwarn.list
+
+
+def test_a_stream_that_gets_nothing_and_an_unknown_name_are_told():
+    with pytest.warns(UserWarning, match="stdout is .*, and ranks' output is shown on the driver"):
+        SparkBackend(2, stdout=io.StringIO())
+    with pytest.raises(TypeError, match="has no start_timeouts; did you mean 'start_timeout'"):
+        SparkBackend(2, start_timeouts=3)
+
+
+def test_variables_of_the_backend_and_of_a_fit_come_together(monkeypatch):
+    made = []
+
+    class Runner:
+        mlflow_run_id = None
+
+        def __init__(self, **options):
+            made.append(options["config"].environment)
+
+        def gather(self, *_, **__):
+            return []
+
+    backend = SparkBackend(-1, env={"A": "1", "B": "1", "PYTHONPATH": "/mine"})
+    monkeypatch.setattr(spark_backend, "DistributedRunner", Runner)
+    backend.run(print, env={"B": "2"})
+    assert made == [{"A": "1", "B": "2"}]
