@@ -78,7 +78,7 @@ def _lines_of(code: types.CodeType) -> Iterator[int]:
             yield from _lines_of(constant)
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+class _Pickler(cloudpickle.Pickler):
     dispatch_table: ClassVar[Any] = ChainMap(
         {types.CodeType: reduce_code}, cloudpickle.Pickler.dispatch_table
     )

@@ -45,8 +45,8 @@ def train_and_log(
 
 def _bytes_of(model: Any) -> int:
     """The size of a network's weights; 0 of one that is yet to be made."""
-    weights = getattr(model, "state_dict", dict)().values()
-    return sum(one.nbytes for one in weights if hasattr(one, "nbytes"))
+    weights: dict[str, Any] = getattr(model, "state_dict", dict)()
+    return sum(one.nbytes for one in weights.values() if hasattr(one, "nbytes"))
 
 
 def _log_model(plan: TrainingPlan, trained: Trained, data: SparkDatasetConverter) -> None:
