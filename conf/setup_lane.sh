@@ -91,8 +91,13 @@ start() {
 stop() { kill -"${2:-INT}" -- "-$1" 2>/dev/null; }
 # Again each second: a process that has only just started can miss a signal.
 stop_all() {
-    local process signal left=("${running[@]}")
     trap '' INT TERM HUP USR1
+    # Interrupted within "start", there may be a job that is not in "running" yet; and with -m bash
+    # would tell of each job that ends.
+    set +m
+    local process signal left
+    mapfile -t left < <(jobs -p)
+    left+=("${running[@]}")
     for signal in INT INT INT TERM KILL; do
         for process in "${left[@]}"; do stop "$process" $signal || true; done
         for _ in {1..10}; do

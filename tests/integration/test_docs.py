@@ -17,7 +17,7 @@ import pytest
 from docs_blocks import BLOCKS, PAGES, ROOT, Block, blocks_of, lines_of, of_kind
 
 # Only lest a page that hangs be waited for: each takes some twenty, on an idle machine.
-SECONDS = 600  # A page that hangs ends here; slow machines need 300 for the longest.
+SECONDS = 300
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(SECONDS + 20)]
 
 SEPARATOR = "---- end of block"

@@ -23,6 +23,8 @@ MOST_BLOCK_GROUPS = 32
 """Row groups that a block takes of small ones: so many are read before the first batch."""
 _OPEN_BYTES = 64 << 20
 """Row groups that are partly read take about so much, those of the next windows included."""
+_ALL_OPEN_BYTES = 80 << 20
+"""Where all row groups take no more, all are: whole lanes mix, and no next window is open."""
 _LEAST_OPEN = 4
 """Row groups that mix, also where they take more."""
 _BLOCKS_BYTES = 16 << 20
@@ -59,11 +61,15 @@ class DefaultOrder:
             open_group_bytes: Of a row group that is partly read.
             shuffle: Whether rows are shuffled.
         """
+        groups = max(1, int(np.count_nonzero(group_rows)))
         most_open = _OPEN_BYTES // (3 * open_group_bytes // 2 or 1)
+        # A lane begins and ends in the middle of a row group.
+        if (groups + MOST_LANES) * open_group_bytes <= _ALL_OPEN_BYTES:
+            most_open = max(most_open, groups)
         most_lanes = max(_LEAST_OPEN, min(MOST_LANES, most_open))
         block_bytes = _BLOCKS_BYTES // 2 // most_lanes
         row_size = row_bytes + _PLACE_BYTES
-        mean_rows = max(1, int(group_rows.sum()) // max(1, int(np.count_nonzero(group_rows))))
+        mean_rows = max(1, int(group_rows.sum()) // groups)
         most_rows = min(MOST_BLOCK_ROWS, MOST_BLOCK_GROUPS * mean_rows)
         block_rows = max(1, min(most_rows, block_bytes // row_size))
         if not shuffle:

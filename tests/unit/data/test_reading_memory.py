@@ -10,6 +10,7 @@ import pytest
 
 from sparkdl_runner.data.batches.expectations import check_memory
 from sparkdl_runner.data.dataset.manifest import ColumnInfo, Manifest
+from sparkdl_runner.data.order.defaults import DefaultOrder
 from sparkdl_runner.data.order.plan import Order
 from sparkdl_runner.data.read.costs import DataCosts, default_order
 from sparkdl_runner.data.read.memory_plan import MemoryLimit, MemoryPlan, page_rows_for
@@ -257,6 +258,15 @@ def test_the_default_order_follows_from_decoded_sizes() -> None:
     assert 400 < known.block_rows < 600
     uneven = manifest_of(8, 50_000, decoded_bytes=400_000 * 2_000, group_row_bytes=16_000)
     assert 50 < default_order(uneven).block_rows < 70
+
+
+def test_all_row_groups_mix_by_default_where_all_can_be_open() -> None:
+    def open_groups(groups: int) -> int:
+        order = DefaultOrder.of(np.full(groups, 15_000), row_bytes=40, open_group_bytes=1_100_000)
+        return order.most_lanes * order.window_groups
+
+    assert open_groups(64) >= 64
+    assert open_groups(80) == 40
 
 
 def test_a_row_that_is_larger_than_the_limit_is_refused_by_name() -> None:
