@@ -36,7 +36,8 @@ ifndef BESIDE
 endif
 .PHONY: help setup setup-classic setup-modern run-classic run-modern demo quick quick-data \
     quick-training quick-others test ready java-classic java-modern test-classic test-modern \
-    test-tensorflow system compat docs lint frameworks fuzz mutants foreign foreign-tables bench clean gpu
+    test-tensorflow system compat docs lint frameworks fuzz mutants random-ends \
+    foreign foreign-tables bench clean gpu
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -123,6 +124,9 @@ fuzz: setup-classic  ## hostile bytes for every parser; EXAMPLES=100000 of each,
 mutants: setup-classic  ## break the code in N small ways, what BASE lacks first: do tests see it? SEED=2
 	@PYTHONPATH=tests $(call in_lane,classic) -m mutants --count $(N) --seed $(SEED) \
 	    --base "$(BASE)" --jobs $(JOBS) $(ARGS)
+
+random-ends: setup-classic  ## N runs that log and fail at random moments: is each entry in MLflow once? SEED=2
+	@PYTHONPATH=.:tests:jobs $(call in_lane,classic) -m random_ends --count $(N) --seed $(SEED) $(ARGS)
 
 foreign: frameworks  ## other people's tests, as ranks and under their own launcher; HOROVOD_SOURCE=… SPARK_SOURCE=… TABLES="folder …"
 	@PYTHONPATH=tests:build/frameworks $(call in_lane,classic) -m foreign $(ARGS)

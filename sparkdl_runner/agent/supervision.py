@@ -20,7 +20,16 @@ from sparkdl_runner.redaction import Redactor, secrets_of
 from sparkdl_runner.wire import messages
 from sparkdl_runner.wire.control import Envelope
 from sparkdl_runner.wire.message_json import decode, encode
-from sparkdl_runner.wire.messages import Message, Raised, Release, Returned, Serving, Stop
+from sparkdl_runner.wire.messages import (
+    Delivered,
+    Message,
+    Progress,
+    Raised,
+    Release,
+    Returned,
+    Serving,
+    Stop,
+)
 from sparkdl_runner.wire.outcome import Outcome, Status, describe_exit
 from sparkdl_runner.wire.sink import Receiver
 
@@ -28,6 +37,8 @@ from sparkdl_runner.wire.sink import Receiver
 LEAST_EXIT_SECONDS = 1.0
 # How long last words may take to arrive once the worker is dead.
 DRAIN_SECONDS = 2.0
+# How long rank 0 may take to send what it has logged before it is ended, since another has failed.
+DELIVER_SECONDS = 1.0
 LOOK_SECONDS = 1.0
 
 
@@ -98,6 +109,10 @@ class _Supervision:
         self._was_stopped = False
         self._was_killed = False
         self._lingering = ""
+        self._owes_entries = False
+        """Whether the worker may have entries for MLflow that it has not sent."""
+        self._num_entries = 0
+        """How many have come."""
         self._is_over = threading.Event()
 
     def run(self) -> Outcome:
@@ -127,6 +142,7 @@ class _Supervision:
             relaying.join(DRAIN_SECONDS)
             looking.join(DRAIN_SECONDS)
             outcome = self._outcome()
+            self._tell_unsent()
             if outcome.status == Status.DIED:
                 self._tell(messages.Failed(outcome))
             if self._folder is not None:
@@ -152,12 +168,19 @@ class _Supervision:
     def _supervise(self) -> None:
         """Handles events until the worker's own process has ended."""
         kill_at: float | None = None
-        is_serving = is_released = False
+        end_at: float | None = None  # Once it is to end: by a signal that it may answer.
+        is_stopping = is_serving = is_released = False
         while True:
+            if end_at is not None and not (self._owes_entries and time.monotonic() < end_at):
+                self._worker.signal_group(signal.SIGTERM)
+                end_at = None
             try:
-                patience = None if kill_at is None else max(0.0, kill_at - time.monotonic())
+                next_at = kill_at if end_at is None else end_at
+                patience = None if next_at is None else max(0.0, next_at - time.monotonic())
                 event = self._worker.events.get(timeout=patience)
             except queue.Empty:
+                if end_at is not None:
+                    continue
                 if self._was_killed:
                     return  # A process that waits in the kernel, as for a disk, outlives SIGKILL.
                 self._was_killed, kill_at = True, time.monotonic() + KILL_SECONDS
@@ -168,11 +191,17 @@ class _Supervision:
                     return
                 case Stop() if self._worker.has_ended():
                     pass  # It ended by itself, perhaps as the cause: its exit comes next.
-                case Stop() if not self._was_stopped:
-                    self._was_stopped = True
+                case Stop() if not is_stopping:
+                    is_stopping = True
                     self._tell_worker(event)  # First: it takes other SIGTERMs for preemptions.
-                    self._worker.signal_group(signal.SIGTERM)
-                    kill_at = time.monotonic() + self._worker.grace_seconds
+                    if kill_at is not None and self._has_failed():
+                        end_at = kill_at  # It was the cause, and may send what it had logged.
+                    else:
+                        self._was_stopped = True
+                        kill_at = time.monotonic() + self._worker.grace_seconds
+                        end_at = min(time.monotonic() + DELIVER_SECONDS, kill_at)
+                case Delivered():
+                    self._owes_entries = False
                 case Serving():
                     is_serving = True
                     if not self._was_stopped:
@@ -181,12 +210,24 @@ class _Supervision:
                     is_released = True
                 case Report():
                     self._note(event)
+                    if isinstance(event.end, Returned):
+                        self._owes_entries = False
                     if kill_at is None:
                         # The process has only to end now, so a thread of it must not take for ever.
                         least = LEAST_EXIT_SECONDS if isinstance(event.end, Returned) else 0.0
                         kill_at = time.monotonic() + max(self._worker.grace_seconds, least)
             if is_serving and is_released:
                 self._tell_worker(Release())
+
+    def _has_failed(self) -> bool:
+        return self._report is not None and isinstance(self._report.end, Raised)
+
+    def _tell_unsent(self) -> None:
+        """Counts the entries that a function had logged that raised, and that have not come."""
+        if self._report is not None and isinstance(self._report.end, Raised):
+            unsent = self._report.end.num_entries - self._num_entries
+            if unsent > 0:
+                self._tell(messages.Unsent(unsent))
 
     def _tell_worker(self, message: Message) -> None:
         with suppress(OSError):
@@ -219,7 +260,8 @@ class _Supervision:
         end, payload = self._report.end, self._report.payload
         outcome = replace(outcome, payload=payload, notes=self._notes(end))
         if isinstance(end, Raised):
-            return replace(outcome, status=Status.FAILED, **vars(end))
+            told = {name: value for name, value in vars(end).items() if name != "num_entries"}
+            return replace(outcome, status=Status.FAILED, **told)
         return replace(outcome, status=Status.RETURNED)
 
     def _notes(self, end: Returned | Raised) -> tuple[str, ...]:
@@ -265,8 +307,13 @@ class _Supervision:
             case messages.Pulse():
                 self._lingering = message.lingering
                 self._observer.pulse(message)
-            case Serving():
+            case Serving() | Delivered():
                 self._worker.events.put(message)
+            case Progress(report):
+                if self._folder is not None and self._world.rank == 0:
+                    self._owes_entries = True
+                    self._num_entries += len(report["entries"])
+                self._tell(message)
             case Returned():
                 self._worker.events.put(Report(message, payload))
             case Raised():

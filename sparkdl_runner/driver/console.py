@@ -40,6 +40,10 @@ class Console(Sink):
             _write(sys.stderr, world, [problem])
         self._pass_on(lambda one: one.progress(world, report))
 
+    def unsent(self, world: World, count: int) -> None:
+        """Passes it on."""
+        self._pass_on(lambda one: one.unsent(world, count))
+
     def host_metrics(self, world: World, values: dict[str, float]) -> None:
         """Passes them on."""
         self._pass_on(lambda one: one.host_metrics(world, values))

@@ -22,6 +22,9 @@ class Reports:
     def progress(self, world: World, report: dict[str, Any]) -> None:
         """Takes a rank's report: see ``tracking.rank.recorder``."""
 
+    def unsent(self, world: World, count: int) -> None:
+        """Is told how many entries a rank had logged that were lost, as it was ended first."""
+
     def host_metrics(self, world: World, values: dict[str, float]) -> None:
         """Takes the metrics of a host, from one of its ranks, every ten seconds."""
 

@@ -119,6 +119,13 @@ class LoaderPlan(SureMessage):
 
 
 @dataclass
+class Unsent(SureMessage):
+    """The rank failed, and was ended before it had sent all that it had logged."""
+
+    count: int
+
+
+@dataclass
 class HostMetrics(Message):
     """How busy the host is, from one of its ranks."""
 
@@ -239,6 +246,10 @@ class Pulse(Message):
     """The cause that keeps the process alive after its function returned; else empty."""
 
 
+class Delivered(Message):
+    """The worker has sent all that its function had logged when it failed, or was to end."""
+
+
 class Serving(Message):
     """The worker would end, but other ranks may need what it serves."""
 
@@ -268,6 +279,8 @@ class Raised(Message):
     is_growth: bool = False
     is_worth_a_restart: bool = False
     refused_result: str = ""
+    num_entries: int = 0
+    """How many entries for MLflow it had logged; those that have not been sent follow."""
 
 
 Table = Mapping[str, type[Message]]
@@ -278,11 +291,11 @@ def _table(*messages: type[Message]) -> Table:
 
 
 _FROM_RANK = (Text, Progress, LoaderPlan)
-WORKER_TO_AGENT = _table(*_FROM_RANK, Pulse, Serving, Returned, Raised)
+WORKER_TO_AGENT = _table(*_FROM_RANK, Pulse, Delivered, Serving, Returned, Raised)
 # An agent sends its worker Stop and Release; the worker needs to know only that one has come.
 AGENT_TO_DRIVER = _table(
     *(Hello, Placed, Alive, Ended, Sure, Stacks),
-    *(Output, Failed, VitalSigns, HostMetrics, FilePart, PlainValue, *_FROM_RANK),
+    *(Output, Failed, VitalSigns, Unsent, HostMetrics, FilePart, PlainValue, *_FROM_RANK),
 )
 DRIVER_TO_AGENT = _table(
     *(Hosts, Assigned, Gather, Stop, RequestStop, Preempt, RequestGrowth),

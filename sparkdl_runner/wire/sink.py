@@ -16,6 +16,7 @@ from sparkdl_runner.wire.messages import (
     PlainValue,
     Progress,
     Text,
+    Unsent,
     VitalSigns,
 )
 from sparkdl_runner.wire.outcome import Outcome
@@ -47,6 +48,8 @@ class Sink(Reports, ABC):
                 self.progress(world, report)
             case LoaderPlan(plan):
                 self.loader_plan(world, plan)
+            case Unsent(count):
+                self.unsent(world, count)
             case HostMetrics(values):
                 self.host_metrics(world, values)
             case FilePart(name, data, is_first):

@@ -26,11 +26,12 @@ from sparkdl_runner.hooks import loader_plans, preemption, stop_request
 from sparkdl_runner.importing import without_collecting
 from sparkdl_runner.tracking.rank import rank_tracking as tracking
 from sparkdl_runner.tracking.rank.advice import advice
+from sparkdl_runner.tracking.rank.recorder import Recorder
 from sparkdl_runner.wire import function
 from sparkdl_runner.wire.control import Envelope, Line
 from sparkdl_runner.wire.failure_report import MAX_MESSAGE, MAX_TRACEBACK
 from sparkdl_runner.wire.message_json import encode
-from sparkdl_runner.wire.messages import LoaderPlan, Progress, Raised, Returned
+from sparkdl_runner.wire.messages import Delivered, LoaderPlan, Progress, Raised, Returned
 from sparkdl_runner.worker import (
     child_processes,
     driver_log,
@@ -43,6 +44,8 @@ from sparkdl_runner.worker import (
 )
 from sparkdl_runner.worker.search_path import complete_search_path, search_path_for_children
 from sparkdl_runner.worker.user_traceback import user_traceback
+
+WAIT_SECONDS = 3600.0
 
 
 def main() -> None:
@@ -120,6 +123,7 @@ def _run(line: Line, backend: Backend, envelope: Envelope) -> int:
         lambda report: line.send(encode(Progress(report))),
         trace_steps=envelope.trace_steps,
     )
+    _deliver_at_stop(line, recorder)
     try:
         backend.join_in_worker(envelope.listener)
         try:
@@ -137,11 +141,25 @@ def _run(line: Line, backend: Backend, envelope: Envelope) -> int:
         with suppress(Exception):  # The error itself must be reported in any case.
             if told := backend.advice(error) or gpu_memory.advice(error) or advice(error):
                 error.add_note(told)
-        _send_failure(line, backend, error)
+        _send_failure(line, backend, error, recorder.num_entries)
         recorder.close()  # After the failure is sent, as sending metrics may fail or take long.
+        line.send(encode(Delivered()))
         return 1
     line.send(encode(returned), payload)
     return 0
+
+
+def _deliver_at_stop(line: Line, recorder: Recorder) -> None:
+    """Sends what was logged once the agent wants the end, which then comes by a signal."""
+
+    def deliver() -> None:
+        while not line.wait(WAIT_SECONDS):
+            pass
+        with suppress(OSError):  # The agent is gone, and this process will be.
+            recorder.flush()
+            line.send(encode(Delivered()))
+
+    threading.Thread(target=deliver, name="sparkdl-deliver", daemon=True).start()
 
 
 def _end_if_forked(pid: int, error: BaseException | None) -> None:
@@ -155,7 +173,7 @@ def _end_if_forked(pid: int, error: BaseException | None) -> None:
     os._exit(0 if error is None else 1)
 
 
-def _send_failure(line: Line, backend: Backend, error: BaseException) -> None:
+def _send_failure(line: Line, backend: Backend, error: BaseException, num_entries: int = 0) -> None:
     name = type(error).__name__
     shown = error.with_traceback(user_traceback(error))
     is_preemption = bool(getattr(error, "is_preemption", False))
@@ -172,6 +190,7 @@ def _send_failure(line: Line, backend: Backend, error: BaseException) -> None:
         is_growth=getattr(error, "is_growth", False) is True,
         is_worth_a_restart=getattr(error, "is_worth_a_restart", False) is True,
         refused_result=name if isinstance(error, function.RESULT_REFUSALS) else "",
+        num_entries=num_entries,
     )
     line.send(encode(raised), function.pack_exception(error))
 

@@ -75,6 +75,8 @@ class Recorder:
         self._not_finite: set[str] = set()
         self._names: set[str] = set()
         self._dropped = 0
+        self.num_entries = 0
+        """How many entries there are in all reports, those to come among them."""
         self._total_steps: int | None = None
         self._epoch: int | None = None
         self._first: _Moment | None = None
@@ -129,6 +131,7 @@ class Recorder:
                 values[name] = value
             if len(self._logged) < MAX_WAITING_ENTRIES:
                 self._logged.append((step, time.time(), values))
+                self.num_entries += len(values)
             else:
                 self._dropped += len(values)
         self._last = (step, time.perf_counter(), self.time_use.seconds())
@@ -157,6 +160,7 @@ class Recorder:
                 entry[2] = entry[2][:MAX_TEXT_CHARACTERS]
         if len(self._entries) < MAX_WAITING_ENTRIES:
             self._entries.extend(entries)
+            self.num_entries += len(entries)
         else:
             self._dropped += len(entries)
 
@@ -224,6 +228,7 @@ class Recorder:
                     number = float(value)
                 except Exception:  # The GPU failed, which the function's own next call reports.
                     self._dropped += 1
+                    self.num_entries -= 1
                     continue
                 self._note_value(name, number, step)
                 self._entries.append(["metric", name, number, int(at * 1000), step, {}])
@@ -242,12 +247,13 @@ class Recorder:
     def _report(self, entries: list[Entry]) -> dict[str, Any]:
         problems = self._problems[:MAX_PROBLEMS]
         del self._problems[:MAX_PROBLEMS]
-        if self._dropped:
+        dropped = self._dropped
+        if dropped:
             problems.append(
-                f"{self._dropped} metrics were dropped, since they came faster than they could be "
+                f"{dropped} metrics were dropped, since they came faster than they could be "
                 "sent, or their GPU gave none"
             )
-            self._dropped = 0
+            self._dropped -= dropped
         nothing: _Moment = (0, 0.0, {})
         first_step, first_at, first_seconds = self._first or nothing
         step, at, seconds = self._last or nothing
@@ -263,6 +269,7 @@ class Recorder:
             "latest": self._latest,
             "facts": rank_facts.current(),
             "problems": problems,
+            "dropped": dropped,
             "entries": entries,
         }
 
@@ -283,6 +290,6 @@ class Recorder:
     def _put_state(self, state: Any) -> None:
         """Sends a checkpoint's metrics again; the driver drops those that it has."""
         if isinstance(state, dict) and state.get("run_id") == self._run_id:
-            self._entries.extend(
-                entry for entry in state.get("entries", ()) if is_metric_entry(entry)
-            )
+            kept = [entry for entry in state.get("entries", ()) if is_metric_entry(entry)]
+            self._entries.extend(kept)
+            self.num_entries += len(kept)

@@ -17,7 +17,7 @@ MAX_ERROR_CHARACTERS = 20_000
 def write_page(summary: RunSummary, folder: Path) -> None:
     """Writes ``summary.html``, which needs no other file, into a folder; makes the folder."""
     ended_by = f"<pre>{html.escape(summary.error[:MAX_ERROR_CHARACTERS])}</pre>"
-    warning = summary.checkpoint_warning
+    warnings = {"Checkpoints": summary.checkpoint_warning, "Lost": summary.lost_entries}
     figures = " · ".join(f"{name} {value}" for name, value in summary.figures())
     page = _PAGE.substitute(
         name=html.escape(summary.name),
@@ -26,7 +26,11 @@ def write_page(summary: RunSummary, folder: Path) -> None:
         when=f"{clock(summary.began_at)} to {clock(summary.ended_at)}",
         sentence=html.escape(summary.sentence()),
         figures=html.escape(figures),
-        warning=f'<p class="warning">Checkpoints: {html.escape(warning)}</p>' if warning else "",
+        warnings="\n".join(
+            f'<p class="warning">{about}: {html.escape(warning)}</p>'
+            for about, warning in warnings.items()
+            if warning
+        ),
         error=f"<h2>What ended it</h2>{ended_by}" if summary.error else "",
         attempts="\n".join(_row(_attempt_cells(one)) for one in summary.attempts),
         times=_times(summary),
@@ -106,7 +110,7 @@ _PAGE = Template("""<!doctype html>
 <p class="quiet">$when, run $run_id</p>
 <p>$sentence</p>
 <p>$figures</p>
-$warning
+$warnings
 $error
 <h2>Attempts</h2>
 <table class="attempts">

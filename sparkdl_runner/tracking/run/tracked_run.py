@@ -16,7 +16,7 @@ from sparkdl_runner.tracking.entries import Entry
 from sparkdl_runner.tracking.rank_run import NAME_TAG, RunTicket
 from sparkdl_runner.tracking.report.performance import host_entries
 from sparkdl_runner.tracking.report.run_folder import RunFolder
-from sparkdl_runner.tracking.report.run_summary import RunSummary
+from sparkdl_runner.tracking.report.run_summary import LOST_TAG, RunSummary
 from sparkdl_runner.tracking.run import parameters_and_tags as description
 from sparkdl_runner.tracking.run import undelivered
 from sparkdl_runner.tracking.run.attempts import Attempts
@@ -80,6 +80,8 @@ class TrackedRun(Reports):
         """Parameters of the package, not of the function, that wait to be logged."""
         self._opened_at = time.monotonic()
         self._problems: list[str] = []
+        self._lost = 0
+        """How many entries ranks had logged that never came."""
         self._end = RunEnd(opened, self._folder, self._problems)
         self._heartbeat = Heartbeat(
             self._ranks,
@@ -168,6 +170,8 @@ class TrackedRun(Reports):
     def progress(self, world: World, report: dict[str, Any]) -> None:
         """See ``Reports.progress``."""
         self._own += self._ranks.add(world, report)
+        if dropped := report.get("dropped"):
+            self._count_lost(dropped)
         entries = report["entries"]
         if entries:
             self._log(entries)
@@ -175,6 +179,20 @@ class TrackedRun(Reports):
             self._run_name = names[-1] if names else self._run_name
         if any(entry[0] in ("param", "metric") for entry in entries):
             self._log_own()
+
+    def unsent(self, world: World, count: int) -> None:
+        """See ``Reports.unsent``."""
+        self._count_lost(count)
+        self._problems.append(
+            f"{count:,} metrics, parameters and tags that rank {world.rank} had logged are lost, "
+            "since it could not send them within shutdown_grace_seconds after its function had "
+            "raised: raise RunConfig.shutdown_grace_seconds"
+        )
+
+    def _count_lost(self, count: int) -> None:
+        self._lost += count
+        told = f"{self._lost:,} metrics, parameters and tags that ranks had logged"
+        self._log([["tag", LOST_TAG, told]])
 
     def host_metrics(self, world: World, values: dict[str, float]) -> None:
         """See ``Reports.host_metrics``."""

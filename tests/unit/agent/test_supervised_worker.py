@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -89,8 +90,13 @@ def worker(folder: Path, script: str, grace_seconds: float = 30.0) -> Iterator[W
         made.end()
 
 
-def ended(folder: Path, made: WorkerProcess, heard: Heard | None = None) -> Outcome:
+def ended(
+    folder: Path, made: WorkerProcess, heard: Heard | None = None, *, is_tracked: bool = False
+) -> Outcome:
     envelope = Envelope(world=WORLD, environment={}, search_path=[], function=b"work")
+    if is_tracked:
+        (folder / "of the rank").mkdir()
+        envelope = replace(envelope, mlflow_run={"folder": str(folder / "of the rank")})
     return supervise(made, envelope, heard or Heard(), RankLog(folder / "logs", 0))
 
 
@@ -219,6 +225,91 @@ print(made, flush=True)
         outcome = ended(tmp_path, made, heard)
     assert (outcome.status, outcome.exception) == (Status.STOPPED, "")
     assert not heard.of(messages.Failed)
+
+
+def entries(heard: Heard) -> list[object]:
+    return [entry for one in heard.of(messages.Progress) for entry in one.report["entries"]]
+
+
+# Its first report is that of the start, as of each rank.
+LOGS = """
+def report(*entries):
+    say("Progress", report={"entries": list(entries), "problems": []})
+def raises(count):
+    say("Raised", exception="OSError", message="no file", num_entries=count)
+report()
+"""
+
+
+def test_a_function_that_raised_sends_what_it_had_logged_though_the_failure_ends_all_ranks(
+    tmp_path: Path,
+) -> None:
+    script = f"""{LOGS}
+raises(2)
+hear()  # The stop, which its own failure has made the driver send.
+report("first")
+report("last")
+say("Delivered")
+time.sleep(600)
+"""
+    heard = Heard()
+    with worker(tmp_path, script) as made:
+        take = heard.take
+
+        def stop_after_a_failure(world: World, message: messages.Message) -> None:
+            take(world, message)
+            if isinstance(message, messages.Failed):
+                made.stop()
+
+        heard.take = stop_after_a_failure  # type: ignore[method-assign]
+        outcome = ended(tmp_path, made, heard, is_tracked=True)
+    assert entries(heard) == ["first", "last"]
+    # It is not waited for any longer than it has to send.
+    assert (outcome.status, outcome.exit_code) == (Status.FAILED, -signal.SIGTERM)
+    assert not heard.of(messages.Unsent)
+
+
+def test_entries_that_were_not_sent_within_the_grace_are_counted(tmp_path: Path) -> None:
+    script = f'{LOGS}report("first"); raises(3); time.sleep(600)'
+    heard = Heard()
+    with worker(tmp_path, script, 0.05) as made:
+        outcome = ended(tmp_path, made, heard, is_tracked=True)
+    assert outcome.status == Status.FAILED
+    assert heard.of(messages.Unsent) == [messages.Unsent(2)]
+
+
+@pytest.mark.parametrize(
+    ("then", "sent", "seconds"),
+    [
+        ("hear(); report('last'); say('Delivered'); time.sleep(600)", ["last"], 30.0),
+        ("time.sleep(600)", [], 0.02),  # As where native code never gives the interpreter back.
+    ],
+)
+def test_rank_0_sends_what_it_had_logged_before_a_failure_of_another_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str, sent: list[str], seconds: float
+) -> None:
+    monkeypatch.setattr(supervision, "DELIVER_SECONDS", seconds)
+    heard = Heard()
+    with worker(tmp_path, LOGS + then) as made:
+        take = heard.take
+
+        def stop_after_a_report(world: World, message: messages.Message) -> None:
+            take(world, message)
+            if isinstance(message, messages.Progress):
+                made.stop()
+
+        heard.take = stop_after_a_report  # type: ignore[method-assign]
+        outcome = ended(tmp_path, made, heard, is_tracked=True)
+    assert (outcome.status, outcome.exit_code) == (Status.STOPPED, -signal.SIGTERM)
+    assert entries(heard) == sent
+
+
+def test_what_had_left_a_process_that_gave_up_is_there(tmp_path: Path) -> None:
+    heard = Heard()
+    with worker(tmp_path, f"{LOGS}report('first'); report('last'); os._exit(7)") as made:
+        outcome = ended(tmp_path, made, heard, is_tracked=True)
+    assert (outcome.status, outcome.exit_code) == (Status.DIED, 7)
+    assert entries(heard) == ["first", "last"]
 
 
 def test_who_does_not_end_when_it_is_stopped_is_killed_after_its_grace(tmp_path: Path) -> None:

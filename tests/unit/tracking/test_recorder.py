@@ -14,6 +14,7 @@ import pytest
 
 from sparkdl_runner.hooks import resumable
 from sparkdl_runner.tracking.rank import metrics
+from sparkdl_runner.tracking.rank import recorder as module
 from sparkdl_runner.tracking.rank.recorder import OTHER_RANKS_SEND_SECONDS, SEND_SECONDS, Recorder
 from sparkdl_runner.tracking.report.performance import Performance
 from sparkdl_runner.tracking.time_use import COMMUNICATION, COMPUTE, DATA, PARTS, part_of
@@ -53,6 +54,24 @@ def test_every_value_of_every_step_is_sent_in_order(make: Any) -> None:
     assert said[::2] == [("loss", step, 1 / step) for step in range(1, 5001)]
     assert said[1::2] == [("accuracy", step, step / 5000) for step in range(1, 5001)]
     assert max(len(report["entries"]) for report in reports) <= 2000
+
+
+def test_all_entries_are_counted_those_to_come_among_them_and_those_that_are_none_are_not(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class OnGpu:
+        def __float__(self) -> float:
+            raise RuntimeError("the GPU is gone")
+
+    recorder, reports = make()
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "as_number", lambda _name, value, _step: value)
+        log(recorder, 1, loss=0.5, of_lost_gpu=OnGpu())
+    recorder.add([["param", "lr", "0.1"]])
+    assert recorder.num_entries == 3
+    recorder.close()
+    assert recorder.num_entries == len(entries(reports)) == 2
+    assert sum(report["dropped"] for report in reports) == 1
 
 
 def test_a_model_is_of_the_newest_step_of_the_functions_own_metrics(make: Any) -> None:

@@ -61,6 +61,12 @@ def test_saves_that_failed_are_a_line_of_the_page(tmp_path: Path) -> None:
     assert 'class="warning"' not in page(tmp_path)
 
 
+def test_what_ranks_logged_and_is_lost_is_a_line_of_the_page(tmp_path: Path) -> None:
+    text = page(tmp_path, lost_entries="12 metrics", checkpoint_warning="1 save failed")
+    assert '<p class="warning">Lost: 12 metrics</p>' in text
+    assert text.count('class="warning"') == 2
+
+
 def test_the_page_has_attempts_and_the_time_of_a_step_by_part_and_rank(tmp_path: Path) -> None:
     text = page(tmp_path, name="<script>alert(1)</script>", totals={0: counts(), 1: counts(7.0)})
     assert "&lt;/script&gt;: finished</h1>" in text

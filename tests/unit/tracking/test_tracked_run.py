@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -51,6 +52,20 @@ def test_the_name_that_rank_0_gave_the_run_last_is_its_name() -> None:
         TrackedRun.progress(run, None, {"entries": entries})
         assert run._run_name == name
     assert said == [[["param", "a", "1"]], renamed[:1], renamed]
+
+
+def test_what_ranks_logged_and_is_lost_is_counted_in_a_tag_and_told() -> None:
+    said: list[object] = []
+    run = listening(said, [])
+    run._lost, run._problems = 0, []
+    run._count_lost = partial(TrackedRun._count_lost, run)
+    TrackedRun.progress(run, None, {"entries": [], "dropped": 1000})
+    TrackedRun.unsent(run, SimpleNamespace(rank=0), 2)
+    told = "{} metrics, parameters and tags that ranks had logged"
+    assert said == [
+        [["tag", "sparkdl_runner.lost_entries", told.format(count)]] for count in ("1,000", "1,002")
+    ]
+    assert "raise RunConfig.shutdown_grace_seconds" in run._problems[0]
 
 
 def test_a_part_of_a_file_that_cannot_be_kept_is_told_and_the_training_goes_on() -> None:
