@@ -101,7 +101,6 @@ class BlockLoader:
             if not is_needed and (after > self.plan.page_limit or self._is_beyond_the_plan()):
                 break
             self._load_together(epoch, until, in_use + self.plan.pages_together)
-        self._reads = {read for read in self._reads if not read.done()}
 
     def _is_beyond_the_plan(self) -> bool:
         """Whether rows that differ in length take more than was described; told once."""
@@ -172,6 +171,7 @@ class BlockLoader:
     def _submit(self, reading: _Reading, targets: list[_Target]) -> None:
         read = reading.last = self.pool.submit(self._read, reading, reading.last, targets)
         self._reads.add(read)
+        read.add_done_callback(self._reads.discard)
         for target in targets:
             target.loaded.reads.append(read)
 
@@ -280,9 +280,10 @@ class BlockLoader:
     def stop(self) -> None:
         """Drops what was loaded ahead and waits for the reads under way."""
         self.reader.forget_ahead()
-        for read in self._reads:
+        under_way = tuple(self._reads)
+        for read in under_way:
             read.cancel()
-        for read in self._reads:
+        for read in under_way:
             if not read.cancelled():
                 read.exception()
         for blocks in self._loaded.values():
