@@ -74,12 +74,14 @@ class Arena:
                 width = int(np.prod(output.shape, dtype=np.int64))
                 self._add((output,), np.empty((capacity, width), dtype=output.dtype))
         for itemsize, outputs in narrow.items():
-            if self.lies_in_order or itemsize * len(outputs) <= _FEW_BYTES:
+            kind, width = _UNSIGNED[itemsize], len(outputs)
+            if not shuffle:  # Each column from end to end.
+                self._add(tuple(outputs), np.empty((width, capacity), dtype=kind).T)
+            elif itemsize * width <= _FEW_BYTES:
                 for output in outputs:
-                    self._add((output,), np.empty((capacity, 1), dtype=_UNSIGNED[itemsize]))
-                continue
-            rows = np.empty((capacity, len(outputs)), dtype=_UNSIGNED[itemsize])
-            self._add(tuple(outputs), rows)
+                    self._add((output,), np.empty((capacity, 1), dtype=kind))
+            else:
+                self._add(tuple(outputs), np.empty((capacity, width), dtype=kind))
 
         self._targets = {
             column.name: self._targets_of(column)
@@ -232,11 +234,9 @@ class Arena:
                 continue
             rows = self._scratch_for(group, count)
             np.take(group.rows, index, axis=0, out=rows, mode="clip")
-            # No column can have such a name.
-            across = empty(f"\0{group.rows.dtype.itemsize} bytes", (width, count), group.rows.dtype)
+            across = _across(group, count, empty)
             np.copyto(across, rows.T)
-            for place, output in enumerate(members):
-                result[output.name] = across[place].view(output.dtype)
+            result |= _by_name(group, across)
         return result
 
     def interleave(
@@ -256,10 +256,16 @@ class Arena:
         count = sum(run.stop - run.start for lane in runs for run in lane)
         result: dict[str, Array] = {}
         for group in self._groups:
-            (output,) = group.members
-            result[output.name] = whole = empty(output.name, (count, *output.shape), output.dtype)
-            shape = (steps, len(lanes), -1, group.rows.shape[1])
-            by_lane = whole.view(group.rows.dtype).reshape(shape)
+            width = group.rows.shape[1]
+            if len(group.members) == 1:
+                (output,) = group.members
+                whole = empty(output.name, (count, *output.shape), output.dtype)
+                result[output.name] = whole
+                by_lane = whole.view(group.rows.dtype).reshape(steps, len(lanes), -1, width)
+            else:
+                across = _across(group, count, empty)
+                result |= _by_name(group, across)
+                by_lane = np.moveaxis(across.reshape(width, steps, len(lanes), -1), 0, 3)
             for number, lane in enumerate(runs):
                 _fill(by_lane[:, number], [group.rows[run] for run in lane])
         return result
@@ -285,6 +291,18 @@ class Arena:
         if scratch is None or len(scratch) < count:
             scratch = self._scratch[key] = np.empty((count, group.rows.shape[1]), group.rows.dtype)
         return scratch[:count]
+
+
+def _across(group: _Group, count: int, empty: Empty) -> Array:
+    """Memory ``[members, count]`` for rows of a group, each column from end to end."""
+    kind = group.rows.dtype
+    # No column can have such a name.
+    return empty(f"\0{kind.itemsize} bytes", (len(group.members), count), kind)
+
+
+def _by_name(group: _Group, across: Array) -> dict[str, Array]:
+    """The columns of a group, of what ``_across`` made."""
+    return {one.name: across[n].view(one.dtype) for n, one in enumerate(group.members)}
 
 
 def _fill(steps: Array, runs: list[Array]) -> None:
