@@ -142,7 +142,7 @@ class Chunker:
             used.append([(loaded, _part(loaded, begin, end)) for loaded in blocks])
         bounds = np.arange(count + 1) * (len(self.lanes) * self.order.lane_batch)
         row_mask, kept = None, None
-        if self.arena.moves_rows and _rows_of(used) == bounds[-1]:
+        if self.arena.lies_in_order and _rows_of(used) == bounds[-1]:
             parts = [[(loaded.pages, part) for loaded, part in blocks] for blocks in used]
             dense = dict(self.arena.interleave(parts, count, empty))
             row_mask = np.ones(int(bounds[-1]), dtype=np.bool_) if self.tail == "pad" else None
@@ -222,7 +222,7 @@ class Chunker:
         size = self.order.lane_batch
         lanes: list[pa.Array] = []
         for blocks in used:
-            parts = [take(loaded.rows(column.name), loaded.order[part]) for loaded, part in blocks]
+            parts = [self._rows(loaded, column.name, part) for loaded, part in blocks]
             missing = count * size - sum(map(len, parts))
             if missing and self.tail == "pad":
                 parts.append(pa.nulls(missing, column.kept_type))
@@ -232,6 +232,13 @@ class Chunker:
         # A lane's rows of one step lie side by side: one copy puts all where they belong.
         steps = range(0, count * size, size)
         return pa.concat_arrays([lane.slice(first, size) for first in steps for lane in lanes])
+
+    def _rows(self, loaded: LoadedBlock, name: str, part: slice) -> pa.Array:
+        """A part of a block's rows of a column, in the order of use."""
+        rows = loaded.rows(name)
+        if self.order.shuffle:
+            return take(rows, loaded.order[part])
+        return rows.slice(part.start, part.stop - part.start)
 
     def _encoded(
         self, name: str, used: list[list[tuple[LoadedBlock, slice]]], count: int

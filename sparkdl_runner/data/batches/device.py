@@ -27,8 +27,9 @@ class _Tensors:
         return torch.from_numpy(array)
 
     def split(self, whole: torch.Tensor, sizes: Sequence[int]) -> Sequence[torch.Tensor]:
-        """Cuts a tensor into parts of so many rows: views, not copies."""
-        parts: Sequence[torch.Tensor] = whole.split(list(sizes))
+        """Cuts a tensor into parts of so many rows, which share its memory."""
+        # "Unsafe" as torch would not see that a part is changed in place: nobody has the whole.
+        parts: Sequence[torch.Tensor] = whole.unsafe_split_with_sizes(list(sizes))
         return parts
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 Batch = dict[str, Any]
 Transform = Callable[[Batch], Mapping[str, Any]]
 
+_CUT_TOGETHER = 32
+"""Batches. One call for many is faster than one for each; more objects would not fit the cache."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Delivery:
@@ -30,7 +33,7 @@ class _Delivery:
 
     epoch: int
     step: int
-    batches: list[Batch]
+    batches: Iterable[Batch]
     ticket: Any
     skipped: Sequence[str]
     """The problem of each skipped image."""
@@ -131,8 +134,9 @@ class Feed:
         ticket = None
         if self.transform is None:
             ticket = self.memory.send([whole])
-        batches = self._split(whole, chunk)
+        batches: Iterable[Batch] = self._split(whole, chunk)
         if chunk.variable:
+            batches = list(batches)
             for index, batch in enumerate(batches):
                 for name, value in chunk.variable_batch(index).items():
                     batch[name] = wrap(value) if isinstance(value, np.ndarray) else value
@@ -148,17 +152,21 @@ class Feed:
             batches=batches,
             ticket=ticket,
             skipped=chunk.skipped,
-            ends_epoch=chunk.step + len(batches) == self.chunker.steps,
+            ends_epoch=chunk.step + len(chunk.bounds) - 1 == self.chunker.steps,
         )
 
-    def _split(self, whole: Mapping[str, Any], chunk: Chunk) -> list[Batch]:
-        """Cuts a chunk's arrays into its batches: views, not copies."""
+    def _split(self, whole: Mapping[str, Any], chunk: Chunk) -> Iterator[Batch]:
+        """Cuts a chunk's arrays into its batches: views, not copies, made when they are asked for.
+
+        Small batches of many columns are so many views that they would take more memory than rows.
+        """
         sizes = np.diff(chunk.bounds).tolist()
-        batches: list[Batch] = [{} for _ in sizes]
-        for name, array in whole.items():
-            for batch, part in zip(batches, self.memory.split(array, sizes), strict=True):
-                batch[name] = part
-        return batches
+        for first in range(0, len(sizes), _CUT_TOGETHER):
+            some = sizes[first : first + _CUT_TOGETHER]
+            begin, end = chunk.bounds[first], chunk.bounds[first + len(some)]
+            parts = [self.memory.split(array[begin:end], some) for array in whole.values()]
+            for index in range(len(some)):
+                yield {name: part[index] for name, part in zip(whole, parts, strict=True)}
 
 
 def _transformed(transform: Transform, batch: Batch) -> Batch:

@@ -104,7 +104,9 @@ class Pipeline:
                 threads=self.workers_count,
                 prefetch_batches=self.prefetch_batches,
             )
-            arena = Arena(self.layout, pages=plan.pages, page_rows=plan.page_rows)
+            arena = Arena(
+                self.layout, pages=plan.pages, page_rows=plan.page_rows, shuffle=order.shuffle
+            )
             self._arena = (order, plan, arena)
             self.reader.allow(plan.spare_bytes)
         self.reader.stopping.clear()

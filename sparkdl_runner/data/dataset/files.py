@@ -105,6 +105,11 @@ class Files(Sequence[FileInfo]):
         """int64 ``[files]``: a number of each, such as ``size_bytes``; -1 for None."""
         return self._numbers[name]
 
+    def number(self, name: str, index: int) -> int | None:
+        """A number of one file; None where it is not known."""
+        found = int(self._numbers[name][index])
+        return None if found == _UNKNOWN else found
+
     @cached_property
     def _ends(self) -> npt.NDArray[np.int64]:
         """The end of each path in the joined text."""
@@ -131,9 +136,7 @@ class Files(Sequence[FileInfo]):
         if isinstance(index, slice):
             return [self[one] for one in range(*index.indices(len(self)))]
         index = range(len(self))[index]
-        numbers: dict[str, Any] = {name: int(self._numbers[name][index]) for name in _LEAST}
-        for name in ("modified_ns", "crc32"):
-            numbers[name] = None if numbers[name] == _UNKNOWN else numbers[name]
+        numbers: dict[str, Any] = {name: self.number(name, index) for name in _LEAST}
         return FileInfo(path=self.path(index), **numbers)
 
     def __eq__(self, other: object) -> bool:

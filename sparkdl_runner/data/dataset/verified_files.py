@@ -17,7 +17,7 @@ import pyarrow.fs
 from sparkdl_runner.data.dataset.checksum import crc32_of
 from sparkdl_runner.data.dataset.converted import Converted, owner_and_time
 from sparkdl_runner.data.dataset.dataset import Dataset
-from sparkdl_runner.data.dataset.files import FileInfo
+from sparkdl_runner.data.dataset.files import Files
 from sparkdl_runner.data.dataset.footers import footer_of, in_threads, read_tail, settled_time
 from sparkdl_runner.data.errors import ChangedFileError, DatasetError
 from sparkdl_runner.data.retrying import patiently
@@ -46,7 +46,8 @@ class VerifiedFiles:
 
     def __init__(self, dataset: Dataset, converted: Converted | None = None) -> None:
         self.dataset = dataset
-        self._files = dataset.manifest.files
+        self._files = Files.of(dataset.manifest.files)
+        self._folder = dataset.directory.rstrip("/")
         local = None if converted is None else converted.local
         self._local = local if local is not None and local.is_here() else None
         self._remote_ns = None if converted is None else converted.remote_ns
@@ -60,7 +61,7 @@ class VerifiedFiles:
 
     def path(self, index: int) -> str:
         """The path of the file of this number."""
-        return self.dataset.path(self._files[index])
+        return f"{self._folder}/{self._files.path(index)}"
 
     @property
     def identity(self) -> str:
@@ -135,7 +136,7 @@ class VerifiedFiles:
         for index, file in enumerate(manifest.files):
             path = self.path(index)
             info: Any = found.get(file.path)
-            self._refuse_other(path, file, info)
+            self._refuse_other(path, index, info)
             times.append(settled_time(info))
             if self.dataset.is_local:
                 is_touched = self._is_touched(index, os.stat(path))
@@ -174,28 +175,29 @@ class VerifiedFiles:
         paths = [self.path(index) for index in share[:_REMOTE_SHARE]]
         found = patiently(lambda: self.dataset.filesystem.get_file_info(paths))
         for index, info in zip(share, found, strict=False):
-            self._refuse_other(info.path, self._files[index], info)
+            self._refuse_other(info.path, index, info)
             _refuse_written_again(info.path, self.written_ns(index), info.mtime_ns)
 
     def _check_local(self, index: int) -> None:
-        path, file = self.path(index), self._files[index]
+        path = self.path(index)
         try:
             found = os.stat(path)
         except FileNotFoundError:
             raise self._gone(path) from None
-        self._refuse_other_size(path, file, found.st_size)
+        self._refuse_other_size(path, index, found.st_size)
         if not stat.S_ISREG(found.st_mode) or self._is_touched(index, found):
             self.open(index)[0].close()
 
-    def _refuse_other(self, path: str, file: FileInfo, found: Any) -> None:
+    def _refuse_other(self, path: str, index: int, found: Any) -> None:
         if found is None or found.type != pa.fs.FileType.File:
             raise self._gone(path)
-        self._refuse_other_size(path, file, found.size)
+        self._refuse_other_size(path, index, found.size)
 
-    def _refuse_other_size(self, path: str, file: FileInfo, size: int) -> None:
-        if size != file.size_bytes:
+    def _refuse_other_size(self, path: str, index: int, size: int) -> None:
+        expected = self._files.number("size_bytes", index)
+        if size != expected:
             raise DatasetError(
-                f"{path} has {size:,} bytes and the manifest says {file.size_bytes:,}: it was cut "
+                f"{path} has {size:,} bytes and the manifest says {expected:,}: it was cut "
                 f"short or replaced after the conversion. {self.advice}"
             )
 
@@ -211,11 +213,11 @@ class VerifiedFiles:
             return False
         if self._local is not None:
             return not self._local.is_same(index, found)
-        return self._files[index].modified_ns != found.st_mtime_ns
+        return self._files.number("modified_ns", index) != found.st_mtime_ns
 
     def _is_same_remote(self, stream: Any, path: str, index: int) -> bool:
         """Refuses an open remote file of another size or time; False if no time is known."""
-        self._refuse_other_size(path, self._files[index], stream.size())
+        self._refuse_other_size(path, index, stream.size())
         then = self.written_ns(index)
         if then is None:
             return False
@@ -234,7 +236,6 @@ class VerifiedFiles:
         whole: memoryview | None,
     ) -> bytes | memoryview | None:
         """Refuses an open file that is not the one that the manifest lists under this number."""
-        file = self._files[index]
         if found is not None and self._compared.get(index) == owner_and_time(found):
             return None
         touched = found if found is not None and self._is_touched(index, found) else None
@@ -243,14 +244,16 @@ class VerifiedFiles:
                 return None
             _refuse_other_owner(touched, path)
         tail = read_tail(stream, path, is_local=found is not None, whole=whole)
-        what, same = "Parquet footer", zlib.crc32(footer_of(tail, path)) == file.footer_crc32
+        what, expected = "Parquet footer", self._files.number("footer_crc32", index)
+        same = zlib.crc32(footer_of(tail, path)) == expected
         if same and touched is not None:
-            if file.crc32 is not None:
+            crc32, modified_ns = (self._files.number(n, index) for n in ("crc32", "modified_ns"))
+            if crc32 is not None:
                 stream.seek(0)
-                what, same = "content", crc32_of(stream) == file.crc32
-            elif self._local is not None and file.modified_ns is not None:
+                what, same = "content", crc32_of(stream) == crc32
+            elif self._local is not None and modified_ns is not None:
                 # No checksum is known. A file whose permissions alone changed keeps this time.
-                what, same = "time of change", touched.st_mtime_ns == file.modified_ns
+                what, same = "time of change", touched.st_mtime_ns == modified_ns
         if not same:
             raise ChangedFileError(
                 f"{path} was changed after the conversion: its {what} is not the one that the "

@@ -24,8 +24,9 @@ Empty = Callable[[str, tuple[int, ...], np.dtype[Any]], Array]
 """Makes the array of a given name, shape and dtype that a gather fills."""
 
 _FEW_BYTES = 48
-"""Rows of so few bytes fit into the cache, a block of them: their columns lie apart, and they are
-moved when a block is shuffled."""
+"""Rows of so few bytes fit into the cache, a block of them: they are moved when a block is
+shuffled."""
+_FEW_COPIED_BYTES = 64 << 10
 _UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 
 
@@ -39,9 +40,16 @@ class _Group:
 
 
 class Arena:
-    """Pages of rows for all dense outputs of a layout."""
+    """Pages of rows for all dense outputs of a layout.
 
-    def __init__(self, layout: Layout, *, pages: int, page_rows: int) -> None:
+    Args:
+        layout: The outputs.
+        pages: How many.
+        page_rows: Rows of each: a power of two.
+        shuffle: Whether rows are shuffled. If not, they are copied in runs, column by column.
+    """
+
+    def __init__(self, layout: Layout, *, pages: int, page_rows: int, shuffle: bool = True) -> None:
         self.page_rows = page_rows
         self._page_bits = page_rows.bit_length() - 1
         if page_rows != 1 << self._page_bits:
@@ -54,7 +62,9 @@ class Arena:
         self._scratch: dict[int, Array] = {}
         self._of_thread = threading.local()
         self._numbers = np.arange(page_rows)
-        self.moves_rows = sum(output.row_bytes for output in layout.outputs) <= _FEW_BYTES
+        row_bytes = sum(output.row_bytes for output in layout.outputs)
+        self.lies_in_order = not shuffle or row_bytes <= _FEW_BYTES
+        """Whether a block's rows lie in the order of their use, once it has been shuffled."""
         capacity = pages * page_rows
         narrow: dict[int, list[Output]] = {}
         for output in layout.outputs:
@@ -64,12 +74,14 @@ class Arena:
                 width = int(np.prod(output.shape, dtype=np.int64))
                 self._add((output,), np.empty((capacity, width), dtype=output.dtype))
         for itemsize, outputs in narrow.items():
-            if itemsize * len(outputs) <= _FEW_BYTES:
+            kind, width = _UNSIGNED[itemsize], len(outputs)
+            if not shuffle:  # Each column from end to end.
+                self._add(tuple(outputs), np.empty((width, capacity), dtype=kind).T)
+            elif itemsize * width <= _FEW_BYTES:
                 for output in outputs:
-                    self._add((output,), np.empty((capacity, 1), dtype=_UNSIGNED[itemsize]))
-                continue
-            rows = np.empty((capacity, len(outputs)), dtype=_UNSIGNED[itemsize])
-            self._add(tuple(outputs), rows)
+                    self._add((output,), np.empty((capacity, 1), dtype=kind))
+            else:
+                self._add(tuple(outputs), np.empty((capacity, width), dtype=kind))
 
         self._targets = {
             column.name: self._targets_of(column)
@@ -129,7 +141,7 @@ class Arena:
             int64 ``[rows]``: where in the arena the row is that is used i-th; None if it is the
             i-th of the block now.
         """
-        if not self.moves_rows:
+        if not self.lies_in_order:
             return self.row_index(pages, order)
         runs = self.runs(pages, slice(0, len(order)))
         for group in self._groups:
@@ -194,7 +206,7 @@ class Arena:
             done = rows.start
             for run in runs:
                 count = run.stop - run.start
-                to[run] = array[done : done + count]
+                _copy(to[run], array[done : done + count])
                 done += count
 
     def gather(self, index: IntArray, empty: Empty) -> Mapping[str, Array]:
@@ -222,17 +234,15 @@ class Arena:
                 continue
             rows = self._scratch_for(group, count)
             np.take(group.rows, index, axis=0, out=rows, mode="clip")
-            # No column can have such a name.
-            across = empty(f"\0{group.rows.dtype.itemsize} bytes", (width, count), group.rows.dtype)
+            across = _across(group, count, empty)
             np.copyto(across, rows.T)
-            for place, output in enumerate(members):
-                result[output.name] = across[place].view(output.dtype)
+            result |= _by_name(group, across)
         return result
 
     def interleave(
         self, lanes: Sequence[Sequence[tuple[IntArray, slice]]], steps: int, empty: Empty
     ) -> Mapping[str, Array]:
-        """Copies runs of rows that ``shuffle`` has moved: for each step, as many of every lane.
+        """Copies runs of rows that lie in order: for each step, as many of every lane.
 
         Args:
             lanes: For each lane, the pages of its blocks, and the rows of each block in turn.
@@ -246,10 +256,16 @@ class Arena:
         count = sum(run.stop - run.start for lane in runs for run in lane)
         result: dict[str, Array] = {}
         for group in self._groups:
-            (output,) = group.members
-            result[output.name] = whole = empty(output.name, (count, *output.shape), output.dtype)
-            shape = (steps, len(lanes), -1, group.rows.shape[1])
-            by_lane = whole.view(group.rows.dtype).reshape(shape)
+            width = group.rows.shape[1]
+            if len(group.members) == 1:
+                (output,) = group.members
+                whole = empty(output.name, (count, *output.shape), output.dtype)
+                result[output.name] = whole
+                by_lane = whole.view(group.rows.dtype).reshape(steps, len(lanes), -1, width)
+            else:
+                across = _across(group, count, empty)
+                result |= _by_name(group, across)
+                by_lane = np.moveaxis(across.reshape(width, steps, len(lanes), -1), 0, 3)
             for number, lane in enumerate(runs):
                 _fill(by_lane[:, number], [group.rows[run] for run in lane])
         return result
@@ -277,6 +293,18 @@ class Arena:
         return scratch[:count]
 
 
+def _across(group: _Group, count: int, empty: Empty) -> Array:
+    """Memory ``[members, count]`` for rows of a group, each column from end to end."""
+    kind = group.rows.dtype
+    # No column can have such a name.
+    return empty(f"\0{kind.itemsize} bytes", (len(group.members), count), kind)
+
+
+def _by_name(group: _Group, across: Array) -> dict[str, Array]:
+    """The columns of a group, of what ``_across`` made."""
+    return {one.name: across[n].view(one.dtype) for n, one in enumerate(group.members)}
+
+
 def _fill(steps: Array, runs: list[Array]) -> None:
     """Copies runs of rows, one after the other, into ``[steps, rows of a step, width]``."""
     size, done = steps.shape[1], 0
@@ -286,7 +314,16 @@ def _fill(steps: Array, runs: list[Array]) -> None:
             whole = 0 if at else len(rows) // size
             count = whole * size or min(size - at, len(rows))
             if whole:
-                steps[step : step + whole] = rows[:count].reshape(whole, size, -1)
+                _copy(steps[step : step + whole], rows[:count].reshape(whole, size, -1))
             else:
-                steps[step, at : at + count] = rows[:count]
+                _copy(steps[step, at : at + count], rows[:count])
             rows, done = rows[count:], done + count
+
+
+def _copy(to: Array, rows: Array) -> None:
+    """Copies rows. NumPy lets another thread in meanwhile, which for few bytes takes longer."""
+    are_plain = to.dtype == rows.dtype and to.flags.c_contiguous and rows.flags.c_contiguous
+    if are_plain and 0 < rows.nbytes <= _FEW_COPIED_BYTES:
+        to.reshape(-1).view(np.uint8).data[:] = rows.reshape(-1).view(np.uint8).data
+    else:
+        to[...] = rows

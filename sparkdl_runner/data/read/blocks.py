@@ -101,7 +101,6 @@ class BlockLoader:
             if not is_needed and (after > self.plan.page_limit or self._is_beyond_the_plan()):
                 break
             self._load_together(epoch, until, in_use + self.plan.pages_together)
-        self._reads = {read for read in self._reads if not read.done()}
 
     def _is_beyond_the_plan(self) -> bool:
         """Whether rows that differ in length take more than was described; told once."""
@@ -145,35 +144,47 @@ class BlockLoader:
                     parts.setdefault((block_epoch, piece.stream), []).append(target)
                 at += piece.rows
             self._next = next(self._coming, None)
-        for key, targets in parts.items():
-            self._read_on(key, targets)
+        work = [(self._reading_on(key, targets), targets) for key, targets in parts.items()]
         # A row group that several blocks share is read once.
         for (_, group), targets in whole.items():
             until = max(target.piece.until for target in targets)
-            self._submit(self._open(group, self.plan.whole_rows, until), targets)
+            work.append((self._open(group, self.plan.whole_rows, until), targets))
+        self._submit(work)
 
-    def _read_on(self, key: tuple[int, int], targets: list[_Target]) -> None:
+    def _reading_on(self, key: tuple[int, int], targets: list[_Target]) -> _Reading:
         """Goes on reading a row group, of which each block takes a piece."""
         targets.sort(key=lambda target: target.piece.start)
         first, last = targets[0].piece, targets[-1].piece
         reading = self._readings.pop(key, None)
         if reading is None or first.start < reading.until:
             reading = self._open(first.group, self.plan.part_rows, first.until)
-        self._submit(reading, targets)
         reading.until = last.start + last.rows
         if reading.until < last.until:
             self._readings[key] = reading
+        return reading
 
     def _open(self, group: int, rows: int, until: int) -> _Reading:
         self.reader.read_ahead([group], self.columns)
         parts = self.reader.stream(group, self.columns, rows=min(rows, until), until=until)
         return _Reading(parts=parts, until=0)
 
-    def _submit(self, reading: _Reading, targets: list[_Target]) -> None:
-        read = reading.last = self.pool.submit(self._read, reading, reading.last, targets)
-        self._reads.add(read)
-        for target in targets:
-            target.loaded.reads.append(read)
+    def _submit(self, work: list[tuple[_Reading, list[_Target]]]) -> None:
+        """Has the pool read row groups: several small ones at a time, which costs less."""
+        together: list[tuple[_Reading, Future[None] | None, list[_Target]]] = []
+        rows = 0
+        for number, (reading, targets) in enumerate(work, start=1):
+            together.append((reading, reading.last, targets))
+            rows += sum(target.piece.rows for target in targets)
+            if rows < self.plan.whole_rows // 8 and number < len(work):
+                continue
+            read = self.pool.submit(self._read_all, together)
+            self._reads.add(read)
+            read.add_done_callback(self._reads.discard)
+            for one, _, its_targets in together:
+                one.last = read
+                for target in its_targets:
+                    target.loaded.reads.append(read)
+            together, rows = [], 0
 
     def _place(self, epoch: int, block: Block) -> LoadedBlock:
         return LoadedBlock(
@@ -187,6 +198,10 @@ class BlockLoader:
             },
             pieces_left=len(block.pieces),
         )
+
+    def _read_all(self, work: list[tuple[_Reading, Future[None] | None, list[_Target]]]) -> None:
+        for reading, before, targets in work:
+            self._read(reading, before, targets)
 
     def _read(self, reading: _Reading, before: Future[None] | None, targets: list[_Target]) -> None:
         """Runs in the pool, which began the piece before this one earlier."""
@@ -280,9 +295,10 @@ class BlockLoader:
     def stop(self) -> None:
         """Drops what was loaded ahead and waits for the reads under way."""
         self.reader.forget_ahead()
-        for read in self._reads:
+        under_way = tuple(self._reads)
+        for read in under_way:
             read.cancel()
-        for read in self._reads:
+        for read in under_way:
             if not read.cancelled():
                 read.exception()
         for blocks in self._loaded.values():

@@ -82,7 +82,9 @@ def open_group_bytes(manifest: Manifest, names: Collection[str] | None = None) -
             continue
         size = column.size_bytes * share
         value = value_bytes(manifest, column)
-        page = max(manifest.page_bytes, manifest.page_rows * column.size_bytes / rows)
+        # A larger page than others leaves holes in the allocator's memory: as much again.
+        large_page = manifest.page_rows * column.size_bytes / rows
+        page = 2 * large_page if large_page > manifest.page_bytes else manifest.page_bytes
         if column.decoded_bytes is not None and value * rows > _REPEATS * column.size_bytes:
             page += _DICTIONARY_BYTES
         total += min(size, page) + min(size, _BUFFER_BYTES)

@@ -36,6 +36,7 @@ _NO_SUCH_VALUE = (
 )
 _RELEASE_BYTES = 4 << 20
 _MEMORY_BYTES = 96 << 20
+_FEW_FILES, _MANY_FILES = 8, 64
 _PARSED = 4
 """A footer takes about so many times the memory that it takes in its file."""
 _CAN_VERIFY_PAGES = "page_checksum_verification" in inspect.signature(pq.ParquetFile).parameters
@@ -44,10 +45,10 @@ _CAN_VERIFY_PAGES = "page_checksum_verification" in inspect.signature(pq.Parquet
 class RowGroupReader:
     """Reads any row group of a data set, from any thread.
 
-    At most ``open_files`` files stay open between reads; one that is being read is not among
-    them, so two threads never share a handle. Footers are kept longer, so that a file with many row
-    groups is not parsed again for each of them. Those and remote row groups that nobody has decoded
-    yet take up to ``memory_bytes``.
+    Some files stay open between reads: a few, or many that have several row groups and small
+    footers. One that is being read is not among them, so two threads never share a handle. Footers
+    are kept longer, so that a file with many row groups is not parsed again for each of them. Those
+    and remote row groups that nobody has decoded yet take up to ``memory_bytes``.
 
     While ``stopping`` is set, nobody waits for another process that fetches the same, nor for a
     storage that may come back: such reads fail.
@@ -57,15 +58,14 @@ class RowGroupReader:
         self,
         files: VerifiedFiles,
         *,
-        open_files: int = 8,
         cache: DiskCache | None = None,
         memory_bytes: int = _MEMORY_BYTES,
     ) -> None:
         self._files = files
         manifest = files.dataset.manifest
         self._groups, self._view, self._schema = manifest.row_groups, manifest.view, manifest.schema
-        self._open_files = open_files
         self._idle: OrderedDict[int, pq.ParquetFile] = OrderedDict()
+        self._idle_bytes = 0
         self._footers: OrderedDict[int, pq.FileMetaData] = OrderedDict()
         self._footers_bytes, self._most_footers_bytes = 0, memory_bytes // 6 // _PARSED
         self._lock = threading.Lock()
@@ -206,6 +206,7 @@ class RowGroupReader:
             self._footers_bytes = 0
             while self._idle:
                 self._idle.popitem()[1].close()
+            self._idle_bytes = 0
 
     def _release_unused(self, read_bytes: int) -> None:
         """Lets go, now and then, of what Arrow's allocators keep of this thread's earlier reads."""
@@ -219,6 +220,8 @@ class RowGroupReader:
             return self._remote.open(group, [column.name for column in columns], **self._access)
         with self._lock:
             parquet = self._idle.pop(file, None)
+            if parquet is not None:
+                self._idle_bytes -= parquet.metadata.serialized_size
         return self._open(file) if parquet is None else parquet
 
     def _open(self, file: int) -> pq.ParquetFile:
@@ -257,9 +260,14 @@ class RowGroupReader:
         with self._lock:
             if file not in self._idle:
                 self._idle[file] = parquet
-                if len(self._idle) <= self._open_files:
+                self._idle_bytes += parquet.metadata.serialized_size
+                is_kept = (
+                    parquet.num_row_groups > 1 and self._idle_bytes <= self._most_footers_bytes
+                )
+                if len(self._idle) <= (_MANY_FILES if is_kept else _FEW_FILES):
                     return
                 _, parquet = self._idle.popitem(last=False)
+                self._idle_bytes -= parquet.metadata.serialized_size
         parquet.close()
 
 

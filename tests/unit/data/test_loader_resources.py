@@ -91,6 +91,17 @@ def test_files_and_threads_are_given_back(tmp_path: Path) -> None:
     assert set(os.listdir("/proc/self/fd")) <= before
 
 
+def test_files_of_many_row_groups_stay_open(tmp_path: Path) -> None:
+    manifest = write_groups(tmp_path, numbered(600), [[2] * 10] * 30)
+    filesystem = _CountingFilesystem()
+    with ArrowLoader(manifest, filesystem, str(tmp_path), batch_size=8) as loader:
+        for _ in loader:
+            names = os.listdir("/proc/self/fd")
+            assert len(names) < 200
+    # One for each file, and perhaps one for each thread that reads the same file.
+    assert filesystem.opened <= 3 * 30
+
+
 class _CountingFilesystem(pyarrow.fs.LocalFileSystem):
     opened = 0
 

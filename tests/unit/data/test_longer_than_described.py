@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from parquet_sets import load, write_groups
@@ -26,3 +28,16 @@ def test_texts_that_are_longer_than_described_are_told_of_once(tmp_path: Path) -
     assert sorted(found) == sorted(texts["text"].to_pylist() * 2)
     with load(tmp_path, manifest, batch_size=50, memory_budget_bytes=32 << 20) as loader:
         assert sum(len(batch["text"]) for batch in loader) == 4_000
+
+
+def test_rows_as_described_are_not_told_of_where_all_lanes_need_their_next_blocks(
+    tmp_path: Path,
+) -> None:
+    noise = np.random.default_rng(0)
+    images = pa.table({"image": [noise.bytes(28_000) for _ in range(1_200)]})
+    manifest = dataclasses.replace(write_groups(tmp_path, images, [[200] * 6]), page_rows=16)
+    with (
+        warnings.catch_warnings(action="error"),
+        load(tmp_path, manifest, batch_size=32, memory_budget_bytes=64 << 20) as loader,
+    ):
+        assert sum(len(batch["image"]) for batch in loader) == 1_184
