@@ -92,8 +92,8 @@ stop() { kill -"${2:-INT}" -- "-$1" 2>/dev/null; }
 # Again each second: a process that has only just started can miss a signal.
 stop_all() {
     trap '' INT TERM HUP USR1
-    # Interrupted within "start", there may be a job that is not in "running" yet; and with -m bash
-    # would tell of each job that ends.
+    # This may come in the middle of "start". With -m bash would print each job that ends, and the
+    # newest job may not be in "running" yet.
     set +m
     local process signal left
     mapfile -t left < <(jobs -p)

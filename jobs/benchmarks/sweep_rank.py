@@ -38,7 +38,7 @@ def read(engine: str, request: dict[str, Any]) -> dict[str, float]:
     Returns:
         Rows, seconds by the clock, by the processor (of all threads) and to the first batch.
     """
-    # What imports left is collected before: else one side does it, by chance, in its first batch.
+    # Imports leave garbage. Collecting it takes long, and is no side's work: so before the clock.
     gc.collect()
     batches = _ENGINES[engine](request)
     rows, first = 0, 0.0

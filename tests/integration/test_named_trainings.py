@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import mlflow
@@ -130,14 +131,16 @@ def test_a_lease_elsewhere_is_waited_for_until_it_is_renewed_or_over(tracking, m
         if (at := next(moves)) is not None:
             client.set_tag(run_id, ALIVE_TAG, f"{at:.0f}")
 
-    monkeypatch.setattr(named.time, "sleep", sleep)
+    # Of this module alone: other threads of the process sleep as well.
+    clock = SimpleNamespace(sleep=sleep, strftime=time.strftime, gmtime=time.gmtime)
+    monkeypatch.setattr(named, "time", clock)
     with pytest.raises(LaunchError, match="on host far-away runs it since 2001"):
         runner(tracking).run(train, steps=1)
 
     def expire(_: float) -> None:
         client.set_tag(run_id, ALIVE_TAG, f"{time.time() - 1000:.0f}")
 
-    monkeypatch.setattr(named.time, "sleep", expire)
+    clock.sleep = expire
     assert runner(tracking).run(train, steps=1) == {"steps": 1}
 
 

@@ -28,7 +28,8 @@ class _Tensors:
 
     def split(self, whole: torch.Tensor, sizes: Sequence[int]) -> Sequence[torch.Tensor]:
         """Cuts a tensor into parts of so many rows, which share its memory."""
-        # "Unsafe" as torch would not see that a part is changed in place: nobody has the whole.
+        # Torch calls it unsafe: it would not notice that the whole and a part are both changed.
+        # Nobody changes the whole.
         parts: Sequence[torch.Tensor] = whole.unsafe_split_with_sizes(list(sizes))
         return parts
 

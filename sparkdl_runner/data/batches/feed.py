@@ -24,7 +24,8 @@ Batch = dict[str, Any]
 Transform = Callable[[Batch], Mapping[str, Any]]
 
 _CUT_TOGETHER = 32
-"""Batches. One call for many is faster than one for each; more objects would not fit the cache."""
+"""Batches that one call cuts: it is faster than a call for each. More would leave the processor's
+cache before they are used."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +159,7 @@ class Feed:
     def _split(self, whole: Mapping[str, Any], chunk: Chunk) -> Iterator[Batch]:
         """Cuts a chunk's arrays into its batches: views, not copies, made when they are asked for.
 
-        Small batches of many columns are so many views that they would take more memory than rows.
+        All at once, the views of small batches would take more memory than the rows.
         """
         sizes = np.diff(chunk.bounds).tolist()
         for first in range(0, len(sizes), _CUT_TOGETHER):

@@ -6,9 +6,10 @@ import heapq
 import threading
 import warnings
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,9 @@ from sparkdl_runner.data.read.arena import Arena
 from sparkdl_runner.data.read.loaded_block import LoadedBlock
 from sparkdl_runner.data.read.memory_plan import MemoryPlan
 from sparkdl_runner.data.read.reader import RowGroupReader
+
+_TASKS_OF_WHOLE_ROWS = 8
+"""A task reads this share of the rows that may be decoded at a time, or one row group."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -47,6 +51,10 @@ class _Reading:
     """The last one, of which a later piece may need rows."""
     last: Future[None] | None = None
     """Reads the piece before the next one."""
+
+
+_Work = list[tuple[_Reading, list[_Target]]]
+"""Row groups, and the rows of each that are to be read on."""
 
 
 @dataclass(kw_only=True)
@@ -144,7 +152,7 @@ class BlockLoader:
                     parts.setdefault((block_epoch, piece.stream), []).append(target)
                 at += piece.rows
             self._next = next(self._coming, None)
-        work = [(self._reading_on(key, targets), targets) for key, targets in parts.items()]
+        work: _Work = [(self._reading_on(key, its), its) for key, its in parts.items()]
         # A row group that several blocks share is read once.
         for (_, group), targets in whole.items():
             until = max(target.piece.until for target in targets)
@@ -168,23 +176,29 @@ class BlockLoader:
         parts = self.reader.stream(group, self.columns, rows=min(rows, until), until=until)
         return _Reading(parts=parts, until=0)
 
-    def _submit(self, work: list[tuple[_Reading, list[_Target]]]) -> None:
-        """Has the pool read row groups: several small ones at a time, which costs less."""
-        together: list[tuple[_Reading, Future[None] | None, list[_Target]]] = []
-        rows = 0
-        for number, (reading, targets) in enumerate(work, start=1):
-            together.append((reading, reading.last, targets))
-            rows += sum(target.piece.rows for target in targets)
-            if rows < self.plan.whole_rows // 8 and number < len(work):
-                continue
-            read = self.pool.submit(self._read_all, together)
+    def _submit(self, work: _Work) -> None:
+        for some in self._tasks(work):
+            calls = [partial(self._read, reading, reading.last, its) for reading, its in some]
+            read = self.pool.submit(_call_all, calls)
             self._reads.add(read)
             read.add_done_callback(self._reads.discard)
-            for one, _, its_targets in together:
-                one.last = read
-                for target in its_targets:
+            for reading, targets in some:
+                reading.last = read
+                for target in targets:
                     target.loaded.reads.append(read)
-            together, rows = [], 0
+
+    def _tasks(self, work: _Work) -> Iterator[_Work]:
+        """Divides what is to be read among tasks: a task costs more than a small row group."""
+        some: _Work = []
+        rows = 0
+        for reading, targets in work:
+            some.append((reading, targets))
+            rows += sum(target.piece.rows for target in targets)
+            if rows >= self.plan.whole_rows // _TASKS_OF_WHOLE_ROWS:
+                yield some
+                some, rows = [], 0
+        if some:
+            yield some
 
     def _place(self, epoch: int, block: Block) -> LoadedBlock:
         return LoadedBlock(
@@ -198,10 +212,6 @@ class BlockLoader:
             },
             pieces_left=len(block.pieces),
         )
-
-    def _read_all(self, work: list[tuple[_Reading, Future[None] | None, list[_Target]]]) -> None:
-        for reading, before, targets in work:
-            self._read(reading, before, targets)
 
     def _read(self, reading: _Reading, before: Future[None] | None, targets: list[_Target]) -> None:
         """Runs in the pool, which began the piece before this one earlier."""
@@ -307,3 +317,8 @@ class BlockLoader:
         self._loaded.clear()
         self._readings.clear()
         self._coming, self._next = iter(()), None
+
+
+def _call_all(calls: Sequence[Callable[[], None]]) -> None:
+    for call in calls:
+        call()

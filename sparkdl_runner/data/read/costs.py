@@ -82,7 +82,7 @@ def open_group_bytes(manifest: Manifest, names: Collection[str] | None = None) -
             continue
         size = column.size_bytes * share
         value = value_bytes(manifest, column)
-        # A larger page than others leaves holes in the allocator's memory: as much again.
+        # Large pages leave holes in the allocator's memory, about as large as they are.
         large_page = manifest.page_rows * column.size_bytes / rows
         page = 2 * large_page if large_page > manifest.page_bytes else manifest.page_bytes
         if column.decoded_bytes is not None and value * rows > _REPEATS * column.size_bytes:

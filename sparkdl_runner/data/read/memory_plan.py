@@ -111,7 +111,7 @@ class MemoryPlan:
     page_limit: int
     """Blocks are loaded ahead into up to so many pages."""
     block_bytes: int
-    """What blocks take at most: those, and the next ones that a step needs."""
+    """The memory of all blocks, if rows are no longer than described."""
     pages_together: int
     """Pages of blocks that are loaded together, so that more is read of a row group at a time."""
     chunk_steps: int
@@ -191,7 +191,7 @@ class MemoryPlan:
             page_rows=page_rows,
             pages=max(_pages_of_chunk(order, lanes, chunk_steps, page_rows), page_limit) + 1,
             page_limit=page_limit,
-            # All lanes may go over to their next blocks at the same step.
+            # All lanes may come to the end of their blocks, and need the next ones, in one step.
             block_bytes=(max(page_limit, 2 * lanes * usual) + 1) * page_bytes,
             pages_together=max(lanes * usual, min(together // page_bytes, page_limit // 2)),
             chunk_steps=chunk_steps,

@@ -261,10 +261,9 @@ class RowGroupReader:
             if file not in self._idle:
                 self._idle[file] = parquet
                 self._idle_bytes += parquet.metadata.serialized_size
-                is_kept = (
-                    parquet.num_row_groups > 1 and self._idle_bytes <= self._most_footers_bytes
-                )
-                if len(self._idle) <= (_MANY_FILES if is_kept else _FEW_FILES):
+                are_small = self._idle_bytes <= self._most_footers_bytes
+                most = _MANY_FILES if are_small and parquet.num_row_groups > 1 else _FEW_FILES
+                if len(self._idle) <= most:
                     return
                 _, parquet = self._idle.popitem(last=False)
                 self._idle_bytes -= parquet.metadata.serialized_size

@@ -222,6 +222,28 @@ def test_an_interrupted_set_up_leaves_nothing_running_and_can_be_repeated(set_up
     assert set_up.run("running")[0] == 0
 
 
+def test_an_interrupt_while_a_job_is_started_ends_that_job_too(set_up):
+    script = set_up.project / "conf" / "setup_lane.sh"
+    begins = '    "$@" </dev/null &\n'
+    assert begins in script.read_text()
+    pause = (
+        'if [ -n "${STOPS_AT:-}" ]; then until [ -e "$STOPPED" ]; do sleep 0.01; done; sleep 1; fi'
+    )
+    script.write_text(script.read_text().replace(begins, f"{begins}    {pause}\n"))
+    process = set_up.start("running", STOPS_AT="venv")
+    deadline = time.monotonic() + 30
+    while not set_up.stopped.exists():
+        assert time.monotonic() < deadline, process.communicate()[0]
+        time.sleep(0.01)
+    process.terminate()
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == 130, output
+    assert (
+        output.splitlines()[-1] == "classic lane: interrupted; the same command takes it up again."
+    )
+    assert set_up.processes() == []
+
+
 @pytest.mark.parametrize(
     ("environment", "sentence"),
     [
