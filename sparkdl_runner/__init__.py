@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sparkdl_runner.driver.calls.spares import end_spare_workers as end_spare_workers
     from sparkdl_runner.errors import LaunchError as LaunchError
     from sparkdl_runner.errors import NotPicklableError as NotPicklableError
+    from sparkdl_runner.errors import RanksApartError as RanksApartError
     from sparkdl_runner.errors import RunCancelledError as RunCancelledError
     from sparkdl_runner.errors import RunnerError as RunnerError
     from sparkdl_runner.errors import ScriptExitedError as ScriptExitedError
@@ -36,6 +37,7 @@ _HOMES = {
     "HorovodRunner": "horovod_runner",
     "LaunchError": "errors",
     "NotPicklableError": "errors",
+    "RanksApartError": "errors",
     "RunCancelledError": "errors",
     "RunConfig": "config",
     "RunnerError": "errors",

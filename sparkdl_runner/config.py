@@ -114,6 +114,11 @@ class RunConfig:
     """The least number of ranks with which the run may start or go on; None for as many as it was
     asked for. ``num_proc=(min, max)`` says the same."""
 
+    require_collectives: bool | None = None
+    """Whether ranks must join one another, by a process group, ``hvd.init`` or TensorFlow's
+    strategy. None: if several ranks return and none ever did, there is a warning (except for
+    ``gather``). True: RanksApartError is raised. False: the ranks are meant to be independent."""
+
     elastic_state_url: str | None = None
     """Where ``state.commit()`` keeps the state of code for Horovod's elastic mode
     (``hvd.elastic.run``): a folder or URL that all hosts see, one for each training. A restart
@@ -179,6 +184,11 @@ class RunConfig:
         for name in _SWITCHES:
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name} is {getattr(self, name)!r}; it must be True or False.")
+        if self.require_collectives not in (None, True, False):
+            raise TypeError(
+                f"require_collectives is {self.require_collectives!r}; it must be True, False or "
+                "None."
+            )
         if self.tracking is not None and not isinstance(self.tracking, (bool, Tracking)):
             raise TypeError(
                 f"tracking is {self.tracking!r}; it must be a sparkdl_runner.tracking.Tracking, "

@@ -51,6 +51,10 @@ class NotPicklableError(RunnerError, TypeError):
     """The function, an argument or the result cannot travel between processes."""
 
 
+class RanksApartError(RunnerError):
+    """The ranks never joined one another, and ``require_collectives`` is True."""
+
+
 class ScriptExitedError(RunnerError):
     """A script ended by itself with an exit code other than 0, in a rank.
 

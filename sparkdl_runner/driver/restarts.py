@@ -9,12 +9,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner.config import RunConfig
+from sparkdl_runner.driver.apart import check_joined
 from sparkdl_runner.driver.diagnosis import result_of, root_cause
 from sparkdl_runner.driver.launcher import Launcher
 from sparkdl_runner.driver.stop_request import StopRequest
 from sparkdl_runner.errors import (
     LaunchError,
     NotPicklableError,
+    RanksApartError,
     ResultTooLargeError,
     RunCancelledError,
     RunnerError,
@@ -30,7 +32,13 @@ if TYPE_CHECKING:
 MOST_BACKOFF_SECONDS = 60.0
 # An attempt that lasts longer did not fail for what ended the one before.
 LASTING_SECONDS = 60.0
-_FINAL = (LaunchError, NotPicklableError, ResultTooLargeError, RunCancelledError)
+_FINAL = (
+    LaunchError,
+    NotPicklableError,
+    RanksApartError,
+    ResultTooLargeError,
+    RunCancelledError,
+)
 
 
 def run_with_restarts(
@@ -72,6 +80,7 @@ def run_with_restarts(
             cause = root_cause(outcomes)
             growth = cause.message if cause is not None and cause.is_growth else ""
             value = None if growth else result_of(outcomes)
+            apart = "" if growth else check_joined(outcomes, attempt.config)
         except BaseException as error:
             if tracked is not None:
                 tracked.end_attempt(error)
@@ -97,6 +106,8 @@ def run_with_restarts(
         else:
             if tracked is not None:
                 tracked.end_attempt(None, growth)
+                if apart:
+                    tracked.warn(apart)
             if not growth:
                 return value
             print(f"sparkdl_runner: {growth}", file=sys.stderr)

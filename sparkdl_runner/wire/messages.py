@@ -264,6 +264,8 @@ class Returned(Message):
 
     plain: str = ""
     """The same by ``function.plain_result``; empty if it is not plain."""
+    has_joined: bool = True
+    """Whether it had ever joined the other ranks: see ``backends.joined``."""
 
 
 @dataclass(kw_only=True)

@@ -64,6 +64,8 @@ class Outcome:
     """The function raised after it had saved a checkpoint, since there can be more ranks now."""
     is_worth_a_restart: bool = False
     """The exception itself says that it may not happen again."""
+    has_joined: bool = True
+    """Whether the function that returned had ever joined the other ranks, as far as is known."""
     refused_result: str = ""
     """The function returned a value that cannot travel: the name of the error to raise."""
     output_tail: tuple[str, ...] = ()

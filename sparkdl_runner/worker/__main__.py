@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from sparkdl_runner import world
-from sparkdl_runner.backends import Backend, get_backend
+from sparkdl_runner.backends import Backend, get_backend, joined
 from sparkdl_runner.backends.environment import beside_own
 from sparkdl_runner.hooks import loader_plans, preemption, stop_request
 from sparkdl_runner.importing import without_collecting
@@ -73,6 +73,7 @@ def main() -> None:
 
     line = Line(socket.socket(fileno=arguments.control_fd))
     backend = get_backend(arguments.backend)
+    joined.note_when_joined()
     _import_early(backend.imports)
     if arguments.spare_seconds:
         spare.await_work(
@@ -135,7 +136,7 @@ def _run(line: Line, backend: Backend, envelope: Envelope) -> int:
         _end_if_forked(pid, None)
         recorder.close()
         payload = function.pack_result(value, envelope.world, envelope.most_result_bytes)
-        returned = Returned(function.plain_result(value, envelope.world))
+        returned = Returned(function.plain_result(value, envelope.world), joined.has_joined())
     except BaseException as error:
         _end_if_forked(pid, error)
         with suppress(Exception):  # The error itself must be reported in any case.

@@ -32,6 +32,7 @@ from sparkdl_runner import (
     DistributedRunner,
     HorovodRunner,
     LaunchError,
+    RanksApartError,
     RunConfig,
     WorkerFailedError,
 )
@@ -137,6 +138,7 @@ def test_plain_mlflow_calls_on_every_rank_make_one_run(
     assert params["learning_rate"] == "0.1"
     assert tags["said_by"] == "rank 0"
     assert tags["team"] == "vision"
+    assert "sparkdl_runner.warning" not in tags, "they have joined one another"
     assert params["secret"] == "[redacted]"
     assert params["world_size"] == "2"
     settings = {
@@ -161,6 +163,24 @@ def test_plain_mlflow_calls_on_every_rank_make_one_run(
         whole = Path(client.download_artifacts(run_id, path, str(tmp_path))).read_bytes()
         assert b"open-sesame-1001" not in whole, path
     assert "open-sesame-1001" not in json.dumps([params, tags])
+
+
+@LIGHT
+def test_the_page_says_that_ranks_never_joined_one_another(
+    server: TrackingServer, client: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    trainer = light(server)
+    trainer.run(tracked_functions.only_log, 1)
+    told = "The 2 ranks never joined one another: each ran by itself."
+    assert capfd.readouterr().err.count(told) == 1
+    run_id = trainer.mlflow_run_id
+    assert client.get_run(run_id).data.tags["sparkdl_runner.warning"].startswith(told)
+    assert told in text_of(client, run_id, "report/summary.html", tmp_path)
+
+    strict = light(server, config={"require_collectives": True})
+    with pytest.raises(RanksApartError, match=told):
+        strict.run(tracked_functions.only_log, 1)
+    assert client.get_run(strict.mlflow_run_id).info.status == "FAILED"
 
 
 @LIGHT

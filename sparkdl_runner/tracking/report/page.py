@@ -17,7 +17,11 @@ MAX_ERROR_CHARACTERS = 20_000
 def write_page(summary: RunSummary, folder: Path) -> None:
     """Writes ``summary.html``, which needs no other file, into a folder; makes the folder."""
     ended_by = f"<pre>{html.escape(summary.error[:MAX_ERROR_CHARACTERS])}</pre>"
-    warnings = {"Checkpoints": summary.checkpoint_warning, "Lost": summary.lost_entries}
+    warnings = {
+        "Ranks": summary.warning,
+        "Checkpoints": summary.checkpoint_warning,
+        "Lost": summary.lost_entries,
+    }
     figures = " · ".join(f"{name} {value}" for name, value in summary.figures())
     page = _PAGE.substitute(
         name=html.escape(summary.name),

@@ -17,6 +17,7 @@ PREFIX = "sparkdl_runner."
 SKIPPED_IMAGES = "skipped_images"
 """A metric: images that did not decode, of all ranks and attempts of a driver."""
 NUM_PROC_TAG, NUM_HOSTS_TAG = f"{PREFIX}num_proc", f"{PREFIX}num_hosts"
+WARNING_TAG = f"{PREFIX}warning"
 LOST_TAG = f"{PREFIX}lost_entries"
 CHECKPOINT_WARNING_TAG = f"{PREFIX}checkpoint_warning"
 
@@ -76,6 +77,8 @@ class RunSummary:
     """The error that ended the training; empty if there was none."""
     checkpoint_warning: str = ""
     """How many saves failed, and why the last one did; empty if none has."""
+    warning: str = ""
+    """What is wrong with a training that ended well; empty if nothing is known to be."""
     lost_entries: str = ""
     """How many metrics, parameters and tags were logged and lost; empty if none were."""
     time_use: str = ""
@@ -93,6 +96,7 @@ class RunSummary:
             num_hosts=run.data.tags.get(NUM_HOSTS_TAG, "?"),
             metrics=run.data.metrics,
             checkpoint_warning=run.data.tags.get(CHECKPOINT_WARNING_TAG, ""),
+            warning=run.data.tags.get(WARNING_TAG, ""),
             lost_entries=run.data.tags.get(LOST_TAG, ""),
             **known,
         )

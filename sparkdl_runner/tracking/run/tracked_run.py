@@ -16,7 +16,7 @@ from sparkdl_runner.tracking.entries import Entry
 from sparkdl_runner.tracking.rank_run import NAME_TAG, RunTicket
 from sparkdl_runner.tracking.report.performance import host_entries
 from sparkdl_runner.tracking.report.run_folder import RunFolder
-from sparkdl_runner.tracking.report.run_summary import LOST_TAG, RunSummary
+from sparkdl_runner.tracking.report.run_summary import LOST_TAG, WARNING_TAG, RunSummary
 from sparkdl_runner.tracking.run import parameters_and_tags as description
 from sparkdl_runner.tracking.run import undelivered
 from sparkdl_runner.tracking.run.attempts import Attempts
@@ -205,6 +205,10 @@ class TrackedRun(Reports):
             self._folder.keep_part(world, name, data, is_first=is_first)
         except OSError as error:
             self._problems.append(f"{name} of rank {world.rank} could not be kept: {error}")
+
+    def warn(self, warning: str) -> None:
+        """Keeps a warning that all ranks of an attempt gave cause for, for the run's page."""
+        self._log([["tag", WARNING_TAG, warning]])
 
     def keep_value(self, value: Any) -> None:
         """Keeps the value of a training with a name, for later calls."""

@@ -1,0 +1,61 @@
+"""Ranks that never joined one another: each has trained a model of its own, and all succeeded."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from sparkdl_runner.config import RunConfig
+from sparkdl_runner.errors import RanksApartError
+from sparkdl_runner.wire.outcome import Outcome, Status
+
+
+def check_joined(outcomes: Sequence[Outcome], config: RunConfig) -> str:
+    """Warns if several ranks returned and none has ever joined the others.
+
+    The ranks of ``gather``, which asks for each one's value, may well be independent.
+
+    Args:
+        outcomes: How the ranks ended.
+        config: Says whether that is meant, or an error.
+
+    Returns:
+        The warning; empty if there is none.
+
+    Raises:
+        RanksApartError: ``require_collectives`` is True.
+    """
+    required = config.require_collectives
+    if required is False or len(outcomes) < 2:
+        return ""
+    if any(one.has_joined or one.status != Status.RETURNED for one in outcomes):
+        return ""
+    if required is None and any(one.payload for one in outcomes if one.world.rank):
+        return ""  # Only ``gather`` has the values of others than rank 0.
+    told = _sentence(len(outcomes), outcomes[0].world.backend)
+    if required:
+        raise RanksApartError(
+            f"{told} This is an error since require_collectives is True. If the ranks are meant to "
+            "be independent, leave it out."
+        )
+    told += " If the ranks are meant to be independent, set RunConfig(require_collectives=False)."
+    print(f"sparkdl_runner: {told}", file=sys.stderr, flush=True)
+    return told
+
+
+_CALLS = {
+    "torch": "torch.distributed.init_process_group()",
+    "horovod": "hvd.init()",
+    "tensorflow": "tf.distribute.MultiWorkerMirroredStrategy()",
+}
+
+
+def _sentence(ranks: int, backend: str) -> str:
+    return (
+        f"The {ranks} ranks never joined one another: each ran by itself. If they trained, each "
+        "trained a model of its own, and only rank 0's was kept. The usual causes: the function "
+        f"does not call {_CALLS[backend]}; an object that calls it was made on the driver and came "
+        "along (Hugging Face's TrainingArguments, an Accelerator, a Lightning Trainer), so make it "
+        "inside the function; a setting asks for one process (devices=1, num_nodes=1, "
+        "strategy='auto')."
+    )
