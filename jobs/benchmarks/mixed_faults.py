@@ -89,7 +89,7 @@ def _break(
         injector.start()
         try:
             with contextlib.redirect_stderr(told):
-                result_of(gang.run())
+                result_of(gang.run(), gang.attempt.run)
         except RunnerError as caught:
             error = caught
         ended_at = time.time()

@@ -146,7 +146,7 @@ def attempt_of(num_proc: int, processes: int, seconds: float) -> dict[str, float
         clock, cpu = time.perf_counter(), time.process_time()
         gang.kill_one()
         try:
-            result_of(gang.run())
+            result_of(gang.run(), gang.attempt.run)
             raise AssertionError("the failure was not heard")
         except RunnerError as error:
             told = str(error)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import queue
 import socket
 import sys
 import threading
@@ -27,6 +29,10 @@ CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 4.0
 RECONNECT_SECONDS = 0.5
 ALIVE_SECONDS = 1.0
+# How often the driver is asked whether it has all of a value.
+ASK_SECONDS = 1.0
+# How much of a value is in one message.
+PART_BYTES = 256 * 1024
 # How long all files of a rank together may take to arrive.
 FILES_SECONDS = 30.0
 
@@ -90,6 +96,7 @@ class LogClient:
         self._is_closing = False
         self._is_fenced = False
         self._files_until: float | None = None
+        self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._sender = threading.Thread(target=self._send, name="sparkdl-log-send", daemon=True)
         self._sender.start()
 
@@ -108,6 +115,27 @@ class LogClient:
         if isinstance(message, messages.FilePart):
             self._files_until = self._files_until or now + FILES_SECONDS
         self._outbox.put(message, wait_seconds=(self._files_until or now) - now)
+
+    def send_value(self, value: bytes) -> str:
+        """Sends the rank's pickled value, as fast as the driver takes it.
+
+        Returns:
+            Its SHA-256, once the driver has all of it.
+
+        Raises:
+            OSError: The driver has no room for it, or is not heard any more.
+        """
+        for start in range(0, len(value), PART_BYTES):
+            part = messages.ValuePart(value[start : start + PART_BYTES], start == 0)
+            self._outbox.put(part, wait_seconds=None)
+        sent = messages.ValueSent(len(value), hashlib.sha256(value).hexdigest())
+        while not self._outbox.is_closed:
+            self._outbox.put(sent)
+            with suppress(queue.Empty):
+                if problem := self._answers.get(timeout=ASK_SECONDS):
+                    raise OSError(problem)
+                return sent.sha256
+        raise ConnectionError(f"the driver at {self._place} is not heard any more")
 
     @property
     def is_connected(self) -> bool:
@@ -281,5 +309,7 @@ class LogClient:
                 self._on_growth(reason)
             case messages.AskStacks():
                 self._outbox.put(messages.Stacks(*self._on_stacks()))
+            case messages.ValueTaken(problem):
+                self._answers.put(problem)
             case messages.Confirmed(number):
                 self._outbox.confirm(number)

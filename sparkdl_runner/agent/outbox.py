@@ -15,6 +15,7 @@ from sparkdl_runner.wire.messages import (
     PlainValue,
     Sure,
     Text,
+    ValuePart,
 )
 
 
@@ -37,6 +38,11 @@ class Outbox:
         """How many lines were dropped."""
 
     @property
+    def is_closed(self) -> bool:
+        """Whether it takes no more messages."""
+        return self._is_closed
+
+    @property
     def lost_reports(self) -> int:
         """How many sure messages the driver has not confirmed, or were dropped."""
         return self._num_refused + sum(map(_is_report, self._unconfirmed))
@@ -48,17 +54,17 @@ class Outbox:
             self._queue.appendleft(placed)
             self._changed.notify_all()
 
-    def put(self, message: Message, *, wait_seconds: float = 0.0) -> None:
+    def put(self, message: Message, *, wait_seconds: float | None = 0.0) -> None:
         """Takes a message, or drops it if there is no room for it.
 
         Args:
             message: The message.
-            wait_seconds: How long a sure message may wait for room.
+            wait_seconds: How long a sure message may wait for room; None for as long as it takes.
         """
         with self._changed:
             has_room = self._changed.wait_for(
                 lambda: self._is_closed or self._num_waiting(message) < message.most_waiting,
-                max(0.0, wait_seconds),
+                None if wait_seconds is None else max(0.0, wait_seconds),
             )
             if self._is_closed or not has_room:
                 self.lost_lines += _num_lines(message)
@@ -125,9 +131,9 @@ class Outbox:
 
 
 def _is_report(message: Message) -> bool:
-    """Whether it must arrive, and does not come by Spark as well, as a value does."""
+    """Whether it must arrive, and nothing else tells whether it has, as for a value."""
     sent = message.message if isinstance(message, Sure) else message
-    return sent.is_sure and not isinstance(sent, PlainValue)
+    return sent.is_sure and not isinstance(sent, PlainValue | ValuePart)
 
 
 def _num_lines(message: Message) -> int:

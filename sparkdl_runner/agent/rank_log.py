@@ -10,6 +10,7 @@ import os
 import shutil
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from sparkdl_runner.private_folder import private_folder
@@ -63,12 +64,7 @@ class RankLog:
             os.close(self._fd)
             self._fd = -1
         if not keep and not self._was_asked_for:
-            self.path.unlink(missing_ok=True)
-            for folder in (self.path.parent, self.path.parent.parent):
-                try:
-                    folder.rmdir()  # once it is empty
-                except OSError:
-                    return
+            remove_file_of_run(self.path)
 
 
 def rank_log(configured: str | None, run: str, world: World) -> RankLog:
@@ -88,15 +84,23 @@ def rank_log(configured: str | None, run: str, world: World) -> RankLog:
             base = Path(configured or cluster)
         else:
             base = private_folder("sparkdl_runner-logs")
-            remove_old_logs(base)
+            remove_old_runs(base)
     except OSError:  # A full disk must not keep ranks from starting. Opening the log reports it.
         base = Path(tempfile.gettempdir())
     directory = base / run / f"attempt-{world.attempt}"
     return RankLog(directory, world.rank, was_asked_for=bool(configured))
 
 
-def remove_old_logs(base: Path, now: float | None = None) -> None:
-    """Removes what runs of over a week ago left in the default folder."""
+def remove_file_of_run(path: Path) -> None:
+    """Removes a file, and the folders of its attempt and its run once they are empty."""
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+        path.parent.rmdir()
+        path.parent.parent.rmdir()
+
+
+def remove_old_runs(base: Path, now: float | None = None) -> None:
+    """Removes what runs of over a week ago left in a folder of theirs."""
     limit = (time.time() if now is None else now) - KEEP_SECONDS
     with os.scandir(base) as found:
         runs = list(found)

@@ -11,15 +11,16 @@ import os
 import socket
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner import __version__
 from sparkdl_runner.agent.awaited_assignment import AwaitedAssignment
 from sparkdl_runner.agent.host.address_space import lift_limit
 from sparkdl_runner.agent.host.ec2_notice import SpotNotice, endpoint
 from sparkdl_runner.agent.host.other_users import check_host_is_not_shared
+from sparkdl_runner.agent.large_value import Delivery
 from sparkdl_runner.agent.log_client import LogClient
 from sparkdl_runner.agent.rank_log import rank_log
 from sparkdl_runner.agent.rank_ports import RankPorts
@@ -35,10 +36,13 @@ from sparkdl_runner.wire.attempt import Attempt
 from sparkdl_runner.wire.channel import SETTLE_SECONDS, ChannelAddress
 from sparkdl_runner.wire.control import Envelope
 from sparkdl_runner.wire.failure_report import UnheardFailureError
-from sparkdl_runner.wire.messages import Stop, Text
+from sparkdl_runner.wire.messages import Failed, Stop, Text
 from sparkdl_runner.wire.outcome import Outcome
 from sparkdl_runner.worker import spark_files
 from sparkdl_runner.world import Peer, World
+
+if TYPE_CHECKING:
+    from pyspark.broadcast import Broadcast
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,13 +50,16 @@ class RankTask:
     """The arguments of an agent, which Spark carries: one attempt of one run."""
 
     attempt: Attempt
+    large_function: Broadcast[bytes] | None = None
+    """The function, if it is too large to travel within the attempt."""
     channel: ChannelAddress
     single_host: bool
     """All tasks share the driver's host, so nothing needs to leave the loopback interface."""
     most_result_bytes: int
-    """How large rank 0's value may be."""
+    """How large the value may be that Spark carries."""
     sends_value: bool
-    """Whether a plain value goes to the driver ahead of the task's end as well."""
+    """Whether values may go to the driver by the channel, which is in clear: plain ones ahead of
+    the task's end, and those that are too large for Spark."""
     spare: SpareTask
     """How workers start here, and whether one is left to the next call."""
     version: str = __version__
@@ -128,17 +135,29 @@ class RankTask:
             outcome = supervise(
                 worker,
                 Envelope.of(
-                    self.attempt,
+                    self._with_function(),
                     world,
                     environment=environment,
-                    most_result_bytes=self.most_result_bytes,
                     listener=None if ports.store is None else ports.store.for_worker,
                 ),
                 receiver=client,
                 log=rank_log(config.log_directory, self.attempt.run, world),
                 sends_value=self.sends_value,
             )
-            return self._heard(client, world, outcome)
+            carrier = client if self.sends_value else None
+            delivery = Delivery(self.most_result_bytes, carrier, self.attempt.run)
+            delivered = delivery.deliver(outcome)
+            if delivered.is_failure and not outcome.is_failure:
+                client.take(world, Failed(delivered))
+            return self._heard(client, world, delivered)
+
+    def _with_function(self) -> Attempt:
+        if self.large_function is None:
+            return self.attempt
+        attempt = replace(self.attempt, function=self.large_function.value)
+        with suppress(AttributeError):  # Spark's process lives on, and would keep it.
+            del self.large_function._value
+        return attempt
 
     def _connected(self, me: Peer, worker: WorkerProcess, awaited: AwaitedAssignment) -> LogClient:
         """The agent's end of the channel to the driver."""

@@ -1,4 +1,4 @@
-"""Whether this rank has ever joined the others, by whichever library; nothing is imported for it."""
+"""Whether this rank has joined the others, by whichever library; nothing is imported for it."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ def check_joined(outcomes: Sequence[Outcome], config: RunConfig) -> str:
         return ""
     if any(one.has_joined or one.status != Status.RETURNED for one in outcomes):
         return ""
-    if required is None and any(one.payload for one in outcomes if one.world.rank):
-        return ""  # Only ``gather`` has the values of others than rank 0.
+    if required is None and outcomes[0].of_each:
+        return ""
     told = _sentence(len(outcomes), outcomes[0].world.backend)
     if required:
         raise RanksApartError(

@@ -16,7 +16,10 @@ from sparkdl_runner.driver.consequences import (
     indented,
     returned_before,
 )
+from sparkdl_runner.driver.returned_values import value_of
 from sparkdl_runner.errors import (
+    NotPicklableError,
+    ResultTooLargeError,
     RunCancelledError,
     RunnerError,
     WorkerDiedError,
@@ -30,11 +33,12 @@ from sparkdl_runner.wire.outcome import Outcome, Status
 MOST_MESSAGE_CHARACTERS, MOST_TRACEBACK_CHARACTERS = 10_000, 100_000
 
 
-def result_of(outcomes: Sequence[Outcome]) -> Any:
+def result_of(outcomes: Sequence[Outcome], run: str) -> Any:
     """Returns rank 0's value, or a list of all ranks' where that is what was asked for.
 
     Args:
         outcomes: How the ranks of one attempt ended.
+        run: The run's own name, for a value that cannot be unpickled and so is kept in a file.
 
     Raises:
         RunnerError: They failed, or were stopped.
@@ -48,13 +52,12 @@ def result_of(outcomes: Sequence[Outcome]) -> Any:
     for outcome in outcomes:
         for note in outcome.notes:
             print(f"sparkdl_runner: {note.rstrip('.')}.", file=sys.stderr)
-    value = function.unpack_result(returned[0].payload)
+    value = value_of(returned[0], run)
     if not isinstance(value, function.EachRanksValue):
         return value
     if len(returned) < returned[0].world.size:
         raise RunnerError("The ranks were stopped before all had returned their values.")
-    packed = (returned[rank].payload for rank in range(1, len(returned)))
-    return [value.value, *(function.unpack_result(one).value for one in packed)]
+    return [value.value, *(value_of(returned[rank], run).value for rank in range(1, len(returned)))]
 
 
 def explains_the_end(failures: Sequence[Outcome]) -> bool:
@@ -118,7 +121,7 @@ def to_error(cause: Outcome, outcomes: Sequence[Outcome]) -> RunnerError:
     """
     world = cause.world
     place = f"Rank {world.rank} of {world.size} on host {world.place}"
-    for refusal in function.RESULT_REFUSALS:
+    for refusal in (NotPicklableError, ResultTooLargeError):
         if refusal.__name__ == cause.refused_result:
             return refusal(cause.message)
     if cause.status == Status.CANCELLED:

@@ -17,7 +17,7 @@ from sparkdl_runner.hooks.loader_plans import LoaderPlans
 from sparkdl_runner.hooks.reports import Reports
 from sparkdl_runner.wire.attempt import Attempt
 from sparkdl_runner.wire.channel import SETTLE_SECONDS
-from sparkdl_runner.wire.messages import Stacks, VitalSigns
+from sparkdl_runner.wire.messages import Stacks, ValueSent, VitalSigns
 from sparkdl_runner.wire.outcome import Outcome, Status
 from sparkdl_runner.world import World
 
@@ -52,7 +52,7 @@ class Gang(Console, ABC):
             lost_slots=self.lost_slots,
         )
         self._plans = LoaderPlans()
-        self._values = ReturnedValues()
+        self._values = ReturnedValues(attempt.run)
         self._ending = threading.Lock()
         self._timer: threading.Timer | None = None
         for one in reports:
@@ -114,6 +114,14 @@ class Gang(Console, ABC):
         """Keeps it until the run is over."""
         self._values.take(world, text)
 
+    def value_part(self, world: World, data: bytes, *, is_first: bool) -> None:
+        """Appends it to the value's file."""
+        self._values.take_part(world, data, is_first=is_first)
+
+    def value_problem(self, world: World, sent: ValueSent) -> str | None:
+        """See ``ReturnedValues.problem``."""
+        return self._values.problem(world, sent)
+
     def act_on(self, verdict: Verdict) -> None:
         """Ends the ranks, since the watch has found something wrong."""
         for failure in verdict.failures:
@@ -127,7 +135,7 @@ class Gang(Console, ABC):
             found = self._plans.compare_left_over()
             if found is not None:
                 self.failures.append(_differs(*found))
-        return with_failures(outcomes, self.failures)
+        return with_failures(self._values.with_files(outcomes), self.failures)
 
     @property
     def is_ending(self) -> bool:
@@ -145,6 +153,7 @@ class Gang(Console, ABC):
 
     def close(self) -> None:
         """Stops watching, and forgets an end that is still to come."""
+        self._values.close()
         self.watch.close()
         if self._timer is not None:
             self._timer.cancel()

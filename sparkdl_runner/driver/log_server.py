@@ -219,6 +219,7 @@ class LogServer(ServerThread):
             buffer += data
             self.watch.heard(partition)
             confirmed = 0
+            sent: messages.ValueSent | None = None
             slow: list[Message] = []
             try:
                 for values in codec.split(buffer):
@@ -235,6 +236,8 @@ class LogServer(ServerThread):
                         self.watch.placed(partition, world)
                     elif world is None:
                         continue
+                    elif isinstance(message, messages.ValueSent):
+                        sent = message
                     elif isinstance(message, PROMPT) and not slow:
                         self._take(world, message)
                     else:
@@ -244,6 +247,10 @@ class LogServer(ServerThread):
                     await self._deliver(partition, world, slow)
             if confirmed:
                 agent.send(messages.Confirmed(confirmed))
+            if world is not None and sent is not None:
+                problem = self._sink.value_problem(world, sent)
+                if problem is not None:
+                    agent.send(messages.ValueTaken(problem))
 
     async def _deliver(self, partition: int, world: World, taken: list[Message]) -> None:
         """Hands on messages. The sink may block, and the loop must go on hearing the others."""

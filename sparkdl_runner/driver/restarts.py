@@ -79,7 +79,7 @@ def run_with_restarts(
             outcomes = launcher.run(attempt, reports, stop)
             cause = root_cause(outcomes)
             growth = cause.message if cause is not None and cause.is_growth else ""
-            value = None if growth else result_of(outcomes)
+            value = None if growth else result_of(outcomes, attempt.run)
             apart = "" if growth else check_joined(outcomes, attempt.config)
         except BaseException as error:
             if tracked is not None:

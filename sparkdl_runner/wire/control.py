@@ -44,8 +44,6 @@ class Envelope:
     """Whether the first rank of a host measures how busy the host is."""
     trace_steps: bool = False
     """Whether rank 0 traces its first steps."""
-    most_result_bytes: int | None = None
-    """How large rank 0's value may be once pickled; None for any size."""
     listener: socket.socket | None = field(default=None, repr=False)
     """A listening socket on which this rank serves its backend's store; the worker gets a copy."""
 
@@ -56,7 +54,6 @@ class Envelope:
         world: World,
         *,
         environment: dict[str, str],
-        most_result_bytes: int | None = None,
         listener: socket.socket | None = None,
     ) -> Envelope:
         """Makes a rank's envelope.
@@ -65,7 +62,6 @@ class Envelope:
             attempt: What all ranks run.
             world: The rank's place.
             environment: What its backend needs.
-            most_result_bytes: How large rank 0's value may be; None for any size.
             listener: What it serves its backend's store on, if it is to do that.
         """
         envelope = cls(
@@ -73,7 +69,6 @@ class Envelope:
             environment=environment,
             search_path=list(attempt.search_path),
             function=attempt.function,
-            most_result_bytes=most_result_bytes,
             listener=listener,
         )
         ticket = attempt.ticket

@@ -7,15 +7,13 @@ import json
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 import cloudpickle
 
-from sparkdl_runner.errors import NotPicklableError, ResultTooLargeError
+from sparkdl_runner.errors import NotPicklableError
 from sparkdl_runner.world import World
 
-# The errors that pack_result raises.
-RESULT_REFUSALS = (NotPicklableError, ResultTooLargeError)
 # A larger exception is not sent; its text and traceback are sent in any case.
 MAX_EXCEPTION_BYTES = 16 << 20
 # A longer text would not fit into one frame once it is quoted.
@@ -57,38 +55,26 @@ def call(packed: bytes) -> Any:
     return main(*args, **kwargs)
 
 
-def pack_result(value: Any, world: World, most_bytes: int | None = None) -> bytes:
+def pack_result(value: Any, world: World) -> bytes:
     """Pickles rank 0's value, and another rank's only if the driver wants every rank's value.
 
     Args:
         value: What the function returned.
         world: The rank's place.
-        most_bytes: How much of it can travel; None for any.
 
     Raises:
         NotPicklableError: The value cannot travel.
-        ResultTooLargeError: It is larger than ``most_bytes``.
     """
     if world.rank != 0 and not isinstance(value, EachRanksValue):
         return b""
     try:
-        packed = bytes(cloudpickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL))
+        return bytes(cloudpickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL))
     except Exception as error:
         raise NotPicklableError(
             f"The value that rank {world.rank} returned, a {_type_name(value)}, cannot be pickled "
             f"({type(error).__name__}: {first_line(error)}). Return plain values or tensors, for "
             "example model.state_dict() in place of an object that holds open files or processes."
         ) from error
-    if most_bytes is not None and isinstance(value, EachRanksValue):
-        most_bytes //= world.size
-    if most_bytes is not None and len(packed) > most_bytes:
-        raise ResultTooLargeError(
-            f"The value that rank {world.rank} returned takes {len(packed):,} bytes, and Spark "
-            f"carries at most {most_bytes:,}. Write large things to shared storage and return "
-            "their path; or raise what limits Spark here: spark.driver.maxResultSize, or eight "
-            "times the value for spark.driver.memory and spark.executor.memory."
-        )
-    return packed
 
 
 def plain_result(value: Any, world: World) -> str:
@@ -125,14 +111,18 @@ def pack_plain_result(text: str, world: World) -> bytes:
     return pack_result(EachRanksValue(value) if told["of_each"] else value, world)
 
 
-def unpack_result(packed: bytes) -> Any:
+def unpack_result(packed: bytes | BinaryIO) -> Any:
     """Unpickles a rank's value, on the driver.
+
+    Args:
+        packed: What ``pack_result`` made, or a file of it.
 
     Raises:
         NotPicklableError: The driver lacks what the value is made of.
     """
     try:
-        return cloudpickle.loads(packed)
+        is_here = isinstance(packed, bytes)
+        return cloudpickle.loads(packed) if is_here else cloudpickle.load(packed)
     except Exception as error:
         raise NotPicklableError(
             "The value that a rank returned cannot be unpickled on the driver "

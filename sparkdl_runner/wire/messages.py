@@ -158,6 +158,30 @@ class PlainValue(SureMessage):
     text: str
 
 
+@dataclass
+class ValuePart(SureMessage):
+    """The next part of a rank's pickled value, which is too large for Spark."""
+
+    most_waiting = 32
+    data: bytes
+    is_first: bool
+
+
+@dataclass
+class ValueSent(Message):
+    """All parts of it have been sent. Said again and again, until the driver has answered."""
+
+    size: int
+    sha256: str
+
+
+@dataclass
+class ValueTaken(Message):
+    """The answer, once all parts have arrived: why the driver has not kept them; else empty."""
+
+    problem: str
+
+
 class Ended(Message):
     """The rank has ended, and its agent sends nothing more."""
 
@@ -266,6 +290,8 @@ class Returned(Message):
     """The same by ``function.plain_result``; empty if it is not plain."""
     has_joined: bool = True
     """Whether it had ever joined the other ranks: see ``backends.joined``."""
+    of_each: bool = False
+    """Whether the driver wants each rank's value."""
 
 
 @dataclass(kw_only=True)
@@ -298,8 +324,9 @@ WORKER_TO_AGENT = _table(*_FROM_RANK, Pulse, Delivered, Serving, Returned, Raise
 AGENT_TO_DRIVER = _table(
     *(Hello, Placed, Alive, Ended, Sure, Stacks),
     *(Output, Failed, VitalSigns, Unsent, HostMetrics, FilePart, PlainValue, *_FROM_RANK),
+    *(ValuePart, ValueSent),
 )
 DRIVER_TO_AGENT = _table(
     *(Hosts, Assigned, Gather, Stop, RequestStop, Preempt, RequestGrowth),
-    *(AskStacks, Confirmed, Ping),
+    *(AskStacks, Confirmed, ValueTaken, Ping),
 )

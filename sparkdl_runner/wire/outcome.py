@@ -75,6 +75,12 @@ class Outcome:
     """The file on the rank's host with all that it printed; empty if there is none."""
     payload: bytes = field(default=b"", repr=False)
     """The pickled value of rank 0, or the pickled exception."""
+    of_each: bool = False
+    """Whether the value is one of each rank's."""
+    value_sha256: str = ""
+    """Of a pickled value that went to the driver by the channel; else empty."""
+    value_file: str = ""
+    """Where the driver has put that value; else empty."""
 
     @property
     def is_failure(self) -> bool:

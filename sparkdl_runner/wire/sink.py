@@ -17,6 +17,8 @@ from sparkdl_runner.wire.messages import (
     Progress,
     Text,
     Unsent,
+    ValuePart,
+    ValueSent,
     VitalSigns,
 )
 from sparkdl_runner.wire.outcome import Outcome
@@ -56,6 +58,8 @@ class Sink(Reports, ABC):
                 self.file_part(world, name, data, is_first=is_first)
             case PlainValue(text):
                 self.plain_value(world, text)
+            case ValuePart(data, is_first):
+                self.value_part(world, data, is_first=is_first)
 
     @abstractmethod
     def output(self, world: World, lines: list[str]) -> None:
@@ -77,6 +81,13 @@ class Sink(Reports, ABC):
 
     def plain_value(self, world: World, text: str) -> None:
         """Takes the value of a rank whose function has returned: see ``function.plain_result``."""
+
+    def value_part(self, world: World, data: bytes, *, is_first: bool) -> None:
+        """Takes the next part of a rank's pickled value."""
+
+    def value_problem(self, world: World, sent: ValueSent) -> str | None:
+        """Why a value is not kept, empty if it is; None if parts of it are still to come."""
+        return "nobody here takes values"
 
 
 def write_lines(stream: TextIO, world: World, lines: list[str]) -> None:

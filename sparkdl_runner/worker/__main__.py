@@ -22,6 +22,7 @@ from contextlib import suppress
 from sparkdl_runner import world
 from sparkdl_runner.backends import Backend, get_backend, joined
 from sparkdl_runner.backends.environment import beside_own
+from sparkdl_runner.errors import NotPicklableError
 from sparkdl_runner.hooks import loader_plans, preemption, stop_request
 from sparkdl_runner.importing import without_collecting
 from sparkdl_runner.tracking.rank import rank_tracking as tracking
@@ -135,8 +136,12 @@ def _run(line: Line, backend: Backend, envelope: Envelope) -> int:
             value = None
         _end_if_forked(pid, None)
         recorder.close()
-        payload = function.pack_result(value, envelope.world, envelope.most_result_bytes)
-        returned = Returned(function.plain_result(value, envelope.world), joined.has_joined())
+        payload = function.pack_result(value, envelope.world)
+        returned = Returned(
+            function.plain_result(value, envelope.world),
+            joined.has_joined(),
+            isinstance(value, function.EachRanksValue),
+        )
     except BaseException as error:
         _end_if_forked(pid, error)
         with suppress(Exception):  # The error itself must be reported in any case.
@@ -190,7 +195,7 @@ def _send_failure(line: Line, backend: Backend, error: BaseException, num_entrie
         preempted_ranks=tuple(one for one in leaving if isinstance(one, int)),
         is_growth=getattr(error, "is_growth", False) is True,
         is_worth_a_restart=getattr(error, "is_worth_a_restart", False) is True,
-        refused_result=name if isinstance(error, function.RESULT_REFUSALS) else "",
+        refused_result=name if isinstance(error, NotPicklableError) else "",
         num_entries=num_entries,
     )
     line.send(encode(raised), function.pack_exception(error))

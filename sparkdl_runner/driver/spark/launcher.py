@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sparkdl_runner.agent.rank_task import RankTask
@@ -26,6 +27,7 @@ from sparkdl_runner.driver.spark.executors import executors_of, silent_hosts
 from sparkdl_runner.driver.spark.gpu_scheduling import barrier_stage, rank_profile
 from sparkdl_runner.driver.spark.growth import Growth
 from sparkdl_runner.driver.spark.job import Job, let_the_jvm_exit, tagged
+from sparkdl_runner.driver.spark.lent_function import lent
 from sparkdl_runner.driver.spark.lost_hosts import LostHosts
 from sparkdl_runner.driver.spark.sizes import most_result_bytes, refuse_too_large_function
 from sparkdl_runner.driver.spark.slots import SlotCheck, wait_for_slots
@@ -43,6 +45,7 @@ from sparkdl_runner.world import World
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
+    from pyspark.broadcast import Broadcast
     from pyspark.resource import ResourceProfile
 
 # How long a cancelled job's tasks may take to end.
@@ -145,7 +148,8 @@ class SparkGang(Gang):
             stack.callback(self.close)
             self._tag = stack.enter_context(tagged(self._context, self.num_proc, self.backend.name))
             tasks = barrier_stage(self._context, self.num_proc, self._profile)
-            ends = tasks.mapPartitions(self._rank_task())
+            function = stack.enter_context(lent(self._context, self.attempt.function))
+            ends = tasks.mapPartitions(self._rank_task(function))
             self._server.start()
             self._job = Job(lambda: list(ends.collect()))
             decommissions = Decommissions(self._context, self._tag, self._server.preempt)
@@ -233,13 +237,16 @@ class SparkGang(Gang):
                 self._cancel_job()
                 break
 
-    def _rank_task(self) -> RankTask:
+    def _rank_task(self, function: Broadcast[bytes] | None) -> RankTask:
         attempt = self.attempt
+        if function is not None:
+            attempt = replace(attempt, function=b"")
         spare = spare_task(
             self._context, self._profile, attempt.backend, attempt.variables, attempt.spare_seconds
         )
         return RankTask(
             attempt=attempt,
+            large_function=function,
             channel=self._server.channel,
             single_host=self._is_single_host,
             most_result_bytes=most_result_bytes(self._context),

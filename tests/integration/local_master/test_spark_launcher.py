@@ -27,10 +27,10 @@ from sparkdl_runner import (
     RunnerError,
     WorkerDiedError,
     WorkerFailedError,
+    current_world,
 )
 from sparkdl_runner.driver.log_server import LogServer
 from sparkdl_runner.driver.spark import start_notices
-from sparkdl_runner.errors import ResultTooLargeError
 from sparkdl_runner.wire import network
 from sparkdl_runner.wire.channel import ChannelAddress
 
@@ -321,10 +321,28 @@ def test_a_large_value_arrives():
 
 
 @LIGHT
-def test_a_value_that_would_end_the_jvm_is_refused(spark):
+def test_values_that_would_end_the_jvm_come_by_the_channel(spark):
     heap_bytes = spark.sparkContext._jvm.java.lang.Runtime.getRuntime().maxMemory()
-    with pytest.raises(ResultTooLargeError, match=r"eight times .* spark\.driver\.memory"):
-        HorovodRunner(np=2).run(lambda: bytes(heap_bytes // 8))
+    value = HorovodRunner(np=2).run(lambda: b"end".rjust(heap_bytes // 8))
+    assert value == b"end".rjust(heap_bytes // 8)
+    runner = DistributedRunner(num_proc=2, backend="horovod")
+    del value
+    values = runner.gather(lambda: bytes([current_world().rank]) * (heap_bytes // 16))
+    assert [(len(one), one[:1], one[-1:]) for one in values] == [
+        (heap_bytes // 16, bytes([rank]), bytes([rank])) for rank in range(2)
+    ]
+
+
+@LIGHT
+@pytest.mark.one_lane
+def test_a_large_function_is_taken_back_from_sparks_memory(spark):
+    def held_bytes():
+        return spark._jvm.org.apache.spark.SparkEnv.get().memoryManager().storageMemoryUsed()
+
+    data = os.urandom(16 << 20)
+    before = held_bytes()
+    assert HorovodRunner(np=2).run(lambda: len(data)) == len(data)
+    wait_for(lambda: held_bytes() < before + len(data) // 2)
 
 
 @LIGHT

@@ -6,7 +6,7 @@ import stat
 import pytest
 
 from sparkdl_runner.agent import rank_log as module
-from sparkdl_runner.agent.rank_log import RankLog, rank_log, remove_old_logs
+from sparkdl_runner.agent.rank_log import RankLog, rank_log, remove_old_runs
 from sparkdl_runner.private_folder import private_folder
 from sparkdl_runner.world import Peer, assign_ranks
 
@@ -97,7 +97,7 @@ def test_old_logs_go(tmp_path):
     (base / "long").mkdir()
     (base / "long" / "rank-0.log").write_text("still going")  # though its folder is old
     os.utime(base / "long", (1e9 - 30 * 86400,) * 2)
-    remove_old_logs(base, now=1e9)
+    remove_old_runs(base, now=1e9)
     assert sorted(path.name for path in base.iterdir()) == ["long", "new"]
 
 
@@ -118,5 +118,5 @@ def test_only_old_folders_are_looked_into(monkeypatch):
     monkeypatch.setattr(
         module.Path, "rglob", lambda path, pattern: (seen.append(path.name), walk(path, pattern))[1]
     )
-    remove_old_logs(base, now=1e9)
+    remove_old_runs(base, now=1e9)
     assert seen == ["old"]

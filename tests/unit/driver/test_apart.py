@@ -43,7 +43,7 @@ def test_that_is_an_error_where_collectives_are_required() -> None:
         (APART[:1], TRUE),
         ([*APART[:2], replace(APART[2], has_joined=True)], TRUE),
         ([*APART[:2], replace(APART[2], status=Status.STOPPED)], NONE),
-        ([replace(one, payload=b"value") for one in APART], NONE),  # As gather's.
+        ([replace(one, of_each=True) for one in APART], NONE),
     ],
 )
 def test_nothing_is_said_of_what_is_meant_or_of_a_single_rank(

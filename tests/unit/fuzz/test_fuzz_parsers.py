@@ -58,6 +58,8 @@ from sparkdl_runner.wire.messages import (
     Message,
     PlainValue,
     Sure,
+    ValuePart,
+    ValueSent,
 )
 from sparkdl_runner.wire.outcome import Outcome, Status
 from sparkdl_runner.world import Peer, assign_ranks
@@ -122,6 +124,8 @@ MESSAGES = [
         Hello(PEER),
         Sure(1, FilePart("logs/rank-0.log", b"text", True)),
         Sure(2, PlainValue('{"value": 1}')),
+        Sure(3, ValuePart(b"a part", True)),
+        ValueSent(6, "0" * 64),
         Failed(Outcome(world=WORLD, status=Status.FAILED, ended_at=1.0)),
     )
 ]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sparkdl_runner.driver.calls.call import pack
-from sparkdl_runner.errors import NotPicklableError, ResultTooLargeError
+from sparkdl_runner.errors import NotPicklableError
 from sparkdl_runner.wire import function
 from sparkdl_runner.world import Peer, assign_ranks
 
@@ -21,20 +21,6 @@ LOCK = threading.Lock()
 def test_a_result_that_cannot_be_pickled_names_its_type():
     with pytest.raises(NotPicklableError, match="rank 0 returned, a lock, cannot be pickled"):
         function.pack_result(LOCK, RANK_0)
-
-
-def test_a_result_that_is_too_large_says_how_large():
-    with pytest.raises(ResultTooLargeError, match=r"takes 1,0\d\d bytes, .* at most 1,000\. Write"):
-        function.pack_result(bytes(1000), RANK_0, 1000)
-    assert function.pack_result(bytes(900), RANK_0, 1000)
-
-
-def test_values_of_all_ranks_share_what_spark_carries():
-    value = function.EachRanksValue(bytes(600))
-    for rank in range(2):
-        assert function.pack_result(value, replace(RANK_0, rank=rank, size=1), 1000)
-        with pytest.raises(ResultTooLargeError, match=f"rank {rank} returned.* at most 500"):
-            function.pack_result(value, replace(RANK_0, rank=rank, size=2), 1000)
 
 
 def test_values_of_other_ranks_are_not_pickled():

@@ -72,7 +72,7 @@ def test_of_other_ranks_only_the_end_is_wanted():
 
 
 def test_values_count_once_all_are_there():
-    values = ReturnedValues()
+    values = ReturnedValues("run")
     for text in ("", "5", "[]", '{"value": 1}', "[" * 100_000):
         values.take(FIRST, text)
     values.take(SECOND, plain_result(None, SECOND))
