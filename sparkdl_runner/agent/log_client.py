@@ -48,6 +48,8 @@ class LogClient:
             is the executor's log.
         fence_seconds: An agent that has lost the driver for so long ends its worker. Else the
             worker would go on beside the attempt that replaces it.
+        is_patient: Whether a driver that is silent, and still has its end of the connection, is
+            waited for. It is only suspended if it is on this host.
         on_assignment: Called with the agent's assignment; or with ``Gather`` if the driver asks
             for that, or is not reached in time. More is tried then, so that the rank is heard
             from when it is.
@@ -67,6 +69,7 @@ class LogClient:
         relay_output: bool,
         echo_output: bool = False,
         fence_seconds: float,
+        is_patient: bool = False,
         on_assignment: Callable[[Assignment | messages.Gather], None],
         on_stop: Callable[[], None],
         on_request: Callable[[str], None],
@@ -81,6 +84,7 @@ class LogClient:
         self._relay_output = relay_output
         self._echo_output = echo_output
         self._fence_seconds = fence_seconds
+        self._is_patient = is_patient
         self._on_assignment = on_assignment
         self._on_stop = on_stop
         self._on_request = on_request
@@ -138,6 +142,13 @@ class LogClient:
         raise ConnectionError(f"the driver at {self._place} is not heard any more")
 
     @property
+    def fence(self) -> str:
+        """Why the worker was ended since the driver was not heard; else empty."""
+        if not self._is_fenced:
+            return ""
+        return f"had not heard the driver for {self._fence_seconds:g} s"
+
+    @property
     def is_connected(self) -> bool:
         """Whether the driver hears us; waits for the first connection, or until it is late."""
         self._settled.wait(CONNECT_SECONDS + 1)
@@ -152,12 +163,7 @@ class LogClient:
         self.close()
         rank = f"rank {world.rank}"
         notes = []
-        if self._is_fenced:
-            notes.append(
-                f"{rank} on host {world.place} was ended, since it had not heard the driver for "
-                f"{self._fence_seconds:g} s"
-            )
-        elif self._heard_at is None:
+        if self._heard_at is None:
             notes.append(
                 f"{rank} on host {world.place} could not reach the driver at {self._place}, so its "
                 "output was not shown: let its host connect to that port (RunConfig.port_range "
@@ -232,7 +238,7 @@ class LogClient:
         # Only the driver can seal an answer, so another listener there is recognised.
         self._hear(receive_frame(connection, incoming))
         # The driver sends a ping every second, and one that takes nothing does not hear us.
-        connection.settimeout(self._fence_seconds)
+        connection.settimeout(None if self._is_patient else self._fence_seconds)
         self._connected.set()
         self._settled.set()
         listening = threading.Thread(
@@ -255,7 +261,7 @@ class LogClient:
         """Sends what comes, until the end."""
         self._outbox.begin_again()
         while True:
-            if not listening.is_alive() or self._is_cut_off():
+            if not listening.is_alive() or (not self._is_patient and self._is_cut_off()):
                 raise EOFError("the driver is not heard any more")
             message = self._outbox.next(ALIVE_SECONDS)
             try:

@@ -37,7 +37,7 @@ from sparkdl_runner.wire.channel import SETTLE_SECONDS, ChannelAddress
 from sparkdl_runner.wire.control import Envelope
 from sparkdl_runner.wire.failure_report import UnheardFailureError
 from sparkdl_runner.wire.messages import Failed, Stop, Text
-from sparkdl_runner.wire.outcome import Outcome
+from sparkdl_runner.wire.outcome import Outcome, Status
 from sparkdl_runner.worker import spark_files
 from sparkdl_runner.world import Peer, World
 
@@ -173,6 +173,7 @@ class RankTask:
             relay_output=config.driver_log_verbosity == "all",
             echo_output=not self.single_host,
             fence_seconds=2 * config.heartbeat_timeout_seconds,
+            is_patient=self.single_host,
             on_assignment=awaited.answer,
             on_stop=stop,
             on_request=worker.request_stop,
@@ -205,7 +206,10 @@ class RankTask:
                 # Spark reports only the task that fails first. That should be the cause's.
                 time.sleep(3 * SETTLE_SECONDS)
             raise UnheardFailureError.of(outcome)
-        return replace(outcome, notes=outcome.notes + client.notes(world))
+        notes = outcome.notes + client.notes(world)
+        if outcome.status == Status.STOPPED and client.fence:
+            return replace(outcome, notes=notes, message=client.fence)
+        return replace(outcome, notes=notes)
 
     def _own_address(self, context: Any) -> tuple[str, str]:
         if self.single_host:

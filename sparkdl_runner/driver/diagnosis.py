@@ -48,7 +48,7 @@ def result_of(outcomes: Sequence[Outcome], run: str) -> Any:
         raise to_error(cause, outcomes)
     returned = {one.world.rank: one for one in outcomes if one.status == Status.RETURNED}
     if 0 not in returned:
-        raise RunnerError("The ranks were stopped before rank 0 had returned its value.")
+        raise RunnerError(_why_stopped(outcomes))
     for outcome in outcomes:
         for note in outcome.notes:
             print(f"sparkdl_runner: {note.rstrip('.')}.", file=sys.stderr)
@@ -58,6 +58,20 @@ def result_of(outcomes: Sequence[Outcome], run: str) -> Any:
     if len(returned) < returned[0].world.size:
         raise RunnerError("The ranks were stopped before all had returned their values.")
     return [value.value, *(value_of(returned[rank], run).value for rank in range(1, len(returned)))]
+
+
+def _why_stopped(outcomes: Sequence[Outcome]) -> str:
+    fenced = [one for one in outcomes if one.status == Status.STOPPED and one.message]
+    if not fenced:
+        return "The ranks were stopped before rank 0 had returned its value."
+    world = fenced[0].world
+    return (
+        f"The driver was silent: rank {world.rank} on host {world.place} {fenced[0].message}, "
+        "twice heartbeat_timeout_seconds, and so the ranks ended themselves. The driver's process "
+        "was suspended (Ctrl-Z, a laptop's lid, a debugger), a thread of it held Python's lock, or "
+        "the network was cut. Raise RunConfig.heartbeat_timeout_seconds to bear longer silences. "
+        "With max_restarts the training goes on by itself, from its last checkpoint."
+    )
 
 
 def explains_the_end(failures: Sequence[Outcome]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -11,16 +12,23 @@ from typing import Any
 from sparkdl_runner.errors import ConfigError, LaunchError
 from sparkdl_runner.private_folder import private_folder
 from sparkdl_runner.redaction import Redactor, secrets_of
-from sparkdl_runner.tracking.run import undelivered
+from sparkdl_runner.tracking.report.run_folder import RunFolder
+from sparkdl_runner.tracking.run import left_run, undelivered
 from sparkdl_runner.tracking.run.delivery import Delivery
+from sparkdl_runner.tracking.run.left_run import LeftRun
 from sparkdl_runner.tracking.run.opening.lease import Lease
 from sparkdl_runner.tracking.run.opening.opened import Opened
 from sparkdl_runner.tracking.run.opening.store import connect
+from sparkdl_runner.tracking.run.run_end import RunEnd
 from sparkdl_runner.tracking.run.server import TrackingServer
+from sparkdl_runner.tracking.run.server_calls import ServerCalls
 from sparkdl_runner.tracking.run.spool import SPOOLS, Spool
 from sparkdl_runner.tracking.settings import Tracking
 
 _DELIVER_SECONDS = 600.0
+_NAME_A_STORE = {"MLFLOW_TRACKING_URI", "DATABRICKS_RUNTIME_VERSION"}
+# A run of which nothing is known but what waits.
+_LOST = LeftRun(tracking_uri="")
 
 
 def add_parser(subparsers: Any) -> None:
@@ -33,21 +41,30 @@ def add_parser(subparsers: Any) -> None:
         help="folders of checkpoints, by URL or absolute path; what this host keeps is delivered "
         "without them",
     )
-    parser.add_argument("--tracking-uri", help="MLflow's store, if not MLFLOW_TRACKING_URI")
+    parser.add_argument(
+        "--tracking-uri",
+        help="MLflow's store; by default that of the training, or MLFLOW_TRACKING_URI where this "
+        "host does not know it",
+    )
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    try:
-        client, call = connect(Tracking(tracking_uri=arguments.tracking_uri))
-    except LaunchError as error:
-        raise ConfigError(str(error)) from None
+    stores: dict[str | None, tuple[Any, ServerCalls]] = {}
     left = 0
     for run_id, url in _found(arguments.folder):
+        known = left_run.left_run(run_id)
+        uri = arguments.tracking_uri or (None if known is None else known.tracking_uri)
         try:
+            if uri is None and not (os.environ.keys() & _NAME_A_STORE):
+                raise LaunchError("its server is not known here: name it with --tracking-uri")
+            if uri not in stores:
+                stores[uri] = connect(Tracking(tracking_uri=uri))
+            client, call = stores[uri]
             run = call(partial(client.get_run, run_id), f"find run {run_id}")
-            opened = Opened(client=client, uri=call.uri, run=run, is_ours=False, first_attempt=1)
-            told, is_left = _deliver(opened, url)
+            is_ours = known is not None and known.is_ours and run.info.status == "RUNNING"
+            opened = Opened(client=client, uri=call.uri, run=run, is_ours=is_ours, first_attempt=1)
+            told, is_left = _deliver(opened, url, known)
         except LaunchError as error:
             told, is_left = str(error), True
         left += is_left
@@ -61,8 +78,10 @@ def _found(folders: list[str]) -> Iterator[tuple[str, str]]:
     Raises:
         ConfigError: A folder cannot be read.
     """
-    own = sorted(private_folder(SPOOLS).glob("*.jsonl"))
-    found = [(path.stem, "") for path in own if path.stat().st_size]
+    own = private_folder(SPOOLS).glob("*.jsonl")
+    waiting = {path.stem for path in own if path.stat().st_size}
+    unended = {one for one in left_run.left_runs() if (left_run.left_run(one) or _LOST).status}
+    found = [(run_id, "") for run_id in sorted(waiting | unended)]
     for folder in folders:
         url = Path(folder).absolute().as_uri() if folder.startswith((".", "/")) else folder
         try:
@@ -74,10 +93,12 @@ def _found(folders: list[str]) -> Iterator[tuple[str, str]]:
     yield from found
 
 
-def _deliver(opened: Opened, url: str) -> tuple[str, bool]:
-    """Delivers what one file holds. Returns what became of it, and whether something is left."""
+def _deliver(opened: Opened, url: str, known: LeftRun | None) -> tuple[str, bool]:
+    """Delivers what is left of a run. Returns what became of it, and whether something is left."""
     run_id = opened.run.info.run_id
     holder = Lease().held_by_another(opened.run.data.tags)
+    if known is not None and known.status and holder is not None and holder.lease == known.lease:
+        holder = None  # A notebook, say, that lives on; its training is over.
     if opened.run.info.status == "RUNNING" and holder is not None:
         return f"it is being trained by {holder}, who delivers it", False
     try:
@@ -95,4 +116,28 @@ def _deliver(opened: Opened, url: str) -> tuple[str, bool]:
     if url:
         undelivered.delete(url)
     refused = "".join(f"; MLflow refused {one}" for one in delivery.refused)
-    return f"{count} entries delivered{refused}", False
+    told = f"{count} entries delivered{refused}"
+    if known is None or not known.status:
+        left_run.forget(run_id)
+        return told, False
+    ended, is_left = _end(opened, known)
+    return f"{told}; {ended}", is_left
+
+
+def _end(opened: Opened, known: LeftRun) -> tuple[str, bool]:
+    """Sends the files of a run whose training is over, and ends it as the training ended."""
+    folder = Path(known.folder)
+    problems: list[str] = []
+    is_there = folder.is_dir()
+    if is_there:
+        end = RunEnd(opened, RunFolder(folder), problems)
+        summarize = None if known.report is None else known.summary
+        end.finish(known.status, summarize, Tracking.delivery_timeout_seconds, known.ended_at)
+    else:
+        opened.set_status(known.status, known.ended_at)
+    if problems:
+        return "; ".join(problems), True
+    left_run.forget(opened.run.info.run_id)
+    sent = "logs and report are sent" if is_there else f"its files in {folder} are gone"
+    status = f"the run has ended as {known.status}" if opened.is_ours else "others have ended it"
+    return f"{sent}; {status}", False

@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import termios
 import textwrap
 import threading
@@ -251,12 +252,29 @@ def test_an_interrupted_training_is_killed_in_mlflow(server: TrackingServer, cli
     assert client.get_run(trainer.mlflow_run_id).info.status == "KILLED"
 
 
+def deliver(folder: Path, waits: Path) -> tuple[int, str]:
+    """As a person does it who has set no variable."""
+    environment = {name: text for name, text in os.environ.items() if "MLFLOW" not in name}
+    environment["TMPDIR"] = str(waits)
+    command = [sys.executable, "-m", "sparkdl_runner", "deliver"]
+    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    return ended.returncode, ended.stdout
+
+
 @LIGHT
 def test_no_metric_is_lost_while_the_server_is_down_or_stays_down(
-    server: TrackingServer, client: Any, capfd: pytest.CaptureFixture[str]
+    server: TrackingServer,
+    client: Any,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Metrics that never reached the server are named, and sent when the training is resumed."""
+    """Metrics that never reached the server are named; all that waits is sent by ``deliver``."""
     steps = 1000
+    here, waits = tmp_path / "here", tmp_path / "waits"
+    here.mkdir()
+    waits.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(waits))
 
     def end(trainer: Any) -> None:
         while trainer.mlflow_run_id is None:
@@ -283,9 +301,28 @@ def test_no_metric_is_lost_while_the_server_is_down_or_stays_down(
         told = capfd.readouterr().out
         assert "were not delivered in 2 s" in told
         assert "Connection refused" in told
+        folder = re.search(r"its files are left in (\S+); sparkdl-runner deliver", told)
+        assert folder is not None
+        code, said = deliver(here, waits)
+        assert code == 1
+        assert "does not answer" in said
     finally:
         server.stop()
         server.start()
+    code, said = deliver(here, waits)
+    assert re.search(
+        rf"^run {giving_up.mlflow_run_id}: [0-9]+ entries delivered; logs and report are sent; "
+        r"the run has ended as FINISHED$",
+        said,
+        re.MULTILINE,
+    )
+    assert code == 0
+    assert deliver(here, waits) == (0, "There is nothing to deliver.\n")
+    assert list(here.iterdir()) == []  # No store of its own.
+    assert not Path(folder[1]).exists()
+    kept = artifacts(client, giving_up.mlflow_run_id)
+    assert "report/summary.html" in kept
+    assert client.get_run(giving_up.mlflow_run_id).info.status == "FINISHED"
     light(server, run_id=giving_up.mlflow_run_id).run(tracked_functions.only_log, steps=3)
     for run_id in (waiting.mlflow_run_id, giving_up.mlflow_run_id):
         found = [step for step, _ in history(client, run_id, "loss")]

@@ -14,14 +14,14 @@ _KINDS = ("logs", "traces")
 
 
 class RunFolder:
-    """A new folder for logs, traces, attempts and the report.
+    """A folder for logs, traces, attempts and the report.
 
-    Attributes:
-        path: Where it is.
+    Args:
+        path: Where an earlier driver has made it; None for a new one.
     """
 
-    def __init__(self) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="sparkdl_runner-run-"))
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path or Path(tempfile.mkdtemp(prefix="sparkdl_runner-run-"))
 
     def keep_part(self, world: World, name: str, data: bytes, *, is_first: bool) -> None:
         """Appends a part of a file that a rank sends; a first part begins the file anew.

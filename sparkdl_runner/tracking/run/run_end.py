@@ -43,7 +43,11 @@ class RunEnd:
         return wrong is None
 
     def finish(
-        self, status: str, summarize: Callable[[Any], RunSummary] | None, seconds: float
+        self,
+        status: str,
+        summarize: Callable[[Any], RunSummary] | None,
+        seconds: float,
+        ended_at: float | None = None,
     ) -> None:
         """Takes all steps.
 
@@ -51,6 +55,7 @@ class RunEnd:
             status: How the run ended.
             summarize: Makes the report's summary of MLflow's ``Run``; None for no report.
             seconds: How long models and report may take, each.
+            ended_at: When the training ended, in seconds since the epoch; None for now.
         """
         client, run_id, folder = self._client, self._run_id, self._folder.path
 
@@ -69,11 +74,11 @@ class RunEnd:
         upload = partial(client.log_artifacts, run_id, str(folder))
         if self.try_step(upload, UPLOAD_SECONDS, left_here):
             self._folder.remove()
-        self.set_status(status)
+        self.set_status(status, ended_at)
 
-    def set_status(self, status: str) -> None:
+    def set_status(self, status: str, ended_at: float | None = None) -> None:
         """Ends the run, unless the caller of ``run`` has it open."""
-        end = partial(self._opened.set_status, status)
+        end = partial(self._opened.set_status, status, ended_at)
         self.try_step(end, REQUEST_SECONDS, f"the run's status is not set to {status}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,13 +17,14 @@ from sparkdl_runner.tracking.entries import Entry
 from sparkdl_runner.tracking.rank_run import NAME_TAG, RunTicket
 from sparkdl_runner.tracking.report.performance import host_entries
 from sparkdl_runner.tracking.report.run_folder import RunFolder
-from sparkdl_runner.tracking.report.run_summary import LOST_TAG, WARNING_TAG, RunSummary
+from sparkdl_runner.tracking.report.run_summary import LOST_TAG, WARNING_TAG
+from sparkdl_runner.tracking.run import left_run, undelivered
 from sparkdl_runner.tracking.run import parameters_and_tags as description
-from sparkdl_runner.tracking.run import undelivered
 from sparkdl_runner.tracking.run.attempts import Attempts
 from sparkdl_runner.tracking.run.delivery import Delivery
 from sparkdl_runner.tracking.run.heartbeat import Heartbeat
 from sparkdl_runner.tracking.run.journal import Journal, earlier_values
+from sparkdl_runner.tracking.run.left_run import LeftRun, report_facts
 from sparkdl_runner.tracking.run.opening.lease import Lease, held_here, require_not_held
 from sparkdl_runner.tracking.run.opening.named import NamedRun, returned_entry
 from sparkdl_runner.tracking.run.opening.opened import Opened, open_run
@@ -82,6 +84,8 @@ class TrackedRun(Reports):
         self._problems: list[str] = []
         self._lost = 0
         """How many entries ranks had logged that never came."""
+        self._left = LeftRun(tracking_uri=opened.uri, lease=lease.own.lease, is_ours=opened.is_ours)
+        self._left.write(self.run_id)
         self._end = RunEnd(opened, self._folder, self._problems)
         self._heartbeat = Heartbeat(
             self._ranks,
@@ -233,7 +237,8 @@ class TrackedRun(Reports):
         finally:
             self._heartbeat.stop()
             held_here.discard(self.run_id)
-            self._delivery.close(0)
+            if not self._delivery.close(0) and not self._left.status:
+                left_run.forget(self.run_id)
             for told in [*self._problems, *self._journal.problems, *self._delivery.refused]:
                 _show(f"MLflow: {self._redact(told)}.")
             if time_use := self._attempts.sentence():
@@ -265,24 +270,28 @@ class TrackedRun(Reports):
             )
         else:
             self._undelivered.forget()
+        facts = None
+        if self._settings.report:
+            facts = report_facts(
+                self._attempts.own,
+                self._ranks.totals(),
+                self._ranks.hosts(),
+                time_use=self._attempts.sentence(),
+                error=self._text(error),
+            )
+        ended = replace(
+            self._left, status=status_of(error, stopped), ended_at=time.time(), report=facts
+        )
         if wrong is not None:
+            self._left = replace(ended, folder=str(self._folder.path))
+            self._left.write(self.run_id)
             self._problems.append(
                 f"run {self.run_id} could not be ended and its files are left in "
-                f"{self._folder.path}"
+                f"{self._folder.path}; sparkdl-runner deliver sends them and ends the run"
             )
             return
-        summarize = partial(self._summary, error) if self._settings.report else None
-        self._end.finish(status_of(error, stopped), summarize, seconds)
-
-    def _summary(self, error: BaseException | None, run: Any) -> RunSummary:
-        return RunSummary.of(
-            run,
-            attempts=self._attempts.own,
-            time_use=self._attempts.sentence(),
-            totals=self._ranks.totals(),
-            hosts=self._ranks.hosts(),
-            error=self._text(error),
-        )
+        summarize = None if facts is None else ended.summary
+        self._end.finish(ended.status, summarize, seconds)
 
     def _text(self, error: BaseException | None) -> str:
         return "" if error is None else self._redact(str(error) or type(error).__name__)

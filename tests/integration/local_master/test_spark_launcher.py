@@ -417,6 +417,51 @@ def test_an_interrupted_or_killed_driver_leaves_no_process(tmp_path, master, num
     assert said == ("interrupted\n" if number == signal.SIGINT else "")
 
 
+@pytest.mark.one_lane
+@pytest.mark.parametrize(
+    ("master", "said"),
+    [
+        ("local[2]", "value 2\n"),
+        ("local-cluster[2,1,1024]", "RunnerError The driver was silent: rank "),
+    ],
+)
+def test_a_driver_that_was_suspended_is_waited_for_or_told_of(tmp_path, master, said, no_torch):
+    """Ranks of its own host go on. Others cannot know that it lives."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from pyspark.sql import SparkSession\n"
+        "from sparkdl_runner import DistributedRunner, RunConfig, RunnerError\n"
+        "def main():\n"
+        "    import time\n"
+        "    time.sleep(14)\n"
+        "    return 'value 2'\n"
+        f"SparkSession.builder.master({master!r}).getOrCreate()\n"
+        "config = RunConfig(heartbeat_timeout_seconds=3, require_collectives=False)\n"
+        "try:\n"
+        "    print(DistributedRunner(num_proc=2, backend='horovod', config=config).run(main))\n"
+        "except RunnerError as error:\n"
+        "    print(type(error).__name__, error)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, str(script)],
+        env={
+            **os.environ,
+            "PYTHONPATH": no_torch,
+            "SPARK_HOME": str(Path(pyspark.__file__).parent),
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as driver:
+        for line in driver.stderr:
+            if "2 ranks on" in line:
+                break
+        driver.send_signal(signal.SIGSTOP)
+        time.sleep(10)
+        driver.send_signal(signal.SIGCONT)
+        assert driver.communicate()[0].startswith(said)
+
+
 @LIGHT
 def test_the_job_keeps_its_description_and_the_caller_keeps_theirs(spark):
     context = spark.sparkContext

@@ -16,7 +16,7 @@ from sparkdl_runner import cli
 from sparkdl_runner.hooks.process_identity import started_ticks
 from sparkdl_runner.private_folder import private_folder
 from sparkdl_runner.tracking import Tracking
-from sparkdl_runner.tracking.run import undelivered
+from sparkdl_runner.tracking.run import left_run, undelivered
 from sparkdl_runner.tracking.run.opening.lease import Lease
 from sparkdl_runner.tracking.run.spool import SPOOLS, Spool
 from sparkdl_runner.tracking.run.tracked_run import TrackedRun
@@ -109,6 +109,40 @@ def test_what_this_host_keeps_is_delivered(
     assert cli.main(["deliver", "--tracking-uri", store]) == 0
     assert steps(client, run_id) == [1, 2, 3]
     assert not path.exists()
+
+
+def test_a_server_that_nobody_knows_is_asked_for(
+    client: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(tmp_path)
+    spool = Spool(private_folder(SPOOLS) / "0123.jsonl")
+    spool.put([point(2)])
+    spool.close()
+    assert cli.main(["deliver"]) == 1
+    told = "run 0123: its server is not known here: name it with --tracking-uri\n"
+    assert capsys.readouterr().out == told
+    assert not (tmp_path / "mlflow.db").exists()
+
+
+def test_the_server_of_a_run_is_kept_beside_what_waits(
+    store: str, client: Any, tmp_path: Path
+) -> None:
+    """For this user alone: its address may hold a password."""
+    run_id = run_of(client, tmp_path)
+    tracked = TrackedRun.open(Tracking(tracking_uri=store, run_id=run_id))
+    (path,) = private_folder(SPOOLS).glob("*.left.json")
+    assert path.stat().st_mode & 0o777 == 0o600
+    left = left_run.left_run(run_id)
+    assert left is not None
+    assert (left.tracking_uri, left.status) == (store, "")
+    tracked.close(None)
+    assert left_run.left_run(run_id) is None
+    path.write_text('{"tracking_uri": 3}')
+    assert left_run.left_run(run_id) is None
 
 
 def test_a_run_that_is_being_trained_is_left_to_its_driver(

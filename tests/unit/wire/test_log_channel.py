@@ -439,8 +439,22 @@ def test_a_worker_that_is_cut_off_from_the_driver_is_ended(server):
     server.close()
     assert ended.wait(PATIENCE_SECONDS)
     client._sender.join(PATIENCE_SECONDS)
-    assert "had not heard the driver for 0.5 s" in client.notes(WORLDS[0])[0]
     client.close()
+    assert client.fence == "had not heard the driver for 0.5 s"
+
+
+def test_a_suspended_driver_of_the_same_host_is_waited_for(server, recorder):
+    ended = threading.Event()
+    client = client_of(server, fence_seconds=0.5, is_patient=True, on_stop=ended.set)
+    assert client.is_connected
+    client.take(WORLDS[0], Text("before"))
+    wait_for(lambda: recorder.heard)
+    server._loop.call_soon_threadsafe(time.sleep, 2.0)
+    client.take(WORLDS[0], Text("meanwhile"))
+    wait_for(lambda: len(recorder.heard) == 2)
+    client.close()
+    assert not ended.is_set()
+    assert client.fence == ""
 
 
 def test_a_server_closes_while_agents_are_connected(server):

@@ -43,10 +43,11 @@ class Opened:
             if name == "mlflow.user" or name.startswith(_SOURCE_TAGS)
         }
 
-    def set_status(self, status: str) -> None:
-        """Ends the run, if that is ours to do."""
+    def set_status(self, status: str, ended_at: float | None = None) -> None:
+        """Ends the run, if that is ours to do: now, or at an earlier time in seconds."""
         if self.is_ours:
-            self.client.set_terminated(self.run.info.run_id, status)
+            at = None if ended_at is None else int(1000 * ended_at)
+            self.client.set_terminated(self.run.info.run_id, status, at)
 
     def address(self, redact: Redactor, databricks_host: str | None) -> str:
         """The address of the run for people: a page, or a store and the command that shows it."""
