@@ -49,6 +49,15 @@ MOST_BYTES = 64 << 20
 """The largest manifest that is read: some 2,000,000 files."""
 
 
+SCALAR_CODEC = "ScalarCodec"
+NUMBER_TYPES = {
+    **{name: getattr(pa, name)() for name in ("int8", "int16", "int32", "int64")},
+    **{name: getattr(pa, name)() for name in ("uint8", "uint16", "uint32")},
+    **{name: getattr(pa, name)() for name in ("float16", "float32", "float64")},
+}
+"""Arrow's types of numbers by NumPy's names."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ColumnInfo:
     """Facts about one column beyond its Arrow type."""
@@ -70,7 +79,8 @@ class ColumnInfo:
     """``"vector"`` for ML vectors, ``"image"`` for rows of Spark's ImageSchema.
 
     Where a codec of petastorm's wrote the column, the codec and NumPy's type, such as
-    ``"NdarrayCodec float32"``; ``list_lengths`` is then the shape of one row.
+    ``"NdarrayCodec float32"``; ``list_lengths`` is then the shape of one row. For a plain number
+    that petastorm makes another type of than is stored: ``"ScalarCodec int64"``.
     """
     is_clustered: bool = False
     """Whether most row groups hold one value each, and not all the same, by their statistics."""
@@ -82,6 +92,12 @@ class ColumnInfo:
     """Of the row group whose rows are largest: the mean bytes of a row once decoded, rounded up."""
     most_row_bytes: int | None = None
     """Bytes of the largest row once decoded; None where it is not known."""
+
+    @property
+    def number_type(self) -> pa.DataType | None:
+        """The type that petastorm makes of its numbers; None for the one that is stored."""
+        codec, _, dtype = (self.hint or "").partition(" ")
+        return NUMBER_TYPES.get(dtype) if codec == SCALAR_CODEC else None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from sparkdl_runner.data.dataset.manifest import ColumnInfo, Manifest
+from sparkdl_runner.data.dataset.manifest import NUMBER_TYPES, SCALAR_CODEC, ColumnInfo, Manifest
 from sparkdl_runner.foreign_file import ForeignFileError, open_input
 
 UNISCHEMA_KEY = b"dataset-toolkit.unischema.v1"
@@ -94,7 +94,13 @@ def with_codecs(manifest: Manifest, unischema: Unischema) -> Manifest:
 
     def described(column: ColumnInfo) -> ColumnInfo:
         known = unischema.fields.get(column.name)
-        if known is None or known.codec is None or not column.type.endswith("binary"):
+        if known is None:
+            return column
+        wanted = NUMBER_TYPES.get(known.dtype)
+        if wanted is not None and column.type in map(str, NUMBER_TYPES.values()):
+            is_stored = column.type == str(wanted)
+            return column if is_stored else replace(column, hint=f"{SCALAR_CODEC} {known.dtype}")
+        if known.codec is None or not column.type.endswith("binary"):
             return column
         hint = f"{known.codec} {known.dtype}"
         return replace(column, hint=hint, list_lengths=known.shape)

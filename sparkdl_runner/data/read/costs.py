@@ -47,9 +47,10 @@ def value_bytes(manifest: Manifest, column: ColumnInfo) -> float:
     inner = manifest.schema.field(column.name).type
     while is_list(inner):
         inner = inner.value_type
-    leaf = leaf_of(inner, decimals="float64")
+    leaf = leaf_of(column.number_type or inner, decimals="float64")
     lengths = [length for length in column.list_lengths if length is not None]
-    is_fixed = None not in column.list_lengths and column.hint is None
+    is_number = column.hint is None or column.number_type is not None
+    is_fixed = None not in column.list_lengths and is_number
     if is_fixed and not isinstance(leaf, str):
         return leaf.dtype.itemsize * math.prod(lengths)
     rows = max(1, manifest.rows)

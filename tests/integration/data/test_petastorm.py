@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from pyspark.ml.linalg import Vectors
 from pyspark.sql import functions as F
 
@@ -304,6 +305,8 @@ def test_both_engines_decode_what_petastorms_codecs_wrote(spark, tmp_path, petas
         "Tests",
         [
             UnischemaField("id", np.int32, (), ScalarCodec(t.IntegerType()), False),
+            # As the schema of its MNIST example says it.
+            UnischemaField("digit", np.int_, (), ScalarCodec(t.IntegerType()), False),
             UnischemaField("grid", np.float32, (2, 3), NdarrayCodec(), False),
             UnischemaField("packed", np.uint16, (4,), CompressedNdarrayCodec(), False),
         ],
@@ -311,6 +314,7 @@ def test_both_engines_decode_what_petastorms_codecs_wrote(spark, tmp_path, petas
     rows = [
         {
             "id": i,
+            "digit": i % 3,
             "grid": np.full((2, 3), i, np.float32),
             "packed": np.arange(i, i + 4, dtype=np.uint16),
         }
@@ -326,9 +330,10 @@ def test_both_engines_decode_what_petastorms_codecs_wrote(spark, tmp_path, petas
         with converter.make_torch_dataloader(10, num_epochs=1, **arguments) as loader:
             (batch,) = loader
         order = batch["id"].argsort()
-        for name in ("id", "grid", "packed"):
+        for name in ("id", "digit", "grid", "packed"):
             expected = np.stack([row[name] for row in rows])
             assert np.array_equal(batch[name][order].numpy(), expected), name
+        assert batch["digit"].dtype == torch.int64
 
 
 class LikePetastorms:

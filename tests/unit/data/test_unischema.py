@@ -19,9 +19,15 @@ from PIL import Image
 
 from recorded_unischema import SCHEMA
 from sparkdl_runner.data import DatasetError, make_spark_converter
+from sparkdl_runner.data.convert import existing
 from sparkdl_runner.data.decode.codecs import decoder_of, ndarrays
 from sparkdl_runner.data.errors import BadRowError
-from sparkdl_runner.data.petastorm.unischema import UNISCHEMA_KEY, Field, read_unischema
+from sparkdl_runner.data.petastorm.unischema import (
+    UNISCHEMA_KEY,
+    Field,
+    Unischema,
+    read_unischema,
+)
 from sparkdl_runner.foreign_file import ForeignFileError
 
 
@@ -154,6 +160,31 @@ def test_arrays_are_those_that_numpy_reads(data: Any, dtype: str, packed: bool) 
 
 
 GOOD = npy(np.zeros(3, np.int32))
+
+
+def test_numbers_are_of_the_type_that_the_schema_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of petastorm's MNIST example: ``np.int_``, stored as 32 bits."""
+    table = pa.table(
+        {
+            "digit": pa.array([7, 2**31 - 1, 3], pa.int32()),
+            "share": pa.array([0.5, 1.5, 2.5], pa.float32()),
+            "same": pa.array([1, 2, 3], pa.int32()),
+        }
+    )
+    pq.write_table(table, tmp_path / "part-0.parquet")
+    dtypes = {"digit": "int64", "share": "float64", "same": "int32"}
+    fields = {
+        name: Field(dtype=dtype, shape=(), codec="ScalarCodec") for name, dtype in dtypes.items()
+    }
+    monkeypatch.setattr(existing, "find_unischema", lambda *_: Unischema(fields=fields))
+    converter = make_spark_converter(tmp_path.as_uri())
+    with converter.make_torch_dataloader(3, num_epochs=1, shuffle=False) as loader:
+        (batch,) = loader
+    for name, dtype in dtypes.items():
+        assert str(batch[name].dtype) == f"torch.{dtype}"
+        assert batch[name].tolist() == table[name].to_pylist()
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Literal
 
@@ -45,6 +46,9 @@ class ColumnPlanner(ColumnSettings):
             return self._schema_image()
         if self.info.hint == "vector":
             return self._vector()
+        if (wanted := self.info.number_type) is not None:
+            leaf = self.leaf(wanted)
+            return self._dense(replace(leaf, steps=(("cast", wanted), *leaf.steps)), ())
         if self.info.hint is not None:
             return self._of_codec(self.info.hint)
         depth, inner = 0, self.type
