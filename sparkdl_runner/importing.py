@@ -71,8 +71,11 @@ class _Finder(MetaPathFinder):
         return spec
 
     def _found_by_others(self, fullname: str, path: Any, target: Any) -> ModuleSpec | None:
-        for finder in tuple(sys.meta_path):
-            find_spec = None if finder is self else getattr(finder, "find_spec", None)
+        """Asks the finders after this one: those before it have been asked, and found nothing."""
+        finders = list(sys.meta_path)
+        later = finders[finders.index(self) + 1 :] if self in finders else finders
+        for finder in later:
+            find_spec = getattr(finder, "find_spec", None)
             spec: ModuleSpec | None = find_spec and find_spec(fullname, path, target)
             if spec is not None:
                 return spec

@@ -219,6 +219,10 @@ def _run_task() -> None:
         getTaskInfos=lambda: infos,
         allGather=lambda message: _all_gather(Path(barrier[0]), barrier[1], partition, message),
     )
+    from pyspark import SparkFiles
+
+    # As Spark's worker does it.
+    SparkFiles._root_directory, SparkFiles._is_running_on_worker = barrier[0], True
     outcome = task._run(context)
     sys.stdout.buffer.write(pickle.dumps(outcome))
 

@@ -27,7 +27,6 @@ from sparkdl_runner.hooks import loader_plans, preemption, stop_request
 from sparkdl_runner.importing import without_collecting
 from sparkdl_runner.tracking.rank import rank_tracking as tracking
 from sparkdl_runner.tracking.rank.advice import advice
-from sparkdl_runner.tracking.rank.recorder import Recorder
 from sparkdl_runner.wire import function
 from sparkdl_runner.wire.control import Envelope, Line
 from sparkdl_runner.wire.failure_report import MAX_MESSAGE, MAX_TRACEBACK
@@ -37,6 +36,7 @@ from sparkdl_runner.worker import (
     child_processes,
     driver_log,
     gpu_memory,
+    last_entries,
     lifeline,
     pulse,
     spare,
@@ -45,8 +45,6 @@ from sparkdl_runner.worker import (
 )
 from sparkdl_runner.worker.search_path import complete_search_path, search_path_for_children
 from sparkdl_runner.worker.user_traceback import user_traceback
-
-WAIT_SECONDS = 3600.0
 
 
 def main() -> None:
@@ -125,7 +123,7 @@ def _run(line: Line, backend: Backend, envelope: Envelope) -> int:
         lambda report: line.send(encode(Progress(report))),
         trace_steps=envelope.trace_steps,
     )
-    _deliver_at_stop(line, recorder)
+    last_entries.send_at_stop(line, recorder)
     try:
         backend.join_in_worker(envelope.listener)
         try:
@@ -153,19 +151,6 @@ def _run(line: Line, backend: Backend, envelope: Envelope) -> int:
         return 1
     line.send(encode(returned), payload)
     return 0
-
-
-def _deliver_at_stop(line: Line, recorder: Recorder) -> None:
-    """Sends what was logged once the agent wants the end, which then comes by a signal."""
-
-    def deliver() -> None:
-        while not line.wait(WAIT_SECONDS):
-            pass
-        with suppress(OSError):  # The agent is gone, and this process will be.
-            recorder.flush()
-            line.send(encode(Delivered()))
-
-    threading.Thread(target=deliver, name="sparkdl-deliver", daemon=True).start()
 
 
 def _end_if_forked(pid: int, error: BaseException | None) -> None:

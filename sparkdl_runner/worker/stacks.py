@@ -19,7 +19,11 @@ ANSWER_SECONDS = 1.5
 _QUIET_SECONDS = 0.15
 MAX_STACKS_BYTES = 64 * 1024
 # Threads that begin here only watch the training.
-_WATCHING = ("/sparkdl_runner/worker/pulse.py", "/sparkdl_runner/tracking/")
+_WATCHING = (
+    "/sparkdl_runner/worker/pulse.py",
+    "/sparkdl_runner/worker/last_entries.py",
+    "/sparkdl_runner/tracking/",
+)
 _CALL = "/sparkdl_runner/wire/function.py"
 
 

@@ -62,3 +62,14 @@ def test_a_module_that_is_there_is_changed_at_once() -> None:
     told: list[object] = []
     when_imported("gc", told.append)
     assert told == [gc]
+
+
+def test_a_module_may_be_changed_by_several(told: list[bool]) -> None:
+    """In the order in which they asked for it."""
+    order: list[str] = []
+    for name in ("first", "second"):
+        when_imported("large_library", lambda _, name=name: order.append(name))  # type: ignore[misc]
+    assert importlib.util.find_spec("large_library") is not None
+    importlib.import_module("large_library")
+    assert len(told) == 1
+    assert order == ["first", "second"]

@@ -1,0 +1,32 @@
+"""Sends what a function has logged before its worker is ended from outside."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+
+from sparkdl_runner.tracking.rank.recorder import Recorder
+from sparkdl_runner.wire.control import Line
+from sparkdl_runner.wire.message_json import encode
+from sparkdl_runner.wire.messages import Delivered
+
+# The wait is taken up again after that; it has no other end than a word of the agent.
+_WAIT_SECONDS = 3600.0
+
+
+def send_at_stop(line: Line, recorder: Recorder) -> None:
+    """Sends it once the agent wants the end, which then comes by a signal.
+
+    Args:
+        line: To the agent.
+        recorder: Has what was logged.
+    """
+
+    def wait_and_send() -> None:
+        while not line.wait(_WAIT_SECONDS):
+            pass
+        with suppress(OSError):  # The agent is gone, and this process will be.
+            recorder.flush()
+            line.send(encode(Delivered()))
+
+    threading.Thread(target=wait_and_send, name="sparkdl-last-entries", daemon=True).start()
