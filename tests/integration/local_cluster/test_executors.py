@@ -157,7 +157,7 @@ def test_values_count_if_an_executor_is_lost_while_a_rank_lingers(light_cluster,
 LATE_PYTHON = """import os, sys, time
 try:
     os.mkdir({mark!r})
-    time.sleep(15)
+    time.sleep(20)
 except FileExistsError:
     pass
 """
@@ -175,8 +175,8 @@ def test_a_start_that_is_given_up_ends_no_executor(cluster, tmp_path, monkeypatc
     (tmp_path / "sitecustomize.py").write_text(LATE_PYTHON.format(mark=str(tmp_path / "mark")))
     monkeypatch.setitem(context.environment, "PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(start_notices, "FIRST_LOOK_SECONDS", 0.5)
-    monkeypatch.setattr(start_notices, "UNREACHED_SECONDS", 5.0)
-    config = RunConfig(start_timeout_seconds=9)
+    monkeypatch.setattr(start_notices, "UNREACHED_SECONDS", 8.0)
+    config = RunConfig(start_timeout_seconds=14)
     told = (
         r"(?s)1 of 2 ranks have started on .*, and the others have.*started tasks on 127\.0\.0\.1 "
     )
@@ -184,7 +184,7 @@ def test_a_start_that_is_given_up_ends_no_executor(cluster, tmp_path, monkeypatc
         DistributedRunner(num_proc=2, backend="horovod", config=config).run(print)
     # It was said before, too.
     assert re.search(
-        r"1 of 2 ranks has not reached the driver at \S+:\d+ 5 s after .* on 127\.0\.0\.1\. ",
+        r"1 of 2 ranks has not reached the driver at \S+:\d+ 8 s after .* on 127\.0\.0\.1\. ",
         capsys.readouterr().err,
     )
     monkeypatch.delitem(context.environment, "PYTHONPATH")
