@@ -29,6 +29,8 @@ in_lane = JAVA_HOME="$$(cat $(venv_$(1))/java-home)" $(venv_$(1))/bin/python
 
 # Three files at a time on two cores: much of a test is waiting, for processes and for deadlines.
 side_by_side := --numprocesses=3 --dist=loadfile --no-loadscope-reorder
+# With ARGS="-k name" it may be that a part has no such test.
+none_is_fine = $(if $(ARGS),|| [ $$? -eq 5 ])
 
 # One after another, also with --jobs, but for what this file itself starts side by side.
 ifndef BESIDE
@@ -36,8 +38,8 @@ ifndef BESIDE
 endif
 .PHONY: help setup setup-classic setup-modern run-classic run-modern demo quick quick-data \
     quick-training quick-others test ready java-classic java-modern test-classic test-modern \
-    test-tensorflow system compat docs lint frameworks fuzz mutants random-ends \
-    foreign foreign-tables bench clean gpu
+    test-tensorflow system system-classic system-modern compat docs lint frameworks fuzz mutants \
+    random-ends foreign foreign-tables bench clean gpu
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -57,7 +59,7 @@ demo: run-$(firstword $(LANE))  ## train on Spark, track in MLflow; BACKEND=horo
 	    --runner driver_log_verbosity=log_callback_only max_restarts=1 \
 	    $(CHAOS:1=--hyperparameters chaos=true --checkpoint-url build/demo/checkpoints)
 
-on_lanes := $(LANE:%=test-%) $(if $(filter classic,$(LANE)),test-tensorflow)
+on_lanes := $(LANE:%=test-%) $(if $(filter classic,$(LANE)),test-tensorflow) $(LANE:%=system-%)
 test: $(on_lanes)  ## lint and test both lanes; LANE=classic|modern, ARGS="-k name"
 
 # Three processes for two cores. The last one, of all else, waits for others most, and imports neither
@@ -69,14 +71,13 @@ unit_of_training := $(addprefix tests/unit/,checkpoint doctor estimator jobs net
 quick: setup-classic  ## lint and the unit tests alone, in less than 45 seconds
 	@$(MAKE) BESIDE=1 --jobs=4 --output-sync=target lint quick-data quick-training quick-others
 
-# With ARGS="-k name" it may be that a part has no such test (5: none was selected).
 quick-data: tests = $(unit_of_data)
 quick-training: tests = $(unit_of_training)
 quick-others: tests = tests/unit $(addprefix --ignore=,$(unit_of_data) $(unit_of_training))
 # Threads of torch's would only wait for one another.
 quick-data quick-training quick-others: export OMP_NUM_THREADS = 1
 quick-data quick-training quick-others:
-	@$(call in_lane,classic) -m pytest $(tests) $(ARGS) || [ $$? -eq 5 ]
+	@$(call in_lane,classic) -m pytest $(tests) $(ARGS) $(none_is_fine)
 
 java-classic java-modern: java-%: setup-%
 	@$(call in_lane,$*) tests/quick_java.py
@@ -96,15 +97,20 @@ build/frameworks/done: tests/frameworks/requirements.txt conf/constraints-classi
 test-classic: ready
 test-modern: java-modern
 test-classic test-modern: test-%:
-	@$(call in_lane,$*) -m pytest $(side_by_side) $(ARGS)
+	@$(call in_lane,$*) -m pytest -m "not system" $(side_by_side) $(ARGS) $(none_is_fine)
+
+system-classic: setup-classic frameworks
+system-modern: setup-modern
+system-classic system-modern: system-%: java-%
+	@$(call in_lane,$*) -m pytest -m system tests/system tests/integration \
+	    $(side_by_side) $(ARGS) $(none_is_fine)
 
 # TensorFlow is large, and so in an environment of its own on top of the classic lane.
 test-tensorflow: setup-classic
 	@conf/setup_tensorflow.sh
 	@$(call in_lane,tensorflow) -m pytest tests/tensorflow_ranks $(ARGS) || [ $$? -eq 5 ]
 
-system: setup-classic  ## only the whole: a cluster, MLflow servers, jobs submitted, a browser
-	@$(call in_lane,classic) -m pytest tests/system $(ARGS)
+system: $(LANE:%=system-%)  ## only whole programs: jobs, notebooks, clusters, frameworks, a browser
 
 compat: setup-classic  ## try Databricks' runtimes, other Pythons and MLflows; ONLY="python-3.13"
 	@conf/compat.sh $(ONLY)

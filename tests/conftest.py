@@ -24,6 +24,18 @@ SAME_IN_BOTH_LANES = [
     Path(__file__).parent / "unit" / folder
     for folder in ("agent", "backends", "cli", "conf", "docs", "hooks", "wire", "worker")
 ]
+# Whole programs as people start them, some for minutes; they run after all else.
+WHOLE_PROGRAMS = [
+    Path(__file__).parent / "system",
+    *(
+        Path(__file__).parent / "integration" / name
+        for name in (
+            *("conf", "doctor", "jobs", "notebooks", "standalone"),
+            *("test_benchmark.py", "test_digits.py", "test_docs.py", "test_frameworks.py"),
+            "test_readme.py",
+        )
+    ),
+]
 IN_CLASSIC_LANE = importlib.util.find_spec("petastorm") is not None
 
 # No test speaks to the server of whoever runs it.
@@ -37,8 +49,12 @@ os.environ.setdefault(
 )
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Runs in one lane what the other one's Spark, Arrow and NumPy cannot change."""
+    """Marks whole programs, and runs in one lane what the other one's packages cannot change."""
+    for item in items:
+        if any(one in (item.path, *item.path.parents) for one in WHOLE_PROGRAMS):
+            item.add_marker("system")
     if IN_CLASSIC_LANE:
         return
     for item in items:
@@ -46,6 +62,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             folder in item.path.parents for folder in SAME_IN_BOTH_LANES
         ):
             item.add_marker(pytest.mark.skip(reason="the same in the classic lane"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Begins no whole program after $SPARKDL_TEST_SYSTEM_UNTIL, in seconds since 1970."""
+    until = float(os.environ.get("SPARKDL_TEST_SYSTEM_UNTIL", "inf"))
+    if time.time() > until and item.get_closest_marker("system"):
+        pytest.skip(f"no time was left: no whole program begins after {time.ctime(until)}")
 
 
 def pytest_collection_finish() -> None:

@@ -1,0 +1,136 @@
+"""Programs made for other launchers, run by those and then here: docs/migration.md, by lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkdl_runner import DistributedRunner, HorovodRunner, RunConfig
+
+pytestmark = [pytest.mark.integration, pytest.mark.one_lane, pytest.mark.timeout(300)]
+
+NOTEBOOK = """
+import os
+
+def train_with_horovod(learning_rate, steps=1):
+    import horovod.torch as hvd
+    import torch
+
+    hvd.init()
+    torch.manual_seed(hvd.rank())
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    for step in range(steps):
+        optimizer.zero_grad()
+        model(torch.full((4, 3), float(hvd.rank() + step))).square().mean().backward()
+        optimizer.step()
+    place = hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()
+    return place, os.environ["GREETING"], model.weight.tolist()
+
+def train_with_torch(learning_rate, *, names):
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    torch.manual_seed(dist.get_rank())
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
+    for step in range(3):
+        optimizer.zero_grad()
+        model(torch.full((4, 3), float(dist.get_rank() + step))).square().mean().backward()
+        optimizer.step()
+    places = [None] * dist.get_world_size()
+    dist.all_gather_object(places, {name: os.environ[name] for name in names})
+    dist.destroy_process_group()
+    return places, model.module.weight.tolist()
+"""
+SCRIPT = """
+import json
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+seen = {name: os.environ[name] for name in NAMES}
+seen["places"] = [__name__, __file__, sys.path[0]]
+seen["argv"] = sys.argv[1:-1]
+seen["total"] = total.item()
+with open(f"{sys.argv[-1]}-{dist.get_rank()}.json", "w") as file:
+    json.dump(seen, file)
+dist.destroy_process_group()
+"""
+COUNTS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
+
+
+@pytest.fixture
+def notebook() -> dict[str, Any]:
+    """What a notebook defines, which travels by value."""
+    exec(NOTEBOOK, names := {"__name__": "__main__"})
+    return names
+
+
+@pytest.mark.usefixtures("spark")
+def test_horovod_spark_run(notebook: dict[str, Any]) -> None:
+    import horovod.spark
+
+    train, greeting = notebook["train_with_horovod"], {"GREETING": "hello"}
+    before = horovod.spark.run(
+        train,
+        args=(0.1,),
+        kwargs={"steps": 3},
+        num_proc=2,
+        env={**os.environ, **greeting},
+        verbose=0,
+    )
+    config = RunConfig(environment=greeting)
+    runner = DistributedRunner(num_proc=2, backend="horovod", config=config)
+    assert runner.gather(train, 0.1, steps=3) == before
+    after = HorovodRunner(np=2, config=config).run(train, learning_rate=0.1, steps=3)
+    assert after == before[0]
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("is_local", [False, True], ids=["on-spark", "on-the-driver"])
+def test_torch_distributor(notebook: dict[str, Any], is_local: bool) -> None:
+    from pyspark.ml.torch.distributor import TorchDistributor
+
+    train = notebook["train_with_torch"]
+    # On the driver, TorchDistributor leaves NODE_RANK to torchrun, which does not set it.
+    names = COUNTS if is_local else (*COUNTS, "NODE_RANK")
+    distributor = TorchDistributor(num_processes=2, local_mode=is_local, use_gpu=False)
+    before = distributor.run(train, 0.1, names=names)
+    num_proc, view = (-2, "host") if is_local else (2, "task")
+    config = RunConfig(node_view=view)
+    runner = DistributedRunner(num_proc=num_proc, backend="torch", config=config)
+    assert runner.run(train, 0.1, names=names) == before
+
+
+def test_torchrun(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(f"NAMES = {COUNTS}\n{SCRIPT}")
+    torchrun = f"{sysconfig.get_path('scripts')}/torchrun"
+    options = ["--standalone", "--nproc-per-node", "2", "--max-restarts", "0"]
+    command = [sys.executable, torchrun, *options, str(script), "--epochs", "3"]
+    subprocess.run([*command, str(tmp_path / "before")], check=True, timeout=150)
+    arguments = ["--epochs", "3", str(tmp_path / "after")]
+    DistributedRunner(num_proc=-2).run_script(str(script), arguments)
+    for rank in (0, 1):
+        before, after = (
+            json.loads((tmp_path / f"{when}-{rank}.json").read_text())
+            for when in ("before", "after")
+        )
+        assert after == before
+        assert before["total"] == 2.0
