@@ -16,12 +16,14 @@ from sparkdl_runner.jobs.training.plan_of_settings import flat, plan, put
 from sparkdl_runner.jobs.training.plan_settings import PlanSettings
 from sparkdl_runner.jobs.training.settings import TrainSettings
 from sparkdl_runner.network.inputs import Inputs
-from sparkdl_runner.training.from_settings.logged import train_and_log
+from sparkdl_runner.training.from_settings.logged import read_example, train_and_log
 from sparkdl_runner.training.plan import TrainingPlan, columns_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from torch import nn
+
+    from sparkdl_runner.data import SparkDatasetConverter
 
 
 class OfModel:
@@ -134,21 +136,28 @@ class OfModel:
             tasks = tasks_of(plan.label_cols, plan.loss, None, lists)
             network = network_of(plan.model)
             check_first_batch(plan, network, fit_data, tasks)
-            self._check_registration(network)
+            self._check_logging(network, data["train_data"])
         return data
 
-    def _check_registration(self, network: nn.Module) -> None:
-        """Refuses to register a model that ``train_and_log`` cannot log.
+    def _check_logging(self, network: nn.Module, data: SparkDatasetConverter) -> None:
+        """Refuses a model that ``train_and_log`` would not log after the training.
 
         Raises:
-            ValueError: It takes what no column of a table gives.
+            ValueError: It takes what no column of a table gives, and is to be registered.
+            TypeError: MLflow knows no signature for what it returns.
         """
-        extra, mlflow = Inputs.of(self._plan.feature_cols, network).extra, self._settings.mlflow
-        if extra and mlflow and mlflow.registered_model_name:
+        from sparkdl_runner.tracking.models.log_checks import check_signature
+
+        if not (mlflow := self._settings.mlflow):
+            return
+        inputs = Inputs.of(self._plan.feature_cols, network)
+        if not inputs.extra:
+            check_signature(network, *read_example(self._plan, inputs, data))
+        elif mlflow.registered_model_name:
             raise ValueError(
                 f"mlflow.registered_model_name is {mlflow.registered_model_name!r}, and the model "
-                f"takes {', '.join(extra)}, which is no column of a table: this job logs no such "
-                "model. Train it by TorchEstimator, and log it by log_torch_model."
+                f"takes {', '.join(inputs.extra)}, which is no column of a table: this job logs no "
+                "such model. Train it by TorchEstimator, and log it by log_torch_model."
             )
 
     def _converted(self, name: str, opened: Any, stack: ExitStack) -> dict[str, Any]:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from sparkdl_runner.errors import RunnerError
+from sparkdl_runner.tracking.models.columns import Columns, names_of
+from sparkdl_runner.tracking.models.example import Example
+from sparkdl_runner.tracking.models.network_flavor import NetworkFlavor
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 def check_can_log(size_bytes: int) -> None:
@@ -44,6 +52,30 @@ def check_can_log(size_bytes: int) -> None:
     ):
         if folder is not None:
             _check_folder(folder, setting, size_bytes)
+
+
+def check_signature(network: nn.Module, input_example: Any, columns: Columns) -> None:
+    """Makes the signature that ``log_model`` would make of a copy of the network.
+
+    Args:
+        network: As for ``log_model``, and so the others.
+
+    Raises:
+        ValueError: The columns do not fit the example.
+        TypeError: The network returns something else than tensors, or some of a type that MLflow
+            does not know.
+    """
+    network = copy.deepcopy(network).to("cpu").eval()
+    example = Example.of(input_example, network)
+    NetworkFlavor(
+        data=Path(),
+        is_graph=True,
+        columns=names_of(columns, example),
+        shapes={name: tuple(rows.shape) for name, rows in example.tensors.items()},
+        example=example,
+        fresh=example,
+        expected=example.answer(network),
+    ).signature()
 
 
 def _local_path(uri: str) -> Path | None:

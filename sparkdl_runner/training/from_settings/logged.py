@@ -58,6 +58,23 @@ def _log_model(plan: TrainingPlan, trained: Trained, data: SparkDatasetConverter
 
     network = plan.model if isinstance(plan.model, nn.Module) else plan.model()
     network.load_state_dict(load(trained.weights))
+    inputs = Inputs.of(plan.feature_cols, network)
+    if inputs.extra:
+        print(
+            f"sparkdl_runner: the model was not logged: it takes {', '.join(inputs.extra)}, which "
+            "is no column of a table. Train it by TorchEstimator, and log it by log_torch_model.",
+            flush=True,
+        )
+        return
+    example, columns = read_example(plan, inputs, data)
+    saved: dict[str, Any] = {"step": trained.weights_step}
+    if trained.weights_step != trained.steps:
+        saved["checkpoint"] = ""  # The newest one holds other weights.
+    log_model(network, input_example=example, columns=columns, **saved)
+
+
+def read_example(plan: TrainingPlan, inputs: Inputs, data: SparkDatasetConverter) -> Any:
+    """Reads two rows of a training's data; see ``example_of``."""
     reading: dict[str, Any] = {
         "columns": columns_of(plan),
         "transform": plan.transformation_fn,
@@ -67,19 +84,7 @@ def _log_model(plan: TrainingPlan, trained: Trained, data: SparkDatasetConverter
         2, num_epochs=1, shuffle=False, cur_shard=0, shard_count=1, **reading
     ) as loader:
         batch = next(iter(loader))
-    inputs = Inputs.of(plan.feature_cols, network)
-    if inputs.extra:
-        print(
-            f"sparkdl_runner: the model was not logged: it takes {', '.join(inputs.extra)}, which "
-            "is no column of a table. Train it by TorchEstimator, and log it by log_torch_model.",
-            flush=True,
-        )
-        return
-    example, columns = example_of(inputs, batch)
-    saved: dict[str, Any] = {"step": trained.weights_step}
-    if trained.weights_step != trained.steps:
-        saved["checkpoint"] = ""  # The newest one holds other weights.
-    log_model(network, input_example=example, columns=columns, **saved)
+    return example_of(inputs, batch)
 
 
 def example_of(inputs: Inputs, batch: Mapping[str, torch.Tensor]) -> tuple[Any, Any]:

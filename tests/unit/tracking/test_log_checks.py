@@ -9,9 +9,10 @@ from types import SimpleNamespace
 
 import mlflow
 import pytest
+import torch
 
 from sparkdl_runner.errors import RunnerError
-from sparkdl_runner.tracking.models.log_checks import check_can_log
+from sparkdl_runner.tracking.models.log_checks import check_can_log, check_signature
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -64,3 +65,35 @@ def test_too_little_room_is_told_with_what_it_takes(run, monkeypatch):
     check_can_log(60)
     with pytest.raises(RunnerError, match=r"takes at least 61 bytes, and .* has 60 free"):
         check_can_log(61)
+
+
+class Network(torch.nn.Module):
+    """Returns what it was made with, of a row's sum."""
+
+    def __init__(self, returned):
+        super().__init__()
+        self.returned = returned
+        self.dropout = torch.nn.Dropout(0.5)
+
+    def forward(self, rows):
+        return self.returned(self.dropout(rows).sum(dim=1))
+
+
+def test_a_signature_is_tried_and_the_network_stays_as_it_is():
+    network, state = Network(lambda sums: {"sum": sums}), torch.random.get_rng_state()
+    check_signature(network, torch.ones(2, 3), ["a", "b", "c"])
+    assert network.training
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    ("returned", "columns", "told"),
+    [
+        (lambda sums: {"sum": sums, "unit": "m"}, None, "returns a dict that holds a str"),
+        (lambda sums: sums.to(torch.bfloat16), None, "BFloat16"),
+        (lambda sums: sums, ["a", "b"], "log_model: "),
+    ],
+)
+def test_a_model_that_mlflow_cannot_describe_is_told(returned, columns, told):
+    with pytest.raises((TypeError, ValueError), match=told):
+        check_signature(Network(returned), torch.ones(2, 3), columns)
