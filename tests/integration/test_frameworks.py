@@ -336,3 +336,27 @@ def test_devices_that_disagree_with_the_world_are_refused_in_a_sentence():
     assert "devices=int(os.environ['LOCAL_WORLD_SIZE']) (ranks of a host, here 2)" in str(
         raised.value
     )
+
+
+def test_lightning_as_it_is_written_for_torch_distributor():
+    def train() -> tuple[int, ...]:
+        import lightning
+        from lightning.pytorch.demos.boring_classes import BoringModel
+
+        trainer = lightning.Trainer(
+            accelerator="cpu",
+            strategy="ddp",
+            devices=1,
+            num_nodes=2,
+            max_steps=2,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+        )
+        trainer.fit(BoringModel())
+        places = trainer.world_size, trainer.global_rank, trainer.local_rank, trainer.node_rank
+        return trainer.global_step, *places
+
+    config = RunConfig(tracking=False, node_view="task")
+    found = DistributedRunner(num_proc=-2, config=config).gather(train)
+    assert found == [(2, 2, rank, 0, rank) for rank in (0, 1)]
