@@ -42,12 +42,19 @@ python=./environment/bin/python
 options=(
     --queue "${YARN_QUEUE:-default}"
     --archives "$ENVIRONMENT#environment"
-    # YARN would start the whole driver again, and with it a second MLflow run. What can be gone on
-    # with is started again by the run itself (max_restarts).
-    --conf spark.yarn.maxAppAttempts=1
 )
 case $mode in
-    cluster) options+=(--conf "spark.yarn.appMasterEnv.PYSPARK_PYTHON=$python") ;;
+    cluster)
+        # Spark gives the driver the Python that this shell's variables name, which is not there.
+        unset PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON
+        options+=(
+            --conf "spark.yarn.appMasterEnv.PYSPARK_PYTHON=$python"
+            # YARN would start the whole driver again, and with it a second MLflow run. What can be
+            # gone on with is started again by the run itself (max_restarts). In client mode the
+            # driver outlives YARN's part, which may be started again.
+            --conf spark.yarn.maxAppAttempts=1
+        )
+        ;;
     client) export PYSPARK_PYTHON=$python PYSPARK_DRIVER_PYTHON=${PYSPARK_DRIVER_PYTHON:-python3} ;;
     *) fail "DEPLOY_MODE is '$mode'; it can be cluster or client." ;;
 esac

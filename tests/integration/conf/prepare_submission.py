@@ -4,6 +4,7 @@ Started as a process, with those arguments. Nothing is started, and no cluster i
 """
 
 import json
+import os
 import sys
 
 from pyspark import SparkConf, SparkContext
@@ -24,6 +25,7 @@ def main() -> None:
                 "class": prepared._4(),
                 "arguments": prepared._1().mkString("\n").split("\n"),
                 "settings": settings,
+                "pythons": [name for name in os.environ if name.startswith("PYSPARK_")],
             }
         )
     )

@@ -40,6 +40,8 @@ def prepared(tmp_path_factory) -> dict:
             "HADOOP_CONF_DIR": str(folder),
             "ENVIRONMENT": "environment.tar.gz",
             "YARN_QUEUE": "training",
+            "PYSPARK_DRIVER_PYTHON": "/home/somebody/venv/bin/python",
+            "PYSPARK_PYTHON": "/home/somebody/venv/bin/python",
             "SPARK_DEFAULTS": str(CONF / "spark" / "spark-defaults-gpu.conf"),
         },
         cwd=folder,
@@ -75,3 +77,7 @@ def test_settings_of_file_and_script_are_both_there(prepared):
     assert settings["spark.yarn.queue"] == "training"
     assert settings["spark.yarn.appMasterEnv.PYSPARK_PYTHON"] == "./environment/bin/python"
     assert settings["spark.yarn.maxAppAttempts"] == "1"
+
+
+def test_the_shells_own_python_is_not_the_drivers(prepared):
+    assert prepared["pythons"] == []
