@@ -142,7 +142,8 @@ def executor_loss(error: Exception) -> str:
     """Why Spark ended a stage if it lost an executor or a task's Python; else empty."""
     if "Python worker exited unexpectedly" in java.text_of(error):
         return "the Python process of its Spark task was killed, perhaps for want of memory"
-    pattern = r"ExecutorLostFailure \(([^)\n]*)\)(?: Reason: ([^\n]*))?"
+    # Kubernetes' reasons begin with an empty line.
+    pattern = r"ExecutorLostFailure \(([^)\n]*)\)(?: Reason: \s*([^\n]*))?"
     found = re.search(pattern, java.text_of(error))
     if found is None:
         return ""

@@ -164,4 +164,11 @@ def test_the_loss_of_an_executor_is_told_in_sparks_words_without_its_stack():
     assert executor_loss(RuntimeError(text)) == (
         "executor 1 exited caused by one of the running tasks (Command exited with code 137)"
     )
+    of_kubernetes = text.replace(
+        "Command exited with code 137",
+        "\nThe executor with id 1 exited with exit code 137(SIGKILL, possible container OOM).\n\n",
+    )
+    assert executor_loss(RuntimeError(of_kubernetes)).endswith(
+        "(The executor with id 1 exited with exit code 137(SIGKILL, possible container OOM).)"
+    )
     assert executor_loss(RuntimeError("something else")) == ""
