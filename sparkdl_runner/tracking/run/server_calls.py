@@ -127,7 +127,12 @@ class ServerCalls:
         told = Redactor()(first_line(error))
         code = getattr(error, "error_code", "")
         advice = "Check the tracking URI and the run's settings."
-        if code in ("PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED") or any(
+        if "Invalid Host header" in told:
+            advice = (
+                "The server answers to other names of its host alone: start it with "
+                "--allowed-hosts and this URL's host and port."
+            )
+        elif code in ("PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED") or any(
             sign in told for sign in (" 401", " 403")
         ):
             advice = (

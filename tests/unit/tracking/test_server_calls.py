@@ -6,9 +6,18 @@ import contextvars
 import threading
 
 import pytest
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
 
-from sparkdl_runner.tracking.run.server_calls import TookTooLongError, problem_within, within
+from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.tracking.run.server_calls import (
+    ServerCalls,
+    TookTooLongError,
+    problem_within,
+    within,
+)
 
+URL = "http://mlflow.example.com:5000"
 SEEN: contextvars.ContextVar[str] = contextvars.ContextVar("SEEN", default="nothing")
 
 
@@ -45,3 +54,17 @@ def test_what_takes_too_long_is_left_and_its_late_result_is_handed_on() -> None:
     release.set()
     assert handed_on.wait(30)
     assert late == ["too late"]
+
+
+def test_a_name_that_the_server_was_not_told_of_is_no_matter_of_credentials() -> None:
+    def refuse() -> None:
+        raise MlflowException(
+            "API request to endpoint /api/2.0/mlflow/experiments/get-by-name failed with error "
+            "code 403 != 200. Response body: 'Invalid Host header - possible DNS rebinding attack "
+            "detected'",
+            error_code=PERMISSION_DENIED,
+        )
+
+    with pytest.raises(LaunchError, match="start it with --allowed-hosts") as caught:
+        ServerCalls(uri=URL, timeout_seconds=30)(refuse, "open the experiment")
+    assert "credentials" not in str(caught.value)
