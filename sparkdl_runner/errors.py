@@ -6,7 +6,10 @@ import sysconfig
 import traceback
 import types
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class RunnerError(RuntimeError):
@@ -48,7 +51,13 @@ class ResultTooLargeError(RunnerError):
 
 
 class NotPicklableError(RunnerError, TypeError):
-    """The function, an argument or the result cannot travel between processes."""
+    """The function, an argument or the result cannot travel between processes.
+
+    Attributes:
+        kept: The driver's file of a result that it cannot unpickle; None of anything else.
+    """
+
+    kept: Path | None = None
 
 
 class RanksApartError(RunnerError):

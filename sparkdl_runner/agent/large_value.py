@@ -13,6 +13,7 @@ from typing import BinaryIO, Protocol
 
 from sparkdl_runner.agent.rank_log import remove_file_of_run, remove_old_runs
 from sparkdl_runner.errors import ResultTooLargeError
+from sparkdl_runner.filesystem import join_url, open_filesystem
 from sparkdl_runner.private_folder import private_folder
 from sparkdl_runner.wire.outcome import Outcome, Status
 from sparkdl_runner.world import World
@@ -54,7 +55,7 @@ class Delivery:
         most_bytes = self.most_bytes // (world.size if outcome.of_each else 1)
         if outcome.status != Status.RETURNED or len(value) <= most_bytes:
             return outcome
-        kept = keep_value(value, self.run, world)
+        kept: Path | str | OSError = keep_value(value, self.run, world)
         if self.carrier is None:
             why = (
                 "The channel to the driver is not encrypted, as this application asks for, so "
@@ -69,6 +70,10 @@ class Delivery:
                 if isinstance(kept, Path):
                     remove_file_of_run(kept)
                 return sent
+        if url := _put_beside_checkpoint(outcome, self.run):
+            if isinstance(kept, Path):
+                remove_file_of_run(kept)
+            kept = url
         kind = ResultTooLargeError.__name__
         message = (
             f"The value that rank {world.rank} returned takes {len(value):,} bytes, and Spark "
@@ -106,6 +111,25 @@ def keep_value(value: bytes, run: str, world: World) -> Path | OSError:
         return error
 
 
+def _put_beside_checkpoint(outcome: Outcome, run: str) -> str:
+    """Writes a value to where the rank has saved checkpoints, which outlives its host.
+
+    Returns:
+        The URL; empty where there are no checkpoints, or this host has no access to their storage.
+    """
+    folder = outcome.checkpoint.rpartition("/step-")[0]
+    if not folder:
+        return ""
+    url = join_url(folder, f"returned-{run}-rank-{outcome.world.rank}.pickle")
+    try:
+        filesystem, path = open_filesystem(url)
+        with filesystem.open_output_stream(path) as file:
+            file.write(outcome.payload)
+    except Exception:  # Of many libraries. The value is kept on this host.
+        return ""
+    return url
+
+
 def new_value_file(run: str, world: World) -> BinaryIO:
     """Makes the file of a rank's value in this host's temporary folder.
 
@@ -124,8 +148,18 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
-def where(kept: Path | OSError, place: str) -> str:
-    """A sentence on where a value is kept, and how to load it."""
+def where(kept: Path | str | OSError, place: str) -> str:
+    """A sentence on where a value is kept, and how to load it.
+
+    Args:
+        kept: A file of a host, or a URL; or why there is none.
+        place: The host.
+    """
+    if isinstance(kept, str):
+        return (
+            f"It is kept beside the checkpoints, in {kept}: load it with "
+            f"cloudpickle.load(fsspec.open({kept!r}).open())."
+        )
     if isinstance(kept, OSError):
         return f"It could not be kept on host {place} either: {kept}."
     return (

@@ -262,7 +262,7 @@ class _Supervision:
         if isinstance(end, Raised):
             told = {name: value for name, value in vars(end).items() if name != "num_entries"}
             return replace(outcome, status=Status.FAILED, **told)
-        told = {"has_joined": end.has_joined, "of_each": end.of_each}
+        told = {name: value for name, value in vars(end).items() if name != "plain"}
         return replace(outcome, status=Status.RETURNED, **told)
 
     def _notes(self, end: Returned | Raised) -> tuple[str, ...]:

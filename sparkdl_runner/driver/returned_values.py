@@ -125,7 +125,9 @@ def value_of(outcome: Outcome, run: str) -> Any:
     except NotPicklableError as error:
         kept = path or keep_value(outcome.payload, run, outcome.world)
         told = where(kept, socket.gethostname())
-        raise NotPicklableError(f"{error} {told}") from error.__cause__
+        refused = NotPicklableError(f"{error} {told}")
+        refused.kept = kept if isinstance(kept, Path) else None
+        raise refused from error.__cause__
     remove_file_of_run(path)
     return value
 

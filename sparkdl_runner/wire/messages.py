@@ -292,6 +292,8 @@ class Returned(Message):
     """Whether it had ever joined the other ranks: see ``backends.joined``."""
     of_each: bool = False
     """Whether the driver wants each rank's value."""
+    checkpoint: str = ""
+    """Where this process has saved its newest checkpoint; empty if it has saved none."""
 
 
 @dataclass(kw_only=True)

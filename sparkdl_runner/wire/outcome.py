@@ -77,6 +77,8 @@ class Outcome:
     """The pickled value of rank 0, or the pickled exception."""
     of_each: bool = False
     """Whether the value is one of each rank's."""
+    checkpoint: str = ""
+    """The newest checkpoint that the process of a function that returned has saved."""
     value_sha256: str = ""
     """Of a pickled value that went to the driver by the channel; else empty."""
     value_file: str = ""

@@ -23,7 +23,7 @@ from sparkdl_runner import world
 from sparkdl_runner.backends import Backend, get_backend, joined
 from sparkdl_runner.backends.environment import beside_own
 from sparkdl_runner.errors import NotPicklableError
-from sparkdl_runner.hooks import loader_plans, preemption, stop_request
+from sparkdl_runner.hooks import loader_plans, preemption, rank_facts, stop_request
 from sparkdl_runner.importing import without_collecting
 from sparkdl_runner.tracking.rank import rank_tracking as tracking
 from sparkdl_runner.tracking.rank.advice import advice
@@ -139,6 +139,7 @@ def _run(line: Line, backend: Backend, envelope: Envelope) -> int:
             function.plain_result(value, envelope.world),
             joined.has_joined(),
             isinstance(value, function.EachRanksValue),
+            str(rank_facts.current().get("checkpoint", "")),
         )
     except BaseException as error:
         _end_if_forked(pid, error)

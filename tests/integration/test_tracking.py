@@ -33,6 +33,7 @@ from sparkdl_runner import (
     DistributedRunner,
     HorovodRunner,
     LaunchError,
+    NotPicklableError,
     RanksApartError,
     RunConfig,
     WorkerFailedError,
@@ -533,6 +534,19 @@ def test_credentials_that_may_do_nothing_are_told_as_that() -> None:
         serving.join()
         front.server_close()
     assert not workers()
+
+
+@LIGHT
+def test_a_value_that_the_driver_cannot_unpickle_is_an_artifact_of_the_run(
+    server: TrackingServer, client: Any, tmp_path: Path
+) -> None:
+    trainer = light(server)
+    with pytest.raises(NotPicklableError, match="cannot be unpickled on the driver") as caught:
+        trainer.run(tracked_functions.return_what_is_no_number)
+    (name,) = artifacts(client, trainer.mlflow_run_id, "returned")
+    assert caught.value.__notes__ == [f"It goes to the MLflow run's artifacts as well: {name}."]
+    kept = Path(client.download_artifacts(trainer.mlflow_run_id, name, str(tmp_path)))
+    assert b"no number" in kept.read_bytes()
 
 
 def test_a_progress_bar_is_shown_on_a_terminal_with_lines_above_it(

@@ -168,3 +168,14 @@ def traced(steps: int) -> None:
         hvd.allreduce(torch.ones(100), name="x")
         log_metrics(step, loss=1.0)
     hvd.barrier() if hasattr(hvd, "barrier") else hvd.allreduce(torch.ones(1), name="end")
+
+
+class Unreadable:
+    """Can be pickled, and not unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return int, ("no number",)
+
+
+def return_what_is_no_number() -> Unreadable:
+    return Unreadable()

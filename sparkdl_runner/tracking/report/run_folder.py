@@ -46,6 +46,17 @@ class RunFolder:
             path.parent.mkdir(exist_ok=True)
             path.write_text(attempt.text())
 
+    def keep_value(self, file: Path) -> str:
+        """Copies the file of a value that a rank returned; returns its place among the artifacts.
+
+        Raises:
+            OSError: There is no room for it.
+        """
+        kept = self.path / "returned" / file.name
+        kept.parent.mkdir(exist_ok=True)
+        shutil.copyfile(file, kept)
+        return f"returned/{file.name}"
+
     def remove(self) -> None:
         """Removes all of it."""
         shutil.rmtree(self.path, ignore_errors=True)

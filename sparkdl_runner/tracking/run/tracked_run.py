@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.errors import LaunchError, NotPicklableError
 from sparkdl_runner.hooks.reports import Reports
 from sparkdl_runner.private_folder import private_folder
 from sparkdl_runner.redaction import Redactor, secrets_of
@@ -168,6 +168,10 @@ class TrackedRun(Reports):
 
     def end_attempt(self, error: BaseException | None, growth: str = "") -> None:
         """Logs how the ranks ended: by an error, for a growth (its reason), or by returning."""
+        if isinstance(error, NotPicklableError) and error.kept is not None:
+            with suppress(OSError):  # The file is on this host, and the error says so.
+                place = self._folder.keep_value(error.kept)
+                error.add_note(f"It goes to the MLflow run's artifacts as well: {place}.")
         self._log(self._attempts.end(self._text(error), growth))
         self._folder.keep_attempt(self._attempts.own[-1])
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import fsspec
 import pytest
 
 from sparkdl_runner import __version__
@@ -175,6 +176,23 @@ def test_a_driver_without_room_leaves_it_on_the_ranks_host(
     assert len(files(folder)) == 1
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_what_does_not_come_is_kept_beside_the_checkpoints(folder: Path, is_there: bool) -> None:
+    checkpoints = folder / "checkpoints"
+    if is_there:
+        checkpoints.mkdir()
+    place = f"{checkpoints.as_uri()}/step-7/attempt-0"
+    failed = Delivery(1000, None, "run").deliver(replace(RETURNED, checkpoint=place))
+    if not is_there:
+        assert kept_in(failed.message) == VALUE
+        return
+    url = f"{checkpoints.as_uri()}/returned-run-rank-0.pickle"
+    assert f"in {url}: load it with cloudpickle.load(fsspec.open('{url}').open())" in failed.message
+    with fsspec.open(url) as file:
+        assert cloudpickle.load(file) == VALUE
+    assert len(files(folder)) == 1, "none is left on the host"
+
+
 def test_a_driver_that_is_gone_leaves_it_on_the_ranks_host() -> None:
     with ExitStack() as stack:
         driver = Driver(stack, fence_seconds=0.5)
@@ -228,6 +246,7 @@ def test_what_the_driver_cannot_unpickle_is_kept(driver: Driver, is_large: bool)
     found = re.search(r"in (/\S+\.pickle): load it", str(told.value))
     assert found is not None
     assert Path(found[1]).read_bytes() == missing
+    assert told.value.kept == Path(found[1])
 
 
 def test_parts_that_nobody_takes_are_removed(driver: Driver, folder: Path) -> None:
