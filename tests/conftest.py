@@ -31,6 +31,7 @@ WHOLE_PROGRAMS = [
         Path(__file__).parent / "integration" / name
         for name in (
             *("conf", "doctor", "jobs", "notebooks", "standalone"),
+            "local_master/test_migration.py",
             *("test_benchmark.py", "test_digits.py", "test_docs.py", "test_frameworks.py"),
             "test_readme.py",
         )

@@ -157,9 +157,11 @@ def test_values_count_if_an_executor_is_lost_while_a_rank_lingers(light_cluster,
 LATE_PYTHON = """import os, sys, time
 try:
     os.mkdir({mark!r})
-    time.sleep(20)
 except FileExistsError:
     pass
+else:
+    while os.path.exists({mark!r}):
+        time.sleep(0.1)
 """
 
 
@@ -170,13 +172,14 @@ def test_a_start_that_is_given_up_ends_no_executor(cluster, tmp_path, monkeypatc
     context.parallelize(range(2), 2).barrier().mapPartitions(list).count()
     tracker = context._jsc.sc().statusTracker()
     before = {(one.host(), one.port()) for one in tracker.getExecutorInfos()}
-    # One executor starts Python late. After half the timeout the other agent asks for all in
-    # Spark's barrier.
-    (tmp_path / "sitecustomize.py").write_text(LATE_PYTHON.format(mark=str(tmp_path / "mark")))
+    # One executor's Python starts when the mark is gone. After half the timeout the other agent
+    # asks for all in Spark's barrier.
+    mark = tmp_path / "mark"
+    (tmp_path / "sitecustomize.py").write_text(LATE_PYTHON.format(mark=str(mark)))
     monkeypatch.setitem(context.environment, "PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(start_notices, "FIRST_LOOK_SECONDS", 0.5)
-    monkeypatch.setattr(start_notices, "UNREACHED_SECONDS", 8.0)
-    config = RunConfig(start_timeout_seconds=14)
+    monkeypatch.setattr(start_notices, "UNREACHED_SECONDS", 20.0)
+    config = RunConfig(start_timeout_seconds=30)
     told = (
         r"(?s)1 of 2 ranks have started on .*, and the others have.*started tasks on 127\.0\.0\.1 "
     )
@@ -184,9 +187,10 @@ def test_a_start_that_is_given_up_ends_no_executor(cluster, tmp_path, monkeypatc
         DistributedRunner(num_proc=2, backend="horovod", config=config).run(print)
     # It was said before, too.
     assert re.search(
-        r"1 of 2 ranks has not reached the driver at \S+:\d+ 8 s after .* on 127\.0\.0\.1\. ",
+        r"1 of 2 ranks has not reached the driver at \S+:\d+ 20 s after .* on 127\.0\.0\.1\. ",
         capsys.readouterr().err,
     )
+    mark.rmdir()
     monkeypatch.delitem(context.environment, "PYTHONPATH")
     context.parallelize(range(2), 2).barrier().mapPartitions(list).count()
     time.sleep(2)
