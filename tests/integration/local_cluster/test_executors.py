@@ -160,7 +160,8 @@ try:
 except FileExistsError:
     pass
 else:
-    while os.path.exists({mark!r}):
+    until = time.monotonic() + 60
+    while os.path.exists({mark!r}) and time.monotonic() < until:
         time.sleep(0.1)
 """
 
