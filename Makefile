@@ -110,7 +110,7 @@ test-tensorflow: setup-classic
 	@conf/setup_tensorflow.sh
 	@$(call in_lane,tensorflow) -m pytest tests/tensorflow_ranks $(ARGS) || [ $$? -eq 5 ]
 
-system: $(LANE:%=system-%)  ## only whole programs: jobs, notebooks, clusters, frameworks, a browser
+system: $(LANE:%=system-%)  ## only whole programs and trainings: jobs, notebooks, clusters, a browser
 
 compat: setup-classic  ## try Databricks' runtimes, other Pythons and MLflows; ONLY="python-3.13"
 	@conf/compat.sh $(ONLY)

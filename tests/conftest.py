@@ -24,16 +24,17 @@ SAME_IN_BOTH_LANES = [
     Path(__file__).parent / "unit" / folder
     for folder in ("agent", "backends", "cli", "conf", "docs", "hooks", "wire", "worker")
 ]
-# Whole programs as people start them, some for minutes; they run after all else.
+# Whole programs as people start them, and whole trainings: some take minutes on a slow machine. They
+# run after all else.
 WHOLE_PROGRAMS = [
     Path(__file__).parent / "system",
     *(
         Path(__file__).parent / "integration" / name
         for name in (
-            *("conf", "doctor", "jobs", "notebooks", "standalone"),
-            "local_master/test_migration.py",
+            *("conf", "doctor", "estimator", "jobs", "notebooks", "standalone", "training"),
+            *("local_master/test_migration.py", "local_master/test_models.py"),
             *("test_benchmark.py", "test_digits.py", "test_docs.py", "test_frameworks.py"),
-            "test_readme.py",
+            *("test_horovod_estimators.py", "test_readme.py"),
         )
     ),
 ]
