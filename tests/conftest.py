@@ -24,8 +24,8 @@ SAME_IN_BOTH_LANES = [
     Path(__file__).parent / "unit" / folder
     for folder in ("agent", "backends", "cli", "conf", "docs", "hooks", "wire", "worker")
 ]
-# Whole programs as people start them, and whole trainings: some take minutes on a slow machine. They
-# run after all else.
+# Whole programs as people start them, and whole trainings: some take minutes on a slow machine, so
+# they run after all else.
 WHOLE_PROGRAMS = [
     Path(__file__).parent / "system",
     *(
