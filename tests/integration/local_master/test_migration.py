@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +84,16 @@ def notebook() -> dict[str, Any]:
     return names
 
 
-@pytest.mark.usefixtures("spark")
+@pytest.fixture
+def same_signals() -> Iterator[None]:
+    """horovod.spark.run leaves handlers of its own."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("spark", "same_signals")
 def test_horovod_spark_run(notebook: dict[str, Any]) -> None:
     import horovod.spark
 
