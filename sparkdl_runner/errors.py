@@ -54,7 +54,7 @@ class NotPicklableError(RunnerError, TypeError):
     """The function, an argument or the result cannot travel between processes.
 
     Attributes:
-        kept: The driver's file of a result that it cannot unpickle; None of anything else.
+        kept: The driver's file with a returned value that it could not unpickle; else None.
     """
 
     kept: Path | None = None

@@ -45,13 +45,13 @@ options=(
 )
 case $mode in
     cluster)
-        # Spark gives the driver the Python that this shell's variables name, which is not there.
+        # Spark would give these to the driver's container, which does not have this shell's Python.
         unset PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON
         options+=(
             --conf "spark.yarn.appMasterEnv.PYSPARK_PYTHON=$python"
             # YARN would start the whole driver again, and with it a second MLflow run. What can be
             # gone on with is started again by the run itself (max_restarts). In client mode the
-            # driver outlives YARN's part, which may be started again.
+            # driver keeps running, so a lost application master may be started again.
             --conf spark.yarn.maxAppAttempts=1
         )
         ;;

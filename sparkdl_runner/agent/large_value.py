@@ -13,7 +13,7 @@ from typing import BinaryIO, Protocol
 
 from sparkdl_runner.agent.rank_log import remove_file_of_run, remove_old_runs
 from sparkdl_runner.errors import ResultTooLargeError
-from sparkdl_runner.filesystem import join_url, open_filesystem
+from sparkdl_runner.filesystem import join_url, local_path, open_filesystem
 from sparkdl_runner.private_folder import private_folder
 from sparkdl_runner.wire.outcome import Outcome, Status
 from sparkdl_runner.world import World
@@ -122,9 +122,13 @@ def _put_beside_checkpoint(outcome: Outcome, run: str) -> str:
         return ""
     url = join_url(folder, f"returned-{run}-rank-{outcome.world.rank}.pickle")
     try:
-        filesystem, path = open_filesystem(url)
-        with filesystem.open_output_stream(path) as file:
-            file.write(outcome.payload)
+        if (local := local_path(url)) is not None:
+            with open(local, "xb", opener=_private) as file:
+                file.write(outcome.payload)
+        else:
+            filesystem, path = open_filesystem(url)
+            with filesystem.open_output_stream(path) as stream:
+                stream.write(outcome.payload)
     except Exception:  # Of many libraries. The value is kept on this host.
         return ""
     return url
@@ -158,7 +162,8 @@ def where(kept: Path | str | OSError, place: str) -> str:
     if isinstance(kept, str):
         return (
             f"It is kept beside the checkpoints, in {kept}: load it with "
-            f"cloudpickle.load(fsspec.open({kept!r}).open())."
+            f"cloudpickle.load(fsspec.open({kept!r}).open()). A pickle can run code, so load it "
+            "only if nobody else can write there."
         )
     if isinstance(kept, OSError):
         return f"It could not be kept on host {place} either: {kept}."

@@ -293,7 +293,7 @@ class Returned(Message):
     of_each: bool = False
     """Whether the driver wants each rank's value."""
     checkpoint: str = ""
-    """Where this process has saved its newest checkpoint; empty if it has saved none."""
+    """The URL of the newest checkpoint that this process saved; empty if it saved none."""
 
 
 @dataclass(kw_only=True)

@@ -78,7 +78,7 @@ class Outcome:
     of_each: bool = False
     """Whether the value is one of each rank's."""
     checkpoint: str = ""
-    """The newest checkpoint that the process of a function that returned has saved."""
+    """The URL of the newest checkpoint that a rank saved before it returned; else empty."""
     value_sha256: str = ""
     """Of a pickled value that went to the driver by the channel; else empty."""
     value_file: str = ""

@@ -58,12 +58,13 @@ def check_signature(network: nn.Module, input_example: Any, columns: Columns) ->
     """Makes the signature that ``log_model`` would make of a copy of the network.
 
     Args:
-        network: As for ``log_model``, and so the others.
+        network: What ``log_model`` would get as its model.
+        input_example: See ``log_model``.
+        columns: See ``log_model``.
 
     Raises:
         ValueError: The columns do not fit the example.
-        TypeError: The network returns something else than tensors, or some of a type that MLflow
-            does not know.
+        TypeError: The network does not return tensors, or MLflow does not know their type.
     """
     network = copy.deepcopy(network).to("cpu").eval()
     example = Example.of(input_example, network)

@@ -81,7 +81,14 @@ class NetworkFlavor:
         from mlflow.types import DataType
         from mlflow.types.schema import Array, ColSpec, TensorSpec
 
-        arrays = {name: one.numpy() for name, one in self.expected.items()}
+        try:
+            arrays = {name: one.numpy() for name, one in self.expected.items()}
+        except TypeError:
+            types = ", ".join(str(one.dtype) for one in self.expected.values())
+            raise TypeError(
+                f"log_model: the network returns {types}, and MLflow knows only NumPy's types. Log "
+                "a module around it that returns one of these, as by .float()."
+            ) from None
         kinds = {name: DataType.from_numpy_type(one.dtype) for name, one in arrays.items()}
         # A prediction for one row. A tensor would be an array of arrays in Spark.
         are_columns = all(

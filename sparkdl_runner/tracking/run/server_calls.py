@@ -129,8 +129,8 @@ class ServerCalls:
         advice = "Check the tracking URI and the run's settings."
         if "Invalid Host header" in told:
             advice = (
-                "The server answers to other names of its host alone: start it with "
-                "--allowed-hosts and this URL's host and port."
+                "The server does not accept this URL's host name: start it with --allowed-hosts "
+                "and that name with its port."
             )
         elif code in ("PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED") or any(
             sign in told for sign in (" 401", " 403")

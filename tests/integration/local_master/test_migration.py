@@ -79,7 +79,7 @@ COUNTS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", 
 
 @pytest.fixture
 def notebook() -> dict[str, Any]:
-    """What a notebook defines, which travels by value."""
+    """The functions of a notebook. They are pickled by value."""
     exec(NOTEBOOK, names := {"__name__": "__main__"})
     return names
 

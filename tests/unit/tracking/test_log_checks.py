@@ -90,7 +90,7 @@ def test_a_signature_is_tried_and_the_network_stays_as_it_is():
     ("returned", "columns", "told"),
     [
         (lambda sums: {"sum": sums, "unit": "m"}, None, "returns a dict that holds a str"),
-        (lambda sums: sums.to(torch.bfloat16), None, "BFloat16"),
+        (lambda sums: sums.to(torch.bfloat16), None, r"returns torch\.bfloat16, .* as by \.float"),
         (lambda sums: sums, ["a", "b"], "log_model: "),
     ],
 )

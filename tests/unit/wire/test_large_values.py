@@ -190,7 +190,8 @@ def test_what_does_not_come_is_kept_beside_the_checkpoints(folder: Path, is_ther
     assert f"in {url}: load it with cloudpickle.load(fsspec.open('{url}').open())" in failed.message
     with fsspec.open(url) as file:
         assert cloudpickle.load(file) == VALUE
-    assert len(files(folder)) == 1, "none is left on the host"
+    (file_there,) = files(folder)  # None is left in the host's own folder.
+    assert stat.S_IMODE(file_there.stat().st_mode) == 0o600
 
 
 def test_a_driver_that_is_gone_leaves_it_on_the_ranks_host() -> None:
