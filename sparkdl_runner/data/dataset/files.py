@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, overload
@@ -138,6 +138,12 @@ class Files(Sequence[FileInfo]):
         index = range(len(self))[index]
         numbers: dict[str, Any] = {name: self.number(name, index) for name in _LEAST}
         return FileInfo(path=self.path(index), **numbers)
+
+    def __iter__(self) -> Iterator[FileInfo]:
+        columns = (self._numbers[name].tolist() for name in _LEAST)
+        for path, *numbers in zip(self.paths(), *columns, strict=True):
+            known: Iterator[Any] = (None if it == _UNKNOWN else it for it in numbers)
+            yield FileInfo(path=path, **dict(zip(_LEAST, known, strict=True)))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,9 @@ _DTYPES = {
     for name in (*_NUMBERS, "float16", "float32", "float64")
 }
 _WIDENED = {pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.int64()}
+
+_TYPES_KEPT = 256
+"""Answers are kept by type: a table of thousands of columns has few types."""
 
 UNKNOWN_NULLS = (
     "nulls were found where the manifest says that there are none: the file was changed after the "
@@ -61,6 +65,7 @@ class Leaf:
         return numbers.view(np.bool_) if self.dtype == np.bool_ else numbers
 
 
+@functools.lru_cache(maxsize=_TYPES_KEPT)
 def leaf_of(arrow_type: pa.DataType, *, decimals: str = "error") -> Leaf | str:
     """How values of a type become numbers, or a sentence why they cannot."""
     types = pa.types
@@ -104,6 +109,7 @@ def is_list(arrow_type: pa.DataType) -> bool:
     )
 
 
+@functools.lru_cache(maxsize=_TYPES_KEPT)
 def is_readable(arrow_type: pa.DataType) -> bool:
     """Whether a loader reads such values: numbers, texts and bytes, and lists of them."""
     while is_list(arrow_type) or pa.types.is_dictionary(arrow_type):

@@ -40,8 +40,9 @@ def facts_of_row_groups(metadata: pq.FileMetaData, columns: Columns) -> dict[str
                     lowest = statistics.min_raw
                     if lowest == statistics.max_raw:
                         single_values[name].append(lowest)
-        for name, size in decoded_bytes_of(chunks, columns).items():
-            decoded_bytes[name].append(size)
+        if columns.widths:
+            for name, size in decoded_bytes_of(chunks, columns).items():
+                decoded_bytes[name].append(size)
     return {
         "groups": groups,
         "column_bytes": column_bytes,

@@ -38,6 +38,11 @@ class _Group:
     members: tuple[Output, ...]
     """One output of any shape, or several of shape (), one per column of the array."""
 
+    @property
+    def is_raw(self) -> bool:
+        """Whether the array holds the bits of values of several types of equal width."""
+        return self.members[0].shape == ()
+
 
 class Arena:
     """Pages of rows for all dense outputs of a layout.
@@ -82,19 +87,23 @@ class Arena:
                     self._add((output,), np.empty((capacity, 1), dtype=kind))
             else:
                 self._add(tuple(outputs), np.empty((capacity, width), dtype=kind))
+        self._sources: list[list[tuple[int, int]]] = [[] for _ in self._groups]
+        self._find_sources()
 
-        self._targets = {
-            column.name: self._targets_of(column)
-            for column in layout.columns
-            if isinstance(column, DenseColumn)
-        }
-
-    def _targets_of(self, column: DenseColumn) -> list[tuple[int, int]]:
-        """For each output of a column, its group and its place in there."""
+    def _find_sources(self) -> None:
+        """For each column of each group: the number of the table's, and which of its outputs."""
         features = self._layout.features
-        if column.feature is not None and features is not None:
-            return [(self._place[features.name][0], column.feature)]
-        return [self._place[output.name] for output in column.outputs]
+        found: dict[tuple[int, int], tuple[int, int]] = {}
+        for number, column in enumerate(self._layout.columns):
+            if not isinstance(column, DenseColumn):
+                continue
+            if column.feature is not None and features is not None:
+                found[self._place[features.name][0], column.feature] = (number, 0)
+                continue
+            for index, output in enumerate(column.outputs):
+                found[self._place[output.name]] = (number, index)
+        for (group, _), source in sorted(found.items()):
+            self._sources[group].append(source)
 
     def _add(self, members: tuple[Output, ...], rows: Array) -> None:
         for place, output in enumerate(members):
@@ -185,29 +194,29 @@ class Arena:
         return index
 
     def write(
-        self, runs: Sequence[slice], column: DenseColumn, values: tuple[Array, ...], rows: slice
+        self, decoded: Sequence[Any], places: Sequence[tuple[Sequence[slice], slice]]
     ) -> None:
-        """Copies decoded rows of one column into a block.
+        """Copies rows of all dense columns into blocks.
 
         Args:
-            runs: Where they go: what ``runs`` returned.
-            column: The column that was decoded.
-            values: ``[n, *shape]`` for each of its outputs.
-            rows: Which of them to copy.
+            decoded: What each column of the layout was decoded to: ``[n, *shape]`` for each output.
+            places: For each block, where they go (what ``runs`` returned), and which of the rows.
         """
-        for (number, place), array in zip(self._targets[column.name], values, strict=True):
-            group = self._groups[number]
-            shared = column.feature is not None or group.members[0].shape == ()
-            if shared and column.feature is None:
-                array = array.view(group.rows.dtype)
-            elif not shared:
-                array = array.reshape(len(array), group.rows.shape[1])
-            to = group.rows[:, place] if shared else group.rows
-            done = rows.start
-            for run in runs:
-                count = run.stop - run.start
-                _copy(to[run], array[done : done + count])
-                done += count
+        for group, sources in zip(self._groups, self._sources, strict=True):
+            to, kind = group.rows, group.rows.dtype
+            arrays = [decoded[column][output] for column, output in sources]
+            if group.is_raw:
+                arrays = [array.view(kind) for array in arrays]
+            for runs, rows in places:
+                done = rows.start
+                for run in runs:
+                    part = slice(done, done + run.stop - run.start)
+                    done = part.stop
+                    if len(arrays) == 1:
+                        _copy(to[run], arrays[0][part].reshape(to[run].shape))
+                        continue
+                    for place, array in enumerate(arrays):
+                        to[run, place] = array[part]
 
     def gather(self, index: IntArray, empty: Empty) -> Mapping[str, Array]:
         """Collects rows into new arrays.

@@ -250,6 +250,7 @@ class BlockLoader:
 
     def _copy(self, part: tuple[int, int, list[Any]], targets: list[_Target]) -> None:
         first, length, decoded = part
+        places: list[tuple[list[slice], slice]] = []
         for target in targets:
             loaded, piece = target.loaded, target.piece
             # The rows of the piece that this part holds, counted within the row group.
@@ -259,16 +260,20 @@ class BlockLoader:
                 continue
             rows = slice(begin - first, end - first)
             at = target.at + begin - piece.start
-            runs = self.arena.runs(loaded.pages, slice(at, at + end - begin))
-            for column, values in zip(self.columns, decoded, strict=True):
-                if isinstance(column, DenseColumn):
-                    self.arena.write(runs, column, values, rows)
-                else:
-                    rows_of_part = values.slice(rows.start, end - begin)
-                    if end - begin < length:  # A slice would keep all of the part.
-                        rows_of_part = pa.concat_arrays([rows_of_part])
-                    loaded.variable[column.name][target.number].append(rows_of_part)
-                    self._count(loaded, rows_of_part.nbytes)
+            places.append((self.arena.runs(loaded.pages, slice(at, at + end - begin)), rows))
+            for name, values in self._variable(decoded):
+                rows_of_part = values.slice(rows.start, end - begin)
+                if end - begin < length:  # A slice would keep all of the part.
+                    rows_of_part = pa.concat_arrays([rows_of_part])
+                loaded.variable[name][target.number].append(rows_of_part)
+                self._count(loaded, rows_of_part.nbytes)
+        self.arena.write(decoded, places)
+
+    def _variable(self, decoded: Sequence[Any]) -> Iterator[tuple[str, pa.Array]]:
+        """The rows of columns that differ in length, by name."""
+        for column, values in zip(self.columns, decoded, strict=True):
+            if not isinstance(column, DenseColumn):
+                yield column.name, values
 
     def _count(self, loaded: LoadedBlock, size_bytes: int) -> None:
         with self._lock:

@@ -38,7 +38,7 @@ def test_moved_rows_are_collected_lane_by_lane_and_step_by_step() -> None:
             pages, values = arena.take_pages(rows), np.arange(begin, begin + rows)
             pairs = np.stack([values, -values], axis=1).astype(np.float32)
             runs = arena.runs(pages, slice(0, rows))
-            arena.write(runs, column, (values, pairs), slice(0, rows))
+            arena.write([(values, pairs)], [(runs, slice(0, rows))])
             order = random.permutation(rows)
             assert arena.shuffle(pages, order) is None
             ids.append(values[order][part])
