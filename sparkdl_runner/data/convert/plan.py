@@ -101,7 +101,7 @@ def plan_conversion(
     if dtype not in _DTYPES:
         raise ValueError(f"dtype {dtype!r} is not supported. Use None, 'float32' or 'float64'.")
     shuffle_seed = whole_number("shuffle_seed", shuffle_seed, least=-(2**63), most=2**63 - 1)
-    check_columns(df.schema)
+    check_columns(df.schema, by_case=df.sparkSession.conf.get("spark.sql.caseSensitive") == "true")
     refuse_encryption(df.sparkSession)
     settings = WriteSettings(
         row_group_size_bytes=row_group_size_bytes,
@@ -119,10 +119,10 @@ def plan_conversion(
 
 def is_vector(data_type: t.DataType) -> bool:
     """Whether it is the vector of ``pyspark.ml`` or of ``pyspark.mllib``."""
-    return isinstance(data_type, t.UserDefinedType) and data_type.module() in (
-        "pyspark.ml.linalg",
-        "pyspark.mllib.linalg",
-    )
+    if not isinstance(data_type, t.UserDefinedType):
+        return False
+    is_ml = data_type.module() in ("pyspark.ml.linalg", "pyspark.mllib.linalg")
+    return is_ml and type(data_type).__name__ == "VectorUDT"  # A MatrixUDT is there, too.
 
 
 def is_image(data_type: t.DataType) -> bool:
@@ -130,8 +130,12 @@ def is_image(data_type: t.DataType) -> bool:
     return isinstance(data_type, t.StructType) and tuple(data_type.names) == IMAGE_FIELDS
 
 
-def check_columns(schema: t.StructType) -> None:
+def check_columns(schema: t.StructType, *, by_case: bool) -> None:
     """Checks that each column can be converted.
+
+    Args:
+        schema: The DataFrame's.
+        by_case: Whether Spark tells ``id`` from ``ID``.
 
     Raises:
         ValueError: There are no columns, two have one name, or a name has a dot.
@@ -144,6 +148,13 @@ def check_columns(schema: t.StructType) -> None:
         raise ValueError(
             f"The DataFrame has more than one column called {repeated[0]!r}: rename one, since a "
             "batch is a dict by column name."
+        )
+    folded = Counter(name.lower() for name in schema.names)
+    alike = [name for name in schema.names if folded[name.lower()] > 1]
+    if alike and not by_case:
+        raise ValueError(
+            f"The columns {' and '.join(map(repr, alike[:2]))} differ in case alone, and Spark "
+            "cannot tell them apart: rename one, or set spark.sql.caseSensitive=true."
         )
     dotted = [name for name in schema.names if "." in name]
     if dotted:

@@ -469,6 +469,10 @@ def test_bad_arguments_before_any_job(spark):
         (lambda: make_spark_converter(df, parquet_row_group_size_bytes=0), "must be from 1 to"),
         (lambda: make_spark_converter(df.select()), "has no columns"),
         (lambda: make_spark_converter(df.select("id", "id")), "more than one column called 'id'"),
+        (
+            lambda: make_spark_converter(df.select("*", F.lit(1).alias("HALF"))),
+            "differ in case alone",
+        ),
     ]
     for call, message in bad:
         with pytest.raises(ValueError, match=message):
