@@ -62,13 +62,14 @@ def measures(
     for name, infinite in count_infinite(schema, narrowed):
         add(name, F.count, F.when(infinite, 1))
     for index, field in enumerate(schema.fields):
-        column, kind = F.col(quoted(field.name)), field.dataType
+        kind = field.dataType
+        if not isinstance(kind, (t.ArrayType, *_WITHOUT_STATISTICS)) and not is_image(kind):
+            continue
+        column = F.col(quoted(field.name))
         is_null = column.isNull()
         if isinstance(kind, t.ArrayType):
             inside = null_inside(column, kind)
             is_null = is_null if inside is None else is_null | inside
-        elif not is_image(kind) and not isinstance(kind, _WITHOUT_STATISTICS):
-            continue
         add(f"nulls-{index}", F.count, F.when(is_null, 1))
         for depth, (shortest, longest) in enumerate(_lengths(column, kind)):
             add(f"low-{index}-{depth}", F.min, shortest)

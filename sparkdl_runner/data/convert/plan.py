@@ -193,22 +193,33 @@ def _shuffled(df: DataFrame, seed: int) -> DataFrame:
 
 def _with_target_types(df: DataFrame, dtype: str | None) -> DataFrame:
     """Turns ML vectors into arrays, and floating point numbers at any depth into ``dtype``."""
-    columns: list[Column] = []
+    texts, columns = [], {}
     for field in df.schema.fields:
-        # By its name: df[…] looks through all columns for each.
-        column = F.col(quoted(field.name))
+        name = quoted(field.name)
         target = target_type(field.dataType, dtype)
         if is_vector(field.dataType):
-            from pyspark.ml.functions import vector_to_array
+            columns[field.name] = _as_array(F.col(name), field, dtype)
+        elif target == field.dataType:
+            texts.append(name)
+            continue
+        elif isinstance(target, t.ArrayType) or field.metadata:
+            cast = F.col(name).cast(target)
+            columns[field.name] = cast.alias(field.name, metadata=field.metadata)
+        else:
+            # As text: thousands of columns would take many calls to the JVM each.
+            texts.append(f"CAST({name} AS {target.simpleString()}) AS {name}")
+            continue
+        texts.append(name)
+    typed = df.selectExpr(*texts)
+    return typed.withColumns(columns) if columns else typed
 
-            array = vector_to_array(column, dtype or "float64")
-            # vector_to_array raises on null, and null rows should be counted and named instead.
-            column = F.when(column.isNotNull(), array) if field.nullable else array
-            column = column.alias(field.name)
-        elif target != field.dataType:
-            column = column.cast(target).alias(field.name, metadata=field.metadata)
-        columns.append(column)
-    return df.select(*columns)
+
+def _as_array(column: Column, field: t.StructField, dtype: str | None) -> Column:
+    from pyspark.ml.functions import vector_to_array
+
+    array = vector_to_array(column, dtype or "float64")
+    # vector_to_array raises on null, and null rows should be counted and named instead.
+    return F.when(column.isNotNull(), array) if field.nullable else array
 
 
 def target_type(data_type: t.DataType, dtype: str | None) -> t.DataType:
