@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -20,6 +21,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.one_lane, pytest.mark.timeout
 
 NOTEBOOK = """
 import os
+import sys
 
 def train_with_horovod(learning_rate, steps=1):
     import horovod.torch as hvd
@@ -36,7 +38,7 @@ def train_with_horovod(learning_rate, steps=1):
         model(torch.full((4, 3), float(hvd.rank() + step))).square().mean().backward()
         optimizer.step()
     place = hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()
-    return place, os.environ["GREETING"], model.weight.tolist()
+    return place, os.environ["GREETING"], sys.executable, model.weight.tolist()
 
 def train_with_torch(learning_rate, *, names):
     import torch
@@ -103,8 +105,15 @@ def test_horovod_spark_run(notebook: dict[str, Any]) -> None:
         args=(0.1,),
         kwargs={"steps": 3},
         num_proc=2,
+        start_timeout=120,
+        use_gloo=True,
         env={**os.environ, **greeting},
+        stdout=io.StringIO(),
+        stderr=io.StringIO(),
         verbose=0,
+        nics={"lo"},
+        prefix_output_with_timestamp=True,
+        executable=sys.executable,
     )
     config = RunConfig(environment=greeting)
     runner = DistributedRunner(num_proc=2, backend="horovod", config=config)
