@@ -77,7 +77,10 @@ def keep_words(array: pa.Array) -> pa.Array:
     is_text = pa.types.is_string(array.type) or pa.types.is_large_string(array.type)
     if is_text:
         check_utf8(array)
-    return array.cast(pa.large_string() if is_text else pa.large_binary())
+    kept = array.cast(pa.large_string() if is_text else pa.large_binary())
+    # Of bytes of one length, Arrow keeps as many for a null.
+    is_fixed = pa.types.is_fixed_size_binary(array.type)
+    return pc.fill_null(kept, b"") if is_fixed and kept.null_count else kept
 
 
 def check_utf8(array: pa.Array) -> None:

@@ -48,6 +48,9 @@ def test_texts_and_bytes_come_back(texts: list[str | None], first: int) -> None:
     blobs = pa.array([None if text is None else text.encode() for text in texts], pa.binary())
     found = kept.words(kept.keep_words(blobs.slice(first)))
     assert found == [text.encode() for text in expected]
+    equal = [None if text is None else b"abcd" for text in texts]
+    found = kept.words(kept.keep_words(pa.array(equal, pa.binary(4)).slice(first)))
+    assert found == [value or b"" for value in equal[first:]]
 
 
 @pytest.mark.parametrize("nested", [False, True])
