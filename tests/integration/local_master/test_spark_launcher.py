@@ -337,7 +337,8 @@ def test_values_that_would_end_the_jvm_come_by_the_channel(spark):
 @pytest.mark.one_lane
 def test_a_large_function_is_taken_back_from_sparks_memory(spark):
     def held_bytes():
-        return spark._jvm.org.apache.spark.SparkEnv.get().memoryManager().storageMemoryUsed()
+        most_and_left = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().head()._2()
+        return most_and_left._1() - most_and_left._2()
 
     data = os.urandom(16 << 20)
     before = held_bytes()
