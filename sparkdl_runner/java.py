@@ -52,6 +52,11 @@ _START_FAILURES = (
         "Correct /etc/hosts or the DNS, or set SPARK_LOCAL_HOSTNAME or SPARK_LOCAL_IP.",
     ),
     (
+        r"basedir must be absolute|invalid null input: name",
+        f"user id {os.getuid()} has no name or home here, which Hadoop's code asks for",
+        "Give it a line in /etc/passwd, as by useradd in the image, or run as a user who has one.",
+    ),
+    (
         r"No space left on device",
         "a disk is full",
         "Make room, or point spark.local.dir and TMPDIR to a disk that has some.",

@@ -138,7 +138,7 @@ class RankTask:
                     self._with_function(),
                     world,
                     environment=environment,
-                    listener=None if ports.store is None else ports.store.for_worker,
+                    listener=None if ports.store is None else ports.store.private,
                 ),
                 receiver=client,
                 log=rank_log(config.log_directory, self.attempt.run, world),

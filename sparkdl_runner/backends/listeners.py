@@ -5,26 +5,19 @@ from __future__ import annotations
 import socket
 from typing import NamedTuple
 
-from sparkdl_runner.backends.private_listener import PrivateListener
-
 
 class Listeners(NamedTuple):
     """The sockets of a rendezvous."""
 
     public: socket.socket
     """The socket whose port is published."""
-    private: PrivateListener | None = None
+    private: socket.socket | None = None
     """The socket behind it that rank 0's worker serves; None without a relay."""
 
     @property
     def port(self) -> int:
         """The port that is published."""
         return int(self.public.getsockname()[1])
-
-    @property
-    def for_worker(self) -> socket.socket | None:
-        """The socket that rank 0's worker gets."""
-        return None if self.private is None else self.private.socket
 
     def close(self) -> None:
         """Closes this process's copies. May be called twice."""

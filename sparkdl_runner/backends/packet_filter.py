@@ -1,8 +1,8 @@
 """Packet filters for sockets: small programs that the kernel runs on each packet.
 
-Classic BPF, as in ``linux/filter.h`` and ``socket(7)``, SO_ATTACH_FILTER. A filter needs no
-privilege, sockets that are accepted inherit their listener's, and a process that serves the socket
-does not notice it. Offsets count from TCP's header.
+Classic BPF, as in ``linux/filter.h`` and ``socket(7)``, SO_ATTACH_FILTER. On most kernels a filter
+needs no privilege. Sockets that are accepted inherit their listener's, and a process that serves
+the socket does not notice it. Offsets count from TCP's header.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Iterable, Sequence
 Instruction = tuple[int, int, int, int]
 """Code, jumps if true and if not, and a number."""
 
-LOAD_BYTE, LOAD_HALF, LOAD_WORD = 0x30, 0x28, 0x20
-SHIFT_RIGHT, IF_EQUAL, IF_BITS = 0x74, 0x15, 0x45
+LOAD_BYTE, LOAD_WORD = 0x30, 0x20
+SHIFT_RIGHT, IF_EQUAL = 0x74, 0x15
 GO_ON, RETURN = 0x05, 0x06
 FROM_IP_HEADER = 0xFFF00000  # SKF_NET_OFF; without it, offsets count from TCP's header.
 DROP, PASS = (RETURN, 0, 0, 0), (RETURN, 0, 0, 0xFFFFFFFF)

@@ -1,9 +1,10 @@
-"""A relay between torch's ranks and their store, which admits only processes of the run.
+"""A relay between torch's ranks and their store, which admits only the hosts of the run.
 
 torch's store has no authentication: whoever reaches it reads, changes and deletes keys. So rank 0's
-worker serves it on a ``PrivateListener``, which nobody else can reach, and its agent passes on what
-comes from the run's hosts: on its own host, from our own user alone. The relay knows nothing of
-torch's protocol, which differs from version to version.
+worker serves it on the loopback interface, and its agent passes on what comes from the run's hosts.
+Other users of rank 0's host reach the store all the same, as they reach gloo's ports: they are kept
+away by ``RunConfig(refuse_shared_hosts=True)``. The relay knows nothing of torch's protocol, which
+differs from version to version.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import socket
 from contextlib import suppress
 
 from sparkdl_runner.backends.listeners import Listeners
-from sparkdl_runner.backends.private_listener import PrivateListener
 from sparkdl_runner.wire import network
 from sparkdl_runner.wire.serving import ServerThread
 
@@ -22,6 +22,7 @@ CONNECTIONS_PER_RANK = 16
 CONNECT_SECONDS = 10.0
 CHUNK_BYTES = 1 << 16
 _TRIES = 20
+_BACKLOG = 512
 
 
 class StoreRelay(ServerThread):
@@ -29,7 +30,7 @@ class StoreRelay(ServerThread):
 
     Args:
         listener: The listening socket whose port was published.
-        store: What the store is served on.
+        store: The listening socket that rank 0's worker serves.
         peers: The IP addresses that may connect.
         num_proc: How many ranks there are.
     """
@@ -37,7 +38,7 @@ class StoreRelay(ServerThread):
     def __init__(
         self,
         listener: socket.socket,
-        store: PrivateListener,
+        store: socket.socket,
         peers: frozenset[str],
         *,
         num_proc: int,
@@ -46,13 +47,12 @@ class StoreRelay(ServerThread):
         super().__init__(
             listener, name="sparkdl-store-relay", expected=expected, peers=peers, own_user_only=True
         )
-        self._store = store
+        self._store = store.getsockname()
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Passes on one connection, until either end closes it."""
         async with asyncio.timeout(CONNECT_SECONDS):
-            connection = await self._store.connect()
-        from_store, to_store = await asyncio.open_connection(sock=connection)
+            from_store, to_store = await asyncio.open_connection(*self._store)
         sending = self.spawn(_pass_on(reader, to_store))
         try:
             while some := await from_store.read(CHUNK_BYTES):
@@ -84,7 +84,7 @@ def listen(address: str, port_range: network.PortRange | None = None) -> Listene
         listener = network.listen(address, port_range, above=port)
         port = listener.getsockname()[1]
         try:
-            return Listeners(listener, PrivateListener(behind, port))
+            return Listeners(listener, socket.create_server((behind, port), backlog=_BACKLOG))
         except OSError:
             listener.close()
             if not left:

@@ -118,7 +118,7 @@ def _guard(port: int, peers: Iterable[str]) -> None:
         for found in _sockets_of(port):
             with found:
                 packet_filter.attach(found, program)
-    except OSError as error:  # Some sandboxes' own kernels know no filters.
+    except OSError as error:  # Not all kernels have filters, or for all users.
         print(
             "sparkdl_runner: whoever can reach this host can use TensorFlow's server of rank "
             f"{os.environ['RANK']}, port {port}: the kernel takes no filter for it ({error}). Keep "

@@ -77,12 +77,6 @@ class TorchBackend(Backend):
         store = listeners.private
         if store is None:
             raise ValueError("these listeners were not opened for torch's store")
-        if store.unfiltered:
-            tell(
-                "sparkdl_runner: Other users of this host can reach torch's store, and change what "
-                f"it holds: this kernel takes no filter for a socket ({store.unfiltered}). Share "
-                "the host with nobody."
-            )
         relay = StoreRelay(listeners.public, store, rendezvous.peers, num_proc=rendezvous.num_proc)
         relay.start()
         return relay.close

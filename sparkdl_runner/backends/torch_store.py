@@ -90,8 +90,8 @@ def advice(error: BaseException) -> str:
         return ""
     return (
         "torch read from its store what no rank writes there, so the store was probably tampered "
-        "with: by a process of this user on a host of the run, or of any user on one that is not "
-        "rank 0's. Do not trust this run, and look who else is on its hosts."
+        "with, by a process of any user on a host of the run. Do not trust this run, and look who "
+        "else is on its hosts."
     )
 
 

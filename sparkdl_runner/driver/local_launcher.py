@@ -129,7 +129,7 @@ class LocalGang(Gang):
                         self.attempt,
                         world,
                         environment=self._rank_environment(world, rendezvous),
-                        listener=listeners.for_worker if world.rank == 0 else None,
+                        listener=listeners.private if world.rank == 0 else None,
                     )
                     log = rank_log(self.attempt.config.log_directory, self.attempt.run, world)
                     ends.append(pool.submit(self._run, worker, envelope, log))

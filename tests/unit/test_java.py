@@ -89,6 +89,8 @@ def test_no_java_at_all(monkeypatch):
         ("java.lang.UnsupportedClassVersionError: org/apache", "too old", "JAVA_HOME"),
         ("java.net.UnknownHostException: vm: vm", "leads nowhere", "/etc/hosts"),
         ("java.io.IOException: No space left on device", "full", "Make room"),
+        ("basedir must be absolute: ?/.ivy2/local", "has no name or home", "/etc/passwd"),
+        ("NullPointerException: invalid null input: name", "has no name or home", "/etc/passwd"),
         ("either HADOOP_CONF_DIR or YARN_CONF_DIR must be set", "YARN's", "HADOOP_CONF_DIR"),
     ],
 )

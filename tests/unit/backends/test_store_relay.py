@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import subprocess
@@ -48,7 +47,7 @@ def was_closed(connection: socket.socket) -> bool:
 def test_both_ends_of_a_connection_hear_each_other_and_of_the_end(relay, listeners):
     _, private = listeners
     for ours_closes in (True, False):
-        with visit(relay) as client, private.socket.accept()[0] as store:
+        with visit(relay) as client, private.accept()[0] as store:
             store.settimeout(30)
             client.sendall(b"question")
             assert store.recv(8, socket.MSG_WAITALL) == b"question"
@@ -67,7 +66,7 @@ def test_another_user_of_this_host_is_not_passed_on(relay, listeners):
     subprocess.run(["/usr/bin/python3", "-c", theirs], user=NOBODY, capture_output=True, timeout=30)
     with visit(relay) as ours:
         ours.sendall(b"o")
-        with private.socket.accept()[0] as first:
+        with private.accept()[0] as first:
             assert first.recv(1) == b"o"
 
 
@@ -87,7 +86,7 @@ def test_torch_serves_it_and_its_clients_do_not_notice(relay, listeners):
         port,
         is_master=True,
         wait_for_workers=False,
-        master_listen_fd=os.dup(private.socket.fileno()),
+        master_listen_fd=os.dup(private.fileno()),
         timeout=patience,
     )
     client = distributed.TCPStore(host, port, wait_for_workers=False, timeout=patience)
@@ -101,15 +100,15 @@ def test_a_port_that_is_taken_behind_is_given_up_for_another():
     port = taken.getsockname()[1]
     public, private = store_relay.listen("127.0.0.1", (port, port + 20))
     with taken, closing(public), closing(private):
-        assert public.getsockname()[1] == private.socket.getsockname()[1] != port
+        assert public.getsockname()[1] == private.getsockname()[1] != port
 
 
 def test_a_range_of_ports_can_be_used_again_at_once_and_its_end_is_told():
     public, private = store_relay.listen("127.0.0.1")
     port = public.getsockname()[1]
     with closing(public), closing(private):
-        client = asyncio.run(private.connect())
-        private.socket.accept()[0].close()  # This end closes first, so the kernel remembers it.
+        client = socket.create_connection(private.getsockname())
+        private.accept()[0].close()  # This end closes first, so the kernel remembers it.
         client.close()
     public, private = store_relay.listen("127.0.0.1", (port, port))
     public.close()
