@@ -33,10 +33,6 @@ _COMMANDS = {
     "where": ("cli.where", "print the path of a job's file, for spark-submit: where jobs/train.py"),
     "deliver": ("tracking.command", "bring to MLflow what trainings could not"),
     "checkpoints": ("checkpoint.command", "list or verify checkpoints"),
-    "conversions": (
-        "data.keep.command",
-        "list conversions that a cache directory keeps, or delete those of no more use",
-    ),
     "build-horovod": ("cli.build_horovod", "build Horovod for the torch that is installed"),
 }
 

@@ -37,7 +37,7 @@ def make_spark_converter(
     version: int | None = None,
     snapshot_id: int | None = None,
     shuffle_seed: int | None = None,
-    keep_hours: float | None = None,
+    keep_hours: None = None,
 ) -> SparkDatasetConverter:
     """Converts a DataFrame into files from which every rank reads its shard.
 
@@ -72,19 +72,22 @@ def make_spark_converter(
         shuffle_seed: Of a DataFrame, makes Spark write its rows in random order, by one shuffle.
             Batches are then mixed as after a full shuffle, even if the DataFrame is sorted. Equal
             seeds give equal orders, if the rows come in the same partitions and in the same order.
-        keep_hours: Of a DataFrame, how long the conversion stays for other sessions after its last
-            use, 1 or more. An equal DataFrame with equal settings finds it, in any process that
-            has the same cache directory. ``delete()`` then gives up this process's use alone.
+        keep_hours: Refused. ``write_conversion`` makes a conversion that stays.
 
     Returns:
         What makes the loaders. It can be pickled into a training function.
 
     Raises:
-        TypeError: A column has no place in a tensor.
+        TypeError: A column has no place in a tensor, or ``keep_hours`` is given.
         ValueError: A setting is out of range, or there is no usable cache directory.
         ConversionError: Spark could not write the files.
         DatasetError: There are nulls, or the files in a given directory are no data set.
     """
+    if keep_hours is not None:
+        raise TypeError(
+            "keep_hours is no more: conversions end with their session. Write one that stays, once "
+            "by write_conversion(df, url), and read it by make_spark_converter(url) in any session."
+        )
     choice = Choice(columns=columns, filters=filters, version=version, snapshot_id=snapshot_id)
     if isinstance(df, (str, os.PathLike)) or is_petastorm_converter(df):
         if shuffle_seed is not None:
@@ -92,23 +95,15 @@ def make_spark_converter(
                 "shuffle_seed is for a DataFrame, and these files are read as they are: read them "
                 "by Spark first, as spark.read.parquet(…)."
             )
-        if keep_hours is not None:
-            raise TypeError("keep_hours is for a DataFrame, and these files are read in place.")
         return open_existing(df, allow_nulls, storage_options, choice)
-    if keep_hours is not None and not keep_hours >= 1:  # The time to renew a lease in.
-        raise ValueError(f"keep_hours must be 1 or more, not {keep_hours!r}.")
     choice.refuse("a DataFrame: select, filter or read it so before")
     # Only now: what is read in place needs no Spark.
     from sparkdl_runner.data.convert.conversion import convert
-    from sparkdl_runner.data.convert.keeping import find_or_make
     from sparkdl_runner.data.convert.plan import plan_conversion
 
     plan = plan_conversion(
         df, parquet_row_group_size_bytes, compression_codec, dtype, allow_nulls, shuffle_seed
     )
     place = CachePlace.of(df.sparkSession, storage_options)
-    request = Request.of(df, plan.settings, place.url, place.application_id, keep_hours)
-    make = partial(convert, plan, place)
-    if keep_hours is not None:
-        make = partial(find_or_make, plan, place, request, keep_hours)
-    return converted_once(request, make, storage_options)
+    request = Request.of(df, plan.settings, place.url, place.application_id)
+    return converted_once(request, partial(convert, plan, place), storage_options)

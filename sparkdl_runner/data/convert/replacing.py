@@ -27,6 +27,7 @@ from pyarrow import fs
 
 from sparkdl_runner.data.dataset.describe import list_parquet
 from sparkdl_runner.data.dataset.footers import FOOTERS_NAME
+from sparkdl_runner.data.dataset.held_folder import delete_folder, held
 from sparkdl_runner.data.dataset.leftovers import MARKER_NAME, Owner
 from sparkdl_runner.data.dataset.manifest import MANIFEST_NAME, MOST_BYTES, Manifest
 from sparkdl_runner.data.errors import ConversionError, DatasetError, NoManifestError
@@ -168,12 +169,12 @@ def _give_up(filesystem: fs.FileSystem, folder: str, name: str, earlier: bytes |
             elif filesystem.get_file_info(f"{folder}/{MANIFEST_NAME}").type == fs.FileType.File:
                 filesystem.delete_file(f"{folder}/{MANIFEST_NAME}")
         if filesystem.get_file_info(f"{folder}/{name}").type != fs.FileType.NotFound:
-            filesystem.delete_dir(f"{folder}/{name}")
+            delete_folder(filesystem, f"{folder}/{name}")
         found = filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
         if earlier is not None:
             _log.warning("The earlier conversion in %s is as it was.", folder)
         elif not found and filesystem.get_file_info(folder).type != fs.FileType.NotFound:
-            filesystem.delete_dir(folder)
+            delete_folder(filesystem, folder)
     except Exception as error:
         _log.warning("Cannot delete the unfinished conversion %s/%s: %s", folder, name, error)
 
@@ -205,10 +206,10 @@ def remove_abandoned(filesystem: fs.FileSystem, folder: str) -> None:
                     writer,
                 )
             continue
-        if _writer_of(filesystem, one.path) is not None:
-            continue  # Its writer has begun in the meantime.
         try:
-            filesystem.delete_dir(one.path)
+            with held(filesystem, one.path) as sub_folder:
+                if _writer_of(filesystem, sub_folder.path) is None:  # Else it has begun meanwhile.
+                    sub_folder.delete()
         except OSError as error:
             _log.warning("Cannot delete %s, which nobody reads: %s", one.path, error)
 

@@ -18,10 +18,11 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from pyarrow import fs
 
+from sparkdl_runner.data.dataset.held_folder import HeldFolder, delete_folder, held
+from sparkdl_runner.data.dataset.lease import HeldLease, leases_of
 from sparkdl_runner.data.dataset.place import (
     PARENT_CACHE_DIR_URL_CONF,
     CachePlace,
@@ -29,11 +30,9 @@ from sparkdl_runner.data.dataset.place import (
     running_session,
 )
 from sparkdl_runner.data.errors import ConversionError
-from sparkdl_runner.data.keep.lease import PROCESS_SECONDS, HeldLease, leases_of
 from sparkdl_runner.filesystem import (
     StorageOptions,
     join_url,
-    local_path,
     open_filesystem,
     redact,
 )
@@ -161,11 +160,11 @@ def make_marked_directory(
     else:
         filesystem.create_dir(path, recursive=True)
     try:
-        HeldLease(url, PROCESS_SECONDS, storage_options)
+        HeldLease(url, storage_options)
         with filesystem.open_output_stream(f"{path}/{MARKER_NAME}") as stream:
             stream.write(json.dumps(asdict(owner)).encode())
     except BaseException:
-        filesystem.delete_dir(path)  # Without a marker, no sweep would ever remove it.
+        delete_folder(filesystem, path)  # Without a marker, no sweep would ever remove it.
         raise
     return url
 
@@ -174,7 +173,7 @@ def delete_directory(url: str, storage_options: StorageOptions | None = None) ->
     """Deletes a directory and what it holds; one that is not there is fine."""
     filesystem, path = open_filesystem(url, storage_options)
     if filesystem.get_file_info(path).type != fs.FileType.NotFound:
-        filesystem.delete_dir(path)
+        delete_folder(filesystem, path)
 
 
 def deleter(url: str, storage_options: StorageOptions | None) -> Callable[[], None]:
@@ -196,7 +195,8 @@ def sweep_leftovers(
 ) -> list[str]:
     """Removes directories that processes which are gone left in a parent cache directory.
 
-    A directory goes only if it carries this package's marker with its own name, and its maker ran
+    A directory goes only if it is this user's, where the filesystem says whose it is, and carries
+    this package's marker with its own name, and its maker ran
     on this machine and has ended, or on another machine and has not renewed its lease for a day.
     With ``older_than_seconds`` directories of other machines go too once they are older than that,
     in use or not, so choose more than the longest run takes.
@@ -218,30 +218,37 @@ def sweep_leftovers(
     for entry in filesystem.get_file_info(fs.FileSelector(parent, allow_not_found=True)):
         if entry.type != fs.FileType.Directory or not entry.base_name.startswith(PREFIX):
             continue
-        if local_path(parent_url) is not None and Path(entry.path).is_symlink():
-            continue
         try:
-            owner = Owner.of_directory(filesystem, entry.path)
-        except (OSError, ValueError):
-            continue
-        if owner.directory != entry.base_name:
-            continue
-        if not (owner.has_left(older_than_seconds) or _is_unseen(owner, filesystem, entry.path)):
-            continue
-        try:
-            filesystem.delete_dir(entry.path)
-        except OSError as error:
-            _log.warning("Cannot remove the leftover %s: %s", entry.base_name, error)
-            continue
+            with held(filesystem, entry.path) as folder:
+                if not _is_leftover(folder, entry.base_name, older_than_seconds):
+                    continue
+                try:
+                    folder.delete()
+                except OSError as error:
+                    _log.warning("Cannot remove the leftover %s: %s", entry.base_name, error)
+                    continue
+        except OSError:
+            continue  # It has gone, or is a link.
         removed.append(join_url(parent_url, entry.base_name))
     return removed
 
 
-def _is_unseen(owner: Owner, filesystem: fs.FileSystem, directory: str) -> bool:
+def _is_leftover(folder: HeldFolder, name: str, older_than_seconds: float | None) -> bool:
+    """Whether a folder is this user's, was made under this name, and is used by nobody."""
+    try:
+        owner = Owner.of_directory(folder.filesystem, folder.path)
+    except (OSError, ValueError):
+        return False
+    if owner.directory != name or not folder.is_ours:
+        return False
+    return owner.has_left(older_than_seconds) or _is_unseen(owner, folder)
+
+
+def _is_unseen(owner: Owner, folder: HeldFolder) -> bool:
     """Whether its maker ran on another machine, and has not renewed its lease in time."""
     if owner.is_on_this_machine():
         return False
-    leases = leases_of(filesystem, directory)
+    leases = leases_of(folder.filesystem, folder.path)
     return bool(leases) and all(lease.is_over for lease in leases)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +31,6 @@ class CachePlace:
     another user, by the parent's permissions."""
     storage_options: StorageOptions | None
     """Credentials and such for this process."""
-    trusted_users: Collection[str] = ()
-    """Other users whose kept conversions are read; ``"*"`` for all."""
 
     @classmethod
     def of(cls, spark: SparkSession, storage_options: StorageOptions | None = None) -> CachePlace:

@@ -20,6 +20,7 @@ import torch
 from pyspark.ml.linalg import Vectors
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
+from sparkdl_runner.data.keep.lease import FOLDER as LEASES_FOLDER
 
 from sparkdl_runner.data import (
     DatasetError,
@@ -30,7 +31,6 @@ from sparkdl_runner.data import (
 from sparkdl_runner.data.dataset import observe
 from sparkdl_runner.data.dataset.leftovers import MARKER_NAME
 from sparkdl_runner.data.errors import StateError
-from sparkdl_runner.data.keep.lease import FOLDER as LEASES_FOLDER
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("cache_dir")]
 

@@ -137,3 +137,46 @@ def test_no_directory_is_left_without_a_marker(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="no/such"):
         make_marked_directory(f"file://{tmp_path}", "app")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("instead", ["a link", "another folder"])
+def test_what_takes_a_leftovers_place_while_it_is_swept_stays(
+    tmp_path, dead_pid, monkeypatch, instead
+):
+    shared, mine = tmp_path / "shared", tmp_path / "mine"
+    leftover = made(shared, pid=dead_pid)
+    mine.mkdir()
+    (mine / "thesis").write_text("years of work")
+    has_left = Owner.has_left
+
+    def swapped_meanwhile(owner: Owner, older_than_seconds: float | None) -> bool:
+        leftover.rename(shared / "moved")
+        if instead == "a link":
+            leftover.symlink_to(mine)
+        else:
+            mine.rename(leftover)
+        return has_left(owner, older_than_seconds)
+
+    monkeypatch.setattr(Owner, "has_left", swapped_meanwhile)
+    assert sweep(shared) == set()
+    assert (leftover / "thesis").read_text() == "years of work"
+    assert list((shared / "moved").iterdir()) == []
+
+
+def test_a_leftovers_links_are_deleted_and_not_what_they_lead_to(tmp_path, dead_pid):
+    leftover, mine = made(tmp_path / "shared", pid=dead_pid), tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis").write_text("years of work")
+    (leftover / "folder").mkdir()
+    (leftover / "folder" / "link").symlink_to(mine)
+    (leftover / "link").symlink_to(mine)
+    assert sweep(tmp_path / "shared") == {leftover.name}
+    assert (mine / "thesis").read_text() == "years of work"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_another_users_folder_is_not_swept(tmp_path, dead_pid):
+    theirs = made(tmp_path, pid=dead_pid)
+    os.chown(theirs, 65534, 65534)
+    assert sweep(tmp_path) == set()
+    assert theirs.exists()

@@ -15,7 +15,6 @@ import socket
 import threading
 import time
 import uuid
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from pyarrow import fs
@@ -25,7 +24,7 @@ from sparkdl_runner.foreign_file import ForeignFileError, build, parse_json, rea
 from sparkdl_runner.private_folder import user_name
 
 FOLDER = "_leases"
-PROCESS_SECONDS = 24 * 3600.0
+SECONDS = 24 * 3600.0
 """How long what a process needs only while it runs stays after it was last seen."""
 
 _MOST_BYTES = 64 << 10
@@ -48,37 +47,24 @@ class Lease:
 
 
 class HeldLease:
-    """A lease of this process, which a thread renews until it is let go.
+    """A lease of this process, which a thread renews as long as the process lives.
 
     Args:
         folder_url: What is used.
-        seconds: How long the lease lasts after it was last renewed.
         storage_options: Credentials and such.
-        shared: Whether other users of this host may add leases.
 
     Raises:
         OSError: It cannot be written.
     """
 
-    def __init__(
-        self,
-        folder_url: str,
-        seconds: float,
-        storage_options: StorageOptions | None = None,
-        *,
-        shared: bool = False,
-    ) -> None:
-        self.seconds = seconds
+    def __init__(self, folder_url: str, storage_options: StorageOptions | None = None) -> None:
         self._shown = redact(folder_url)
         self._filesystem, folder = open_filesystem(folder_url, storage_options)
         self._folder = f"{folder}/{FOLDER}"
         self._path = f"{self._folder}/{uuid.uuid4()}.json"
         self._filesystem.create_dir(self._folder, recursive=True)
-        if shared and isinstance(self._filesystem, fs.LocalFileSystem):
-            with suppress(PermissionError):  # Another user made it, and has done so.
-                os.chmod(self._folder, 0o1777)  # noqa: S103 - sticky: no one deletes another's.
         self._renew()
-        self._next = time.monotonic() + seconds / 4
+        self._next = time.monotonic() + SECONDS / 4
         _keep_renewing(self)
 
     def _renew(self) -> None:
@@ -86,7 +72,7 @@ class HeldLease:
             user=user_name(),
             hostname=socket.gethostname(),
             pid=os.getpid(),
-            ends_unix_seconds=time.time() + self.seconds,
+            ends_unix_seconds=time.time() + SECONDS,
         )
         with self._filesystem.open_output_stream(self._path) as stream:
             stream.write(json.dumps(asdict(lease)).encode())
@@ -95,21 +81,11 @@ class HeldLease:
         """Writes the lease again if a quarter of its time has passed; a failure is a warning."""
         if time.monotonic() < self._next:
             return
-        self._next = time.monotonic() + self.seconds / 4
+        self._next = time.monotonic() + SECONDS / 4
         try:
             self._renew()
         except Exception as error:
             _log.warning("Cannot renew the lease on %s, and try again: %s", self._shown, error)
-
-    def let_go(self) -> None:
-        """Renews it no more: it ends by itself."""
-        _held.discard(self)
-
-    def give_back(self) -> None:
-        """Ends it at once."""
-        self.let_go()
-        with suppress(OSError):
-            self._filesystem.delete_file(self._path)
 
 
 _held: set[HeldLease] = set()
@@ -150,6 +126,6 @@ def leases_of(filesystem: fs.FileSystem, folder: str) -> list[Lease]:
         except FileNotFoundError:
             continue
         except (OSError, ForeignFileError, json.JSONDecodeError):
-            ends = (entry.mtime_ns or 0) / 1e9 + PROCESS_SECONDS
+            ends = (entry.mtime_ns or 0) / 1e9 + SECONDS
             found.append(Lease(user="?", hostname="?", pid=0, ends_unix_seconds=ends))
     return found

@@ -1,1 +1,0 @@
-"""Conversions that outlast their process: equal ones find them, and leases hold them."""
