@@ -25,6 +25,8 @@ from sparkdl_runner.data.lake.snapshot import (
 )
 from sparkdl_runner.filesystem import StorageOptions, local_path, redact
 
+FOLDER, LISTED_FOLDER = "sparkdl-runner.folder", "sparkdl-runner.listed-folder"
+"""Properties of a local table: its folder, and the one that its metadata name."""
 METADATA = "/metadata/"
 METADATA_ENDING = ".metadata.json"
 _NUMBERED = re.compile(r"v?(\d+)(-.*)?(\.gz)?\.metadata\.json(\.gz)?")
@@ -71,10 +73,14 @@ def read_iceberg(
         options = _options(storage_options)
         if local_path(url) is not None:
             options["py-io-impl"] = "sparkdl_runner.data.lake.iceberg_files.LocalFileIO"
+            options[FOLDER] = url
         table = StaticTable.from_metadata(f"{url}{METADATA}{metadata}", options)
+        table.io.properties[LISTED_FOLDER] = table.location()
         return _read(table, url, snapshot_id)
     except DatasetError:
         raise
+    except OutsideError as error:
+        raise DatasetError(f"The Iceberg table {shown} lists {error}: {_CONVERTED}.") from None
     except Exception as error:  # pyiceberg's errors have no class in common.
         if "equality" in str(error).lower():
             raise DatasetError(
@@ -149,13 +155,11 @@ def _read(table: Any, url: str, snapshot_id: int | None) -> Snapshot:
             )
         # A table that was moved as a whole still lists where it was.
         root = table.location() if bare(path).startswith(f"{bare(table.location())}/") else url
-        try:
-            relative = path_in_table(path, root, is_encoded=False)
-        except OutsideError as error:
-            raise DatasetError(f"{title} lists {error}: {_CONVERTED}.") from None
+        for listed in (path, *(one.file_path for one in task.delete_files)):
+            path_in_table(listed, root, is_encoded=False)
         files.append(
             TableFile(
-                path=relative,
+                path=path_in_table(path, root, is_encoded=False),
                 partition=_partition(table, task.file, columns),
                 bounds=_bounds(task.file, columns),
                 deleted=deletes.of(path, task.delete_files),

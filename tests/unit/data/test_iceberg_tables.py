@@ -17,6 +17,7 @@ import pytest
 from test_delta_tables import rows_of
 
 from sparkdl_runner.data import DatasetError, make_spark_converter
+from sparkdl_runner.data.lake.iceberg import FOLDER
 
 pytestmark = pytest.mark.skipif(
     int(pa.__version__.partition(".")[0]) < 17, reason="pyiceberg writes by Arrow 17 or later"
@@ -191,7 +192,8 @@ def test_folders_of_any_name(tmp_path: Path, name: str) -> None:
 
     place = f"file://{tmp_path}/{name}/t"
     files = "sparkdl_runner.data.lake.iceberg_files.LocalFileIO"
-    catalog = SqlCatalog("here", uri="sqlite:///:memory:", **{"py-io-impl": files})
+    properties = {"py-io-impl": files, FOLDER: place}
+    catalog = SqlCatalog("here", uri="sqlite:///:memory:", **properties)
     catalog.create_namespace("db")
     table = catalog.create_table("db.named", schema=numbers(0, 1).schema, location=place)
     table.append(numbers(0, 3))
@@ -239,3 +241,28 @@ def test_uuids_are_16_bytes(catalog: Any) -> None:
     table.append(pa.table({"id": [1, 2], "key": pa.array(keys, pa.binary(16)).cast(kind)}))
     assert rows_of(table.location(), ["id", "key"]) == [(1, keys[0]), (2, keys[1])]
     assert rows_of(table.location(), ["id"], filters=[("key", "=", keys[1])]) == [(2,)]
+
+
+def test_a_moved_table_is_read_where_it_is_and_a_link_to_one(catalog: Any, tmp_path: Path) -> None:
+    table = catalog.create_table("db.moved", schema=numbers(0, 1).schema)
+    table.append(numbers(0, 9))
+    table.delete("id < 3")
+    there, link = tmp_path / "there", tmp_path / "link"
+    Path(table.location().removeprefix("file://")).rename(there)
+    link.symlink_to(there)
+    for place in (there, link):
+        assert rows_of(str(place), ["id"]) == [(i,) for i in range(3, 9)]
+
+
+def test_metadata_out_of_the_tables_folder_is_not_read(catalog: Any, tmp_path: Path) -> None:
+    table = catalog.create_table("db.leading", schema=numbers(0, 1).schema)
+    table.append(numbers(0, 9))
+    metadata = Path(table.metadata_location.removeprefix("file://"))
+    listed = json.loads(metadata.read_text())
+    manifests = Path(listed["snapshots"][-1]["manifest-list"].removeprefix("file://"))
+    private = manifests.rename(tmp_path / "private.avro")
+    for path in (f"file://{private}", f"file://{metadata.parent}/../../../../{private.name}"):
+        listed["snapshots"][-1]["manifest-list"] = path
+        metadata.write_text(json.dumps(listed))
+        with pytest.raises(DatasetError, match=r"private\.avro, which is not in its folder"):
+            make_spark_converter(str(metadata))
