@@ -43,6 +43,13 @@ def test_secrets_of_spark_stay_out(monkeypatch, name):
     assert name not in driver_variables(["*"])
 
 
+def test_a_rank_inherits_the_secrets_of_what_starts_it(monkeypatch):
+    # Below a local master, and with a negative num_proc, these are the driver's.
+    monkeypatch.setenv("MY_API_KEY", "s3cret")
+    assert worker_environment(threads=1, variables={})["MY_API_KEY"] == "s3cret"
+    assert "MY_API_KEY" not in driver_variables(None)
+
+
 def test_only_what_comes_before_the_interpreters_packages_comes_before_them(monkeypatch, tmp_path):
     packages = sysconfig.get_path("purelib")
     ahead, behind = str(tmp_path / "a"), str(tmp_path / "behind")
