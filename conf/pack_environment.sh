@@ -85,17 +85,25 @@ esac
 python=$("$found" -c 'import os, sys; print(os.path.realpath(sys.executable))')
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=SCRIPTDIR/owned_path.sh
+. conf/owned_path.sh
 constraints=$PWD/conf/constraints-$lane.txt
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 unset PYTHONPATH PYTHONHOME PIP_CONSTRAINT
 
 key=$({
-    cat "$constraints" setup.cfg conf/pack_environment.sh conf/horovod/build.sh
+    cat "$constraints" setup.cfg conf/pack_environment.sh conf/owned_path.sh conf/horovod/build.sh
     echo "$lane $python $("$python" -VV) $python_prefix ${HOROVOD_GPU_OPERATIONS:-}"
 } | sha256sum | cut -c -16)
-environments=${XDG_CACHE_HOME:-${HOME:-~}/.cache}/sparkdl-runner/environments
+# By its real name, since a link on the way could be turned after it was looked at.
+environments=$(realpath -m "${XDG_CACHE_HOME:-${HOME:-~}/.cache}/sparkdl-runner/environments")
 base=$environments/$lane-$version-$key
-mkdir -p "$base" 2>/dev/null ||
+# What is kept there is run, and packed for the cluster.
+fault=$(fault_of_path "$base")
+[ -z "$fault" ] || fail "found $fault, on the way to the cache folder $environments, from which programs" \
+    "are run: expected all of it to be $(id -un)'s or root's, and writable by nobody else. Set" \
+    "XDG_CACHE_HOME to such a folder, or correct that (chown, chmod go-w)."
+(umask 022 && mkdir -p "$base") 2>/dev/null ||
     fail "cannot write to $base; set XDG_CACHE_HOME to a folder that can be written."
 work=$(mktemp -d "$base/work-XXXXXXXX")
 # What nothing was packed from for a month was for other versions.

@@ -11,7 +11,11 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar, cast
 
-from sparkdl_runner.agent.worker_environment import driver_search_path, driver_variables
+from sparkdl_runner.agent.worker_environment import (
+    driver_search_path,
+    driver_variables,
+    own_files,
+)
 from sparkdl_runner.backends import get_backend
 from sparkdl_runner.config import RunConfig
 from sparkdl_runner.driver.calls.call import Call, check_call
@@ -194,6 +198,7 @@ class DistributedRunner:
                 run=time.strftime("%Y%m%d-%H%M%S-") + uuid.uuid4().hex[:8],
                 number=0 if tracked is None else tracked.first_attempt,
                 search_path=tuple(driver_search_path()),
+                driver_files=own_files(),
                 variables=driver_variables(self.config.environment),
                 spare_seconds=spare_seconds(self.config),
             )

@@ -22,18 +22,19 @@ defaults=${SPARK_DEFAULTS:-$conf/spark/spark-defaults.conf}
 [ -r "$defaults" ] || fail "cannot read SPARK_DEFAULTS, $defaults."
 find_spark
 
-# Spark reads one file of settings, and that is the one with the secret: it must not be an argument,
-# and these may be.
-settings=()
-while read -r key value; do
-    case $key in '' | '#'*) continue ;; esac
-    settings+=(--conf "$key=$value")
-done <"$defaults"
+# Spark reads one file of settings, and no setting may be an argument, which every user of this host
+# sees: both files may hold secrets. Spark gets them as a file of ours alone that has no name any more,
+# so nothing is left of it, however this ends. Of two lines for one setting Spark takes the last.
+settings=$(mktemp) || fail "cannot write a temporary file; set TMPDIR to a folder with room."
+{ cat "$defaults" && echo && cat "$SECRET_FILE"; } >"$settings" ||
+    { rm -f "$settings" && fail "cannot write $settings; set TMPDIR to a folder with room."; }
+exec 9<"$settings"
+rm "$settings"
 
 # What executors start, each in the folder where it unpacked the archive; the driver has its own.
 export PYSPARK_PYTHON=./environment/bin/python
 export PYSPARK_DRIVER_PYTHON=${PYSPARK_DRIVER_PYTHON:-python3}
-exec "$SPARK_HOME/bin/spark-submit" --master "$MASTER_URL" --properties-file "$SECRET_FILE" \
-    "${settings[@]}" --conf "spark.driver.host=$SPARK_LOCAL_IP" \
+exec "$SPARK_HOME/bin/spark-submit" --master "$MASTER_URL" --properties-file /dev/fd/9 \
+    --conf "spark.driver.host=$SPARK_LOCAL_IP" \
     --conf "spark.driver.bindAddress=$SPARK_LOCAL_IP" \
     --archives "$ENVIRONMENT#environment" "$@"

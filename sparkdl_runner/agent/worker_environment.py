@@ -8,7 +8,15 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from sparkdl_runner.redaction import is_secret_name
-from sparkdl_runner.worker.search_path import LATER_PATH, extra_search_path, hides_standard_modules
+from sparkdl_runner.worker.driver_folders import own_files
+from sparkdl_runner.worker.search_path import (
+    LATER_PATH,
+    ahead_of_packages,
+    extra_search_path,
+    hides_standard_modules,
+)
+
+__all__ = ["driver_search_path", "driver_variables", "own_files", "worker_environment"]
 
 # Spark's secrets in its Python processes' environment; user code has no business with them.
 SPARK_SECRETS = (
@@ -60,8 +68,13 @@ def driver_variables(asked: Mapping[str, str] | Sequence[str] | None) -> dict[st
 
 
 def driver_search_path() -> list[str]:
-    """The folders of the driver's ``sys.path`` and ``PYTHONPATH``, as absolute paths."""
-    paths = [*sys.path, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    """The folders of the driver's ``sys.path`` and ``PYTHONPATH``, as absolute paths.
+
+    Those of ``PYTHONPATH`` come before installed packages, as in a process that the driver starts.
+    """
+    ahead = ahead_of_packages(sys.path)
+    added = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    paths = [*ahead, *added, *sys.path[len(ahead) :]]
     return list(dict.fromkeys(os.path.abspath(path) if path else os.getcwd() for path in paths))
 
 

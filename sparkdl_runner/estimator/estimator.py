@@ -30,6 +30,7 @@ from sparkdl_runner.estimator.params import TorchEstimatorParams
 from sparkdl_runner.estimator.prediction.frame import require_frame
 from sparkdl_runner.estimator.prediction.logged_model import log_fitted
 from sparkdl_runner.estimator.saved_estimator import EstimatorReader, EstimatorWriter
+from sparkdl_runner.estimator.trust import is_trusted
 from sparkdl_runner.network.inputs import Inputs
 from sparkdl_runner.runner import DistributedRunner
 from sparkdl_runner.training.plan import TrainingPlan, columns_of, train_with_parameters
@@ -116,21 +117,25 @@ class TorchEstimator(
 
     @classmethod
     def read(cls) -> EstimatorReader:
-        """The reader of estimators; opens pickles only if SPARKDL_RUNNER_TRUST_PICKLE is 1."""
+        """The reader of estimators; opens code only if SPARKDL_RUNNER_TRUST is 1."""
         return EstimatorReader(cls)
 
     @classmethod
-    def load(cls, path: str, *, trust_pickle: bool = False) -> TorchEstimator:
-        """Loads what ``save`` wrote.
+    def load(cls, path: str, *, trust: bool = False, trust_pickle: bool = False) -> TorchEstimator:
+        """Loads what ``save`` wrote. A saved estimator is code: load only what you would run.
 
         Args:
             path: Its folder.
-            trust_pickle: Whether Params that were pickled may be opened, which can run any code.
+            trust: Allows functions, classes, objects and pickles, any of which can run any code
+                here or in ``fit``. Without it only Params that are numbers and texts, or lists and
+                mappings of them, are loaded. ``SPARKDL_RUNNER_TRUST=1`` in the environment says
+                the same for estimators in pipelines.
+            trust_pickle: The earlier name of ``trust``.
 
         Raises:
             ValueError: See ``EstimatorReader.load``.
         """
-        return EstimatorReader(cls, trust_pickle=trust_pickle).load(path)
+        return EstimatorReader(cls, trust=is_trusted(trust, trust_pickle)).load(path)
 
     def fitMultiple(  # noqa: N802
         self,

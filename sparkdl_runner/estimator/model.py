@@ -19,6 +19,7 @@ from sparkdl_runner.estimator.prediction.frame import (
 )
 from sparkdl_runner.estimator.prediction.model_files import TorchModelReader, TorchModelWriter
 from sparkdl_runner.estimator.prediction.prediction_udf import prediction_udf
+from sparkdl_runner.estimator.trust import is_trusted
 from sparkdl_runner.network.columns import Column
 from sparkdl_runner.network.inputs import FeatureCols, Inputs
 from sparkdl_runner.network.outputs import PREDICTION, Output, Task
@@ -139,20 +140,31 @@ class TorchModel(Model, MLReadable["TorchModel"], MLWritable):
         return TorchModelReader(cls)
 
     @classmethod
-    def load(cls, path: str, *, trust_pickle: bool = False) -> TorchModel:
-        """Opens a saved model.
+    def load(
+        cls,
+        path: str,
+        *,
+        trust: bool = False,
+        model: torch.nn.Module | None = None,
+        trust_pickle: bool = False,
+    ) -> TorchModel:
+        """Opens a saved model. A saved model is code: load only what you would run.
 
         Args:
             path: Where it is, as Spark takes it.
-            trust_pickle: Whether a network that was pickled, which can run any code when it is
-                opened, may be. ``SPARKDL_RUNNER_TRUST_PICKLE=1`` in the environment says the same
-                for models in pipelines.
+            trust: Allows to open the network, which can run any code in every form: a graph, a
+                name or a pickle. ``SPARKDL_RUNNER_TRUST=1`` in the environment says the same for
+                models in pipelines.
+            model: A network that gets the saved weights instead. That needs no trust: only
+                safetensors and JSON are read.
+            trust_pickle: The earlier name of ``trust``.
 
         Raises:
-            UntrustedPickleError: It was pickled, and is not trusted.
+            UntrustedModelError: It is not trusted, and no ``model`` is given.
+            ValueError: The weights are not those of ``model``.
             RuntimeError: This version of torch cannot open it.
         """
-        return cls.read().trusting(trust_pickle).load(path)
+        return cls.read().trusting(is_trusted(trust, trust_pickle)).load(path, model)
 
     @classmethod
     def _opened(cls, network: Network) -> TorchModel:

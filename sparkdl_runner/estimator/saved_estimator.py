@@ -10,6 +10,7 @@ from pyspark.sql.utils import is_remote
 
 from sparkdl_runner import __version__
 from sparkdl_runner.estimator.saved_values import decode, encode
+from sparkdl_runner.estimator.trust import is_trusted
 
 if TYPE_CHECKING:
     from sparkdl_runner.estimator.estimator import TorchEstimator
@@ -39,20 +40,21 @@ class EstimatorReader(MLReader["TorchEstimator"]):
 
     Args:
         kind: Its class.
-        trust_pickle: Whether Params that were pickled may be opened, which can run any code.
+        trust: Whether Params that are no plain data may be opened, which can run any code.
     """
 
-    def __init__(self, kind: type[TorchEstimator], *, trust_pickle: bool = False) -> None:
+    def __init__(self, kind: type[TorchEstimator], *, trust: bool = False) -> None:
         super().__init__()
         self._kind = kind
-        self._trust_pickle = trust_pickle
+        self._trust = trust
 
     def load(self, path: str) -> TorchEstimator:
         """Reads it from a folder.
 
         Raises:
-            ValueError: It is no estimator of this package, of a later format, holds a pickle that
-                is not trusted, or refers to what cannot be imported.
+            UntrustedModelError: It holds more than plain data, and is not trusted.
+            ValueError: It is no estimator of this package, of a later format, or refers to what
+                cannot be imported.
         """
         metadata = DefaultParamsReader.loadMetadata(path, _place(self))
         about = metadata.get("sparkdl_runner")
@@ -64,9 +66,9 @@ class EstimatorReader(MLReader["TorchEstimator"]):
         _check_versions(about)
         estimator = self._kind()
         estimator._resetUid(metadata["uid"])
+        trusted = is_trusted(self._trust)
         for name, value in metadata["paramMap"].items():
-            found = decode(name, value, trust_pickle=self._trust_pickle)
-            estimator._set(**{name: found})
+            estimator._set(**{name: decode(name, value, trust=trusted)})
         return estimator
 
 

@@ -1,8 +1,9 @@
-"""Values of Params as JSON, from which they can be made again without running a pickle.
+"""Values of Params as JSON, from which they can be made again.
 
 Functions and classes are written by reference (``torch.optim:Adam``), a partial by what it holds,
-losses and metrics by the arguments of their classes. What has no such form is pickled, and a pickle
-is opened only where the user trusts it: opening one can run any code.
+losses and metrics by the arguments of their classes. What has no such form is pickled. All of these
+are code: a file may name any function, which is then called here or by ``fit``. So without trust
+only plain data are read: numbers, texts, and lists and mappings of them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import dataclasses
 import functools
 import importlib
 import inspect
-import os
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -21,18 +21,13 @@ import cloudpickle
 
 from sparkdl_runner.config import RunConfig
 from sparkdl_runner.estimator.described import described
+from sparkdl_runner.estimator.trust import how_to_trust
+from sparkdl_runner.network.saved import UntrustedModelError
 from sparkdl_runner.tracking.settings import Tracking
 from sparkdl_runner.training.early_stopping import EarlyStopping
 
-TRUST_VARIABLE = "SPARKDL_RUNNER_TRUST_PICKLE"
-"""An environment variable: 1 lets ``Pipeline.load`` open pickles, as no argument of it can."""
-
 _PLAIN = (type(None), bool, int, float, str)
 _SETTINGS = (EarlyStopping, RunConfig, Tracking)
-
-
-class UntrustedPickleError(ValueError):
-    """A value was pickled, and the caller did not allow to open it."""
 
 
 class _NoPlainFormError(Exception):
@@ -46,34 +41,30 @@ def encode(name: str, value: Any) -> Any:
     except _NoPlainFormError:
         pass
     warnings.warn(
-        f"{name} ({described(value)}) is saved as a pickle, which only load(…, trust_pickle=True) "
-        f"or {TRUST_VARIABLE}=1 opens again, and maybe no other version of Python or torch. "
-        "A function or class of a module that can be imported, or functools.partial of one, is "
-        "saved by its name.",
+        f"{name} ({described(value)}) is saved as a pickle, which maybe no other version of Python "
+        "or torch opens again. A function or class of a module that can be imported, or "
+        "functools.partial of one, is saved by its name.",
         stacklevel=2,
     )
     return {"pickle": base64.b64encode(cloudpickle.dumps(value)).decode()}
 
 
-def decode(name: str, value: Any, *, trust_pickle: bool) -> Any:
+def decode(name: str, value: Any, *, trust: bool) -> Any:
     """Makes the value of what ``encode`` returned.
 
     Raises:
-        UntrustedPickleError: It is a pickle, and the caller did not allow to open it.
+        UntrustedModelError: It is not plain data, and the caller did not allow to open it.
         ValueError: It refers to something that cannot be imported here, or is damaged.
     """
+    if not trust and (kind := _code_in(value)):
+        raise UntrustedModelError(
+            f"{name} was saved as {kind}, which can run any code when it is opened or used. If you "
+            f"know who saved it, {how_to_trust('TorchEstimator')}."
+        )
     try:
         if not isinstance(value, dict) or "pickle" not in value:
             return _decode(value)
-        if not (trust_pickle or os.environ.get(TRUST_VARIABLE) == "1"):
-            raise UntrustedPickleError(
-                f"{name} was saved as a pickle, which can run any code when it is opened. If you "
-                "know who saved it, load it by TorchEstimator.load(path, trust_pickle=True), or "
-                f"as a part of a Pipeline with {TRUST_VARIABLE}=1 in the environment."
-            )
         return cloudpickle.loads(base64.b64decode(value["pickle"]))
-    except UntrustedPickleError:
-        raise
     except Exception as error:
         raise ValueError(
             f"{name} cannot be made again of what was saved ({type(error).__name__}: {error}): "
@@ -174,8 +165,17 @@ def _decode(value: Any) -> Any:
     return kind(**{name: _decode(one) for name, one in value["arguments"].items()})
 
 
+def _code_in(value: Any) -> str | None:
+    """What is not plain data in an encoded value, in words; None where it is plain."""
+    if isinstance(value, dict) and set(value) not in ({"tuple"}, {"dict"}):
+        kinds = {"pickle": "a pickle", "partial": "a partial", "reference": "a name to import"}
+        return next((kinds[one] for one in kinds if one in value), "an object")
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return next(filter(None, map(_code_in, inner)), None)
+
+
 def _can_be_called(kind: Any) -> bool:
-    """Whether a file may have this class called: to call any would be as bad as a pickle."""
+    """Whether a value is written as a call of this class. Others are pickled."""
     from torch import nn
 
     return isinstance(kind, type) and issubclass(kind, (nn.Module, *_SETTINGS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from sparkdl_runner.jobs.scoring.settings import ScoreSettings
 from sparkdl_runner.jobs.settings.command import Job
 from sparkdl_runner.jobs.spark.session import spark_session
 from sparkdl_runner.jobs.training import mlflow_run
+from sparkdl_runner.network.served import MAY_UNPICKLE
 from sparkdl_runner.redaction import Redactor, secrets_of
 from sparkdl_runner.tracking.settings import Tracking
 
@@ -26,6 +28,7 @@ def run(settings: ScoreSettings) -> None:
     """Scores."""
     mlflow_run.use(Tracking(tracking_uri=settings.tracking_uri))
     model = _find_model(settings.model)
+    _require_trust(settings)
     with spark_session("score", slots=0) as spark:
         check_output(settings, spark)
         frame = settings.source.read(spark)
@@ -86,6 +89,24 @@ def _find_model(uri: str) -> Any:
         raise ConfigError(f"there is no model {uri}: {told.rstrip('.')}{near}") from None
 
 
+def _require_trust(settings: ScoreSettings) -> None:
+    """Refuses to load a model that nobody has said to be trusted.
+
+    Raises:
+        ConfigError: It is not trusted, or MLflow may load none.
+    """
+    if not settings.trust:
+        raise ConfigError(
+            f"the model {settings.model} can run any code when it is loaded, as every model of "
+            "MLflow's: if you know who logged it, set trust: true (--trust true)."
+        )
+    if os.environ.get(MAY_UNPICKLE, "true").lower() not in ("true", "1"):
+        raise ConfigError(
+            f"{MAY_UNPICKLE} is {os.environ[MAY_UNPICKLE]}, so that no model may be loaded that "
+            f"can run code, and {settings.model} can: set it to true to score."
+        )
+
+
 def _udf(spark: SparkSession, uri: str, signature: Any) -> Any:
     """The model as a Spark UDF. Its result type is that of the model's outputs."""
     import mlflow.pyfunc
@@ -107,11 +128,11 @@ JOB = Job(
     summary="Apply a model of MLflow's to every row of a table, and write rows and predictions.",
     example="""
         for example:
-          score.py --model models:/digits@champion --source shop.digits --output shop.scored
-          score.py --model runs:/0123abcd/model --source /data/digits --output /data/scored
+          score.py --model models:/digits@champion --trust true --source digits --output scored
 
         score.yaml:
           model: models:/digits@champion
+          trust: true
           source: {path: /data/orders.csv, where: amount > 0}
           features: [amount, weekday]
           output: /data/scored

@@ -1,8 +1,9 @@
 """A network as files: its weights, and how it is made again.
 
-There are three forms. A graph runs nobody's code. A reference names a function that makes the
-network, which must be importable where it is opened. A pickle can run any code when it is opened,
-and is the last resort.
+There are three forms: a graph, a reference to a function that makes the network and must be
+importable where it is opened, and a pickle as the last resort. Each can run any code when it is
+opened: torch's own loader of graphs unpickles and evaluates what a file says. Plain data are the
+weights alone, which are put into a network that the caller has made.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ WEIGHTS_FILE, ABOUT_FILE = "weights.safetensors", "network.json"
 _FORMAT = 1
 
 
-class UntrustedPickleError(ValueError):
-    """A network was pickled, and the caller did not allow to open it."""
+class UntrustedModelError(ValueError):
+    """What was saved can run code when it is opened, and the caller did not allow that."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,17 +41,14 @@ class Network:
         graph: The file that it came from, where it is a graph.
         description: What it takes and returns.
         about: What was written beside it.
+        factory: The function or class that makes the network, if it was saved by that name.
     """
 
     module: Any
     graph: bytes | None
     description: Description
     about: Mapping[str, Any]
-
-    @property
-    def factory(self) -> Any:
-        """The function or class that makes the network, if it was saved by that name."""
-        return _imported(self.about["reference"]) if self.about["form"] == "reference" else None
+    factory: Any = None
 
 
 def reference_of(factory: Callable[[], Any] | None) -> str | None:
@@ -138,37 +136,44 @@ def read_about(folder: Path) -> dict[str, Any]:
     return about
 
 
-def load(folder: Path, *, trust_pickle: bool, how_to_trust: str) -> Network:
+def load(
+    folder: Path, *, trust: bool, how_to_trust: str, into: torch.nn.Module | None = None
+) -> Network:
     """Opens a network.
 
     Args:
         folder: Where ``save`` wrote it.
-        trust_pickle: Whether a pickle, which can run any code, may be opened.
-        how_to_trust: What a user does to trust one, for the error.
+        trust: Whether it may run code, which any form can when it is opened.
+        how_to_trust: What a user does to trust it, for the error.
+        into: A network of the caller's, whose weights become the saved ones. That needs no trust:
+            nothing else is opened.
 
     Raises:
-        UntrustedPickleError: It is a pickle that is not trusted.
+        UntrustedModelError: It is not trusted.
+        ValueError: Its weights are not those of ``into``.
         RuntimeError: This version of torch cannot open it.
     """
     import torch
 
     about = read_about(folder)
-    if about["form"] == "pickle" and not trust_pickle:
-        raise UntrustedPickleError(
-            "The model's network is a pickle, which can run any code when it is opened. If you "
-            f"know who saved it, {how_to_trust}."
+    description = Description.from_json(about["description"])
+    if into is not None:
+        _fill(into, folder)
+        return Network(module=into, graph=None, description=description, about=about)
+    if not trust:
+        raise UntrustedModelError(
+            f"The model's network is a {about['form']}, which can run any code when it is opened. "
+            f"If you know who saved it, {how_to_trust}."
         )
-    graph = None
+    graph = factory = None
     try:
         if about["form"] == "graph":
             graph = (folder / GRAPH_FILE).read_bytes()
             module = load_graph(graph)
         elif about["form"] == "reference":
-            from safetensors.torch import load_file
-
-            module = _imported(about["reference"])()
-            module.load_state_dict(load_file(folder / WEIGHTS_FILE))
-            module.eval()
+            factory = _imported(about["reference"])
+            module = factory()
+            _fill(module, folder)
         else:
             import cloudpickle
 
@@ -183,8 +188,23 @@ def load(folder: Path, *, trust_pickle: bool, how_to_trust: str) -> Network:
             f"The model's network, a {about['form']}, cannot be opened: "
             f"{type(error).__name__}: {error}.{versions}"
         ) from error
-    description = Description.from_json(about["description"])
-    return Network(module=module, graph=graph, description=description, about=about)
+    return Network(
+        module=module, graph=graph, description=description, about=about, factory=factory
+    )
+
+
+def _fill(network: torch.nn.Module, folder: Path) -> None:
+    """Puts the saved weights into a network, and that into evaluation mode."""
+    from safetensors.torch import load_file
+
+    try:
+        network.load_state_dict(load_file(folder / WEIGHTS_FILE))
+    except RuntimeError as error:
+        raise ValueError(
+            f"The saved weights are not those of a {type(network).__name__}: "
+            + " ".join(str(error).split())
+        ) from error
+    network.eval()
 
 
 def _imported(reference: str) -> Any:

@@ -19,14 +19,15 @@ from .saved import load
 if TYPE_CHECKING:
     import pandas as pd
 
-_MAY_UNPICKLE = "MLFLOW_ALLOW_PICKLE_DESERIALIZATION"
+MAY_UNPICKLE = "MLFLOW_ALLOW_PICKLE_DESERIALIZATION"
+"""MLflow's own setting. If it is false, no network is opened: a graph can run code as well."""
 
 
 def _load_pyfunc(path: str, model_config: dict[str, Any] | None = None) -> ServedNetwork:
     """Called by MLflow to load a model, under MLflow's name."""
     del model_config
-    trusted = os.environ.get(_MAY_UNPICKLE, "true").lower() in ("true", "1")
-    network = load(Path(path), trust_pickle=trusted, how_to_trust=f"set {_MAY_UNPICKLE}=true")
+    trusted = os.environ.get(MAY_UNPICKLE, "true").lower() in ("true", "1")
+    network = load(Path(path), trust=trusted, how_to_trust=f"set {MAY_UNPICKLE}=true")
     about = network.about
     predictor = Predictor(network.module, network.description, about["batch_size"])
     return ServedNetwork(predictor, about["names"])

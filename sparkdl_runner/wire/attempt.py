@@ -27,6 +27,8 @@ class Attempt:
     """Whether this driver has made an earlier attempt."""
     search_path: tuple[str, ...] = ()
     """The driver's search path for modules."""
+    driver_files: str = ""
+    """Which files the driver sees; see ``worker.driver_folders.own_files``."""
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The driver's environment variables that ranks get."""
     spare_seconds: float = 0.0

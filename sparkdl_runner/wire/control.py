@@ -35,7 +35,10 @@ class Envelope:
     to_forget: list[str] = field(default_factory=list)
     """Those of this host to remove before that."""
     search_path: list[str]
-    """The driver's ``sys.path``. Folders that exist here are appended to the worker's."""
+    """The driver's ``sys.path``. Folders that exist here, and that others cannot change, are
+    appended to the worker's."""
+    driver_files: str = ""
+    """Which files the driver sees; see ``worker.driver_folders.own_files``."""
     function: bytes = field(repr=False)
     """``main`` and its arguments, pickled on the driver."""
     mlflow_run: dict[str, Any] | None = field(default=None, repr=False)
@@ -68,6 +71,7 @@ class Envelope:
             world=world,
             environment=environment,
             search_path=list(attempt.search_path),
+            driver_files=attempt.driver_files,
             function=attempt.function,
             listener=listener,
         )

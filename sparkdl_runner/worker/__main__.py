@@ -43,6 +43,7 @@ from sparkdl_runner.worker import (
     spark_files,
     stacks,
 )
+from sparkdl_runner.worker.driver_folders import new_folders
 from sparkdl_runner.worker.search_path import complete_search_path, search_path_for_children
 from sparkdl_runner.worker.user_traceback import user_traceback
 
@@ -85,8 +86,8 @@ def main() -> None:
     for name in envelope.to_forget:
         os.environ.pop(name, None)
     os.environ.update(beside_own(envelope.environment, os.environ))
-    added = [path for path in envelope.search_path if _is_new(path)]
-    os.environ["PYTHONPATH"] = search_path_for_children(added)
+    added = new_folders(envelope.search_path, envelope.driver_files)
+    os.environ["PYTHONPATH"] = search_path_for_children(added, envelope.search_path)
     sys.path += added
     world.enter_world(envelope.world)
     child_processes.send_by_value()
@@ -108,10 +109,6 @@ def _import_early(modules: Iterable[str]) -> None:
             except Exception:
                 break
     gc.freeze()
-
-
-def _is_new(path: str) -> bool:
-    return path not in sys.path and os.path.exists(path)
 
 
 def _run(line: Line, backend: Backend, envelope: Envelope) -> int:

@@ -6,8 +6,10 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from pathlib import Path
 
+_PACKAGES = ("site-packages", "dist-packages")
 # In a worker's environment: folders to put first on its search path once Python has started.
 LATER_PATH = "SPARKDL_RUNNER_LATER_PATH"
 
@@ -21,13 +23,22 @@ def complete_search_path() -> None:
     sys.path[:0] = [path for path in later.split(os.pathsep) if path]
 
 
-def search_path_for_children(added: Sequence[str]) -> str:
+def ahead_of_packages(paths: Iterable[str]) -> list[str]:
+    """The part of an interpreter's search path that comes before its installed packages."""
+    return list(takewhile(lambda path: os.path.basename(path) not in _PACKAGES, paths))
+
+
+def search_path_for_children(added: Sequence[str], driver_path: Sequence[str]) -> str:
     """The ``PYTHONPATH`` by which what a worker starts finds the same modules.
 
     Args:
         added: What was added to the worker's own path.
+        driver_path: The driver's. In PYTHONPATH folders come before installed packages, so of those
+            that were added it gets only the ones that do so on the driver.
     """
-    found = dict.fromkeys([*extra_search_path(sys.path), *extra_search_path(added)])
+    ahead = set(ahead_of_packages(driver_path))
+    also = extra_search_path(path for path in added if path in ahead)
+    found = dict.fromkeys([*extra_search_path(sys.path), *also])
     return os.pathsep.join(path for path in found if not hides_standard_modules(path))
 
 

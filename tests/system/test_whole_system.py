@@ -227,7 +227,14 @@ def test_the_registered_model_scores_a_table_with_the_project_as_py_files(
         ["--py-files", str(forms.wheel)],
         [
             str(ROOT / "jobs" / "score.py"),
-            *("--model", "models:/digits@champion", "--tracking-uri", server.url),
+            *(
+                "--model",
+                "models:/digits@champion",
+                "--trust",
+                "true",
+                "--tracking-uri",
+                server.url,
+            ),
             *("--source", str(digits), "--output", str(place / "scored")),
         ],
     ) as scoring:

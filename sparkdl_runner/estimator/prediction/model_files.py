@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import warnings
 from pathlib import Path
@@ -10,16 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
 
+from sparkdl_runner.estimator.trust import how_to_trust, is_trusted
 from sparkdl_runner.network import saved
 
 if TYPE_CHECKING:
+    import torch
+
     from sparkdl_runner.estimator.model import TorchModel
 
-TRUST_PICKLE = "SPARKDL_RUNNER_TRUST_PICKLE"
-HOW_TO_TRUST = (
-    "open it with TorchModel.load(path, trust_pickle=True), or in a pipeline with "
-    f"{TRUST_PICKLE}=1 in the environment"
-)
 _FOLDER = "network"
 
 
@@ -53,8 +50,8 @@ class TorchModelWriter(MLWriter):
             if form == "pickle":
                 warnings.warn(
                     f"The network of {model.uid} cannot be exported ({reason}) and was saved as a "
-                    "pickle, which can run any code when it is opened. Give the model as an "
-                    "importable function that makes it, and it is saved by that name.",
+                    "pickle, which maybe no other version of Python or torch opens again. Give the "
+                    "model as an importable function that makes it, and it is saved by that name.",
                     stacklevel=4,
                 )
             DefaultParamsWriter.saveMetadata(model, path, self.sc)
@@ -68,27 +65,36 @@ class TorchModelReader(MLReader["TorchModel"]):
     def __init__(self, cls: type[TorchModel]) -> None:
         super().__init__()
         self._class = cls
-        self._trust_pickle = False
+        self._trust = False
 
-    def trusting(self, pickle: bool) -> TorchModelReader:
-        """Whether a network that was pickled may be opened."""
-        self._trust_pickle = pickle
+    def trusting(self, trust: bool) -> TorchModelReader:
+        """Whether the network may run code when it is opened."""
+        self._trust = trust
         return self
 
-    def load(self, path: str) -> TorchModel:
+    def load(self, path: str, into: torch.nn.Module | None = None) -> TorchModel:
         """Opens a model.
 
+        Args:
+            path: Where it is.
+            into: A network that gets the saved weights; then no trust is needed.
+
         Raises:
-            UntrustedPickleError: It was pickled, and is not trusted.
+            UntrustedModelError: It is not trusted.
+            ValueError: Its weights are not those of ``into``.
             RuntimeError: This version of torch cannot open it.
         """
         metadata = DefaultParamsReader.loadMetadata(path, self.sc)
-        trusted = self._trust_pickle or os.environ.get(TRUST_PICKLE) == "1"
         with tempfile.TemporaryDirectory(prefix="sparkdl_runner-model-") as temporary:
             folder = Path(temporary)
             for name in _listed(self.sc, f"{path}/{_FOLDER}"):
                 _copy(self.sc, f"{path}/{_FOLDER}/{name}", str(folder / name), out=False)
-            network = saved.load(folder, trust_pickle=trusted, how_to_trust=HOW_TO_TRUST)
+            network = saved.load(
+                folder,
+                trust=is_trusted(self._trust),
+                how_to_trust=how_to_trust("TorchModel"),
+                into=into,
+            )
         model = self._class._opened(network)
         model._resetUid(metadata["uid"])
         DefaultParamsReader.getAndSetParams(model, metadata)

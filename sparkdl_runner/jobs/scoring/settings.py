@@ -17,6 +17,11 @@ class ScoreSettings(Settings):
     model: str = pydantic.Field(
         description="models:/name@alias, models:/name/3, models:/m-id or runs:/run_id/model"
     )
+    trust: bool = pydantic.Field(
+        False,
+        description="that the model's author may run code: every model of MLflow's is code, so "
+        "score with those alone that you would run",
+    )
     source: Source = pydantic.Field(description="a table, or the path of files that Spark reads")
     output: str = pydantic.Field(description="a table's name, or a folder: a path with a slash")
     format: Literal["parquet", "delta"] | None = pydantic.Field(

@@ -7,6 +7,7 @@ imports nothing of the package.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,16 @@ import pandas as pd
 from mlflow import pytorch
 
 ARGUMENTS_FILE = "arguments.json"
+_MAY_UNPICKLE = "MLFLOW_ALLOW_PICKLE_DESERIALIZATION"
 
 
 def _load_pyfunc(path: str, model_config: dict[str, Any] | None = None) -> ColumnModel:
     """Called by MLflow to load a model, under MLflow's name."""
+    if os.environ.get(_MAY_UNPICKLE, "true").lower() not in ("true", "1"):
+        raise ValueError(
+            "The model can run any code when it is opened, as a graph or as a pickle. If you know "
+            f"who logged it, set {_MAY_UNPICKLE}=true."
+        )
     about = json.loads(Path(path, ARGUMENTS_FILE).read_text())
     loaded = pytorch._load_pyfunc(path, model_config)
     return ColumnModel(loaded.pytorch_model, loaded.device, **about)

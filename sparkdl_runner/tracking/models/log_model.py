@@ -62,8 +62,9 @@ def log_model(
 ) -> Any:
     """Logs a network to the run of the training, from rank 0; on other ranks it does nothing.
 
-    If the network can be exported, it is saved as a graph (``pt2``), which loads without its source
-    and holds no pickle; else MLflow pickles it, and a message says so. The model loads by
+    If the network can be exported, it is saved as a graph (``pt2``), which needs no source; else
+    MLflow pickles it, and a message says so. Either is code: load only what you would run. The
+    model loads by
     ``mlflow.pyfunc.load_model`` and scores a DataFrame by ``mlflow.pyfunc.spark_udf``. Before it is
     logged it is loaded once, and tried with rows that it was not exported with.
 

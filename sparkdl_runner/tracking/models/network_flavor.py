@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparkdl_runner.network.served import MAY_UNPICKLE
 from sparkdl_runner.tracking.models.example import Example
 from sparkdl_runner.tracking.models.exported_graph import Shapes, are_same
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 GRAPH_FILE = "model.pt2"
 # The copy in the model has a name of its own, lest Python import another file in its place.
 _LOADER = "sparkdl_runner_model_columns_1"
-_MAY_UNPICKLE = "MLFLOW_ALLOW_PICKLE_DESERIALIZATION"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,12 +196,12 @@ class NetworkFlavor:
 @contextmanager
 def _unpickling_allowed() -> Iterator[None]:
     """Lets MLflow load what was pickled here a moment ago."""
-    before = os.environ.get(_MAY_UNPICKLE)
-    os.environ[_MAY_UNPICKLE] = "true"
+    before = os.environ.get(MAY_UNPICKLE)
+    os.environ[MAY_UNPICKLE] = "true"
     try:
         yield
     finally:
         if before is None:
-            del os.environ[_MAY_UNPICKLE]
+            del os.environ[MAY_UNPICKLE]
         else:
-            os.environ[_MAY_UNPICKLE] = before
+            os.environ[MAY_UNPICKLE] = before

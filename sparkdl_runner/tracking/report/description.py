@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sparkdl_runner.tracking.report.markdown import escaped
 from sparkdl_runner.tracking.report.run_summary import Attempt, RunSummary
 
 NOTE_TAG = "mlflow.note.content"
@@ -14,8 +15,8 @@ MAX_CHARACTERS = 150
 
 def description_of(summary: RunSummary) -> str:
     """The run in Markdown: a sentence, the figures, and the ends of the last attempts."""
-    figures = " · ".join(f"{_escaped(name)} **{value}**" for name, value in summary.figures())
-    paragraphs = [summary.sentence(), figures]
+    figures = " · ".join(f"{escaped(name)} **{value}**" for name, value in summary.figures())
+    paragraphs = [escaped(summary.sentence()), figures]
     if len(summary.attempts) > 1 or summary.error:
         paragraphs.append("\n".join(_item(one) for one in summary.attempts[-MAX_ATTEMPTS:]))
     return "\n\n".join([*filter(None, paragraphs), f"The time of a step and errors {_OURS}"])
@@ -28,11 +29,4 @@ def may_replace(known: str) -> bool:
 
 def _item(attempt: Attempt) -> str:
     reached = f"{attempt.seconds:.0f} s, to step {attempt.step:,}"
-    return f"- attempt {attempt.number}, {reached}: {_escaped(attempt.ended_by[:MAX_CHARACTERS])}"
-
-
-def _escaped(text: str) -> str:
-    """Keeps Markdown from reading signs of the text as its own."""
-    for sign in "\\`*_[]<>|":
-        text = text.replace(sign, f"\\{sign}")
-    return text
+    return f"- attempt {attempt.number}, {reached}: {escaped(attempt.ended_by[:MAX_CHARACTERS])}"

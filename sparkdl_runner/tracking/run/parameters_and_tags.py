@@ -14,6 +14,7 @@ from typing import Any
 
 from sparkdl_runner import __version__
 from sparkdl_runner.tracking.entries import Entry
+from sparkdl_runner.tracking.report.markdown import escaped
 from sparkdl_runner.tracking.report.run_summary import (
     CHECKPOINT_WARNING_TAG,
     NUM_HOSTS_TAG,
@@ -154,4 +155,5 @@ def tell_parent(client: Any, parent_id: str, run: Any) -> None:
     note = parent.data.tags.get(NOTE_TAG, _HEADING)
     if note.startswith(_HEADING) and len(note) < _MOST_CHARACTERS:
         link = f"#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}"
-        client.set_tag(parent_id, NOTE_TAG, f"{note}\n- [{run.info.run_name}]({link})")
+        name = escaped(str(run.info.run_name))
+        client.set_tag(parent_id, NOTE_TAG, f"{note}\n- [{name}]({link})")

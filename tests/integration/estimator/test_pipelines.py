@@ -54,18 +54,22 @@ def test_a_cross_validator_converts_once_a_fold_and_deletes_it(spark, tmp_path, 
     epochs = ParamGridBuilder().addGrid(fitted.epochs, [1, 2]).build()
     best.set(best.estimatorParamMaps, epochs)
     best.save(f"{tmp_path}/found")
+    monkeypatch.setenv("SPARKDL_RUNNER_TRUST", "1")
     again = CrossValidatorModel.load(f"{tmp_path}/found")
     assert again.avgMetrics == best.avgMetrics
     assert again.getEstimatorParamMaps() == epochs
     assert again.transform(frame(spark)).where("prediction = label").count() > 55
 
 
-def test_a_pipeline_is_saved_and_loaded_with_its_estimator(spark, tmp_path):
+def test_a_pipeline_is_saved_and_loaded_with_its_estimator(spark, tmp_path, monkeypatch):
     stages = [
         VectorAssembler(inputCols=["a", "b"], outputCol="features"),
         estimator(model=partial(nn.Linear, 2, 2), epochs=3),
     ]
     Pipeline(stages=stages).save(f"{tmp_path}/pipeline")
+    with pytest.raises(ValueError, match=r"model was saved as a partial.*SPARKDL_RUNNER_TRUST=1"):
+        Pipeline.load(f"{tmp_path}/pipeline")
+    monkeypatch.setenv("SPARKDL_RUNNER_TRUST", "1")
     pipeline = Pipeline.load(f"{tmp_path}/pipeline")
     loaded = pipeline.getStages()[1]
     assert isinstance(loaded, TorchEstimator)
@@ -84,11 +88,11 @@ def test_an_estimator_of_other_versions_is_told_and_a_pickle_needs_trust(spark, 
         estimator().save(path)
     with pytest.raises(ValueError, match="model was saved as a pickle"):
         TorchEstimator.load(path)
-    assert TorchEstimator.load(path, trust_pickle=True).getModel().in_features == 2
+    assert TorchEstimator.load(path, trust=True).getModel().in_features == 2
     part = next((tmp_path / "estimator" / "metadata").glob("part-*"))
     metadata = json.loads(part.read_text())
     metadata["sparkdl_runner"]["torch"] = "1.2"
     part.write_text(json.dumps(metadata))
     part.with_name(f".{part.name}.crc").unlink()
     with pytest.warns(UserWarning, match="saved with torch 1.2, and this is"):
-        TorchEstimator.load(path, trust_pickle=True)
+        TorchEstimator.load(path, trust=True)

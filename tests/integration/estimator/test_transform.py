@@ -308,7 +308,7 @@ def test_each_worker_loads_the_network_once(frame):
     assert len(found) == len({process for process, _ in found}) <= 4
 
 
-def test_a_pipeline_is_saved_and_opened(frame, tmp_path):
+def test_a_pipeline_is_saved_and_opened(frame, tmp_path, monkeypatch):
     from pyspark.ml import PipelineModel
     from pyspark.ml.feature import VectorAssembler
 
@@ -329,6 +329,9 @@ def test_a_pipeline_is_saved_and_opened(frame, tmp_path):
     model.set(model.predictionCol, "guess")
     path = f"file://{tmp_path}/pipeline"
     PipelineModel([assembled, model]).write().overwrite().save(path)
+    with pytest.raises(ValueError, match=r"is a graph, which can run any code.*RUNNER_TRUST=1"):
+        PipelineModel.load(path)
+    monkeypatch.setenv("SPARKDL_RUNNER_TRUST", "1")
     opened = PipelineModel.load(path)
     again = opened.stages[1]
     assert isinstance(again, TorchModel)
@@ -351,7 +354,7 @@ def test_a_pipeline_is_saved_and_opened(frame, tmp_path):
 
 def test_a_pickle_is_opened_only_where_it_is_trusted(frame, tmp_path, monkeypatch):
     from sparkdl_runner.estimator import TorchModel
-    from sparkdl_runner.estimator.prediction.model_files import TRUST_PICKLE
+    from sparkdl_runner.estimator.trust import TRUST_VARIABLE
 
     class Branching(nn.Linear):
         def forward(self, numbers):
@@ -363,13 +366,18 @@ def test_a_pickle_is_opened_only_where_it_is_trusted(frame, tmp_path, monkeypatc
     path = f"file://{tmp_path}/model"
     with pytest.warns(UserWarning, match="was saved as a pickle"):
         model.write().overwrite().save(path)
-    with pytest.raises(ValueError, match="trust_pickle=True"):
+    with pytest.raises(ValueError, match="trust=True"):
         TorchModel.load(path)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        assert TorchModel.load(path, trust_pickle=True).transform(frame).count() == 75
-    monkeypatch.setenv(TRUST_PICKLE, "1")
+        assert TorchModel.load(path, trust=True).transform(frame).count() == 75
+    monkeypatch.setenv(TRUST_VARIABLE, "1")
     assert TorchModel.load(path).run_id is None
+    monkeypatch.delenv(TRUST_VARIABLE)
+    # Weights alone need no trust.
+    into = Branching(3, 1)
+    assert TorchModel.load(path, model=into).transform(frame).count() == 75
+    assert torch.equal(into.weight, model.get_model().weight)
 
 
 def test_mlflow_scores_it_by_its_spark_udf(frame, tmp_path, monkeypatch, new_store):

@@ -230,6 +230,7 @@ def test_what_cannot_work_is_refused_before_a_task_runs(
         "convert": {"source": table, "output": tmp_path / "converted"},
         "score": {
             "model": "models:/x@y",
+            "trust": "true",
             "source": table,
             "output": tmp_path / "out",
             "tracking-uri": store,
@@ -330,7 +331,7 @@ def test_a_model_of_the_registry_scores_vectors_and_doubles(
     frame = frame.coalesce(1)  # One Python of Spark's imports MLflow and torch, and not two.
     frame.write.parquet(str(tmp_path / "arrays"))
     frame.select("id", array_to_vector("a").alias("v")).write.parquet(str(tmp_path / "vectors"))
-    model = ("--model", "models:/sums@champion", "--tracking-uri", store)
+    model = ("--model", "models:/sums@champion", "--trust", "true", "--tracking-uri", store)
     for name in ("arrays", "vectors"):
         output = tmp_path / f"scored-{name}"
         assert call(score.JOB, *model, "--source", tmp_path / name, "--output", output) == 0
@@ -391,7 +392,7 @@ def test_a_model_is_trained_without_a_function_and_scores(
     assert run.data.params["epochs"] == "5"
 
     output = tmp_path / "scored"
-    model = ("--model", "models:/of-model/1", "--tracking-uri", store)
+    model = ("--model", "models:/of-model/1", "--trust", "true", "--tracking-uri", store)
     assert call(score.JOB, *model, "--source", tmp_path / "rows", "--output", output) == 0
     scored = spark.read.parquet(str(output)).collect()
     assert len(scored) == 200
@@ -423,7 +424,7 @@ def test_columns_reach_a_model_by_their_names(
     rows = [(float(i), float(i % 7), i) for i in range(5)]
     frame = spark.createDataFrame(rows, "weekday double, amount double, id long")
     frame.coalesce(1).write.parquet(str(tmp_path / "days"))
-    model = ("--model", "models:/weighted/1", "--tracking-uri", store)
+    model = ("--model", "models:/weighted/1", "--trust", "true", "--tracking-uri", store)
     source = ("--source", tmp_path / "days")
     for number, more in enumerate(((), ("--features", "[weekday, amount]"))):
         output = tmp_path / f"scored-{number}"

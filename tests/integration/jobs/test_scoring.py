@@ -86,7 +86,7 @@ def model(
         os.chdir(before)
         os.environ.clear()
         os.environ.update(environment)
-    return ("--model", "models:/weighted/1", "--tracking-uri", store)
+    return ("--model", "models:/weighted/1", "--trust", "true", "--tracking-uri", store)
 
 
 def call(*argv: object) -> int:
@@ -126,7 +126,8 @@ def test_what_train_registers_is_what_score_applies(
     assert "registered as models:/shop/1, shop@champion" in told
     source = f"{{path: {rows}, columns: [a, b, c, v]}}"
     in_a_process(
-        *(*SUBMIT, JOBS / "score.py", "--model", "models:/shop@champion", "--source", source),
+        *(*SUBMIT, JOBS / "score.py", "--model", "models:/shop@champion", "--trust", "true"),
+        *("--source", source),
         *("--output", tmp_path / "scored", "--tracking-uri", store),
     )
     assert_right(spark, tmp_path / "scored")

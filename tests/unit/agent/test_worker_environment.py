@@ -43,6 +43,13 @@ def test_secrets_of_spark_stay_out(monkeypatch, name):
     assert name not in driver_variables(["*"])
 
 
+def test_a_rank_inherits_the_secrets_of_what_starts_it(monkeypatch):
+    # Below a local master, and with a negative num_proc, these are the driver's.
+    monkeypatch.setenv("MY_API_KEY", "s3cret")
+    assert worker_environment(threads=1, variables={})["MY_API_KEY"] == "s3cret"
+    assert "MY_API_KEY" not in driver_variables(None)
+
+
 def test_only_what_comes_before_the_interpreters_packages_comes_before_them(monkeypatch, tmp_path):
     packages = sysconfig.get_path("purelib")
     ahead, behind = str(tmp_path / "a"), str(tmp_path / "behind")
@@ -87,8 +94,12 @@ def test_a_module_named_like_one_of_pythons_own_keeps_no_worker_from_starting(
     complete_search_path()
     assert sys.path == [str(script), *own]
     assert LATER_PATH not in os.environ
-    assert str(script) not in search_path_for_children([str(plain)])
-    assert str(plain) in search_path_for_children([str(plain)])
+    both = [str(script), str(plain)]
+    assert str(script) not in search_path_for_children(both, both)
+    assert str(plain) in search_path_for_children(both, both)
+    # What is behind the driver's packages must not come before a child's.
+    behind = ["/x/site-packages", str(plain)]
+    assert str(plain) not in search_path_for_children([str(plain)], behind)
 
 
 @pytest.fixture
@@ -121,7 +132,8 @@ def test_ranks_get_what_the_driver_is_asked_to_give(asked, names):
 
 def test_a_python_path_that_was_set_at_run_time_counts(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", f"/added{os.pathsep}/also")
-    assert driver_search_path()[-2:] == ["/added", "/also"]
+    monkeypatch.setattr(sys, "path", ["/script", "/x/site-packages", "/behind"])
+    assert driver_search_path() == ["/script", "/added", "/also", "/x/site-packages", "/behind"]
 
 
 def test_values_are_in_no_tag_and_no_repr():

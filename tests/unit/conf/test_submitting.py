@@ -19,6 +19,10 @@ JOB = ["jobs/train.py", "--config", "my train.yaml"]
 # Writes down what it is given, as words that end in a zero byte.
 FAKE = """#!/bin/sh
 printf '%s\\0' "$@" >"{folder}/argv"
+while [ $# -gt 0 ]; do
+    [ "$1" != --properties-file ] || cat "$2" "$2" >"{folder}/properties"
+    shift
+done
 env -0 >"{folder}/environment"
 """
 
@@ -28,6 +32,7 @@ class Recorded:
 
     def __init__(self, done: subprocess.CompletedProcess[str], folder: Path) -> None:
         self.code = done.returncode
+        self.folder = folder
         self.said = done.stderr
         self.started = (folder / "argv").exists()
         if self.started:
@@ -39,6 +44,13 @@ class Recorded:
         """What came by ``--conf``; of two values the last, as Spark takes it."""
         pairs = zip(self.argv, self.argv[1:], strict=False)
         return dict(value.split("=", 1) for flag, value in pairs if flag == "--conf")
+
+    def properties(self) -> list[str]:
+        """The lines of the file of settings, which Spark's programs read more than once."""
+        lines = (self.folder / "properties").read_text().splitlines()
+        once = lines[: len(lines) // 2]
+        assert lines == once * 2
+        return once
 
     def option(self, name: str) -> str:
         return self.argv[self.argv.index(name) + 1]
@@ -151,7 +163,22 @@ def test_the_secret_is_in_no_command_line_and_no_environment(place, secret, scri
     assert found.started, found.said
     assert value not in " ".join(found.argv)
     assert value not in str(found.environment)
-    assert found.option("--properties-file") == str(secret)
+    assert f"spark.authenticate.secret {value}" in found.properties()
+
+
+def test_a_secret_of_the_settings_is_in_no_command_line_and_nothing_is_left_of_it(place, secret):
+    defaults, temporary = place / "own.conf", place / "temporary"
+    temporary.mkdir()
+    # Without an end of its last line.
+    defaults.write_text("spark.executor.cores 3\nspark.hadoop.fs.s3a.secret.key hunter2")
+    changed = {"SPARK_DEFAULTS": str(defaults), "TMPDIR": str(temporary)}
+    found = run(place, "standalone/submit.sh", *JOB, **standalone(place, **changed))
+    assert found.started, found.said
+    assert "hunter2" not in " ".join(found.argv)
+    assert "hunter2" not in str(found.environment)
+    assert "spark.hadoop.fs.s3a.secret.key hunter2" in found.properties()
+    assert found.properties()[-1].startswith("spark.authenticate.secret ")
+    assert not list(temporary.iterdir())
 
 
 # ---- standalone -------------------------------------------------------------------------------
@@ -212,7 +239,8 @@ def test_a_job_takes_its_environment_its_settings_and_its_address_along(place, s
     lines = [line.split() for line in CPU.read_text().splitlines() if line.strip()]
     expected = {words[0]: words[1] for words in lines if not words[0].startswith("#")}
     assert len(expected) > 10
-    assert expected.items() <= settings.items()
+    given = [line.split() for line in found.properties()]
+    assert expected.items() <= {words[0]: words[1] for words in given if len(words) > 1}.items()
 
 
 def test_options_of_spark_submit_come_after_ours_and_so_win(place, secret):

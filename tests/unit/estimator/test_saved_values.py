@@ -10,12 +10,14 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from sparkdl_runner import RunConfig
 from sparkdl_runner.estimator import EarlyStopping
-from sparkdl_runner.estimator.saved_values import UntrustedPickleError, decode, encode
+from sparkdl_runner.estimator.saved_values import decode, encode
+from sparkdl_runner.estimator.trust import is_trusted
+from sparkdl_runner.network.saved import UntrustedModelError
 from sparkdl_runner.tracking import Tracking
 
 
 def again(value, **options):
-    options = {"trust_pickle": False, **options}
+    options = {"trust": True, **options}
     return decode("it", json.loads(json.dumps(encode("it", value))), **options)
 
 
@@ -49,22 +51,66 @@ def test_losses_and_metrics_are_made_again_by_their_arguments(recwarn):
     assert not recwarn
 
 
-def test_a_module_with_weights_is_pickled_and_opened_only_where_it_is_trusted(monkeypatch):
+def test_a_module_with_weights_is_pickled_and_opened_only_where_it_is_trusted():
     module = nn.Linear(2, 1)
     with pytest.warns(UserWarning, match="it .Linear of 3 parameters. is saved as a pickle"):
         saved = encode("it", module)
-    with pytest.raises(UntrustedPickleError, match="trust_pickle=True"):
-        decode("it", saved, trust_pickle=False)
-    opened = decode("it", saved, trust_pickle=True)
-    assert torch.equal(opened.weight, module.weight)
+    with pytest.raises(UntrustedModelError, match=r"as a pickle.*trust=True.*SPARKDL_RUNNER_TRUST"):
+        decode("it", saved, trust=False)
+    assert torch.equal(decode("it", saved, trust=True).weight, module.weight)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (partial(torch.optim.Adam, lr=0.1), "a partial"),
+        (torch.optim.Adam, "a name to import"),
+        (nn.CrossEntropyLoss(), "an object"),
+        (RunConfig(max_restarts=2), "an object"),
+        ([{"loss": (1, torch.optim.Adam)}], "a name to import"),
+    ],
+)
+def test_without_trust_only_plain_data_are_read(value, kind):
+    saved = json.loads(json.dumps(encode("model", value)))
+    with pytest.raises(UntrustedModelError, match=f"model was saved as {kind}, which can run any"):
+        decode("model", saved, trust=False)
+
+
+called = []
+
+
+def test_a_partial_of_any_function_is_not_made_without_trust():
+    reference = {"reference": f"{__name__}:called.append"}
+    saved = {"partial": reference, "arguments": ["ran"], "keywords": {}}
+    with pytest.raises(UntrustedModelError, match="model was saved as a partial"):
+        decode("model", saved, trust=False)
+    decode("model", saved, trust=True)()
+    assert called.pop() == "ran"
+
+
+@pytest.mark.parametrize("value", [None, 0.5, True, ["a", {"b": ("c", 1)}, {1: 2.0}]])
+def test_plain_data_need_no_trust(value):
+    assert again(value, trust=False) == value
+
+
+def test_the_environment_and_the_earlier_names_say_trust(monkeypatch):
+    monkeypatch.delenv("SPARKDL_RUNNER_TRUST", raising=False)
+    monkeypatch.delenv("SPARKDL_RUNNER_TRUST_PICKLE", raising=False)
+    assert not is_trusted(False)
+    assert is_trusted(True)
+    with pytest.warns(FutureWarning, match=r"trust_pickle is called trust now"):
+        assert is_trusted(False, trust_pickle=True)
     monkeypatch.setenv("SPARKDL_RUNNER_TRUST_PICKLE", "1")
-    assert decode("it", saved, trust_pickle=False).in_features == 2
+    with pytest.warns(FutureWarning, match=r"_TRUST_PICKLE is called SPARKDL_RUNNER_TRUST now"):
+        assert is_trusted(False)
+    monkeypatch.setenv("SPARKDL_RUNNER_TRUST", "1")
+    assert is_trusted(False)
 
 
 def test_a_lambda_is_pickled():
     with pytest.warns(UserWarning, match="pickle"):
         saved = encode("loss", lambda output, label: output - label)
-    assert decode("loss", saved, trust_pickle=True)(3, 1) == 2
+    assert decode("loss", saved, trust=True)(3, 1) == 2
 
 
 def test_secrets_are_not_saved():
@@ -76,12 +122,12 @@ def test_secrets_are_not_saved():
 def test_a_file_calls_no_class_but_those_of_settings_and_modules():
     saved = {"object": "subprocess:Popen", "arguments": {"args": ["touch", "/nowhere/x"]}}
     with pytest.raises(ValueError, match="subprocess:Popen is not among the classes"):
-        decode("model", saved, trust_pickle=False)
+        decode("model", saved, trust=True)
 
 
 def test_a_reference_to_what_is_not_installed_is_told():
     with pytest.raises(ValueError, match=r"loss cannot be made again .* named 'gone'"):
-        decode("loss", {"reference": "gone:loss"}, trust_pickle=False)
+        decode("loss", {"reference": "gone:loss"}, trust=True)
 
 
 class Folded(nn.Module):
@@ -95,4 +141,4 @@ class Folded(nn.Module):
 def test_a_module_that_cannot_be_made_again_is_pickled():
     with pytest.warns(UserWarning, match="is saved as a pickle"):
         saved = encode("it", Folded([1, 2]))
-    assert decode("it", saved, trust_pickle=True).sizes == 2
+    assert decode("it", saved, trust=True).sizes == 2

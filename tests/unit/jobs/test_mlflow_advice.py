@@ -109,6 +109,22 @@ def test_a_model_that_is_not_there_is_named_with_its_neighbour(
     assert str(raised.value) == f"there is no model {uri}{ends}"
 
 
+def test_a_model_is_loaded_only_where_the_settings_trust_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import mlflow
+
+    given = {"model": "models:/shop@champion", "source": "/rows", "output": "/scores"}
+    info = SimpleNamespace(signature=None)
+    monkeypatch.setattr(mlflow.models, "get_model_info", lambda uri: info)
+    monkeypatch.setattr(mlflow_run, "use", lambda tracking: None)
+    with pytest.raises(ConfigError, match=r"models:/shop@champion can run any code.*trust: true"):
+        score.run(score.ScoreSettings(**given))
+    monkeypatch.setenv("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "false")
+    with pytest.raises(ConfigError, match=r"MLFLOW_ALLOW_PICKLE_DESERIALIZATION is false"):
+        score.run(score.ScoreSettings(**given, trust=True))
+
+
 def test_a_tag_of_a_run_or_why_it_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     import mlflow
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
+import zipfile
+from contextlib import suppress
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -57,11 +61,11 @@ FLAT = Description(
 
 
 def opened(folder, **options):
-    options = {"trust_pickle": False, "how_to_trust": "say so", **options}
+    options = {"trust": True, "how_to_trust": "say so", **options}
     return saved.load(folder, **options)
 
 
-def test_a_graph_answers_as_its_network_and_needs_no_code(tmp_path):
+def test_a_graph_answers_as_its_network(tmp_path):
     network = Words().eval()
     assert saved.save(tmp_path, network, description=WORDS, about={}) == ("graph", "")
     found = opened(tmp_path)
@@ -93,9 +97,9 @@ def test_a_pickle_is_opened_only_where_it_is_trusted(tmp_path, monkeypatch):
     about = {"names": {"y": {"prediction": "prediction"}}, "batch_size": 2}
     form, _ = saved.save(tmp_path, network, description=FLAT, about=about)
     assert form == "pickle"
-    with pytest.raises(saved.UntrustedPickleError, match=r"can run any code.*say so"):
-        opened(tmp_path)
-    assert torch.equal(opened(tmp_path, trust_pickle=True).module.weight, network.weight)
+    with pytest.raises(saved.UntrustedModelError, match=r"is a pickle.*can run any code.*say so"):
+        opened(tmp_path, trust=False)
+    assert torch.equal(opened(tmp_path).module.weight, network.weight)
     served = _load_pyfunc(str(tmp_path))
     found = served.predict(
         pd.DataFrame({"x": [[1.0, 2.0], [3.0, 1.0], [2.0, 2.0]]}, index=[7, 8, 9])
@@ -103,9 +107,81 @@ def test_a_pickle_is_opened_only_where_it_is_trusted(tmp_path, monkeypatch):
     assert list(found.index) == [7, 8, 9]
     with pytest.raises(ValueError, match=r"no column 'x'.*It has: z"):
         served.predict(pd.DataFrame({"z": [1]}))
+
+
+class Touch:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def __reduce__(self):
+        return Path.touch, (self.file,)
+
+
+def with_pickled_weight(graph, value):
+    """A graph whose first weight is a pickle, which its own description asks torch to open."""
+    pickled, made = io.BytesIO(), io.BytesIO()
+    torch.save(value, pickled)
+    with zipfile.ZipFile(io.BytesIO(graph)) as source, zipfile.ZipFile(made, "w") as target:
+        for name in source.namelist():
+            content = source.read(name)
+            if name.endswith("/weights/weight_0"):
+                content = pickled.getvalue()
+            if name.endswith("/model_weights_config.json"):
+                content = content.replace(b'"use_pickle": false', b'"use_pickle": true', 1)
+            target.writestr(name, content)
+    return made.getvalue()
+
+
+calls = []
+
+
+def called_by_name():
+    calls.append("called")
+    return Branching()
+
+
+@pytest.fixture
+def attack(request, tmp_path):
+    """A saved network that runs code when it is opened, and whether it did."""
+    network, mark = nn.Linear(2, 1).eval(), tmp_path / "mark"
+    folder = tmp_path / "network"
+    folder.mkdir()
+    saved.save(folder, network, description=FLAT, about={"names": {}, "batch_size": 2})
+    graph, about = folder / saved.GRAPH_FILE, folder / saved.ABOUT_FILE
+    if request.param == "graph":
+        graph.write_bytes(with_pickled_weight(graph.read_bytes(), Touch(mark)))
+    else:
+        reference = f"{__name__}:called_by_name"
+        named = {**json.loads(about.read_text()), "form": "reference", "reference": reference}
+        about.write_text(json.dumps(named))
+    calls.clear()
+    return folder, network, lambda: mark.exists() or bool(calls)
+
+
+@pytest.mark.parametrize("attack", ["graph", "reference"], indirect=True)
+def test_no_form_runs_code_without_trust(attack, monkeypatch):
+    folder, network, has_run = attack
+    with pytest.raises(saved.UntrustedModelError, match="can run any code"):
+        opened(folder, trust=False)
     monkeypatch.setenv("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "false")
-    with pytest.raises(saved.UntrustedPickleError, match=r"MLFLOW_ALLOW_PICKLE_DESERIALIZATION"):
-        _load_pyfunc(str(tmp_path))
+    with pytest.raises(saved.UntrustedModelError, match=r"MLFLOW_ALLOW_PICKLE_DESERIALIZATION"):
+        _load_pyfunc(str(folder))
+    found = opened(folder, trust=False, into=nn.Linear(2, 1))
+    assert torch.equal(found.module.weight, network.weight)
+    assert found.factory is None
+    assert not has_run()
+    # With trust the attack works, so the lines above are not true of a harmless file.
+    with suppress(RuntimeError):
+        opened(folder)
+    assert has_run()
+
+
+def test_weights_of_another_network_are_refused(tmp_path):
+    saved.save(tmp_path, nn.Linear(2, 1).eval(), description=FLAT, about={})
+    with pytest.raises(ValueError, match=r"weights are not those of a Linear: .*size mismatch"):
+        opened(tmp_path, trust=False, into=nn.Linear(3, 1))
 
 
 def test_other_versions_are_told(tmp_path):

@@ -238,6 +238,16 @@ def test_columns_of_numbers_are_taken_by_their_names(tmp_path: Path) -> None:
     np.testing.assert_allclose(loaded.predict(frame), [[321], [654]])
 
 
+def test_a_model_of_columns_is_not_opened_where_mlflow_may_open_no_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "false")
+    # It opens what it has written itself, to check the answers; after that nobody's model is open.
+    with pytest.raises(ValueError, match=r"can run any code.*MLFLOW_ALLOW_PICKLE_DESERIALIZATION"):
+        save(nn.Linear(3, 1), torch.ones(2, 3), tmp_path, ["a", "b", "c"])
+    assert (tmp_path / "saved" / "MLmodel").exists()
+
+
 def test_what_cannot_be_a_graph_takes_columns_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

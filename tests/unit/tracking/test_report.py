@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from sparkdl_runner.tracking.report.description import description_of, may_replace
+from sparkdl_runner.tracking.report.markdown import escaped
 from sparkdl_runner.tracking.report.page import MAX_RANKS, write_page
 from sparkdl_runner.tracking.report.performance import Counts
 from sparkdl_runner.tracking.report.run_summary import Attempt, RunSummary
+from sparkdl_runner.tracking.run.parameters_and_tags import tell_parent
 
 
 def counts(compute: float = 6.0) -> Counts:
@@ -112,12 +118,43 @@ def test_the_description_is_the_report_in_short_and_no_markup_of_others() -> Non
     )
     figures = "time **60 s** · last step **100** · samples/s **640** · loss **0.25**"
     assert f"\n\n{figures}\n\n" in text, "and nothing that ranks and hosts count"
-    assert "\n- attempt 0, 20 s, to step 50: Rank 1 was \\<killed\\>\n" in text
+    assert "\n- attempt 0, 20 s, to step 50: Rank 1 was &lt;killed&gt;\n" in text
     assert "\n- attempt 1, 39 s, to step 100: all ranks returned\n" in text
     many = [Attempt(number=n, began_at=0, ended_at=1, error="|" * 10_000) for n in range(100)]
     assert len(description_of(summary(attempts=many))) < 5000
     only = summary(attempts=summary().attempts[1:])
     assert "- attempt" not in description_of(only), "it is said already"
+
+
+# What a browser or a reader of Markdown could take for its own, in every place of a text.
+MARKUP = st.text(st.sampled_from("<>&\\`*_[]()|!#~\r\n\u2028 =aimg/:\"'"), max_size=30)
+
+
+@given(MARKUP, MARKUP, MARKUP, MARKUP)
+def test_no_value_of_others_is_markup_in_a_description(
+    error: str, metric: str, ranks: str, use: str
+) -> None:
+    attempts = [Attempt(number=0, began_at=0, ended_at=20, error=f"<img {error}")]
+    others = {"num_ranks": ranks, "num_hosts": f"</p>{ranks}", "time_use": f"<b>{use}"}
+    text = description_of(
+        summary(error="failed", attempts=attempts, metrics={f"<i>{metric}": 1.0}, **others)
+    )
+    assert "<" not in text
+    assert len(text.split("\n\n")) == 4, "no paragraph of others"
+    note = escaped(f"[x](javascript:1){error}")
+    assert not re.search(r"(?<!\\)(\\\\)*[`*_\[\]|]", note), "each sign of Markdown is escaped"
+
+
+def test_the_name_of_a_run_is_no_markup_in_its_parents_description() -> None:
+    told: dict[str, str] = {}
+    parent = SimpleNamespace(data=SimpleNamespace(tags={}))
+    client = SimpleNamespace(
+        get_run=lambda _: parent, set_tag=lambda _, name, value: told.update({name: value})
+    )
+    info = SimpleNamespace(run_id="0a", run_name="<img src=x>](javascript:1)", experiment_id="1")
+    tell_parent(client, "parent", SimpleNamespace(info=info))
+    (note,) = (text for name, text in told.items() if name.endswith("content"))
+    assert note.endswith("\n- [&lt;img src=x&gt;\\](javascript:1)](#/experiments/1/runs/0a)")
 
 
 def test_a_description_that_a_person_has_written_stays() -> None:

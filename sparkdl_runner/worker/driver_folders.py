@@ -1,0 +1,97 @@
+"""Which folders of the driver's search path a rank takes over on its own host.
+
+There they may be another user's: who makes a folder of that name first has her modules imported.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import stat
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from sparkdl_runner.hooks.process_identity import boot_id
+
+
+def own_files() -> str:
+    """The files that this process sees, of one host and mount namespace; empty if unknown."""
+    booted = boot_id()
+    try:
+        return booted and f"{booted} {os.readlink('/proc/self/ns/mnt')}"
+    except OSError:
+        return ""
+
+
+def new_folders(paths: Sequence[str], driver_files: str) -> list[str]:
+    """What of the driver's search path a rank adds to its own; prints what it leaves out, and why.
+
+    Args:
+        paths: The driver's.
+        driver_files: The driver's ``own_files``. A rank that sees the same files takes all that the
+            driver takes.
+    """
+    new = [path for path in paths if path not in sys.path and os.path.exists(path)]
+    # On Databricks a host is one cluster's alone, and the modes of its mounts say nothing.
+    if driver_files == (own_files() or None) or "DATABRICKS_RUNTIME_VERSION" in os.environ:
+        return new
+    faults = {path: fault for path in new if (fault := changeable_by_others(path))}
+    for path, fault in faults.items():
+        print(
+            f"sparkdl_runner: {path} of the driver's sys.path is not searched for modules on this "
+            f"host, where {fault}. Give it and the folders above it to this user or root alone "
+            "(chown, chmod go-w), or send its modules with --py-files.",
+            file=sys.stderr,
+        )
+    return [path for path in new if path not in faults]
+
+
+def changeable_by_others(path: str) -> str | None:
+    """What lets others than root and this user change what is at a path; None if they cannot.
+
+    Looks at all folders above it too, and at what links lead to.
+    """
+    ends = {path, os.path.realpath(path)}
+    for place in _ways(path):
+        try:
+            found = os.lstat(place)
+        except OSError as error:
+            return f"{place} cannot be looked at ({error.strerror})"
+        if found.st_uid not in (0, os.geteuid()):
+            return f"{place} belongs to another user (uid {found.st_uid})"
+        if stat.S_ISLNK(found.st_mode):
+            continue
+        others = stat.S_IWOTH | (0 if _is_owners_own_group(found) else stat.S_IWGRP)
+        # In a sticky folder others cannot rename or remove what is not theirs, but add to it.
+        is_sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
+        if found.st_mode & others and not (is_sticky and str(place) not in ends):
+            return f"others may write to {place} (mode {stat.S_IMODE(found.st_mode):o})"
+    return None
+
+
+def _ways(path: str) -> Iterator[Path]:
+    """A path, what its links lead to, and all folders above these."""
+    seen: set[Path] = set()
+    ahead = [Path(path), Path(os.path.realpath(path))]
+    while ahead:
+        end = ahead.pop()
+        for place in (end, *end.parents):
+            if place in seen:
+                continue
+            seen.add(place)
+            yield place
+            if place.is_symlink():
+                ahead.append(Path(os.path.abspath(place.parent / os.readlink(place))))
+
+
+def _is_owners_own_group(found: os.stat_result) -> bool:
+    """Whether a group is root's, or named for the owner and without other members."""
+    if found.st_gid == 0:
+        return True
+    try:
+        group, owner = grp.getgrgid(found.st_gid), pwd.getpwuid(found.st_uid).pw_name
+    except KeyError:
+        return False
+    return group.gr_name == owner and not set(group.gr_mem) - {owner}
