@@ -28,7 +28,7 @@ FLOORS = [
         "foreign_file",
         "storage_errors",
     },
-    {"world", "filesystem", "cli", "java", "network"},
+    {"world", "filesystem", "foreign_name", "cli", "java", "network"},
     {"hooks"},
     {
         "tracking.settings",
@@ -93,6 +93,7 @@ FOR_ALL = {
     "unwrapping",
     "private_folder",
     "foreign_file",
+    "foreign_name",
     "storage_errors",
     "world",
     "filesystem",

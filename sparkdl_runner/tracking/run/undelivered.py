@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from sparkdl_runner.foreign_name import is_run_id
 from sparkdl_runner.redaction import Redactor
 from sparkdl_runner.tracking.entries import Entry, is_entry
 from sparkdl_runner.tracking.run.journal import Journal, earlier_values
@@ -17,6 +18,7 @@ from sparkdl_runner.tracking.run.opening.opened import Opened
 from sparkdl_runner.tracking.run.spool import Spool
 
 FOLDER = "undelivered"
+_SUFFIX = ".jsonl"
 CHECKPOINT_TAG = "sparkdl_runner.checkpoint"
 # A server that is away for less is not worth a file.
 AFTER_SECONDS = AGAIN_SECONDS = 60.0
@@ -44,7 +46,7 @@ class Undelivered:
         """
         if not entries or not checkpoint:
             return
-        url = f"{folder_of(checkpoint)}/{FOLDER}/{self._run_id}.jsonl"
+        url = f"{folder_of(checkpoint)}/{FOLDER}/{self._run_id}{_SUFFIX}"
         content = "".join(f"{json.dumps(entry)}\n" for entry in entries).encode()
         # If the driver cannot write here, each checkpoint still holds the ranks' metrics before it.
         with suppress(Exception):
@@ -71,7 +73,7 @@ def of_run(opened: Opened) -> tuple[str, list[Entry]]:
     checkpoint = opened.run.data.tags.get(CHECKPOINT_TAG)
     if not checkpoint:
         return "", []
-    url = f"{folder_of(checkpoint)}/{FOLDER}/{opened.run.info.run_id}.jsonl"
+    url = f"{folder_of(checkpoint)}/{FOLDER}/{opened.run.info.run_id}{_SUFFIX}"
     try:
         return url, read(url)
     except Exception:  # Mostly there is none. Storages raise errors of many kinds.
@@ -114,10 +116,11 @@ def files_in(folder: str) -> dict[str, str]:
 
     filesystem, path = _open(f"{folder.rstrip('/')}/{FOLDER}")
     found = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
-    names = [one.base_name for one in found if one.base_name.endswith(".jsonl")]
+    names = sorted(one.base_name for one in found if one.base_name.endswith(_SUFFIX))
     return {
-        name.removesuffix(".jsonl"): f"{folder.rstrip('/')}/{FOLDER}/{name}"
-        for name in sorted(names)
+        run_id: f"{folder.rstrip('/')}/{FOLDER}/{run_id}{_SUFFIX}"
+        for run_id in (name.removesuffix(_SUFFIX) for name in names)
+        if is_run_id(run_id)
     }
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.foreign_name import is_run_id
 from sparkdl_runner.redaction import Redactor
 from sparkdl_runner.tracking.run.journal import ATTEMPT_TAG
 from sparkdl_runner.tracking.run.opening.lease import Lease
@@ -33,6 +34,15 @@ class Opened:
     """The number of the next attempt; not 0 where the run was resumed."""
     timeout_seconds: float = Tracking.opening_timeout_seconds
     """How long an answer may take while the driver waits for it."""
+
+    def __post_init__(self) -> None:
+        run_id = self.run.info.run_id
+        if not is_run_id(run_id):  # It names files of ours.
+            raise LaunchError(
+                f"MLflow at {Redactor()(self.uri)} calls a run {run_id!r:.100}. A run's id is "
+                "letters, digits and hyphens: this is no server of MLflow's, or not one to trust. "
+                "Check the tracking URI."
+            )
 
     @property
     def source_tags(self) -> dict[str, str]:
