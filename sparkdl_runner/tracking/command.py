@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkdl_runner.errors import ConfigError, LaunchError
+from sparkdl_runner.foreign_file import ForeignFileError
 from sparkdl_runner.private_folder import private_folder
 from sparkdl_runner.redaction import Redactor, secrets_of
 from sparkdl_runner.tracking.report.run_folder import RunFolder
@@ -106,8 +107,12 @@ def _deliver(opened: Opened, url: str, known: LeftRun | None) -> tuple[str, bool
     except BlockingIOError:
         return "another process of this host delivers it", False
     if url and not len(spool):
-        redact = Redactor(secrets_of())
-        spool.put(undelivered.not_known(opened, undelivered.read(url), redact))
+        try:
+            left_there = undelivered.read(url)
+        except (OSError, ForeignFileError) as error:
+            spool.close()
+            raise LaunchError(f"{Redactor()(url)} cannot be read: {error}") from None
+        spool.put(undelivered.not_known(opened, left_there, Redactor(secrets_of())))
     count = len(spool)
     delivery = Delivery(spool, TrackingServer(opened.uri, run_id))
     left = delivery.close(_DELIVER_SECONDS)

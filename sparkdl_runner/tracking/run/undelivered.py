@@ -13,6 +13,7 @@ from typing import Any
 from sparkdl_runner.foreign_name import is_run_id
 from sparkdl_runner.redaction import Redactor
 from sparkdl_runner.tracking.entries import Entry, is_entry
+from sparkdl_runner.tracking.run import entries_file
 from sparkdl_runner.tracking.run.journal import Journal, earlier_values
 from sparkdl_runner.tracking.run.opening.opened import Opened
 from sparkdl_runner.tracking.run.spool import Spool
@@ -47,13 +48,9 @@ class Undelivered:
         if not entries or not checkpoint:
             return
         url = f"{folder_of(checkpoint)}/{FOLDER}/{self._run_id}{_SUFFIX}"
-        content = "".join(f"{json.dumps(entry)}\n" for entry in entries).encode()
         # If the driver cannot write here, each checkpoint still holds the ranks' metrics before it.
         with suppress(Exception):
-            filesystem, path = _open(url)
-            filesystem.create_dir(path.rpartition("/")[0])
-            with filesystem.open_output_stream(path) as stream:
-                stream.write(content)
+            entries_file.write(url, _lines(entries))
             self.url = url
 
     def forget(self) -> None:
@@ -129,12 +126,10 @@ def read(url: str) -> list[Entry]:
 
     Raises:
         OSError: It is not there, or cannot be read.
+        ForeignFileError: It is too large.
     """
-    filesystem, path = _open(url)
-    with filesystem.open_input_stream(path) as stream:
-        lines = stream.read().splitlines()
     entries: list[Entry] = []
-    for line in lines:
+    for line in entries_file.read(url).splitlines():
         try:
             entry = json.loads(line)
         except (ValueError, RecursionError):
@@ -148,8 +143,19 @@ def read(url: str) -> list[Entry]:
 def delete(url: str) -> None:
     """Deletes a file, if that is possible."""
     with suppress(Exception):
-        filesystem, path = _open(url)
-        filesystem.delete_file(path)
+        entries_file.delete(url)
+
+
+def _lines(entries: Sequence[Entry]) -> bytes:
+    """The entries' lines, the oldest first, as far as a reader takes them."""
+    lines, size = [], 0
+    for entry in entries:
+        line = f"{json.dumps(entry)}\n".encode()
+        size += len(line)
+        if size > entries_file.MOST_BYTES:
+            break
+        lines.append(line)
+    return b"".join(lines)
 
 
 def _open(url: str) -> tuple[Any, str]:
