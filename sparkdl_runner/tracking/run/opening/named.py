@@ -10,14 +10,14 @@ import hashlib
 import inspect
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from sparkdl_runner.errors import LaunchError
-from sparkdl_runner.redaction import Redactor
+from sparkdl_runner.redaction import Redactor, secrets_of
 from sparkdl_runner.tracking.entries import Entry
 from sparkdl_runner.tracking.run.opening.changes import changes
 from sparkdl_runner.tracking.run.opening.lease import ALIVE_TAG, Holder, Lease
@@ -62,7 +62,15 @@ class NamedRun:
         run: As MLflow knows it; None if this is to be its first.
     """
 
-    def __init__(self, settings: Tracking, name: str, work: Work, *, rerun_finished: bool) -> None:
+    def __init__(
+        self,
+        settings: Tracking,
+        name: str,
+        work: Work,
+        *,
+        rerun_finished: bool,
+        secrets: Sequence[str] = (),
+    ) -> None:
         """Finds the run, and waits until a driver that is not heard of any more has lost it.
 
         Args:
@@ -70,6 +78,7 @@ class NamedRun:
             name: Of the training.
             work: What it is to train.
             rerun_finished: Whether one that has finished is as good as none.
+            secrets: What no message shows, besides those of the driver's environment.
 
         Raises:
             LaunchError: Another driver runs it, it trains something else, or MLflow refuses.
@@ -77,6 +86,7 @@ class NamedRun:
         self.name = name
         self.lease = Lease(settings.lease_seconds)
         self._settings = settings
+        self._redact = Redactor([*secrets_of(), *secrets])
         self._work = work
         self._store: Store = open_store(settings)
         self.run: Any = self._released()
@@ -122,7 +132,7 @@ class NamedRun:
         what = "its value is returned again"
         if "value" not in record:
             what = f"its value ({record.get('lost')}) was not kept, and None is returned"
-        asked = changes(self.run, arguments, converters)
+        asked = changes(self.run, arguments, converters, self._redact)
         other = f" This call asks for another training: {'; '.join(asked)}." if asked else ""
         _tell(
             f"the training {self.name!r} finished at {ended} in MLflow run {info.run_id}. It is "
@@ -199,7 +209,7 @@ class NamedRun:
 
     def _create(self) -> Opened:
         held = {name: text for _, name, text in self.lease.entries()}
-        given = Redactor().value(dict(self._settings.tags))
+        given = self._redact.value(dict(self._settings.tags))
         opened = create_run(
             self._store, self._settings.run_name or self.name, {**given, **self._tags(), **held}
         )
