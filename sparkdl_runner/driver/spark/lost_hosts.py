@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from sparkdl_runner.driver.spark.executors import list_executors
+from sparkdl_runner.shown_text import tell
 from sparkdl_runner.wire import network
 from sparkdl_runner.world import World
 
@@ -51,10 +51,9 @@ class LostHosts:
                 if network.resolve(executor.host) in self._addresses:
                     spark.killAndReplaceExecutor(executor.identifier)
         for address, name in self._names.items():
-            print(
-                f"sparkdl_runner: host {name} ({address}) has vanished: its slots do not count "
-                "until Spark has new executors there.",
-                file=sys.stderr,
+            tell(
+                f"host {name} ({address}) has vanished: its slots do not count until Spark has new "
+                "executors there."
             )
         self._names.clear()
         self._addresses.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,6 +14,7 @@ from sparkdl_runner.errors import LaunchError, NotPicklableError
 from sparkdl_runner.hooks.reports import Reports
 from sparkdl_runner.private_folder import private_folder
 from sparkdl_runner.redaction import Redactor, secrets_of
+from sparkdl_runner.shown_text import tell
 from sparkdl_runner.tracking.entries import Entry
 from sparkdl_runner.tracking.rank_run import NAME_TAG, RunTicket
 from sparkdl_runner.tracking.report.performance import host_entries
@@ -337,5 +339,4 @@ class TrackedRun(Reports):
 
 def _show(text: str) -> None:
     """Prints a line; a closed stdout must not end a training."""
-    with suppress(OSError, ValueError):
-        print(f"sparkdl_runner: {text}", flush=True)
+    tell(text, sys.stdout)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -18,6 +19,7 @@ from typing import Any
 
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.redaction import Redactor, secrets_of
+from sparkdl_runner.shown_text import tell
 from sparkdl_runner.tracking.entries import Entry
 from sparkdl_runner.tracking.run.opening.changes import changes
 from sparkdl_runner.tracking.run.opening.lease import ALIVE_TAG, Holder, Lease
@@ -261,5 +263,4 @@ def returned_entry(value: Any) -> Entry:
 
 
 def _tell(text: str) -> None:
-    with suppress(OSError, ValueError):
-        print(f"sparkdl_runner: {text}", flush=True)
+    tell(text, sys.stdout)
