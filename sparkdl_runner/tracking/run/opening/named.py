@@ -218,10 +218,17 @@ class NamedRun:
         # If several drivers found no run and each made one, the first one goes on.
         own = opened.run.info
         for other in self._search():
-            holder = self.lease.held_by_another(other.data.tags)
-            place = (other.info.start_time, other.info.run_id)
-            is_earlier = place < (own.start_time, own.run_id)
-            if other.info.status == "RUNNING" and holder is not None and is_earlier:
+            if other.info.status != "RUNNING":
+                continue
+            if (other.info.start_time, other.info.run_id) >= (own.start_time, own.run_id):
+                continue
+            look = partial(self._store.client.get_run, other.info.run_id)
+            holder = self.lease.wait_for_sign(
+                other.data.tags,
+                lambda look=look: self._store.call(look, "look at an earlier run").data.tags,
+                lambda holder: _tell(f"an earlier run of {self.name!r} is held by {holder}."),
+            )
+            if holder is not None:
                 delete = partial(self._store.client.delete_run, own.run_id)
                 self._store.call(delete, "delete a second run")
                 raise LaunchError(self._is_taken(other, holder))
