@@ -51,6 +51,12 @@ def begin_together(storage: Storage, peers: Peers) -> Attempt:
         CheckpointError: Rank 0 cannot write there, or what it wrote is not seen by all ranks.
     """
     at_least = world.current_world().attempt if world.in_worker() else 0
+    if peers.rank == 0 and (owner := storage.other_owner()):
+        warnings.warn(
+            f"{storage.shown} belongs to {owner}, who can exchange the checkpoints in it. Use a "
+            "directory of your own, unless you trust that user.",
+            stacklevel=4,
+        )
     number, token = ask_rank_0(
         storage,
         peers,

@@ -249,3 +249,48 @@ def test_a_fence_that_is_gone_ends_no_training(tmp_path):
         shutil.rmtree(tmp_path / "attempts")
         only.save(2, extra=[2])
     assert names(tmp_path) == ["step-1/attempt-0", "step-2/attempt-0"]
+
+
+@pytest.fixture
+def owners(monkeypatch):
+    """Other owners of some paths than they have; this process is user 4711."""
+    import os
+
+    given = {}
+    for name in ("stat", "lstat"):
+        real = getattr(os, name)
+
+        def looked_at(path, *, real=real, **more):
+            found = real(path, **more)
+            fields = list(found)
+            fields[4] = given.get(str(path), 4711)
+            return type(found)(fields)
+
+        monkeypatch.setattr(
+            f"sparkdl_runner.checkpoint.directory.local_storage.os.{name}", looked_at
+        )
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    return given
+
+
+def test_a_directory_of_another_user_is_told(tmp_path, owners):
+    owners[str(tmp_path)] = 4712
+    with pytest.warns(UserWarning, match="belongs to user id 4712, who can exchange"):
+        save_steps(tmp_path, 1)
+    for owner in (0, 4711, 65534):  # Root, ourselves, and whom a server shows for root.
+        owners[str(tmp_path)] = owner
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            save_steps(tmp_path, 1)
+
+
+def test_a_third_users_folder_in_it_is_refused(tmp_path, owners):
+    from sparkdl_runner.checkpoint.directory.storage import directory_url, open_storage
+
+    storage = open_storage(directory_url(tmp_path))
+    (tmp_path / "step-1").mkdir()
+    owners[str(tmp_path / "step-1")] = 4712
+    with pytest.raises(PermissionError, match="another user's directory is in the way"):
+        storage.write("step-1/attempt-0/model", b"x")
+    owners[str(tmp_path)] = 4712
+    storage.write("step-1/attempt-0/model", b"x")
