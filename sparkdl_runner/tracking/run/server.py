@@ -140,6 +140,11 @@ class TrackingServer:
             raise ServerUnreachableError(first_line(error)) from error
 
 
+def _no_target(resp: Any) -> str | None:
+    """Follows no redirection."""
+    return None
+
+
 def _short(response: Any) -> tuple[int, str]:
     """The status of an answer whose body has not been read, and the beginning of its text."""
     with response:
@@ -179,7 +184,7 @@ def why_unreachable(uri: str, timeout_seconds: float = REQUEST_SECONDS) -> str |
         # The status says it all: a body may never end, and requests reads it before it follows a
         # redirection, or not.
         with requests.Session() as session:
-            session.get_redirect_target = lambda _: None  # type: ignore[method-assign]
+            session.get_redirect_target = _no_target  # type: ignore[method-assign]
             return session.get(
                 page,
                 timeout=timeout_seconds,

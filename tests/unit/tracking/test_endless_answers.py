@@ -57,6 +57,9 @@ def hostile() -> Iterator[Hostile]:
     made = Hostile()
     yield made
     made.close()
+    for thread in threading.enumerate():
+        if thread.name == "sparkdl-mlflow-call":  # It ends with the connection.
+            thread.join(10)
 
 
 def drip(hostile: Hostile) -> None:

@@ -222,10 +222,9 @@ class NamedRun:
                 continue
             if (other.info.start_time, other.info.run_id) >= (own.start_time, own.run_id):
                 continue
-            look = partial(self._store.client.get_run, other.info.run_id)
             holder = self.lease.wait_for_sign(
                 other.data.tags,
-                lambda look=look: self._store.call(look, "look at an earlier run").data.tags,
+                partial(self._tags_of, other.info.run_id),
                 lambda holder: _tell(f"an earlier run of {self.name!r} is held by {holder}."),
             )
             if holder is not None:
@@ -233,6 +232,11 @@ class NamedRun:
                 self._store.call(delete, "delete a second run")
                 raise LaunchError(self._is_taken(other, holder))
         return opened
+
+    def _tags_of(self, run_id: str) -> Mapping[str, str]:
+        run = self._store.call(partial(self._store.client.get_run, run_id), f"read run {run_id}")
+        tags: Mapping[str, str] = run.data.tags
+        return tags
 
     def _claim(self, run_id: str) -> None:
         """Takes the lease, and looks whether another driver took it at the same moment."""
