@@ -8,6 +8,8 @@ import types
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from sparkdl_runner.shown_text import lines
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -17,6 +19,10 @@ class RunnerError(RuntimeError):
 
     Bad arguments are ``TypeError`` or ``ValueError``, as everywhere in Python.
     """
+
+    def __str__(self) -> str:
+        # Text of ranks and of servers is a part of many a message.
+        return lines(super().__str__())
 
     @property
     def full_traceback(self) -> str:
@@ -76,7 +82,7 @@ class ScriptExitedError(RunnerError):
         self.exit_code = exit_code
 
     def __str__(self) -> str:
-        return str(self.args[0])
+        return lines(str(self.args[0]))
 
 
 class WorkerError(RunnerError):

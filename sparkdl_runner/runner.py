@@ -24,7 +24,13 @@ from sparkdl_runner.driver.calls.run_future import LatestProgress, RunFuture
 from sparkdl_runner.driver.calls.spares import spare_seconds
 from sparkdl_runner.driver.launcher import Launcher
 from sparkdl_runner.driver.local_launcher import LocalLauncher
-from sparkdl_runner.driver.mlflow_run import named_run, open_run, wanted_tracking, watched
+from sparkdl_runner.driver.mlflow_run import (
+    named_run,
+    open_run,
+    secrets_for_ranks,
+    wanted_tracking,
+    watched,
+)
 from sparkdl_runner.driver.restarts import run_with_restarts
 from sparkdl_runner.driver.stop_request import StopRequest
 from sparkdl_runner.errors import RunnerError
@@ -177,7 +183,8 @@ class DistributedRunner:
             self.mlflow_run_id = named.run_id
             return named.returned(call.arguments, call.conversions)
         bar = ProgressBar() if is_watched() else ProgressLines()
-        with open_run(settings, named, stop) as tracked, closing(bar):
+        secrets = secrets_for_ranks(self.config.environment)
+        with open_run(settings, named, stop, secrets) as tracked, closing(bar):
             self.mlflow_run_id = None if tracked is None else tracked.run_id
             launcher = self._launcher()
             if tracked is not None:

@@ -197,7 +197,7 @@ class _Candidate:
             yield
         except Exception as error:  # Damage, or a storage that raises its own kind of error.
             problem = f"passed over by rank {self._peers.rank}: {error}."
-            self.was_unreadable = isinstance(error, UnreadableError)
+            self.was_unreadable = isinstance(error, (UnreadableError, MemoryError))
         if not self._peers.any_rank(bool(problem)):
             return
         told = [problem, *self._peers.gather_text(problem, _PROBLEM_BYTES)]

@@ -35,6 +35,7 @@ from sparkdl_runner.tracking.settings import Tracking
 
 CHECK = "mlflow.server"
 ANSWER_SECONDS = 10
+_MOST_VERSION_BYTES = 100
 # Importing MLflow and some answers, on a busy host.
 CHILD_SECONDS = 120.0
 # Servers before it have known security holes; clients of any version are served.
@@ -158,9 +159,16 @@ def _version(uri: str) -> str:
 
     store: Any = _get_store(uri)
     answer = http_request(
-        store.get_host_creds(), "/version", "GET", max_retries=0, timeout=ANSWER_SECONDS
+        store.get_host_creds(),
+        "/version",
+        "GET",
+        max_retries=0,
+        timeout=ANSWER_SECONDS,
+        stream=True,
     )
-    return str(answer.text.strip()) if answer.status_code == 200 else ""
+    with answer:
+        content: bytes = next(answer.iter_content(_MOST_VERSION_BYTES), b"")
+    return content.decode(errors="replace").strip() if answer.status_code == 200 else ""
 
 
 if __name__ == "__main__":

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from sparkdl_runner.config import RunConfig
 from sparkdl_runner.errors import RanksApartError
+from sparkdl_runner.shown_text import tell
 from sparkdl_runner.wire.outcome import Outcome, Status
 
 
@@ -39,7 +39,7 @@ def check_joined(outcomes: Sequence[Outcome], config: RunConfig) -> str:
             "be independent, leave it out."
         )
     told += " If the ranks are meant to be independent, set RunConfig(require_collectives=False)."
-    print(f"sparkdl_runner: {told}", file=sys.stderr, flush=True)
+    tell(told)
     return told
 
 

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from typing import Any, TextIO
 
 from sparkdl_runner.hooks.reports import Reports
+from sparkdl_runner.shown_text import tell
 from sparkdl_runner.wire.sink import Sink, write_lines
 from sparkdl_runner.world import World
 
@@ -60,8 +61,7 @@ class Console(Sink):
             except Exception as error:
                 if not self._has_complained:
                     self._has_complained = True
-                    told = f"a report of the ranks was not understood: {error!r:.300}"
-                    print(f"sparkdl_runner: {told}", file=sys.stderr)
+                    tell(f"a report of the ranks was not understood: {error!r:.300}")
 
 
 def _write(stream: TextIO, world: World, lines: list[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,6 +25,7 @@ from sparkdl_runner.errors import (
     WorkerFailedError,
     WorkerHungError,
 )
+from sparkdl_runner.shown_text import tell
 from sparkdl_runner.wire import function
 from sparkdl_runner.wire.outcome import Outcome, Status
 
@@ -51,7 +51,7 @@ def result_of(outcomes: Sequence[Outcome], run: str) -> Any:
         raise RunnerError(_why_stopped(outcomes))
     for outcome in outcomes:
         for note in outcome.notes:
-            print(f"sparkdl_runner: {note.rstrip('.')}.", file=sys.stderr)
+            tell(f"{note.rstrip('.')}.")
     value = value_of(returned[0], run)
     if not isinstance(value, function.EachRanksValue):
         return value

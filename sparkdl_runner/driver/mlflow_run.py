@@ -5,7 +5,7 @@ MLflow and what belongs to it are imported here only where a run is wanted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sparkdl_runner.config import RunConfig
 from sparkdl_runner.driver.calls.call import Call
 from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.redaction import Redactor, secrets_of
 from sparkdl_runner.tracking.run.opening.store import is_set_up
 from sparkdl_runner.tracking.settings import Tracking
 
@@ -31,11 +32,18 @@ def wanted_tracking(config: RunConfig, call: Call) -> Tracking | None:
     if wanted is False or (wanted is None and not is_set_up(is_used=call.calls_mlflow)):
         return None
     settings = wanted if isinstance(wanted, Tracking) else Tracking()
+    redact = Redactor([*secrets_of(), *secrets_for_ranks(config.environment)])
+    name = settings.run_name or call.run_name
     return replace(
         settings,
-        run_name=settings.run_name or call.run_name,
-        tags={**call.tags, **settings.tags},
+        run_name=None if name is None else redact(name),
+        tags=redact.value({**call.tags, **settings.tags}),
     )
+
+
+def secrets_for_ranks(environment: Any) -> list[str]:
+    """The secrets of ``RunConfig.environment``, which this process's own environment may lack."""
+    return secrets_of(environment) if isinstance(environment, Mapping) else []
 
 
 def named_run(config: RunConfig, settings: Tracking | None, call: Call) -> NamedRun | None:
@@ -54,15 +62,22 @@ def named_run(config: RunConfig, settings: Tracking | None, call: Call) -> Named
         )
     from sparkdl_runner.tracking.run.opening.named import NamedRun
 
-    rerun = config.rerun_finished
-    return NamedRun(settings, config.name, call.work, rerun_finished=rerun)
+    return NamedRun(
+        settings,
+        config.name,
+        call.work,
+        rerun_finished=config.rerun_finished,
+        secrets=secrets_for_ranks(config.environment),
+    )
 
 
 @contextmanager
 def open_run(
-    settings: Tracking | None, named: NamedRun | None, stop: StopRequest
+    settings: Tracking | None, named: NamedRun | None, stop: StopRequest, secrets: Sequence[str]
 ) -> Iterator[TrackedRun | None]:
     """Opens the run, where one is wanted, and ends it as the block ends.
+
+    It shows none of ``secrets``.
 
     Raises:
         LaunchError: As of ``TrackedRun.open``.
@@ -72,7 +87,7 @@ def open_run(
         return
     from sparkdl_runner.tracking.run.tracked_run import TrackedRun
 
-    tracked = TrackedRun.open(settings, named)
+    tracked = TrackedRun.open(settings, named, secrets)
     ended_by: BaseException | None = None
     try:
         yield tracked

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -23,6 +22,7 @@ from sparkdl_runner.errors import (
     WorkerFailedError,
 )
 from sparkdl_runner.hooks.reports import Reports
+from sparkdl_runner.shown_text import tell
 from sparkdl_runner.wire.attempt import Attempt
 from sparkdl_runner.world import World
 
@@ -91,9 +91,7 @@ def run_with_restarts(
             step = _preempted_step(error)
             if attempt.config.max_restarts and step is not None and step > preempted_at:
                 preempted_at = step
-                print(
-                    f"sparkdl_runner: {_first_line(error)} The training goes on.", file=sys.stderr
-                )
+                tell(f"{_first_line(error)} The training goes on.")
                 continue
             if saves.step > saved:
                 fruitless = 0
@@ -110,7 +108,7 @@ def run_with_restarts(
                     tracked.warn(apart)
             if not growth:
                 return value
-            print(f"sparkdl_runner: {growth}", file=sys.stderr)
+            tell(growth)
             made += 1
 
 
@@ -144,10 +142,9 @@ def wait_or_raise(
         doubled = 2.0 ** min(fruitless - 1, 30)
         seconds = min(config.restart_backoff_seconds * doubled, MOST_BACKOFF_SECONDS)
     when = f"in {seconds:g} s" if seconds else "at once"
-    print(
-        f"sparkdl_runner: {_first_line(error)} Restarting all ranks {when}: restart "
-        f"{restarts + 1} of {config.max_restarts}.",
-        file=sys.stderr,
+    tell(
+        f"{_first_line(error)} Restarting all ranks {when}: restart {restarts + 1} of "
+        f"{config.max_restarts}."
     )
     (wait or time.sleep)(seconds)
 

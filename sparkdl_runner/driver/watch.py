@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -12,6 +11,7 @@ from sparkdl_runner.backends import Backend
 from sparkdl_runner.config import RunConfig
 from sparkdl_runner.driver import all_waiting, deadlines
 from sparkdl_runner.driver.deadlines import SeenRank
+from sparkdl_runner.shown_text import tell
 from sparkdl_runner.wire.messages import Stacks, VitalSigns
 from sparkdl_runner.wire.outcome import Outcome, Status
 from sparkdl_runner.world import World
@@ -206,9 +206,9 @@ class Watch:
                     self.on_verdict(verdict)
                     return
                 if told := self.left_waiting():
-                    print(f"sparkdl_runner: {told}", file=sys.stderr)
+                    tell(told)
             except Exception as error:  # A watch that ended here would let ranks hang for ever.
-                print(f"sparkdl_runner: the ranks could not be judged: {error!r}", file=sys.stderr)
+                tell(f"the ranks could not be judged: {error!r}")
 
     def _forgive(self, seconds: float) -> None:
         """Moves on what was last seen: this process did not run, and so saw nothing."""

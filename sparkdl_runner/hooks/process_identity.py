@@ -31,7 +31,15 @@ class ProcessIdentity:
     def is_gone(self) -> bool:
         """Whether it has certainly ended; only for a process on this machine."""
         # 0 is what a system without /proc recorded: nothing is certain there.
-        return self.started_ticks > 0 and started_ticks(self.pid) != self.started_ticks
+        if self.started_ticks <= 0:
+            return False
+        try:
+            ticks = started_ticks(self.pid)
+        except PermissionError:
+            return False  # It is another user's, and /proc hides those (hidepid).
+        if ticks is None and not _is_no_process(self.pid):
+            return False
+        return ticks != self.started_ticks
 
 
 def this_process() -> ProcessIdentity:
@@ -43,6 +51,22 @@ def this_process() -> ProcessIdentity:
         pid=os.getpid(),
         started_ticks=started_ticks(os.getpid()) or 0,
     )
+
+
+def _is_no_process(pid: int) -> bool:
+    """Whether the kernel knows no process of this id, or one that has ended.
+
+    /proc may hide another user's (hidepid=2), as if there were none.
+    """
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OverflowError:  # No process has such an id.
+        return True
+    except PermissionError:
+        return False
+    return True  # It is our own, and so would be in /proc: it has ended.
 
 
 def started_ticks(pid: int) -> int | None:

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from sparkdl_runner.errors import ConfigError, LaunchError
+from sparkdl_runner.foreign_file import ForeignFileError
 from sparkdl_runner.private_folder import private_folder
 from sparkdl_runner.redaction import Redactor, secrets_of
+from sparkdl_runner.shown_text import line, lines
 from sparkdl_runner.tracking.report.run_folder import RunFolder
 from sparkdl_runner.tracking.run import left_run, undelivered
 from sparkdl_runner.tracking.run.delivery import Delivery
 from sparkdl_runner.tracking.run.left_run import LeftRun
-from sparkdl_runner.tracking.run.opening.lease import Lease
+from sparkdl_runner.tracking.run.opening.lease import Holder, Lease
 from sparkdl_runner.tracking.run.opening.opened import Opened
 from sparkdl_runner.tracking.run.opening.store import connect
 from sparkdl_runner.tracking.run.run_end import RunEnd
@@ -68,7 +70,7 @@ def _run(arguments: argparse.Namespace) -> int:
         except LaunchError as error:
             told, is_left = str(error), True
         left += is_left
-        print(f"run {run_id}: {told}", flush=True)
+        print(f"run {run_id}: {lines(told)}", flush=True)
     return 1 if left else 0
 
 
@@ -96,9 +98,13 @@ def _found(folders: list[str]) -> Iterator[tuple[str, str]]:
 def _deliver(opened: Opened, url: str, known: LeftRun | None) -> tuple[str, bool]:
     """Delivers what is left of a run. Returns what became of it, and whether something is left."""
     run_id = opened.run.info.run_id
-    holder = Lease().held_by_another(opened.run.data.tags)
+    lease, tags = Lease(), opened.run.data.tags
+    holder = lease.held_by_another(tags)
     if known is not None and known.status and holder is not None and holder.lease == known.lease:
         holder = None  # A notebook, say, that lives on; its training is over.
+    elif opened.run.info.status == "RUNNING":
+        look = partial(opened.client.get_run, run_id)
+        holder = lease.wait_for_sign(tags, lambda: look().data.tags, partial(_tell_wait, run_id))
     if opened.run.info.status == "RUNNING" and holder is not None:
         return f"it is being trained by {holder}, who delivers it", False
     try:
@@ -106,8 +112,12 @@ def _deliver(opened: Opened, url: str, known: LeftRun | None) -> tuple[str, bool
     except BlockingIOError:
         return "another process of this host delivers it", False
     if url and not len(spool):
-        redact = Redactor(secrets_of())
-        spool.put(undelivered.not_known(opened, undelivered.read(url), redact))
+        try:
+            left_there = undelivered.read(url)
+        except (OSError, ForeignFileError) as error:
+            spool.close()
+            raise LaunchError(f"{Redactor()(url)} cannot be read: {error}") from None
+        spool.put(undelivered.not_known(opened, left_there, Redactor(secrets_of())))
     count = len(spool)
     delivery = Delivery(spool, TrackingServer(opened.uri, run_id))
     left = delivery.close(_DELIVER_SECONDS)
@@ -122,6 +132,11 @@ def _deliver(opened: Opened, url: str, known: LeftRun | None) -> tuple[str, bool
         return told, False
     ended, is_left = _end(opened, known)
     return f"{told}; {ended}", is_left
+
+
+def _tell_wait(run_id: str, holder: Holder) -> None:
+    told = f"waiting up to {holder.seconds:g} s for a sign of {holder}"
+    print(f"run {run_id}: {line(told)}", flush=True)
 
 
 def _end(opened: Opened, known: LeftRun) -> tuple[str, bool]:

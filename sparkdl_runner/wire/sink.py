@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, Protocol, TextIO
 
+from sparkdl_runner import shown_text
 from sparkdl_runner.hooks.reports import Reports
 from sparkdl_runner.wire.messages import (
     Failed,
@@ -95,7 +96,8 @@ def write_lines(stream: TextIO, world: World, lines: list[str]) -> None:
 
     It does not raise: a closed pipe or a terminal that lacks a character must not end a training.
     """
-    text = "".join(f"[rank {world.rank}] {line}\n" for line in lines)
+    each = (one for line in lines for one in line.removesuffix("\n").split("\n"))
+    text = "".join(f"[rank {world.rank}] {shown_text.line(one, colours=True)}\n" for one in each)
     try:
         try:
             stream.write(text)

@@ -19,6 +19,7 @@ HEAVY = {"torch", "tensorflow", "horovod", "pyspark", "mlflow", "petastorm"}
 # From the bottom up. A part imports from its own package and from the rows above it in this list.
 # Modules are named where a package would say too little.
 FLOORS = [
+    {"shown_text"},
     {
         "errors",
         "redaction",
@@ -28,7 +29,7 @@ FLOORS = [
         "foreign_file",
         "storage_errors",
     },
-    {"world", "filesystem", "cli", "java", "network"},
+    {"world", "filesystem", "foreign_name", "cli", "java", "network"},
     {"hooks"},
     {
         "tracking.settings",
@@ -86,12 +87,14 @@ FLOORS = [
 # Each of these is of use without the others, and without anything that launches.
 BESIDE_ONE_ANOTHER = {"data", "tracking", "checkpoint"}
 FOR_ALL = {
+    "shown_text",
     "errors",
     "redaction",
     "importing",
     "unwrapping",
     "private_folder",
     "foreign_file",
+    "foreign_name",
     "storage_errors",
     "world",
     "filesystem",

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sparkdl_runner.checkpoint.directory.memory import require_memory
 from sparkdl_runner.checkpoint.directory.retrying import patiently
 from sparkdl_runner.checkpoint.directory.storage import Storage
 from sparkdl_runner.checkpoint.errors import DamageError, UnreadableError
@@ -70,9 +71,12 @@ def read_file(
             read once more, from the beginning.
 
     Raises:
-        UnreadableError: The storage failed, and may answer later.
+        UnreadableError: The storage failed, and may answer later; or there is no memory for it.
         DamageError: The file is gone, cannot be read, or is too large.
     """
+
+    if keep:
+        require_memory(limit_bytes, path)
 
     def read() -> tuple[bytes, FileEntry]:
         digest, size_bytes, pieces = hashlib.sha256(), 0, []
@@ -87,6 +91,8 @@ def read_file(
                         pieces.append(piece)
         except UnreadableError:
             raise  # There is no room for what was read.
+        except MemoryError:
+            raise UnreadableError(f"there is no memory for {path}") from None
         except FileNotFoundError:
             raise DamageError(f"{path} is gone") from None
         except Exception as error:  # Storages raise errors of many kinds.

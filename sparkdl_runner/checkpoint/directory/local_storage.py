@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import errno
 import os
+import pwd
 import shutil
 import stat
 from collections.abc import Collection
 from contextlib import suppress
 from typing import BinaryIO
 
+from sparkdl_runner.filesystem import is_far
 from sparkdl_runner.foreign_file import open_regular
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+# The kernel shows it for an owner that it does not know, as servers do for root.
+_NOBODY = 65534
 # Filesystems that cannot flush a directory, as some network mounts, answer with one of these.
 _CANNOT_FLUSH = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM, errno.EBADF, errno.ENOSYS)
 
@@ -106,6 +110,23 @@ class LocalStorage:
         usage = shutil.disk_usage(path)
         return usage.free if usage.total else None
 
+    def other_owner(self) -> str:
+        """Who else owns the directory of checkpoints, and so may exchange what is in it.
+
+        Empty if nobody does. Root may do so anywhere; mounts in user space, and servers that take
+        no user for root, show owners that say nothing.
+        """
+        try:
+            owner = os.stat(self._base).st_uid
+        except OSError:
+            return ""  # It is not there yet.
+        if owner in (0, os.geteuid(), _NOBODY) or is_far(self._base):
+            return ""
+        try:
+            return pwd.getpwuid(owner).pw_name
+        except KeyError:
+            return f"user id {owner}"
+
     def _path(self, name: str) -> str:
         return os.path.join(self._base, name)
 
@@ -113,13 +134,18 @@ class LocalStorage:
         path = self._base
         if not os.path.isdir(path):
             _make_directory(path)
+        # Whoever owns the directory of checkpoints may put folders there; see ``other_owner``.
+        owners = (0, os.geteuid(), _NOBODY, os.stat(path).st_uid)
         for part in directory.split("/") if directory else ():
             path = os.path.join(path, part)
             _make_directory(path)
-            if not stat.S_ISDIR(os.lstat(path).st_mode):
+            found = os.lstat(path)
+            if not stat.S_ISDIR(found.st_mode):
                 raise NotADirectoryError(
                     errno.ENOTDIR, "a symbolic link or a file is where a directory should be", path
                 )
+            if found.st_uid not in owners:
+                raise PermissionError(errno.EPERM, "another user's directory is in the way", path)
 
 
 def _raise_unless_gone(error: OSError) -> None:

@@ -9,10 +9,11 @@ from sparkdl_runner.checkpoint.directory.files import read_entry
 from sparkdl_runner.checkpoint.directory.manifest import Manifest
 from sparkdl_runner.checkpoint.directory.state_files import SUFFIX, value_of
 from sparkdl_runner.checkpoint.directory.storage import Storage
-from sparkdl_runner.checkpoint.errors import DamageError
+from sparkdl_runner.checkpoint.errors import DamageError, UnreadableError
 
 # The longest text of an error that may quote foreign content.
 _MOST_CHARACTERS = 400
+_NO_MEMORY = "can't allocate memory"
 
 
 class CheckpointReader:
@@ -71,6 +72,10 @@ class CheckpointReader:
             return torch.load(pickled, weights_only=True, map_location="cpu")
         except DamageError:
             raise
+        except MemoryError as error:
+            raise UnreadableError(f"there is no memory for {path}") from error
         except Exception as error:  # Its bytes are as they were written, but what wrote them?
+            if _NO_MEMORY in str(error):  # torch raises a RuntimeError.
+                raise UnreadableError(f"there is no memory for {path}") from error
             reason = f"{type(error).__name__}: {error!s:.{_MOST_CHARACTERS}}"
             raise DamageError(f"{path} cannot be loaded ({reason})") from error

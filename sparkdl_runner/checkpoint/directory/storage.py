@@ -79,6 +79,9 @@ class Storage(Protocol):
     def free_bytes(self) -> int | None:
         """The free space in bytes; None if unknown."""
 
+    def other_owner(self) -> str:
+        """Another user of this host who owns the directory; empty if there is none."""
+
 
 def directory_url(directory: str | os.PathLike[str]) -> str:
     """The URL of the directory that a person named by a URL or a local path.
@@ -220,6 +223,9 @@ class RemoteStorage:
 
     def free_bytes(self) -> int | None:
         return None
+
+    def other_owner(self) -> str:
+        return ""
 
     def _path(self, name: str) -> str:
         return f"{self._base}/{name}"

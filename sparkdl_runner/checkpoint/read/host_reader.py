@@ -18,6 +18,7 @@ from typing import Any
 
 from sparkdl_runner.checkpoint.directory.files import read_entry
 from sparkdl_runner.checkpoint.directory.manifest import Manifest
+from sparkdl_runner.checkpoint.directory.memory import require_memory
 from sparkdl_runner.checkpoint.directory.reader import CheckpointReader
 from sparkdl_runner.checkpoint.directory.state_files import state_in
 from sparkdl_runner.checkpoint.directory.storage import Storage
@@ -71,9 +72,12 @@ class HostReader(CheckpointReader):
 
         Raises:
             DamageError: A file is not what was written.
+            UnreadableError: There is no memory for it.
         """
         plan, files = self._plan, self._manifest.files
         mine = [file for file, (reader, _) in plan.places.items() if reader == self._rank]
+        held = sum(files[one].size_bytes for one in {*plan.own, *mine})
+        require_memory(held, "this rank's part of it")
         jobs: list[Callable[[], None]] = [partial(self._keep, files[one].path) for one in plan.own]
         jobs += [partial(self._share, files[one].path) for one in mine]
         jobs += [partial(self._read_into, files[one].path, None) for one in plan.checked]

@@ -34,6 +34,8 @@ class Attempt:
     """One start of the training, as all of its ranks know it."""
 
     number: int
+    token: str
+    """What its fence holds, and no other's of this number."""
     peers: Peers
     hosts: Sequence[str]
     """The hosts of the ranks, in their order."""
@@ -49,7 +51,13 @@ def begin_together(storage: Storage, peers: Peers) -> Attempt:
         CheckpointError: Rank 0 cannot write there, or what it wrote is not seen by all ranks.
     """
     at_least = world.current_world().attempt if world.in_worker() else 0
-    number = ask_rank_0(
+    if peers.rank == 0 and (owner := storage.other_owner()):
+        warnings.warn(
+            f"{storage.shown} belongs to {owner}, who can exchange the checkpoints in it. Use a "
+            "directory of your own, unless you trust that user.",
+            stacklevel=4,
+        )
+    number, token = ask_rank_0(
         storage,
         peers,
         lambda: begin_attempt(storage, at_least),
@@ -64,7 +72,7 @@ def begin_together(storage: Storage, peers: Peers) -> Attempt:
             f"What rank 0 on host {hosts[0]} wrote to {storage.shown} is not seen by "
             f"{', '.join(blind[:10])}: the directory must be on storage that all hosts share."
         )
-    return Attempt(number=number, peers=peers, hosts=hosts)
+    return Attempt(number=number, token=token, peers=peers, hosts=hosts)
 
 
 def warn_if_newer(storage: Storage, attempt: Attempt, step: int) -> None:
@@ -79,12 +87,16 @@ def warn_if_newer(storage: Storage, attempt: Attempt, step: int) -> None:
         )
 
 
-def begin_attempt(storage: Storage, at_least: int = 0) -> int:
+def begin_attempt(storage: Storage, at_least: int = 0) -> tuple[int, str]:
     """Takes the next number, and ends all attempts before it by a fence.
 
     Args:
         storage: The directory of checkpoints.
         at_least: The lowest number to take.
+
+    Returns:
+        The number, and the token of its fence. In an object store another driver that begins at
+        the same moment may overwrite the fence even now: a commit compares the token.
 
     Raises:
         CheckpointError: No number could be taken.
@@ -95,12 +107,13 @@ def begin_attempt(storage: Storage, at_least: int = 0) -> int:
     lowest = max([at_least, *(attempt + 1 for attempt in taken)])
     before = sorted(map(str, committed(storage, names)))
     for attempt in range(lowest, lowest + _TRIES):
-        fence = {"attempt": attempt, "token": secrets.token_hex(16), "committed": before}
+        token = secrets.token_hex(16)
+        fence = {"attempt": attempt, "token": token, "committed": before}
         try:
             write_file(storage, FENCES, fence_file(attempt), seal(fence))
             # An object store lets another driver overwrite it: the last one has the number.
             if read_fence(storage, attempt) == fence:
-                return attempt
+                return attempt, token
         except (FileExistsError, DamageError):
             continue
     raise CheckpointError(

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from sparkdl_runner.checkpoint import sharded
 from sparkdl_runner.checkpoint.directory import shards
 from sparkdl_runner.checkpoint.directory.files import FileEntry, read_file, write_file
-from sparkdl_runner.checkpoint.directory.listing import later_attempt
+from sparkdl_runner.checkpoint.directory.listing import later_attempt, read_fence
 from sparkdl_runner.checkpoint.directory.manifest import (
     MANIFEST,
     Manifest,
@@ -36,6 +36,10 @@ _THREADS = 16
 _Answer = TypeVar("_Answer")
 
 
+class _NumberLostError(CheckpointError):
+    """Another training has this attempt's number."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """One rank's part of one checkpoint."""
@@ -47,6 +51,8 @@ class Job:
     """The hosts of the ranks, in their order."""
     states: Mapping[str, FlatState]
     """The states to write, by the path of the first file of each; see ``state_files``."""
+    token: str = ""
+    """Of the attempt's fence; empty where nobody else can have its number."""
     shards: Mapping[str, Any] = field(default_factory=dict)
     """Which parts of which tensors this rank's states hold, as JSON."""
 
@@ -85,7 +91,7 @@ class Commit:
 
         Raises:
             CheckpointStorageError: Another rank did not write its part.
-            CheckpointError: A later attempt has begun.
+            CheckpointError: A later attempt has begun, or another one with this number.
             OSError: The storage refuses.
         """
         job = self.job
@@ -107,6 +113,8 @@ class Commit:
             }
             entry = self._write(rank_file(job.rank), seal(listing))
             return None if job.rank else self._commit([*own, entry])
+        except _NumberLostError:
+            raise  # What is in the folder may be the other training's.
         except BaseException:
             self._remove_partial()
             raise
@@ -168,6 +176,7 @@ class Commit:
             files.append(self._write(shards.METADATA, seal(merged)))
             manifest = replace(manifest, parameters=sharded.parameters_of(merged))
         self._require_latest()
+        self._require_own_number()
         manifest = replace(manifest, files=tuple(sorted(files, key=lambda entry: entry.path)))
         self._write(MANIFEST, manifest.to_bytes())
         return manifest
@@ -180,6 +189,26 @@ class Commit:
             raise CheckpointError(
                 f"Attempt {later} has begun in {self._storage.shown}, so that attempt {own}, which "
                 f"this is (host {self.job.host}), commits nothing any more."
+            )
+
+    def _require_own_number(self) -> None:
+        """Raises _NumberLostError if another training has begun with this attempt's number.
+
+        Two that begin in an object store at the same moment do not see each other: either finds no
+        fence of a number and writes one, and the later one's stays.
+        """
+        number = self.job.manifest.attempt if self.job.token else -1
+        if number < 0:
+            return
+        try:
+            found = self._patiently(lambda: read_fence(self._storage, number)).get("token")
+        except DamageError:
+            return  # It was deleted, say; that is no sign of another training.
+        if found != self.job.token:
+            raise _NumberLostError(
+                f"Another training has begun in {self._storage.shown} at the same moment as this "
+                f"one (host {self.job.host}), and has taken attempt {number}; so this one commits "
+                "nothing any more. Give each training a directory of its own."
             )
 
     def _patiently(self, action: Callable[[], _Answer]) -> _Answer:

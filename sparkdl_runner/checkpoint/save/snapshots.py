@@ -119,6 +119,7 @@ class Snapshots:
             manifest=manifest,
             rank=peers.rank,
             hosts=attempt.hosts,
+            token=attempt.token,
             states={f"{name}{SUFFIX}": state for name, state in self._copied(states).items()},
             shards=shards,
         )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
+import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -129,9 +131,21 @@ def workers_of(page: dict[str, Any]) -> list[Worker]:
 
 def _page(host: str, port: int) -> dict[str, Any]:
     connection = http.client.HTTPConnection(host, port, timeout=_PAGE_SECONDS)
+    connection.connect()
+    # The connection's own limit is for each byte that comes; this one is for all of the page.
+    end = threading.Timer(_PAGE_SECONDS, _shut, [connection.sock])
+    end.daemon = True
+    end.start()
     try:
         connection.request("GET", "/json/")
         page: dict[str, Any] = json.loads(connection.getresponse().read(_MOST_BYTES))
         return page
     finally:
+        end.cancel()
+        end.join()
         connection.close()
+
+
+def _shut(connected: socket.socket) -> None:
+    with suppress(OSError):
+        connected.shutdown(socket.SHUT_RDWR)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Collection
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from sparkdl_runner.driver.spark.executors import has_tasks, hosts_of, jobs_with_tasks
 from sparkdl_runner.driver.watch import Watch
+from sparkdl_runner.shown_text import tell
 from sparkdl_runner.wire.channel import ChannelAddress
 
 if TYPE_CHECKING:
@@ -100,4 +100,4 @@ class StartNotices:
 
 
 def _say(text: str) -> None:
-    print(f"sparkdl_runner: {text}", file=sys.stderr)
+    tell(text)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from sparkdl_runner.agent.spares.pool import end_spares
 from sparkdl_runner.backends import get_backend
 from sparkdl_runner.driver.calls.call import pack, work_of
+from sparkdl_runner.driver.mlflow_run import secrets_for_ranks
 from sparkdl_runner.driver.spark import checks, slots
 from sparkdl_runner.driver.spark.context import require_spark_context
 from sparkdl_runner.driver.spark.gpu_scheduling import rank_profile
@@ -121,7 +122,8 @@ class Training:
         finally:
             if runner.mlflow_run_id is not None:
                 parameters = self.work.parameters(hyperparameters)
-                mlflow_run.describe(runner.mlflow_run_id, parameters, written)
+                secrets = secrets_for_ranks(runner.config.environment)
+                mlflow_run.describe(runner.mlflow_run_id, parameters, written, secrets)
         return value, runner.mlflow_run_id
 
     def _new_checkpoint_url(self) -> str | None:
@@ -243,7 +245,8 @@ def _named_run(settings: TrainSettings, main: Callable[..., Any]) -> NamedRun:
     from sparkdl_runner.tracking.run.opening.named import NamedRun
 
     tracking, name = settings.tracking or Tracking(), settings.name or ""
-    return NamedRun(tracking, name, work_of(main), rerun_finished=settings.rerun_finished)
+    rerun, secrets = settings.rerun_finished, secrets_for_ranks(settings.runner.environment)
+    return NamedRun(tracking, name, work_of(main), rerun_finished=rerun, secrets=secrets)
 
 
 def _resumed_url(

@@ -6,7 +6,7 @@ import importlib
 import json
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -66,15 +66,21 @@ def tag(run_id: str, name: str, timeout_seconds: float) -> str | None:
     return None if value is None else str(value)
 
 
-def describe(run_id: str, hyperparameters: Mapping[str, Any], written: Mapping[str, Any]) -> None:
+def describe(
+    run_id: str,
+    hyperparameters: Mapping[str, Any],
+    written: Mapping[str, Any],
+    secrets: Sequence[str] = (),
+) -> None:
     """Adds the hyperparameters that the training has not logged itself, and the configuration.
 
     That takes some seconds at most, and fails quietly: it must not hide how the training ended.
+    Neither shows ``secrets``, nor those of this process's environment.
     """
     import mlflow
 
     client = mlflow.MlflowClient()
-    redact = Redactor(secrets_of())
+    redact = Redactor([*secrets_of(), *secrets])
 
     def log() -> None:
         known = client.get_run(run_id).data.params

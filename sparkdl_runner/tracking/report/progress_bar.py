@@ -10,6 +10,7 @@ import warnings
 from typing import Any
 
 from sparkdl_runner.hooks.reports import Reports
+from sparkdl_runner.shown_text import line
 from sparkdl_runner.world import World
 
 MAX_METRICS = 4
@@ -45,7 +46,7 @@ class ProgressBar(Reports):
         if report["total_steps"]:
             bar.total = report["total_steps"]
         latest = list(report["latest"].items())[:MAX_METRICS]
-        told = {name: f"{value:.4g}" for name, value in latest}
+        told = {line(name): f"{value:.4g}" for name, value in latest}
         if report["epoch"] is not None:
             told = {"epoch": str(report["epoch"]), **told}
         shown = (world.attempt, report["step"], bar.total, told)

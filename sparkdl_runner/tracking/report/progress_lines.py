@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from sparkdl_runner.hooks.reports import Reports
+from sparkdl_runner.shown_text import line, tell
 from sparkdl_runner.tracking.report.performance import Counts, samples_per_second
 from sparkdl_runner.tracking.report.progress_bar import MAX_METRICS
 from sparkdl_runner.world import World
@@ -62,15 +61,14 @@ class ProgressLines(Reports):
         if report["epoch"] is not None:
             parts.append(f"epoch {report['epoch']}")
         for name, value in list(report["latest"].items())[:MAX_METRICS]:
-            parts.append(f"{name} {value:.4g}")
+            parts.append(f"{line(name)} {value:.4g}")
         if rate := samples_per_second(self._counts.values()):
             parts.append(f"{rate:,.0f} samples/s")
         self._say(", ".join(parts))
 
     def _say(self, text: str) -> None:
         self._said_at = self._now()
-        with suppress(OSError, ValueError):  # A closed stream must not end the training.
-            print(f"sparkdl_runner: {text}", file=sys.stderr, flush=True)
+        tell(text)
 
 
 def _told_by(report: dict[str, Any]) -> tuple[Any, dict[str, float]]:

@@ -7,6 +7,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from sparkdl_runner.foreign_name import is_relative
 from sparkdl_runner.tracking.report.run_summary import Attempt
 from sparkdl_runner.world import World
 
@@ -32,7 +33,7 @@ class RunFolder:
             OSError: It cannot be written.
         """
         kind, _, rest = name.partition("/")
-        if kind not in _KINDS or not rest or ".." in Path(rest).parts:
+        if kind not in _KINDS or not is_relative(rest):
             return
         path = self.path / kind / f"attempt-{world.attempt}" / rest
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sparkdl_runner.redaction import Redactor
+from sparkdl_runner.redaction import HIDDEN, Redactor
 from sparkdl_runner.tracking.entries import Entry
 from sparkdl_runner.tracking.run.server_calls import ServerCalls
 
@@ -105,16 +105,17 @@ class Journal:
             return [entry for entry in admitted if entry is not None]
 
     def _admit(self, entry: Entry) -> Entry | None:
-        kind, key, value, *more = entry
+        kind, name, value, *more = entry
+        # MLflow's names have no brackets.
+        key = self._redact(name).replace(HIDDEN, HIDDEN.strip("[]"))
         if kind == "metric":
-            step = more[1]
+            at, step, extra = more
             if 0 < self._earlier_steps.get(key, 0) >= step:
                 return None
             if step > self._last_steps.get(key, -1):
                 self._last_steps[key] = step
-            return entry
-        text = str(self._redact.value(str(value), key))
-        key = self._redact(key)
+            return [kind, key, value, at, step, self._redact.value(extra)]
+        text = str(self._redact.value(str(value), name))
         if kind == "tag":
             return [kind, key, self._cut(kind, key, text, MAX_TAG_CHARACTERS)]
         text = self._cut(kind, key, text, MAX_PARAM_CHARACTERS)

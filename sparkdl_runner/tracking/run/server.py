@@ -12,9 +12,14 @@ from urllib.parse import urlsplit
 
 from sparkdl_runner.redaction import Redactor
 from sparkdl_runner.tracking.entries import Entry
-from sparkdl_runner.tracking.run.server_calls import first_line
+from sparkdl_runner.tracking.run.server_calls import TookTooLongError, first_line, within
 
 REQUEST_SECONDS = 10.0
+# A limit of requests is for each byte that comes; this one is for a whole answer.
+_ANSWER_SECONDS = 3 * REQUEST_SECONDS
+_SHOWN_CHARACTERS = 500
+# The errors of requests say more than ours: they come first.
+_GRACE_SECONDS = 0.5
 _REMOTE = ("http", "https")
 _TRY_AGAIN = (401, 403, 404, 408, 425, 429, 502, 503, 504)
 
@@ -77,29 +82,38 @@ class TrackingServer:
         options: dict[str, Any] = {}
         if "retry_timeout_seconds" in inspect.signature(http_request).parameters:  # since MLflow 3
             options["retry_timeout_seconds"] = REQUEST_SECONDS
-        try:
-            response = http_request(
-                host_creds=self._store.get_host_creds(),
-                endpoint="/api/2.0/mlflow/runs/log-batch",
-                method="POST",
-                json=body,
-                max_retries=0,
-                timeout=REQUEST_SECONDS,
-                raise_on_status=False,
-                **options,
+
+        def ask() -> tuple[int, str]:
+            return _short(
+                http_request(
+                    host_creds=self._store.get_host_creds(),
+                    endpoint="/api/2.0/mlflow/runs/log-batch",
+                    method="POST",
+                    json=body,
+                    max_retries=0,
+                    timeout=REQUEST_SECONDS,
+                    raise_on_status=False,
+                    stream=True,
+                    **options,
+                )
             )
+
+        try:
+            code, text = within(ask, _ANSWER_SECONDS)
+        except TookTooLongError as error:
+            raise ServerFailedError(f"no whole answer in {_ANSWER_SECONDS:g} s") from error
         except Exception as error:  # MLflow wraps those of requests, and has no narrower kind.
             origin = _origin(error)
             kind = ServerFailedError if isinstance(origin, TimeoutError) else ServerUnreachableError
             raise kind(first_line(origin)) from error
-        if response.status_code == 200:
+        if code == 200:
             return
-        told = f"HTTP {response.status_code}: {response.text[:500]}"
+        told = f"HTTP {code}: {text}"
         # Authentication and not-found errors may be transient (a rotated token, a server that
         # restarts), and a gateway answers for a server that is down.
-        if response.status_code in _TRY_AGAIN:
+        if code in _TRY_AGAIN:
             raise ServerUnreachableError(told)
-        if response.status_code >= 500:
+        if code >= 500:
             raise ServerFailedError(told)
         raise RefusedError(told)
 
@@ -126,6 +140,21 @@ class TrackingServer:
             raise ServerUnreachableError(first_line(error)) from error
 
 
+def _no_target(resp: Any) -> str | None:
+    """Follows no redirection."""
+    return None
+
+
+def _short(response: Any) -> tuple[int, str]:
+    """The status of an answer whose body has not been read, and the beginning of its text."""
+    with response:
+        if response.status_code == 200:
+            return 200, ""
+        # Small pieces: each may be packed a thousandfold.
+        content = next(response.iter_content(4 * _SHOWN_CHARACTERS), b"")
+        return response.status_code, content.decode(errors="replace")[:_SHOWN_CHARACTERS]
+
+
 # JSON has no such numbers; protobuf's JSON writes them so.
 _PROTO_NUMBERS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
@@ -149,16 +178,31 @@ def why_unreachable(uri: str, timeout_seconds: float = REQUEST_SECONDS) -> str |
 
     shown = Redactor()(uri)
     page = creds.host if is_databricks(uri) else f"{creds.host.rstrip('/')}/health"
-    try:
+
+    def ask() -> int:
         # As MLflow's client does it: its certificates, and the proxies and bundles of requests.
-        answer = requests.get(
-            page, timeout=timeout_seconds, verify=creds.verify, cert=creds.client_cert_path
-        )
+        # The status says it all: a body may never end, and requests reads it before it follows a
+        # redirection, or not.
+        with requests.Session() as session:
+            session.get_redirect_target = _no_target  # type: ignore[method-assign]
+            return session.get(
+                page,
+                timeout=timeout_seconds,
+                verify=creds.verify,
+                cert=creds.client_cert_path,
+                stream=True,
+            ).status_code
+
+    try:
+        # What requests waits for is each byte that comes; this is for the whole answer.
+        code = within(ask, timeout_seconds + _GRACE_SECONDS)
+    except TookTooLongError:
+        return f"{shown} does not answer: it sent no whole head within {timeout_seconds:g} s"
     except (OSError, ValueError) as error:
         reason = _origin(error)
         return f"{shown} does not answer: {first_line(reason)}{_hint(error, reason)}"
     # A server that refuses the health check is there, too.
-    return None if answer.status_code < 500 else f"{shown} answers HTTP {answer.status_code}"
+    return None if code < 500 else f"{shown} answers HTTP {code}"
 
 
 def _hint(error: Exception, reason: BaseException) -> str:

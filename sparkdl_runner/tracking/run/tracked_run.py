@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -13,6 +14,7 @@ from sparkdl_runner.errors import LaunchError, NotPicklableError
 from sparkdl_runner.hooks.reports import Reports
 from sparkdl_runner.private_folder import private_folder
 from sparkdl_runner.redaction import Redactor, secrets_of
+from sparkdl_runner.shown_text import tell
 from sparkdl_runner.tracking.entries import Entry
 from sparkdl_runner.tracking.rank_run import NAME_TAG, RunTicket
 from sparkdl_runner.tracking.report.performance import host_entries
@@ -55,14 +57,16 @@ class TrackedRun(Reports):
     neither ranks nor the driver ever wait for a tracking server.
     """
 
-    def __init__(self, settings: Tracking, opened: Opened, lease: Lease) -> None:
+    def __init__(
+        self, settings: Tracking, opened: Opened, lease: Lease, secrets: Sequence[str] = ()
+    ) -> None:
         self._settings = settings
         self._opened = opened
         self.run_id: str = opened.run.info.run_id
         self.client = opened.client
         self._run_name: str = opened.run.info.run_name or self.run_id
         self._credentials = credentials(opened.uri)
-        self._redact = Redactor(secrets_of() + secrets_of(self._credentials))
+        self._redact = Redactor([*secrets_of(), *secrets_of(self._credentials), *secrets])
         self._spool = Spool(private_folder(SPOOLS) / f"{self.run_id}.jsonl")
         # Entries that an earlier driver could not deliver count as delivered here.
         try:
@@ -98,8 +102,15 @@ class TrackedRun(Reports):
         )
 
     @classmethod
-    def open(cls, settings: Tracking, named: NamedRun | None = None) -> TrackedRun:
+    def open(
+        cls, settings: Tracking, named: NamedRun | None = None, secrets: Sequence[str] = ()
+    ) -> TrackedRun:
         """Opens or resumes the run, or that of ``named``, and shows where it is.
+
+        Args:
+            settings: Which run it is to be.
+            named: The run of a training that has a name.
+            secrets: What the run must not show, besides those of the driver's environment.
 
         Raises:
             LaunchError: As of ``opening.open_run`` and ``NamedRun.open``.
@@ -108,7 +119,7 @@ class TrackedRun(Reports):
         lease = Lease(settings.lease_seconds) if named is None else named.lease
         opened = open_run(settings, lease) if named is None else named.open()
         try:
-            run = cls(settings, opened, lease)
+            run = cls(settings, opened, lease, secrets)
         except BaseException as error:
             problem_within(partial(opened.set_status, "FAILED"), REQUEST_SECONDS)
             if isinstance(error, OSError):
@@ -328,5 +339,4 @@ class TrackedRun(Reports):
 
 def _show(text: str) -> None:
     """Prints a line; a closed stdout must not end a training."""
-    with suppress(OSError, ValueError):
-        print(f"sparkdl_runner: {text}", flush=True)
+    tell(text, sys.stdout)

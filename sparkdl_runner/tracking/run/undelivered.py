@@ -10,13 +10,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from sparkdl_runner.foreign_name import is_run_id
 from sparkdl_runner.redaction import Redactor
 from sparkdl_runner.tracking.entries import Entry, is_entry
+from sparkdl_runner.tracking.run import entries_file
 from sparkdl_runner.tracking.run.journal import Journal, earlier_values
 from sparkdl_runner.tracking.run.opening.opened import Opened
 from sparkdl_runner.tracking.run.spool import Spool
 
 FOLDER = "undelivered"
+_SUFFIX = ".jsonl"
 CHECKPOINT_TAG = "sparkdl_runner.checkpoint"
 # A server that is away for less is not worth a file.
 AFTER_SECONDS = AGAIN_SECONDS = 60.0
@@ -44,14 +47,10 @@ class Undelivered:
         """
         if not entries or not checkpoint:
             return
-        url = f"{folder_of(checkpoint)}/{FOLDER}/{self._run_id}.jsonl"
-        content = "".join(f"{json.dumps(entry)}\n" for entry in entries).encode()
+        url = f"{folder_of(checkpoint)}/{FOLDER}/{self._run_id}{_SUFFIX}"
         # If the driver cannot write here, each checkpoint still holds the ranks' metrics before it.
         with suppress(Exception):
-            filesystem, path = _open(url)
-            filesystem.create_dir(path.rpartition("/")[0])
-            with filesystem.open_output_stream(path) as stream:
-                stream.write(content)
+            entries_file.write(url, _lines(entries))
             self.url = url
 
     def forget(self) -> None:
@@ -71,7 +70,7 @@ def of_run(opened: Opened) -> tuple[str, list[Entry]]:
     checkpoint = opened.run.data.tags.get(CHECKPOINT_TAG)
     if not checkpoint:
         return "", []
-    url = f"{folder_of(checkpoint)}/{FOLDER}/{opened.run.info.run_id}.jsonl"
+    url = f"{folder_of(checkpoint)}/{FOLDER}/{opened.run.info.run_id}{_SUFFIX}"
     try:
         return url, read(url)
     except Exception:  # Mostly there is none. Storages raise errors of many kinds.
@@ -114,10 +113,11 @@ def files_in(folder: str) -> dict[str, str]:
 
     filesystem, path = _open(f"{folder.rstrip('/')}/{FOLDER}")
     found = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
-    names = [one.base_name for one in found if one.base_name.endswith(".jsonl")]
+    names = sorted(one.base_name for one in found if one.base_name.endswith(_SUFFIX))
     return {
-        name.removesuffix(".jsonl"): f"{folder.rstrip('/')}/{FOLDER}/{name}"
-        for name in sorted(names)
+        run_id: f"{folder.rstrip('/')}/{FOLDER}/{run_id}{_SUFFIX}"
+        for run_id in (name.removesuffix(_SUFFIX) for name in names)
+        if is_run_id(run_id)
     }
 
 
@@ -126,12 +126,10 @@ def read(url: str) -> list[Entry]:
 
     Raises:
         OSError: It is not there, or cannot be read.
+        ForeignFileError: It is too large.
     """
-    filesystem, path = _open(url)
-    with filesystem.open_input_stream(path) as stream:
-        lines = stream.read().splitlines()
     entries: list[Entry] = []
-    for line in lines:
+    for line in entries_file.read(url).splitlines():
         try:
             entry = json.loads(line)
         except (ValueError, RecursionError):
@@ -145,8 +143,19 @@ def read(url: str) -> list[Entry]:
 def delete(url: str) -> None:
     """Deletes a file, if that is possible."""
     with suppress(Exception):
-        filesystem, path = _open(url)
-        filesystem.delete_file(path)
+        entries_file.delete(url)
+
+
+def _lines(entries: Sequence[Entry]) -> bytes:
+    """The entries' lines, the oldest first, as far as a reader takes them."""
+    lines, size = [], 0
+    for entry in entries:
+        line = f"{json.dumps(entry)}\n".encode()
+        size += len(line)
+        if size > entries_file.MOST_BYTES:
+            break
+        lines.append(line)
+    return b"".join(lines)
 
 
 def _open(url: str) -> tuple[Any, str]:

@@ -161,7 +161,7 @@ def test_two_that_begin_at_once_take_two_numbers(tmp_path):
 
     storage = open_storage(directory_url(tmp_path))
     with ThreadPoolExecutor(8) as pool:
-        taken = list(pool.map(lambda _: begin_attempt(storage), range(16)))
+        taken = list(pool.map(lambda _: begin_attempt(storage)[0], range(16)))
     assert len(set(taken)) == 16
 
 
@@ -180,7 +180,7 @@ def test_where_files_are_overwritten_the_number_is_whose_token_stays(tmp_path):
                 (tmp_path / name).write_bytes(seal(theirs))
             return super().open(name)
 
-    assert begin_attempt(Overwritten(str(tmp_path), "x", poll_seconds=0.01)) == 2
+    assert begin_attempt(Overwritten(str(tmp_path), "x", poll_seconds=0.01))[0] == 2
 
 
 def test_a_number_that_another_driver_takes_first_is_passed_over(tmp_path):
@@ -198,7 +198,7 @@ def test_a_number_that_another_driver_takes_first_is_passed_over(tmp_path):
 
     storage = Taken(str(tmp_path), "x", poll_seconds=0.01)
     storage.theirs = 2
-    assert begin_attempt(storage) == 2
+    assert begin_attempt(storage)[0] == 2
     storage.theirs = 1000
     with pytest.raises(CheckpointError, match=r"from 3 on were taken \d+ times\. Give each run"):
         begin_attempt(storage)
@@ -214,3 +214,83 @@ def test_names_of_other_things_are_left_alone(tmp_path):
     assert names(tmp_path) == ["step-1/attempt-0", "step-2/attempt-1"]
     assert (tmp_path / "notes.txt").exists()
     assert (tmp_path / "other/attempt-0/manifest.json").exists()
+
+
+def overtake(directory, number):
+    """Another driver, which began at the same moment, writes the fence of the same number."""
+    from sparkdl_runner.checkpoint.directory.sealed import seal
+
+    fence = directory / "attempts" / f"attempt-{number}.json"
+    fence.write_bytes(seal({"attempt": number, "token": "theirs", "committed": []}))
+
+
+def test_of_two_with_one_number_the_first_commits_nothing_and_removes_nothing(tmp_path):
+    """In an object store, each found no fence, wrote one, and read its own."""
+    first = CheckpointManager(tmp_path)
+    first.save(1, extra=[1])
+    first.wait()
+    overtake(tmp_path, 0)
+    theirs = tmp_path / "step-2" / "attempt-0"
+    theirs.mkdir(parents=True)
+    (theirs / "model.safetensors").write_text("of the other")
+    first.save(2, extra=[2])
+    with pytest.raises(CheckpointError, match="at the same moment as this one"):
+        first.wait()
+    first.close()
+    assert (theirs / "model.safetensors").read_text() == "of the other"
+    assert not (theirs / "manifest.json").exists()
+    assert names(tmp_path) == ["step-1/attempt-0"]
+
+
+def test_a_fence_that_is_gone_ends_no_training(tmp_path):
+    with CheckpointManager(tmp_path) as only:
+        only.save(1, extra=[1])
+        only.wait()
+        shutil.rmtree(tmp_path / "attempts")
+        only.save(2, extra=[2])
+    assert names(tmp_path) == ["step-1/attempt-0", "step-2/attempt-0"]
+
+
+@pytest.fixture
+def owners(monkeypatch):
+    """Other owners of some paths than they have; this process is user 4711."""
+    import os
+
+    given = {}
+    for name in ("stat", "lstat"):
+        real = getattr(os, name)
+
+        def looked_at(path, *, real=real, **more):
+            found = real(path, **more)
+            fields = list(found)
+            fields[4] = given.get(str(path), 4711)
+            return type(found)(fields)
+
+        monkeypatch.setattr(
+            f"sparkdl_runner.checkpoint.directory.local_storage.os.{name}", looked_at
+        )
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    return given
+
+
+def test_a_directory_of_another_user_is_told(tmp_path, owners):
+    owners[str(tmp_path)] = 4712
+    with pytest.warns(UserWarning, match="belongs to user id 4712, who can exchange"):
+        save_steps(tmp_path, 1)
+    for owner in (0, 4711, 65534):  # Root, ourselves, and whom a server shows for root.
+        owners[str(tmp_path)] = owner
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            save_steps(tmp_path, 1)
+
+
+def test_a_third_users_folder_in_it_is_refused(tmp_path, owners):
+    from sparkdl_runner.checkpoint.directory.storage import directory_url, open_storage
+
+    storage = open_storage(directory_url(tmp_path))
+    (tmp_path / "step-1").mkdir()
+    owners[str(tmp_path / "step-1")] = 4712
+    with pytest.raises(PermissionError, match="another user's directory is in the way"):
+        storage.write("step-1/attempt-0/model", b"x")
+    owners[str(tmp_path)] = 4712
+    storage.write("step-1/attempt-0/model", b"x")

@@ -122,9 +122,16 @@ def test_secrets_are_hidden() -> None:
     ]
 
 
-def test_a_secret_in_a_name_is_hidden() -> None:
-    (admitted,) = journal().admit([["param", "hunter2-hunter2", "1"]])
-    assert admitted == ["param", HIDDEN, "1"]
+def test_a_secret_in_a_name_is_hidden_and_the_name_is_one_for_mlflow() -> None:
+    book = journal()
+    (parameter,) = book.admit([["param", "hunter2-hunter2", "1"]])
+    assert parameter == ["param", "redacted", "1"]
+    more = {"dataset_name": "of hunter2-hunter2"}
+    said = ["metric", "loss/hunter2-hunter2", 1.0, 0, 1, more]
+    hidden = ["metric", "loss/redacted", 1.0, 0, 1, {"dataset_name": f"of {HIDDEN}"}]
+    assert book.admit([said]) == [hidden]
+    book.begin_attempt(1)
+    assert book.admit([said]) == []
 
 
 def test_a_parameter_that_the_function_has_set_is_known_as_set() -> None:

@@ -17,6 +17,7 @@ from sparkdl_runner.driver.calls.ingredients import arguments
 from sparkdl_runner.hooks.process_identity import started_ticks
 from sparkdl_runner.tracking import Tracking
 from sparkdl_runner.tracking.rank_run import RunTicket
+from sparkdl_runner.tracking.run.opening import lease as lease_module
 from sparkdl_runner.tracking.run.opening.lease import ALIVE_TAG, HOLDER_TAG, Lease
 from sparkdl_runner.tracking.run.opening.store import check_store, is_set_up
 from sparkdl_runner.tracking.run.parameters_and_tags import GIT_COMMIT_TAG, parameters
@@ -42,8 +43,6 @@ def test_a_run_is_held_as_long_as_its_driver_is_heard_of() -> None:
         "the driver with process id 12 on host far-away runs it since 2001-09-09 01:46:40 UTC, "
         "heard of 10 s ago"
     )
-    assert lease.held_by_another(elsewhere, now=1091) is None
-    assert lease.held_by_another(held_by(1000, hostname="far-away", seconds=200.0), now=1091)
     # This host's clock is 15 minutes behind the other's.
     assert "heard of 0 s ago" in str(lease.held_by_another(elsewhere, now=100))
     assert lease.held_by_another(tags_of(lease, 1000), now=1000) is None
@@ -51,11 +50,61 @@ def test_a_run_is_held_as_long_as_its_driver_is_heard_of() -> None:
         assert lease.held_by_another(tags, now=1010) is None
 
 
+def test_a_lease_is_over_when_its_sign_has_not_changed_before_our_eyes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The other driver's clock, which its sign shows, may go wrong by minutes."""
+    at = [5.0]
+    monkeypatch.setattr(lease_module.time, "monotonic", lambda: at[0])
+    lease = Lease()
+    fields = {"hostname": "far-away", "lease": "b"}
+    for now in (880, 1000, 1500):  # Its clock is 120 s ahead, right, and 500 s behind.
+        at[0] += 100
+        # Three signs of one that lives, 20 s apart; then there is none any more.
+        for sign in (1000, 1020, 1040):
+            at[0] += 20
+            assert lease.held_by_another(held_by(sign + now, **fields), now=now)
+        last = held_by(1040 + now, **fields)
+        at[0] += 90
+        assert lease.held_by_another(last, now=now)
+        at[0] += 1
+        assert lease.held_by_another(last, now=now) is None
+    longer = held_by(1000, **fields, seconds=200.0)
+    assert lease.held_by_another(longer, now=1000)
+    at[0] += 199
+    assert lease.held_by_another(longer, now=1000)
+
+
+def test_one_that_is_late_by_our_clock_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    at, told = [5.0], []
+
+    def passed(seconds: float) -> None:
+        at[0] += seconds
+
+    monkeypatch.setattr(
+        lease_module,
+        "time",
+        types.SimpleNamespace(time=lambda: 2000.0, monotonic=lambda: at[0], sleep=passed),
+    )
+    lease = Lease()
+    dead = held_by(1000, hostname="far-away", lease="b")
+    assert lease.wait_for_sign(dead, lambda: dead, told.append) is None
+    assert 90 < at[0] - 5 < 95
+    assert len(told) == 1
+    lives = iter(held_by(sign, hostname="far-away", lease="c") for sign in range(1001, 1010))
+    at[0] = 5.0
+    assert lease.wait_for_sign(next(lives), lambda: next(lives), told.append)
+    assert at[0] - 5 < 20
+    fresh = held_by(1999, hostname="far-away", lease="d")
+    assert lease.wait_for_sign(fresh, lambda: pytest.fail("looked again"), told.append)
+
+
 @pytest.mark.parametrize("holder", ["far-away 12 34 abc 1000000000", "{", "[" * 100_000, "{}"])
 def test_a_driver_of_another_version_is_one_too(holder: str) -> None:
     tags = {HOLDER_TAG: holder, ALIVE_TAG: "1000"}
     assert Lease().held_by_another(tags, now=1010) is not None
-    assert Lease().held_by_another(tags, now=1091) is None
+    assert Lease().held_by_another(tags, now=1091) is not None
+    assert Lease().held_by_another(tags, now=100_000) is None, "long ago"
 
 
 def test_a_driver_of_this_host_that_is_dead_holds_nothing() -> None:

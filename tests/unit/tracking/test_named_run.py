@@ -189,7 +189,11 @@ def test_a_driver_elsewhere_that_is_not_heard_of_has_lost_the_run(
 
     # Of these modules alone: other threads of the process sleep by the true clock.
     clock = SimpleNamespace(
-        time=lambda: now[0], sleep=passed, strftime=time.strftime, gmtime=time.gmtime
+        time=lambda: now[0],
+        monotonic=lambda: now[0],
+        sleep=passed,
+        strftime=time.strftime,
+        gmtime=time.gmtime,
     )
     monkeypatch.setattr(lease, "time", clock)
     monkeypatch.setattr(named, "time", clock)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -31,10 +32,17 @@ def test_the_parts_of_a_file_are_put_together_and_a_first_part_begins_it_anew(
     assert (folder.path / "logs" / "attempt-2" / "rank-0.log").read_bytes() == b"one two"
 
 
-@pytest.mark.parametrize("name", ["logs/../../evil", "logs", "logs/", "other/x", "/etc/x", ""])
-def test_what_is_no_file_of_a_rank_is_passed_over(folder: RunFolder, name: str) -> None:
-    folder.keep_part(WORLD, name, b"x", is_first=True)
+@pytest.mark.parametrize(
+    "name",
+    ["logs/../../evil", "logs", "logs/", "other/x", "/etc/x", "", "logs/{outside}", "logs/a\nb"],
+)
+def test_what_is_no_file_of_a_rank_is_passed_over(
+    folder: RunFolder, tmp_path: Path, name: str
+) -> None:
+    outside = tmp_path / "x"
+    folder.keep_part(WORLD, name.format(outside=outside), b"x", is_first=True)
     assert list(folder.path.rglob("*")) == []
+    assert not outside.exists()
     assert not (folder.path.parent / "evil").exists()
 
 

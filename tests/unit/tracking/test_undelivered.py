@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import subprocess
 import sys
 import time
@@ -13,10 +14,11 @@ from typing import Any
 import pytest
 
 from sparkdl_runner import cli
+from sparkdl_runner.foreign_file import ForeignFileError
 from sparkdl_runner.hooks.process_identity import started_ticks
 from sparkdl_runner.private_folder import private_folder
 from sparkdl_runner.tracking import Tracking
-from sparkdl_runner.tracking.run import left_run, undelivered
+from sparkdl_runner.tracking.run import entries_file, left_run, undelivered
 from sparkdl_runner.tracking.run.opening.lease import Lease
 from sparkdl_runner.tracking.run.spool import SPOOLS, Spool
 from sparkdl_runner.tracking.run.tracked_run import TrackedRun
@@ -189,3 +191,74 @@ def test_nothing_is_kept_where_there_is_no_checkpoint_or_no_place(tmp_path: Path
     kept.keep([point(1)], f"{(tmp_path / 'file').as_uri()}/step-1/attempt-0")
     assert not kept.url
     kept.forget()
+
+
+def kept_beside(folder: Path) -> tuple[Undelivered, Path]:
+    kept = Undelivered("abc")
+    kept.keep([point(1)], f"{folder.as_uri()}/step-1/attempt-0")
+    return kept, folder / "undelivered" / "abc.jsonl"
+
+
+def test_what_is_kept_is_its_owners_alone_and_written_through_no_link(tmp_path: Path) -> None:
+    kept, file = kept_beside(tmp_path)
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert file.parent.stat().st_mode & 0o777 == 0o700
+    mine = tmp_path / "mine"
+    mine.write_text("of mine")
+    file.unlink()
+    file.symlink_to(mine)
+    kept_beside(tmp_path)
+    assert mine.read_text() == "of mine"
+    assert not file.is_symlink()
+    assert undelivered.read(file.as_uri()) == [point(1)]
+    assert [one.name for one in file.parent.iterdir()] == ["abc.jsonl"]
+    kept.forget()
+    assert not file.exists()
+
+
+def test_a_folder_that_is_a_link_is_neither_written_read_nor_deleted_in(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / "undelivered").symlink_to(elsewhere)
+    kept, file = kept_beside(tmp_path)
+    assert (kept.url, list(elsewhere.iterdir())) == ("", [])
+    (elsewhere / "abc.jsonl").write_text("")
+    with pytest.raises(OSError, match="undelivered"):
+        undelivered.read(file.as_uri())
+    undelivered.delete(file.as_uri())
+    assert (elsewhere / "abc.jsonl").exists()
+
+
+def test_a_pipe_a_link_and_a_file_without_end_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, file = kept_beside(tmp_path)
+    pipe, link = file.with_name("pipe.jsonl"), file.with_name("link.jsonl")
+    os.mkfifo(pipe)
+    link.symlink_to(file)
+    for wrong in (pipe, link):
+        with pytest.raises(OSError, match=wrong.name):
+            undelivered.read(wrong.as_uri())
+    huge = file.with_name("huge.jsonl")
+    huge.touch()
+    os.truncate(huge, 1 << 40)
+    monkeypatch.setattr(entries_file, "MOST_BYTES", 100)
+    with pytest.raises(ForeignFileError, match="more than the 100 bytes"):
+        undelivered.read(huge.as_uri())
+    kept = Undelivered("abc")
+    kept.keep([point(1)] * 9, f"{tmp_path.as_uri()}/step-1/attempt-0")
+    assert undelivered.read(file.as_uri()) == [point(1), point(1)], "as much as a reader takes"
+
+
+def test_a_file_that_cannot_be_read_is_told_and_left(
+    store: str, client: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_id = run_of(client, tmp_path)
+    (tmp_path / "undelivered").mkdir()
+    pipe = tmp_path / "undelivered" / f"{run_id}.jsonl"
+    os.mkfifo(pipe)
+    assert cli.main(["deliver", "--tracking-uri", store, str(tmp_path)]) == 1
+    told = capsys.readouterr().out
+    assert f"run {run_id}: {pipe.as_uri()} cannot be read: " in told
+    assert "is a pipe" in told
+    assert not list(tmp_path.glob(f"{SPOOLS}*/*.jsonl"))

@@ -34,3 +34,12 @@ def test_what_a_stream_cannot_encode_is_escaped():
     stream = io.TextIOWrapper(raw, encoding="ascii")
     write_lines(stream, WORLD, ["ü \ud83d"])
     assert raw.getvalue() == b"[rank 0] \\xfc \\ud83d\n"
+
+
+def test_a_line_controls_no_terminal_and_passes_for_no_other_rank():
+    stream = io.StringIO()
+    write_lines(stream, WORLD, ["a\n[rank 1] b\rc", "\x1b[2J\x1b[31mred", "two\nlines\n"])
+    assert stream.getvalue() == (
+        "[rank 0] a\n[rank 0] [rank 1] b\\rc\n[rank 0] \x1b[31mred\x1b[0m\n"
+        "[rank 0] two\n[rank 0] lines\n"
+    )

@@ -6,25 +6,28 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from sparkdl_runner.redaction import Redactor, secrets_of
+from sparkdl_runner.redaction import Redactor
 from sparkdl_runner.tracking.run import datasets
 from sparkdl_runner.tracking.run.parameters_and_tags import parameters
 
 _OF_ATTEMPT = re.compile(r"attempt_(\d+)/(.+)", re.DOTALL)
 
 
-def changes(run: Any, arguments: Mapping[str, Any], converters: Mapping[str, Any]) -> list[str]:
+def changes(
+    run: Any, arguments: Mapping[str, Any], converters: Mapping[str, Any], redact: Redactor
+) -> list[str]:
     """Compares a call with a run's last attempt.
 
     Args:
         run: The ``mlflow.entities.Run``.
         arguments: Of the function, by name.
         converters: The conversions that the function uses, by what it calls them.
+        redact: Hides secrets, as they are hidden in the run.
 
     Returns:
         A clause for each argument and each conversion that is another one.
     """
-    redact, known = Redactor(secrets_of()), _last_values(run.data.params)
+    known = _last_values(run.data.params)
     found = []
     for _, name, text in parameters(arguments):
         now, then = str(redact.value(text, name)), known.get(name)

@@ -6,7 +6,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 
 from sparkdl_runner.errors import LaunchError
@@ -20,6 +20,10 @@ HOLDER_TAG = "mlflow.sparkdl_runner.driver"
 ALIVE_TAG = "mlflow.sparkdl_runner.driver_alive_at"
 # Renewals in the time of a lease, which so outlives three that are lost.
 _RENEWALS = 4.5
+# With clocks that are further apart than an hour, no token and no request to a storage works.
+_LONG_OVER_SECONDS = 3_600.0
+# How many looks at a run there are between two signs of its driver.
+_LOOKS = 10
 
 held_here: set[str] = set()
 """The runs that threads of this driver hold."""
@@ -45,7 +49,7 @@ class Holder(ProcessIdentity):
     seconds: float = Tracking.lease_seconds
     """How long after its last sign it counts as lost."""
     silent: float = 0.0
-    """How long it was not heard of; not in the tag."""
+    """How long it was not heard of, if its clock goes as ours does; not in the tag."""
 
     @classmethod
     def of(cls, tags: Mapping[str, str], now: float) -> Holder | None:
@@ -61,9 +65,14 @@ class Holder(ProcessIdentity):
 
     @property
     def has_let_go(self) -> bool:
-        """Whether it holds the run no more: it has ended, or was not heard of for too long."""
+        """Whether it certainly holds the run no more: it has ended, or was lost long ago."""
         if self.is_on_this_machine() and (self.is_gone() or self.pid == os.getpid()):
             return True
+        return self.silent > max(_LONG_OVER_SECONDS, self.seconds)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it should have been heard of by now, if its clock goes as ours does."""
         return self.silent > self.seconds
 
     @property
@@ -98,6 +107,8 @@ class Lease:
             since=int(time.time()),
             seconds=float(seconds),
         )
+        self._first_seen: dict[tuple[str, str], float] = {}
+        """When each sign of another driver was first seen here, by this process's own clock."""
 
     def entries(self, now: float | None = None) -> list[Entry]:
         """The tags that say that this driver holds the run, and lives."""
@@ -107,8 +118,40 @@ class Lease:
         return [["tag", HOLDER_TAG, json.dumps(fields)], ["tag", ALIVE_TAG, f"{at:.0f}"]]
 
     def held_by_another(self, tags: Mapping[str, str], now: float | None = None) -> Holder | None:
-        """The other driver that holds a run with these tags; None if there is none."""
+        """The other driver that holds a run with these tags; None if there is none.
+
+        It holds the run until its sign has stayed the same before our eyes for the time of its
+        lease, whatever its clock says: what is seen for the first time was given just now.
+        """
         found = Holder.of(tags, time.time() if now is None else now)
         if found is None or found.lease == self.own.lease or found.has_let_go:
             return None
-        return found
+        at = time.monotonic()
+        first = self._first_seen.setdefault((tags[HOLDER_TAG], tags[ALIVE_TAG]), at)
+        return None if at - first > found.seconds else found
+
+    def wait_for_sign(
+        self,
+        tags: Mapping[str, str],
+        look: Callable[[], Mapping[str, str]],
+        tell: Callable[[Holder], None],
+    ) -> Holder | None:
+        """As ``held_by_another``, but watches a driver that is late by our clock until it is sure.
+
+        Args:
+            tags: Of the run.
+            look: Reads them again.
+            tell: Called once if there is something to wait for.
+        """
+        first: str | None = None
+        while True:
+            holder = self.held_by_another(tags)
+            if holder is None or holder.is_on_this_machine() or not holder.is_late:
+                return holder
+            if first is None:
+                tell(holder)
+            elif first != tags[ALIVE_TAG]:
+                return holder
+            first = tags[ALIVE_TAG]
+            time.sleep(holder.renew_seconds / _LOOKS)
+            tags = look()

@@ -9,15 +9,17 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from sparkdl_runner.errors import LaunchError
-from sparkdl_runner.redaction import Redactor
+from sparkdl_runner.redaction import Redactor, secrets_of
+from sparkdl_runner.shown_text import tell
 from sparkdl_runner.tracking.entries import Entry
 from sparkdl_runner.tracking.run.opening.changes import changes
 from sparkdl_runner.tracking.run.opening.lease import ALIVE_TAG, Holder, Lease
@@ -62,7 +64,15 @@ class NamedRun:
         run: As MLflow knows it; None if this is to be its first.
     """
 
-    def __init__(self, settings: Tracking, name: str, work: Work, *, rerun_finished: bool) -> None:
+    def __init__(
+        self,
+        settings: Tracking,
+        name: str,
+        work: Work,
+        *,
+        rerun_finished: bool,
+        secrets: Sequence[str] = (),
+    ) -> None:
         """Finds the run, and waits until a driver that is not heard of any more has lost it.
 
         Args:
@@ -70,6 +80,7 @@ class NamedRun:
             name: Of the training.
             work: What it is to train.
             rerun_finished: Whether one that has finished is as good as none.
+            secrets: What no message shows, besides those of the driver's environment.
 
         Raises:
             LaunchError: Another driver runs it, it trains something else, or MLflow refuses.
@@ -77,6 +88,7 @@ class NamedRun:
         self.name = name
         self.lease = Lease(settings.lease_seconds)
         self._settings = settings
+        self._redact = Redactor([*secrets_of(), *secrets])
         self._work = work
         self._store: Store = open_store(settings)
         self.run: Any = self._released()
@@ -122,7 +134,7 @@ class NamedRun:
         what = "its value is returned again"
         if "value" not in record:
             what = f"its value ({record.get('lost')}) was not kept, and None is returned"
-        asked = changes(self.run, arguments, converters)
+        asked = changes(self.run, arguments, converters, self._redact)
         other = f" This call asks for another training: {'; '.join(asked)}." if asked else ""
         _tell(
             f"the training {self.name!r} finished at {ended} in MLflow run {info.run_id}. It is "
@@ -199,21 +211,32 @@ class NamedRun:
 
     def _create(self) -> Opened:
         held = {name: text for _, name, text in self.lease.entries()}
-        given = Redactor().value(dict(self._settings.tags))
+        given = self._redact.value(dict(self._settings.tags))
         opened = create_run(
             self._store, self._settings.run_name or self.name, {**given, **self._tags(), **held}
         )
         # If several drivers found no run and each made one, the first one goes on.
         own = opened.run.info
         for other in self._search():
-            holder = self.lease.held_by_another(other.data.tags)
-            place = (other.info.start_time, other.info.run_id)
-            is_earlier = place < (own.start_time, own.run_id)
-            if other.info.status == "RUNNING" and holder is not None and is_earlier:
+            if other.info.status != "RUNNING":
+                continue
+            if (other.info.start_time, other.info.run_id) >= (own.start_time, own.run_id):
+                continue
+            holder = self.lease.wait_for_sign(
+                other.data.tags,
+                partial(self._tags_of, other.info.run_id),
+                lambda holder: _tell(f"an earlier run of {self.name!r} is held by {holder}."),
+            )
+            if holder is not None:
                 delete = partial(self._store.client.delete_run, own.run_id)
                 self._store.call(delete, "delete a second run")
                 raise LaunchError(self._is_taken(other, holder))
         return opened
+
+    def _tags_of(self, run_id: str) -> Mapping[str, str]:
+        run = self._store.call(partial(self._store.client.get_run, run_id), f"read run {run_id}")
+        tags: Mapping[str, str] = run.data.tags
+        return tags
 
     def _claim(self, run_id: str) -> None:
         """Takes the lease, and looks whether another driver took it at the same moment."""
@@ -251,5 +274,4 @@ def returned_entry(value: Any) -> Entry:
 
 
 def _tell(text: str) -> None:
-    with suppress(OSError, ValueError):
-        print(f"sparkdl_runner: {text}", flush=True)
+    tell(text, sys.stdout)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.foreign_name import is_run_id
 from sparkdl_runner.redaction import Redactor
+from sparkdl_runner.shown_text import tell
 from sparkdl_runner.tracking.run.journal import ATTEMPT_TAG
-from sparkdl_runner.tracking.run.opening.lease import Lease
+from sparkdl_runner.tracking.run.opening.lease import Holder, Lease
 from sparkdl_runner.tracking.run.opening.store import Store, connect, open_store
 from sparkdl_runner.tracking.run.server_calls import ServerCalls
 from sparkdl_runner.tracking.settings import Tracking
@@ -33,6 +37,15 @@ class Opened:
     """The number of the next attempt; not 0 where the run was resumed."""
     timeout_seconds: float = Tracking.opening_timeout_seconds
     """How long an answer may take while the driver waits for it."""
+
+    def __post_init__(self) -> None:
+        run_id = self.run.info.run_id
+        if not is_run_id(run_id):  # It names files of ours.
+            raise LaunchError(
+                f"MLflow at {Redactor()(self.uri)} calls a run {run_id!r:.100}. A run's id is "
+                "letters, digits and hyphens: this is no server of MLflow's, or not one to trust. "
+                "Check the tracking URI."
+            )
 
     @property
     def source_tags(self) -> dict[str, str]:
@@ -125,8 +138,13 @@ def resume(client: Any, call: ServerCalls, run_id: str, lease: Lease) -> Opened:
         )
     active = mlflow.active_run()
     is_joined = active is not None and active.info.run_id == run_id
-    other = lease.held_by_another(run.data.tags)
-    if run.info.status == "RUNNING" and other is not None:
+    other = None
+    if run.info.status == "RUNNING":
+        look = partial(client.get_run, run_id)
+        other = lease.wait_for_sign(
+            run.data.tags, lambda: call(look, what).data.tags, partial(_tell_wait, run_id)
+        )
+    if other is not None:
         raise LaunchError(
             f"The MLflow run {run_id} is active elsewhere: {other}. End that training, or wait "
             f"until it is over; one that died is known as such after {other.seconds:g} s."
@@ -145,6 +163,14 @@ def resume(client: Any, call: ServerCalls, run_id: str, lease: Lease) -> Opened:
         is_ours=not is_joined,
         first_attempt=int(last) + 1 if last.isdecimal() else 0,
         timeout_seconds=call.timeout_seconds,
+    )
+
+
+def _tell_wait(run_id: str, holder: Holder) -> None:
+    tell(
+        f"MLflow run {run_id} is held by {holder}. If it does not show itself for "
+        f"{holder.seconds:g} s, it is taken for lost, and this one goes on.",
+        sys.stdout,
     )
 
 

@@ -18,7 +18,7 @@ from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.importing import without_collecting
 from sparkdl_runner.redaction import Redactor
 from sparkdl_runner.tracking.local_store import make_private, make_whole
-from sparkdl_runner.tracking.run.server import is_databricks, why_unreachable
+from sparkdl_runner.tracking.run.server import REQUEST_SECONDS, is_databricks, why_unreachable
 from sparkdl_runner.tracking.run.server_calls import WITHOUT, ServerCalls
 from sparkdl_runner.tracking.settings import Tracking
 
@@ -113,7 +113,7 @@ def check_store(settings: Tracking) -> str:
     mlflow = _import_mlflow()
     uri = settings.tracking_uri or str(mlflow.get_tracking_uri())
     _check_scheme(uri, Redactor()(uri))
-    if wrong := why_unreachable(uri):
+    if wrong := why_unreachable(uri, min(REQUEST_SECONDS, settings.opening_timeout_seconds)):
         raise LaunchError(
             f"The MLflow tracking server {wrong}. Start it, correct the tracking URI, or {WITHOUT}"
         )

@@ -1,0 +1,47 @@
+"""Whether there is memory for what a manifest lists, asked before it is read.
+
+A file of twenty gigabytes may take no room on its disk. And a host that is too small says nothing
+against a checkpoint: it is as good as it was, and so no damage.
+"""
+
+from __future__ import annotations
+
+from sparkdl_runner.checkpoint.errors import UnreadableError
+from sparkdl_runner.hooks import control_group
+
+# Less than that is there, or is given by the kernel in time.
+_SMALL_BYTES = 64 << 20
+
+
+def require_memory(size_bytes: int, what: str) -> None:
+    """Refuses what would not fit into this host's memory.
+
+    Args:
+        size_bytes: How much is to be read.
+        what: What that is, for the message.
+
+    Raises:
+        UnreadableError: It does not fit.
+    """
+    if size_bytes <= _SMALL_BYTES:
+        return
+    free = available_bytes()
+    if free is not None and size_bytes > free:
+        raise UnreadableError(
+            f"{what} has {size_bytes:,} bytes, and {free:,} bytes of memory are free on this host"
+        )
+
+
+def available_bytes() -> int | None:
+    """The memory that this process can have: the host's free one, or its group's limit if less."""
+    found = [_host_bytes(), control_group.limit_bytes()]
+    return min((one for one in found if one is not None), default=None)
+
+
+def _host_bytes() -> int | None:
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            rows = dict(line.split(":", 1) for line in file)
+        return 1024 * int(rows["MemAvailable"].split()[0])
+    except (OSError, ValueError, KeyError):
+        return None

@@ -1,0 +1,67 @@
+"""Text that ranks, servers and other drivers sent, as a console may show it.
+
+A carriage return lets a line overwrite what is before it, and escape sequences clear the screen,
+name the window or fill the clipboard. They are shown as Python writes them, ``\\x1b[2J``.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from contextlib import suppress
+from typing import TextIO
+
+# Also what ends a line for some readers alone, and what lets text run backwards.
+_CONTROL = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
+_COLOUR = r"\x1b\[(?:[0-4]|2[234]|39|49|[34][0-7]|9[0-7]|10[0-7]|[34]8;5;\d{1,3}|[;]){0,16}m"
+# The moves of a progress bar, which would be read as noise. Without them its text is left.
+_MOVE = r"\x1b\[[0-9;]{0,16}[A-HJK]"
+_RESET = "\x1b[0m"
+_UNSAFE = re.compile(f"({_CONTROL})")
+_UNSAFE_BESIDE_COLOURS = re.compile(f"({_COLOUR})|({_MOVE})|({_CONTROL})")
+# A line that would pass for another rank's, or for one of ours.
+_FORGED = re.compile(r"(?<=\n)(?=\[rank |sparkdl_runner: )")
+
+
+def line(text: str, *, colours: bool = False) -> str:
+    """One line, with all control characters but the tab escaped, the end of a line too.
+
+    Args:
+        text: Of any origin.
+        colours: Whether plain colours stay, up to the end of the line; the moves of progress bars
+            are left out.
+    """
+    return _escaped(text, colours=colours).replace("\n", "\\n")
+
+
+def lines(text: str) -> str:
+    """The same of a text of several lines, none of which begins as the lines of ranks do."""
+    return _FORGED.sub("  ", _escaped(text.replace("\r\n", "\n")))
+
+
+def tell(text: str, stream: TextIO | None = None) -> None:
+    """Prints a message of the package's, on stderr by default.
+
+    It does not raise: a stream that is closed, or gone, must not end a training.
+    """
+    with suppress(OSError, ValueError):
+        print(f"sparkdl_runner: {lines(text)}", file=stream or sys.stderr, flush=True)
+
+
+def _escaped(text: str, *, colours: bool = False) -> str:
+    if text.isprintable():  # Nearly always, and quick to see.
+        return text
+    if not colours:
+        return _UNSAFE.sub(_escape, text)
+    shown = _UNSAFE_BESIDE_COLOURS.sub(_escape_beside_colours, text)
+    return shown + _RESET if "\x1b" in shown else shown
+
+
+def _escape(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
+
+
+def _escape_beside_colours(found: re.Match[str]) -> str:
+    if found[1]:
+        return found[1]
+    return "" if found[2] else _escape(found)
