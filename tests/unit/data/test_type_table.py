@@ -90,7 +90,7 @@ ROWS: list[tuple[t.DataType | pa.DataType, list[Any], str, dict[str, Any], str]]
 def converted(data_type: t.DataType) -> pa.DataType | None:
     """The Arrow type of the files; None where the conversion refuses."""
     try:
-        check_columns(t.StructType([t.StructField("x", data_type)]))
+        check_columns(t.StructType([t.StructField("x", data_type)]), by_case=True)
     except TypeError:
         return None
     if is_vector(data_type):
