@@ -28,6 +28,14 @@ def fence_file(attempt: int) -> str:
     return f"attempt-{attempt}.json"
 
 
+def claim_file(attempt: int, token: str) -> str:
+    """An empty file in ``FENCES`` that each driver writes before its fence, with its own token.
+
+    Where a fence can be overwritten, the claims still show that two drivers took one number.
+    """
+    return f"attempt-{attempt}.{token}"
+
+
 def read_fence(storage: Storage, attempt: int) -> dict[str, Any]:
     """Reads the file that an attempt wrote when it began.
 
@@ -46,10 +54,10 @@ def attempts_in(names: Iterable[str]) -> list[int]:
     return sorted(int(found[1]) for name in names if (found := _FENCE.fullmatch(name)))
 
 
-def later_attempt(storage: Storage, attempt: int) -> int | None:
-    """The newest attempt, if one began after this one."""
-    newest = max(attempts_in(storage.names(FENCES)), default=-1)
-    return newest if newest > attempt else None
+def is_claimed_by_others(names: Iterable[str], attempt: int, token: str) -> bool:
+    """Whether these files have another driver's claim to an attempt."""
+    own = {f"{FENCES}/{name}" for name in (fence_file(attempt), claim_file(attempt, token))}
+    return any(name.startswith(f"{FENCES}/attempt-{attempt}.") for name in set(names) - own)
 
 
 def written(names: Iterable[str]) -> set[Name]:

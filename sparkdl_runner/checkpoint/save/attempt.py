@@ -15,6 +15,7 @@ from sparkdl_runner.checkpoint.directory.files import write_file
 from sparkdl_runner.checkpoint.directory.listing import (
     FENCES,
     attempts_in,
+    claim_file,
     committed,
     fence_file,
     read_fence,
@@ -35,7 +36,7 @@ class Attempt:
 
     number: int
     token: str
-    """What its fence holds, and no other's of this number."""
+    """A random number in the fence of this attempt; another driver's fence has another one."""
     peers: Peers
     hosts: Sequence[str]
     """The hosts of the ranks, in their order."""
@@ -96,7 +97,7 @@ def begin_attempt(storage: Storage, at_least: int = 0) -> tuple[int, str]:
 
     Returns:
         The number, and the token of its fence. In an object store another driver that begins at
-        the same moment may overwrite the fence even now: a commit compares the token.
+        the same moment may overwrite the fence even now. A commit looks for that.
 
     Raises:
         CheckpointError: No number could be taken.
@@ -110,6 +111,7 @@ def begin_attempt(storage: Storage, at_least: int = 0) -> tuple[int, str]:
         token = secrets.token_hex(16)
         fence = {"attempt": attempt, "token": token, "committed": before}
         try:
+            write_file(storage, FENCES, claim_file(attempt, token), b"")
             write_file(storage, FENCES, fence_file(attempt), seal(fence))
             # An object store lets another driver overwrite it: the last one has the number.
             if read_fence(storage, attempt) == fence:

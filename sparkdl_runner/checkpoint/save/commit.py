@@ -16,7 +16,12 @@ from typing import Any, TypeVar
 from sparkdl_runner.checkpoint import sharded
 from sparkdl_runner.checkpoint.directory import shards
 from sparkdl_runner.checkpoint.directory.files import FileEntry, read_file, write_file
-from sparkdl_runner.checkpoint.directory.listing import later_attempt, read_fence
+from sparkdl_runner.checkpoint.directory.listing import (
+    FENCES,
+    attempts_in,
+    is_claimed_by_others,
+    read_fence,
+)
 from sparkdl_runner.checkpoint.directory.manifest import (
     MANIFEST,
     Manifest,
@@ -176,30 +181,30 @@ class Commit:
             files.append(self._write(shards.METADATA, seal(merged)))
             manifest = replace(manifest, parameters=sharded.parameters_of(merged))
         self._require_latest()
-        self._require_own_number()
         manifest = replace(manifest, files=tuple(sorted(files, key=lambda entry: entry.path)))
         self._write(MANIFEST, manifest.to_bytes())
         return manifest
 
     def _require_latest(self) -> None:
-        """Raises CheckpointError if a later attempt has begun."""
-        own = self.job.manifest.attempt
-        later = self._patiently(lambda: later_attempt(self._storage, own))
-        if later is not None:
+        """Raises CheckpointError if a later attempt has begun, or another one with this number."""
+        own, token = self.job.manifest.attempt, self.job.token
+        names = self._patiently(lambda: self._storage.names(FENCES))
+        newest = max(attempts_in(names), default=-1)
+        if newest > own:
             raise CheckpointError(
-                f"Attempt {later} has begun in {self._storage.shown}, so that attempt {own}, which "
-                f"this is (host {self.job.host}), commits nothing any more."
+                f"Attempt {newest} has begun in {self._storage.shown}, so that attempt {own}, "
+                f"which this is (host {self.job.host}), commits nothing any more."
             )
+        if token and is_claimed_by_others(names, own, token):
+            self._require_own_fence()
 
-    def _require_own_number(self) -> None:
-        """Raises _NumberLostError if another training has begun with this attempt's number.
+    def _require_own_fence(self) -> None:
+        """Raises _NumberLostError if the fence of this attempt's number is another training's.
 
-        Two that begin in an object store at the same moment do not see each other: either finds no
+        Two that begin in an object store at the same moment do not see each other: each finds no
         fence of a number and writes one, and the later one's stays.
         """
-        number = self.job.manifest.attempt if self.job.token else -1
-        if number < 0:
-            return
+        number = self.job.manifest.attempt
         try:
             found = self._patiently(lambda: read_fence(self._storage, number)).get("token")
         except DamageError:

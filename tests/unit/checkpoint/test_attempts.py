@@ -23,9 +23,10 @@ def test_attempts_are_counted(tmp_path):
     for _ in range(3):
         save_steps(tmp_path, 1)
     assert names(tmp_path) == [f"step-1/attempt-{attempt}" for attempt in range(3)]
-    assert sorted(path.name for path in (tmp_path / "attempts").iterdir()) == [
-        f"attempt-{attempt}.json" for attempt in range(3)
-    ]
+    fences = [f"attempt-{attempt}.json" for attempt in range(3)]
+    found = sorted(path.name for path in (tmp_path / "attempts").iterdir())
+    assert [name for name in found if name.endswith(".json")] == fences
+    assert len(found) == 2 * len(fences)  # Each has a claim beside it.
 
 
 def test_the_attempt_of_the_run_is_the_least(tmp_path, monkeypatch):
@@ -103,7 +104,7 @@ def test_what_a_zombie_committed_in_the_last_moment_is_never_seen(tmp_path, monk
     assert later.restore().step == 1
     later.due(2)
     with monkeypatch.context() as blind:
-        blind.setattr(commit, "later_attempt", lambda storage, attempt: None)
+        blind.setattr(commit, "attempts_in", lambda names: [])
         zombie.save(9, extra=[9])
         zombie.close()
     assert (tmp_path / "step-9" / "attempt-0" / "manifest.json").exists()
@@ -220,6 +221,7 @@ def overtake(directory, number):
     """Another driver, which began at the same moment, writes the fence of the same number."""
     from sparkdl_runner.checkpoint.directory.sealed import seal
 
+    (directory / "attempts" / f"attempt-{number}.theirs").touch()
     fence = directory / "attempts" / f"attempt-{number}.json"
     fence.write_bytes(seal({"attempt": number, "token": "theirs", "committed": []}))
 
