@@ -6,13 +6,13 @@ import os
 import warnings
 
 TRUST_VARIABLE = "SPARKDL_RUNNER_TRUST"
-"""An environment variable: 1 lets ``PipelineModel.load`` open models, as no argument of it can."""
-# What both were called when only pickles needed them.
+"""An environment variable; 1 stands for ``trust=True``, which ``PipelineModel.load`` lacks."""
+# Their names in earlier versions, in which only pickles needed trust.
 _EARLIER_VARIABLE, _EARLIER_ARGUMENT = "SPARKDL_RUNNER_TRUST_PICKLE", "trust_pickle"
 
 
 def how_to_trust(kind: str) -> str:
-    """What a user does to open what was saved, as the end of a sentence."""
+    """The words that tell a user how to open it: the end of an error's sentence."""
     return (
         f"open it with {kind}.load(path, trust=True), or in a pipeline with {TRUST_VARIABLE}=1 in "
         "the environment"

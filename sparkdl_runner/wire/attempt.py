@@ -28,7 +28,7 @@ class Attempt:
     search_path: tuple[str, ...] = ()
     """The driver's search path for modules."""
     driver_files: str = ""
-    """Which files the driver sees; see ``worker.driver_folders.own_files``."""
+    """Tells whether a rank sees the driver's own files: ``worker.driver_folders.own_files``."""
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The driver's environment variables that ranks get."""
     spare_seconds: float = 0.0

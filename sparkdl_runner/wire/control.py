@@ -38,7 +38,7 @@ class Envelope:
     """The driver's ``sys.path``. Folders that exist here, and that others cannot change, are
     appended to the worker's."""
     driver_files: str = ""
-    """Which files the driver sees; see ``worker.driver_folders.own_files``."""
+    """Tells whether a rank sees the driver's own files: ``worker.driver_folders.own_files``."""
     function: bytes = field(repr=False)
     """``main`` and its arguments, pickled on the driver."""
     mlflow_run: dict[str, Any] | None = field(default=None, repr=False)

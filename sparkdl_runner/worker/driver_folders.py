@@ -1,6 +1,7 @@
-"""Which folders of the driver's search path a rank takes over on its own host.
+"""Chooses the folders of the driver's ``sys.path`` that a rank searches for modules, too.
 
-There they may be another user's: who makes a folder of that name first has her modules imported.
+On the rank's host, a folder of the same name may belong to another user. A rank that searched it
+would run that user's modules.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from sparkdl_runner.hooks.process_identity import boot_id
 
 
 def own_files() -> str:
-    """The files that this process sees, of one host and mount namespace; empty if unknown."""
+    """A text that is the same in processes that see the same files; empty if unknown.
+
+    These are the processes of one host, since it was started, and of one mount namespace.
+    """
     booted = boot_id()
     try:
         return booted and f"{booted} {os.readlink('/proc/self/ns/mnt')}"
@@ -26,7 +30,7 @@ def own_files() -> str:
 
 
 def new_folders(paths: Sequence[str], driver_files: str) -> list[str]:
-    """What of the driver's search path a rank adds to its own; prints what it leaves out, and why.
+    """The folders that a rank adds to its search path. It prints which it leaves out, and why.
 
     Args:
         paths: The driver's.

@@ -111,10 +111,11 @@ class LocalStorage:
         return usage.free if usage.total else None
 
     def other_owner(self) -> str:
-        """Who else owns the directory of checkpoints, and so may exchange what is in it.
+        """The name of another user who owns the directory of checkpoints; empty if there is none.
 
-        Empty if nobody does. Root may do so anywhere; mounts in user space, and servers that take
-        no user for root, show owners that say nothing.
+        Its owner can replace the files in it. Root does not count, since root can replace files
+        anywhere. Nor do mounts in user space, and servers that map root to nobody: the owners that
+        they show say nothing.
         """
         try:
             owner = os.stat(self._base).st_uid
@@ -134,7 +135,7 @@ class LocalStorage:
         path = self._base
         if not os.path.isdir(path):
             _make_directory(path)
-        # Whoever owns the directory of checkpoints may put folders there; see ``other_owner``.
+        # The owner of the directory of checkpoints may make folders in it; see ``other_owner``.
         owners = (0, os.geteuid(), _NOBODY, os.stat(path).st_uid)
         for part in directory.split("/") if directory else ():
             path = os.path.join(path, part)

@@ -29,7 +29,7 @@ def count_infinite(schema: t.StructType, narrowed: tuple[str, ...]) -> Iterator[
     """
     for index, names in enumerate(_groups(schema, narrowed)):
         if len(names) > 1:
-            # As text: of thousands of columns, each would take many calls to the JVM.
+            # Text, since a Column takes several calls to the JVM, and there may be thousands.
             numbers = ", ".join(map(quoted, names))
             found = F.expr(f"exists(array({numbers}), it -> abs(it) = float('infinity'))")
         else:

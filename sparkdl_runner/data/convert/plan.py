@@ -206,7 +206,7 @@ def _with_target_types(df: DataFrame, dtype: str | None) -> DataFrame:
             cast = F.col(name).cast(target)
             columns[field.name] = cast.alias(field.name, metadata=field.metadata)
         else:
-            # As text: thousands of columns would take many calls to the JVM each.
+            # Text, since a Column takes several calls to the JVM, and there may be thousands.
             texts.append(f"CAST({name} AS {target.simpleString()}) AS {name}")
             continue
         texts.append(name)

@@ -1,4 +1,4 @@
-"""A folder that stays the same one while it is looked at and deleted.
+"""Looks at a folder and deletes that very folder, whatever takes its place meanwhile.
 
 In a folder that others may write, somebody may put a link or another folder in the place of ours,
 after its marker was read and before it is deleted. So a local folder is opened, without following a
@@ -22,9 +22,9 @@ class HeldFolder:
 
     filesystem: fs.FileSystem
     name: str
-    """Its path, which somebody may come to give another meaning."""
+    """Its path. Somebody may put another folder there meanwhile."""
     descriptor: int | None
-    """Of a local folder."""
+    """The open folder, if it is local."""
 
     @property
     def path(self) -> str:

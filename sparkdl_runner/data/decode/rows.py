@@ -78,7 +78,7 @@ def keep_words(array: pa.Array) -> pa.Array:
     if is_text:
         check_utf8(array)
     kept = array.cast(pa.large_string() if is_text else pa.large_binary())
-    # Of bytes of one length, Arrow keeps as many for a null.
+    # In a column of bytes of a fixed length, Arrow stores that many bytes for a null, too.
     is_fixed = pa.types.is_fixed_size_binary(array.type)
     return pc.fill_null(kept, b"") if is_fixed and kept.null_count else kept
 

@@ -1,4 +1,4 @@
-"""Opens the metadata of Iceberg tables on a local disk: in their folder, of whatever name.
+"""Reads the metadata of an Iceberg table on a local disk, and nothing outside of its folder.
 
 Its class is named in a property of the table, ``py-io-impl``; only pyiceberg imports this file.
 """

@@ -40,7 +40,7 @@ class _Group:
 
     @property
     def is_raw(self) -> bool:
-        """Whether the array holds the bits of values of several types of equal width."""
+        """Whether the array holds bits, since its columns may have several types of equal width."""
         return self.members[0].shape == ()
 
 
@@ -91,7 +91,7 @@ class Arena:
         self._find_sources()
 
     def _find_sources(self) -> None:
-        """For each column of each group: the number of the table's, and which of its outputs."""
+        """Finds of which column of the layout, and which of its outputs, each group's columns are."""
         features = self._layout.features
         found: dict[tuple[int, int], tuple[int, int]] = {}
         for number, column in enumerate(self._layout.columns):

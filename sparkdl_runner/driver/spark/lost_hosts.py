@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from sparkdl_runner.driver.spark.executors import list_executors
-from sparkdl_runner.shown_text import lines
+from sparkdl_runner.shown_text import tell
 from sparkdl_runner.wire import network
 from sparkdl_runner.world import World
 
@@ -52,10 +51,9 @@ class LostHosts:
                 if network.resolve(executor.host) in self._addresses:
                     spark.killAndReplaceExecutor(executor.identifier)
         for address, name in self._names.items():
-            told = (
-                f"sparkdl_runner: host {name} ({address}) has vanished: its slots do not count "
-                "until Spark has new executors there."
+            tell(
+                f"host {name} ({address}) has vanished: its slots do not count until Spark has new "
+                "executors there."
             )
-            print(lines(told), file=sys.stderr)
         self._names.clear()
         self._addresses.clear()

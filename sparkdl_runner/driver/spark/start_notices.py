@@ -72,7 +72,7 @@ class StartNotices:
             while self._watch.unheard():
                 if self._closed.wait(LOOK_SECONDS):
                     return
-            _say("all ranks have reached the driver now.")
+            tell("all ranks have reached the driver now.")
 
     def _say_what_holds_slots(self) -> None:
         jobs = jobs_with_tasks(self._context, self._tag)
@@ -82,13 +82,13 @@ class StartNotices:
         until = "a slot is free."
         if self._watch.num_proc > 1:
             until = f"{self._watch.num_proc} slots are free at once."
-        _say(f"waiting until {until} {told}")
+        tell(f"waiting until {until} {told}")
 
     def _say_unreached(self, partitions: Collection[int]) -> None:
         hosts = hosts_of(self._context, self._tag, partitions)
         many = len(partitions) > 1
         who = f"{len(partitions)} of {self._watch.num_proc} ranks {'have' if many else 'has'}"
-        _say(
+        tell(
             f"{who} not reached the driver at {self._driver} {UNREACHED_SECONDS:g} s after Spark "
             f"started {'their tasks' if many else 'its task'} on "
             f"{', '.join(hosts) or 'executors that are gone'}. Python may be slow to start there. "
@@ -97,7 +97,3 @@ class StartNotices:
             "can reach, or name a network that all have with RunConfig.network_interface. If the "
             "ranks reach one another, the run goes on without the output of those."
         )
-
-
-def _say(text: str) -> None:
-    tell(text)

@@ -38,7 +38,7 @@ def write(url: str, content: bytes) -> None:
         try:
             with os.fdopen(os.open(part, _NEW, 0o600, dir_fd=above), "wb") as file:
                 file.write(content)
-            # What has the name is replaced, and not written through, whatever it is.
+            # A link of this name is replaced. The file that it leads to stays as it was.
             os.replace(part, name, src_dir_fd=above, dst_dir_fd=above)
         except BaseException:
             with suppress(OSError):

@@ -194,10 +194,12 @@ def why_unreachable(uri: str, timeout_seconds: float = REQUEST_SECONDS) -> str |
             ).status_code
 
     try:
-        # What requests waits for is each byte that comes; this is for the whole answer.
+        # The time limit of requests begins anew with each byte. This one is for the whole answer.
         code = within(ask, timeout_seconds + _GRACE_SECONDS)
     except TookTooLongError:
-        return f"{shown} does not answer: it sent no whole head within {timeout_seconds:g} s"
+        return (
+            f"{shown} does not answer: it sent no complete HTTP header within {timeout_seconds:g} s"
+        )
     except (OSError, ValueError) as error:
         reason = _origin(error)
         return f"{shown} does not answer: {first_line(reason)}{_hint(error, reason)}"

@@ -97,7 +97,7 @@ def test_a_module_named_like_one_of_pythons_own_keeps_no_worker_from_starting(
     both = [str(script), str(plain)]
     assert str(script) not in search_path_for_children(both, both)
     assert str(plain) in search_path_for_children(both, both)
-    # What is behind the driver's packages must not come before a child's.
+    # A folder that comes after the driver's installed packages must not come before a child's.
     behind = ["/x/site-packages", str(plain)]
     assert str(plain) not in search_path_for_children([str(plain)], behind)
 

@@ -282,3 +282,11 @@ def test_a_fork_has_a_directory_of_its_own_and_leaves_its_parents(tmp_path, monk
     assert process_directory(parent, "app") == first
     leftovers._delete_at_exit(first, None, pid)
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [second.rpartition("/")[2]]
+
+
+@pytest.mark.parametrize("given", ["file:///orders", object()])
+def test_keep_hours_names_what_is_there_instead(given):
+    with pytest.raises(
+        TypeError, match=r"write_conversion\(df, url\), .*make_spark_converter\(url"
+    ):
+        make_spark_converter(given, keep_hours=24)

@@ -49,7 +49,7 @@ class Holder(ProcessIdentity):
     seconds: float = Tracking.lease_seconds
     """How long after its last sign it counts as lost."""
     silent: float = 0.0
-    """How long it was not heard of, if its clock goes as ours does; not in the tag."""
+    """How long it was not heard of, if its clock agrees with ours; not in the tag."""
 
     @classmethod
     def of(cls, tags: Mapping[str, str], now: float) -> Holder | None:
@@ -72,7 +72,7 @@ class Holder(ProcessIdentity):
 
     @property
     def is_late(self) -> bool:
-        """Whether it should have been heard of by now, if its clock goes as ours does."""
+        """Whether it should have been heard of by now, if its clock agrees with ours."""
         return self.silent > self.seconds
 
     @property
