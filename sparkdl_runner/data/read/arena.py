@@ -91,7 +91,7 @@ class Arena:
         self._find_sources()
 
     def _find_sources(self) -> None:
-        """Finds of which column of the layout, and which of its outputs, each group's columns are."""
+        """Finds which output of which column of the layout each column of a group is."""
         features = self._layout.features
         found: dict[tuple[int, int], tuple[int, int]] = {}
         for number, column in enumerate(self._layout.columns):
