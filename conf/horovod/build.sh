@@ -131,7 +131,7 @@ revision=6
 wheels=$wheelhouse/${key:-none}-$gpu-r$revision
 find_wheel() {
     [ ! -d "$wheels" ] ||
-        find "$wheels" -maxdepth 1 -name "horovod-$HOROVOD_VERSION-*.whl" | head -n 1
+        find "$wheels" -maxdepth 1 -name "horovod-$HOROVOD_VERSION-*.whl" -print -quit
 }
 
 # ---- what may be installed ---------------------------------------------------------------------
@@ -333,7 +333,8 @@ find_cuda() {
     export HOROVOD_NCCL_LINK=SHARED PATH=$cuda/bin:$PATH
 
     # pip's NCCL is the one that torch itself loads; the machine's is the second choice.
-    nccl=$(pip_folders nccl | head -n 1)
+    nccl=$(pip_folders nccl) # No pipe to head: it may end before Python has written all.
+    nccl=${nccl%%$'\n'*}
     if [ -e "$nccl/include/nccl.h" ]; then
         # It has libnccl.so.2 only; the linker looks for the name without a number.
         mkdir "$work/nccl"
