@@ -198,7 +198,8 @@ def why_unreachable(uri: str, timeout_seconds: float = REQUEST_SECONDS) -> str |
         code = within(ask, timeout_seconds + _GRACE_SECONDS)
     except TookTooLongError:
         return (
-            f"{shown} does not answer: it sent no complete HTTP header within {timeout_seconds:g} s"
+            f"{shown} does not answer: timed out, "
+            f"no complete HTTP header came within {timeout_seconds:g} s"
         )
     except (OSError, ValueError) as error:
         reason = _origin(error)

@@ -20,7 +20,7 @@ import torch
 from pyspark.ml.linalg import Vectors
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
-from sparkdl_runner.data.keep.lease import FOLDER as LEASES_FOLDER
+from sparkdl_runner.data.dataset.lease import FOLDER as LEASES_FOLDER
 
 from sparkdl_runner.data import (
     DatasetError,

@@ -82,7 +82,7 @@ def test_a_head_that_drips_is_waited_for_in_all_and_not_byte_by_byte(
     drip(hostile)
     told = why_unreachable(hostile.uri, 0.2)
     assert told is not None
-    assert told.endswith("does not answer: it sent no complete HTTP header within 0.2 s")
+    assert told.endswith("does not answer: timed out, no complete HTTP header came within 0.2 s")
 
 
 def test_of_a_refusal_that_never_ends_the_beginning_is_read(hostile: Hostile) -> None:
