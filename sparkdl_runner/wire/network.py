@@ -34,6 +34,15 @@ def resolve(host: str) -> str:
     return str(found[0][4][0])
 
 
+def answers(host: str, port: int, seconds: float) -> bool:
+    """Whether something accepts a TCP connection there within so many seconds."""
+    try:
+        with socket.create_connection((host, port), seconds):
+            return True
+    except OSError:
+        return False
+
+
 def interface_of(address: str) -> str | None:
     """Returns the name of the local network interface that has ``address``, or None."""
     return _interfaces().get(address)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner.wire import network
 
@@ -26,6 +26,8 @@ class Executor:
     """The name or address by which Spark knows its host."""
     tasks: int
     """How many tasks it runs just now, of any job of the application."""
+    port: int = 0
+    """Where it listens there; 0 if Spark does not know yet."""
 
 
 def list_executors(context: SparkContext) -> list[Executor]:
@@ -33,22 +35,19 @@ def list_executors(context: SparkContext) -> list[Executor]:
     listed = context._jsc.sc().statusStore().executorList(True)
     found = [listed.apply(number) for number in range(listed.size())]
     return [
-        Executor(
-            identifier=one.id(),
-            host=_host(one.hostPort()),
-            tasks=one.activeTasks(),
-        )
+        Executor(identifier=one.id(), tasks=one.activeTasks(), **_place(one.hostPort()))
         for one in found
         if one.id() != "driver"
     ]
 
 
-def _host(address: str) -> str:
+def _place(address: str) -> dict[str, Any]:
     # An executor has no port yet, just after Spark has learned of it.
     try:
-        return network.split_host_port(address)[0]
+        host, port = network.split_host_port(address)
     except ValueError:
-        return address.strip("[]")
+        host, port = address.strip("[]"), 0
+    return {"host": host, "port": port}
 
 
 def executors_of(context: SparkContext, tag: str) -> dict[str, set[int]]:

@@ -83,13 +83,19 @@ class SparkLauncher:
     def run(self, attempt: Attempt, reports: Sequence[Reports], stop: StopRequest) -> list[Outcome]:
         """See ``Launcher.run``."""
         refuse_too_large_function(self._context, attempt.function)
-        self._lost.leave_out()
+        asked_seconds = self._lost.replace_executors()
         decommission(self._context, self._leaving, "its host will be taken away")
         needed = self._growth.take_target() or self._num_proc
         config, least = attempt.config, attempt.config.min_num_proc
         while True:
             num_proc = wait_for_slots(
-                self._context, needed, config, profile=self._profile, least=least, stop=stop
+                self._context,
+                needed,
+                config,
+                profile=self._profile,
+                least=least,
+                asked_seconds=asked_seconds,
+                stop=stop,
             )
             self._num_proc = self._num_proc or num_proc
             gang = SparkGang(self._context, self._profile, attempt, num_proc, reports)

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from sparkdl_runner.driver.spark.executors import list_executors
+from sparkdl_runner.driver.spark import yarn
+from sparkdl_runner.driver.spark.executors import Executor, list_executors
 from sparkdl_runner.shown_text import tell
 from sparkdl_runner.wire import network
 from sparkdl_runner.world import World
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
+
+# How long an executor may take to accept a connection before it counts as gone with its host.
+_ANSWER_SECONDS = 2.0
+# A manager that is gone itself would be waited for two minutes.
+_ASK_SECONDS = 10.0
+# In this time a manager that was asked brings another executor.
+REPLACEMENT_SECONDS = 60.0
+_POLL_SECONDS = 0.5
 
 
 class LostHosts:
@@ -27,6 +38,8 @@ class LostHosts:
         self._names: dict[str, str] = {}
         """Names of hosts, by the address that ranks use."""
         self._addresses: set[str] = set()
+        # A standalone master has its own hosts alone, and starts executors there by itself.
+        self._has_manager = (context.master or "").startswith(("yarn", "k8s://"))
 
     def add(self, world: World, addresses: Iterable[str]) -> None:
         """Takes a host that was not heard of any more, of which Spark may not know yet.
@@ -39,21 +52,67 @@ class LostHosts:
         self._addresses |= {world.address}
         self._addresses |= {one for one in addresses if not network.is_loopback(one)}
 
-    def leave_out(self) -> None:
-        """Lets Spark give up the executors of these hosts, at once and for good.
+    def replace_executors(self) -> float:
+        """Lets Spark give up the executors of these hosts, and asks its manager for others.
 
-        Their slots then neither count nor get tasks, and a host that comes back has them ended by
-        Spark, which starts others in their place.
+        The slots of executors that are given up neither count nor get tasks, and a host that comes
+        back has them ended by Spark. An executor that still answers is left alone: it may work for
+        others.
+
+        Returns:
+            How many seconds it may take until what was asked for is there; 0 if nothing was.
         """
-        spark = self._context._jsc.sc()
-        for executor in list_executors(self._context) if self._names else ():
-            with suppress(Exception):  # It may have gone meanwhile.
-                if network.resolve(executor.host) in self._addresses:
-                    spark.killAndReplaceExecutor(executor.identifier)
+        if not self._names:
+            return 0.0
+        listed = list_executors(self._context)
+        gone = [one.identifier for one in listed if self._is_gone(one)]
         for address, name in self._names.items():
+            tell(f"host {name} ({address}) has vanished: its slots do not count any more.")
+        if gone:
             tell(
-                f"host {name} ({address}) has vanished: its slots do not count until Spark has new "
-                "executors there."
+                "Spark is asked for other executors in place of "
+                f"{', '.join(gone)}: its cluster manager may miss a host for minutes."
             )
+        if self._within(lambda: yarn.replace_master(self._context, self._is_lost)):
+            self._wait_until_gone({one.identifier for one in listed})
+        elif gone:
+            self._within(lambda: self._replace(gone))
         self._names.clear()
         self._addresses.clear()
+        return REPLACEMENT_SECONDS if gone and self._has_manager else 0.0
+
+    def _replace(self, executors: list[str]) -> None:
+        for one in executors:
+            with suppress(Exception):  # It may have gone meanwhile.
+                self._context._jsc.sc().killAndReplaceExecutor(one)
+
+    def _within(self, ask: Callable[[], bool | None]) -> bool:
+        answers = []
+
+        def run() -> None:
+            with suppress(Exception):  # The session ends meanwhile.
+                answers.append(ask())
+
+        asking = threading.Thread(target=run, name="sparkdl-lost-hosts", daemon=True)
+        asking.start()
+        asking.join(_ASK_SECONDS)
+        return any(answers)
+
+    def _wait_until_gone(self, executors: set[str]) -> None:
+        deadline = time.monotonic() + REPLACEMENT_SECONDS
+        while time.monotonic() < deadline:
+            if not executors & {one.identifier for one in list_executors(self._context)}:
+                return
+            time.sleep(_POLL_SECONDS)
+
+    def _is_gone(self, executor: Executor) -> bool:
+        if not self._is_lost(executor.host):
+            return False
+        host, port = executor.host, executor.port
+        return not port or not network.answers(host, port, _ANSWER_SECONDS)
+
+    def _is_lost(self, host: str) -> bool:
+        try:
+            return network.resolve(host) in self._addresses
+        except OSError:
+            return False

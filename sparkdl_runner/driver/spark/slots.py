@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from sparkdl_runner.config import RunConfig
 from sparkdl_runner.driver.spark.asked import nothing_fits
-from sparkdl_runner.driver.spark.context import is_single_host
+from sparkdl_runner.driver.spark.context import end_of, is_single_host
 from sparkdl_runner.driver.stop_request import StopRequest
-from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.errors import LaunchError, RunCancelledError
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -45,6 +45,7 @@ def wait_for_slots(
     *,
     profile: ResourceProfile | None = None,
     least: int | None = None,
+    asked_seconds: float = 0.0,
     stop: StopRequest | None = None,
 ) -> int:
     """Makes sure that the cluster has enough slots, or will have soon.
@@ -56,6 +57,8 @@ def wait_for_slots(
         config: Says how long to wait for executors that have yet to register.
         profile: What each rank's task asks for.
         least: How few ranks will do, if there are no more slots after that wait.
+        asked_seconds: How long executors may take that were asked for in place of lost ones. With
+            ``least``, nobody waits longer for them than ``config`` says.
         stop: May end the wait.
 
     Returns:
@@ -63,13 +66,15 @@ def wait_for_slots(
 
     Raises:
         LaunchError: There are too few.
-        RunCancelledError: ``stop`` was cancelled.
+        RunCancelledError: ``stop`` was cancelled, or the application ended.
     """
     stop = stop or StopRequest()
-    seconds = 0.0 if is_single_host(context) else config.slot_wait_seconds
+    seconds = 0.0
+    if not is_single_host(context):
+        seconds = max(config.slot_wait_seconds, asked_seconds if least is None else 0.0)
     deadline = time.monotonic() + seconds
     wanted = needed or config.min_num_proc or 1
-    available = count_slots(context, profile)
+    available = _count_slots(context, profile)
     say_at = time.monotonic()
     while available < wanted and (now := time.monotonic()) < deadline:
         if now >= say_at:
@@ -84,13 +89,22 @@ def wait_for_slots(
             )
         stop.cancelled.wait(POLL_SECONDS)
         stop.raise_if_cancelled()
-        available = count_slots(context, profile)
+        available = _count_slots(context, profile)
     if available >= wanted:
         return needed or available
     if least is not None and available >= least:
         return available
     is_least = not needed and bool(config.min_num_proc)
     raise LaunchError(_too_few_slots(context, wanted, available, is_least=is_least))
+
+
+def _count_slots(context: SparkContext, profile: ResourceProfile | None) -> int:
+    # An application that has ended still counts slots.
+    if end := end_of(context):
+        raise RunCancelledError(
+            f"The Spark application ended while the run waited for slots: {end}."
+        )
+    return count_slots(context, profile)
 
 
 class SlotCheck:

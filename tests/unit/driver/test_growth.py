@@ -95,13 +95,14 @@ def test_a_run_that_spark_does_not_tell_of_its_executors_starts_all_the_same():
 
 
 @pytest.mark.parametrize(
-    ("address", "host"),
-    [("10.0.0.1:7077", "10.0.0.1"), ("127.0.0.1", "127.0.0.1"), ("[::1]", "::1")],
+    ("address", "host", "port"),
+    [("10.0.0.1:7077", "10.0.0.1", 7077), ("127.0.0.1", "127.0.0.1", 0), ("[::1]", "::1", 0)],
 )
-def test_an_executor_that_has_no_port_yet_is_listed_too(address, host):
+def test_an_executor_that_has_no_port_yet_is_listed_too(address, host, port):
     one = SimpleNamespace(id=lambda: "0", hostPort=lambda: address, activeTasks=lambda: 1)
     listed = SimpleNamespace(size=lambda: 1, apply=lambda number: one)
     store = SimpleNamespace(executorList=lambda active: listed)
     spark = SimpleNamespace(statusStore=lambda: store)
     context = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: spark))
-    assert executors.list_executors(context) == [Executor(identifier="0", host=host, tasks=1)]
+    expected = Executor(identifier="0", host=host, port=port, tasks=1)
+    assert executors.list_executors(context) == [expected]

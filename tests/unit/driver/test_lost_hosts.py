@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -25,23 +28,90 @@ def test_executors_of_a_lost_host_go_once_and_those_that_came_back_stay(
 ) -> None:
     given_up: list[str] = []
     spark = SimpleNamespace(killAndReplaceExecutor=given_up.append)
-    context = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: spark))
+    context = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: spark), master="yarn")
     hosts = ["10.0.0.1", "10.1.0.1", "10.0.0.2", "unknown", "10.0.0.3", "127.0.0.1"]
     listed = [Executor(identifier=host, host=host, tasks=0) for host in hosts]
     monkeypatch.setattr(lost_hosts, "list_executors", lambda _: listed)
+    monkeypatch.setattr(lost_hosts.yarn, "replace_master", lambda context, is_lost: False)
     monkeypatch.setattr(network, "resolve", lambda host: {"unknown": None}.get(host, host))
     lost = LostHosts(context)
-    lost.leave_out()
+    lost.replace_executors()
     assert given_up == []
     lost.add(a_world("first", "10.0.0.1"), ["127.0.0.1", "10.1.0.1"])
-    lost.leave_out()
+    assert lost.replace_executors() == lost_hosts.REPLACEMENT_SECONDS
     assert given_up == ["10.0.0.1", "10.1.0.1"]
-    assert capsys.readouterr().err == (
-        "sparkdl_runner: host first (10.0.0.1) has vanished: its slots do not count until Spark "
-        "has new executors there.\n"
-    )
-    lost.leave_out()
+    told = capsys.readouterr().err
+    assert "host first (10.0.0.1) has vanished: its slots do not count any more." in told
+    assert "asked for other executors in place of 10.0.0.1, 10.1.0.1: its cluster manager" in told
+    lost.replace_executors()
     lost.add(a_world("second", "10.0.0.2"), [])
-    lost.leave_out()
+    lost.replace_executors()
     assert given_up == ["10.0.0.1", "10.1.0.1", "10.0.0.2"]
     assert capsys.readouterr().err.count("vanished") == 1
+
+
+def test_an_executor_that_answers_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    given_up: list[str] = []
+    spark = SimpleNamespace(killAndReplaceExecutor=given_up.append)
+    context = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: spark), master="yarn")
+    monkeypatch.setattr(lost_hosts.yarn, "replace_master", lambda context, is_lost: False)
+    monkeypatch.setattr(network, "is_loopback", lambda address: False)
+    with network.listen("127.0.0.1") as there, network.listen("127.0.0.1") as listener:
+        gone = listener.getsockname()[1]
+        listener.close()
+        listed = [
+            Executor(identifier=str(port), host="127.0.0.1", port=port, tasks=0)
+            for port in (there.getsockname()[1], gone)
+        ]
+        monkeypatch.setattr(lost_hosts, "list_executors", lambda _: listed)
+        lost = LostHosts(context)
+        lost.add(a_world("here", "127.0.0.1"), [])
+        assert lost.replace_executors() == lost_hosts.REPLACEMENT_SECONDS
+    assert given_up == [str(gone)]
+
+
+def test_a_manager_that_does_not_answer_is_waited_for_shortly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    never = threading.Event()
+    spark = SimpleNamespace(killAndReplaceExecutor=lambda one: never.wait(60))
+    context = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: spark), master="yarn")
+    monkeypatch.setattr(lost_hosts, "_ASK_SECONDS", 0.1)
+    monkeypatch.setattr(lost_hosts.yarn, "replace_master", lambda context, is_lost: never.wait(60))
+    monkeypatch.setattr(
+        lost_hosts,
+        "list_executors",
+        lambda _: [Executor(identifier="1", host="10.0.0.1", tasks=0)],
+    )
+    lost = LostHosts(context)
+    lost.add(a_world("first", "10.0.0.1"), [])
+    began = time.monotonic()
+    lost.replace_executors()
+    assert time.monotonic() - began < 10
+    never.set()
+    for thread in threading.enumerate():
+        if thread.name == "sparkdl-lost-hosts":
+            thread.join()
+
+
+def test_executors_that_go_with_their_master_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = [["1", "2"], ["1", "2"], ["2"], ["3"]]
+    asked: list[bool] = []
+
+    def listed(_: object) -> list[Executor]:
+        return [Executor(identifier=one, host="10.0.0.1", tasks=0) for one in looks.pop(0)]
+
+    def replace_master(context: object, is_lost: Callable[[str], bool]) -> bool:
+        asked.append(is_lost("10.0.0.1"))
+        return True
+
+    monkeypatch.setattr(lost_hosts, "list_executors", listed)
+    monkeypatch.setattr(lost_hosts, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(lost_hosts.yarn, "replace_master", replace_master)
+    lost = LostHosts(SimpleNamespace(master="yarn"))
+    lost.add(a_world("first", "10.0.0.1"), [])
+    assert lost.replace_executors() == lost_hosts.REPLACEMENT_SECONDS
+    assert asked == [True]
+    assert looks == []

@@ -22,9 +22,11 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *counts: int) -> None:
         self.now, self.looks, self._counts = 100.0, 0, list(counts)
+        self.end = ""
         monkeypatch.setattr(slots, "count_slots", self._count)
         monkeypatch.setattr(slots, "time", SimpleNamespace(monotonic=lambda: self.now))
         monkeypatch.setattr(slots, "is_single_host", lambda context: context is LOCAL)
+        monkeypatch.setattr(slots, "end_of", lambda context: self.end)
         monkeypatch.setattr(slots, "nothing_fits", lambda context: ("It asks.", ""))
 
     def _count(self, context: Any, profile: Any) -> int:
@@ -125,6 +127,34 @@ def test_the_wait_is_told_every_ten_seconds_and_ends_when_it_is_cancelled(
     stop.cancelled.set()
     with pytest.raises(RunCancelledError):
         slots.wait_for_slots(CLUSTER, 4, CONFIG, stop=stop)
+
+
+def test_the_wait_is_as_long_as_what_was_asked_for_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch, *[1] * 100, 4)
+    stop = clock.request()
+    assert slots.wait_for_slots(CLUSTER, 4, CONFIG, asked_seconds=60, stop=stop) == 4
+    clock = Clock(monkeypatch, *[2] * 100, 4)
+    stop = clock.request()
+    assert slots.wait_for_slots(CLUSTER, 4, CONFIG, least=2, asked_seconds=60, stop=stop) == 2
+    assert clock.now == 130
+
+
+def test_the_wait_ends_with_the_application(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch, 1)
+    stop = clock.request()
+
+    def end_after_five_seconds(seconds: float | None = None) -> bool:
+        clock.now += seconds or 0
+        clock.end = "its session was stopped" if clock.now >= 105 else ""
+        return False
+
+    stop.cancelled.wait = end_after_five_seconds
+    with pytest.raises(RunCancelledError) as raised:
+        slots.wait_for_slots(CLUSTER, 4, CONFIG, stop=stop)
+    assert str(raised.value) == (
+        "The Spark application ended while the run waited for slots: its session was stopped."
+    )
+    assert clock.now == 105
 
 
 def test_a_setting_that_no_worker_meets_is_what_to_lower(monkeypatch: pytest.MonkeyPatch) -> None:
