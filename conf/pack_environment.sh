@@ -163,7 +163,7 @@ make_base() {
         fail "pip could not install torch (see above)."
     horovod=$(conf/horovod/build.sh --wheel-only --python "$environment/bin/python")
     "${install[@]}" --constraint "$constraints" "$horovod" \
-        "${wheel}[torch,horovod,mlflow,jobs]" pyarrow scikit-learn ||
+        "${wheel}[torch,horovod,mlflow,jobs,hdfs]" pyarrow scikit-learn ||
         fail "pip could not install the packages of $constraints (see above)."
     "$tools" -m pip --python "$environment/bin/python" uninstall --quiet --yes sparkdl-runner
     "$tools" -m pip --python "$environment/bin/python" check >&2 ||

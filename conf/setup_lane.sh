@@ -9,8 +9,8 @@ set -euo pipefail
 lane=${1:-} level=${2:-testing}
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 case $lane in
-    classic) venv=$PWD/.venv extras=spark,torch,petastorm,lake,mlflow,estimator,jobs ;;
-    modern) venv=$PWD/.venv-modern extras=spark,torch,lake,mlflow,estimator,jobs ;;
+    classic) venv=$PWD/.venv extras=spark,torch,petastorm,lake,hdfs,mlflow,estimator,jobs ;;
+    modern) venv=$PWD/.venv-modern extras=spark,torch,lake,hdfs,mlflow,estimator,jobs ;;
     *) lane='' ;;
 esac
 case $lane-$level in

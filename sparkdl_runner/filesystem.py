@@ -226,15 +226,26 @@ def _open_hadoop(parts: SplitResult, options: dict[str, Any]) -> tuple[fs.FileSy
     user, _, address = parts.netloc.rpartition("@")
     host, _, port = address.partition(":")
     # An empty host stands for the default filesystem of the Hadoop configuration.
-    host = f"{parts.scheme}://{host}" if host and parts.scheme != "hdfs" else host or "default"
+    name = f"{parts.scheme}://{host}" if host and parts.scheme != "hdfs" else host or "default"
     try:
-        filesystem = fs.HadoopFileSystem(host, int(port or 0), user=user or None, **options)
+        return fs.HadoopFileSystem(name, int(port or 0), user=user or None, **options), parts.path
     except OSError as error:
-        raise OSError(
-            f"{parts.scheme}: needs Hadoop's native library in every process that reads: set "
-            f"HADOOP_HOME, and CLASSPATH to the output of 'hadoop classpath --glob' ({error})."
-        ) from error
-    return filesystem, parts.path
+        # Hadoop's native library, or what its Java needs, is not there: in no container of YARN.
+        try:
+            from sparkdl_runner.hdfs import open_hdfs
+        except ImportError:
+            raise ImportError(
+                f"{parts.scheme}: needs the package hdfs-native in every process that reads (pip "
+                "install 'sparkdl-runner[hdfs]'), or Hadoop's native library: HADOOP_HOME, and "
+                "CLASSPATH as 'hadoop classpath --glob' prints it."
+            ) from error
+        settings = dict(options.pop("extra_conf", None) or {})
+        if options:
+            raise ValueError(
+                f"{parts.scheme}: is read by hdfs-native here, which takes none of "
+                f"{sorted(options)}: put them into Hadoop's configuration, or into extra_conf."
+            ) from None
+        return open_hdfs(f"{parts.scheme}://{address}", user, settings), parts.path
 
 
 def _open_fsspec(url: str, scheme: str, options: dict[str, Any]) -> tuple[fs.FileSystem, str]:

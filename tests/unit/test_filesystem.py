@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 
 import pytest
 from pyarrow import fs
@@ -139,22 +140,47 @@ def test_google(monkeypatch):
     assert (opened.options, path) == ({"anonymous": True}, "bucket/a")
 
 
-def test_hadoop_says_what_to_set(monkeypatch):
+@pytest.fixture
+def no_library(monkeypatch):
+    """Hadoop's native library cannot be loaded; returns how it was asked for."""
     seen = []
 
-    def no_library(*args, **options):
+    def refuse(*args, **options):
         seen.append((args, options))
         raise OSError("cannot load libhdfs")
 
-    monkeypatch.setattr(fs, "HadoopFileSystem", no_library)
+    monkeypatch.setattr(fs, "HadoopFileSystem", refuse)
+    return seen
+
+
+def test_hadoop_says_what_to_install(monkeypatch, no_library):
+    monkeypatch.setitem(sys.modules, "sparkdl_runner.hdfs", None)
     for url in ("hdfs:///a", "hdfs://me@host:9000/a", "viewfs://cluster/a"):
-        with pytest.raises(OSError, match="HADOOP_HOME"):
+        with pytest.raises(ImportError, match=r"pip install 'sparkdl-runner\[hdfs\]'"):
             filesystem.open_filesystem(url)
-    assert seen == [
+    assert no_library == [
         (("default", 0), {"user": None}),
         (("host", 9000), {"user": "me"}),
         (("viewfs://cluster", 0), {"user": None}),
     ]
+
+
+def test_hdfs_without_hadoops_library(monkeypatch, no_library):
+    from sparkdl_runner import hdfs
+
+    opened = []
+    monkeypatch.setattr(hdfs, "open_hdfs", lambda *asked: opened.append(asked))
+    options = {"extra_conf": {"dfs.client.use.datanode.hostname": "true"}}
+    assert filesystem.open_filesystem("hdfs://me@host:9000/a", options)[1] == "/a"
+    assert filesystem.open_filesystem("viewfs://cluster/a/b")[1] == "/a/b"
+    assert opened == [
+        ("hdfs://host:9000", "me", options["extra_conf"]),
+        ("viewfs://cluster", "", {}),
+    ]
+    with pytest.raises(
+        ValueError, match=r"hdfs-native here, which takes none of \['replication'\]"
+    ):
+        filesystem.open_filesystem("hdfs://host/a", {"replication": 2})
 
 
 def test_anything_else_that_fsspec_knows():

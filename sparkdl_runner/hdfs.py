@@ -1,0 +1,188 @@
+"""HDFS without Hadoop's native library and without Java: hdfs-native behind Arrow's interface.
+
+It reads Hadoop's configuration (``$HADOOP_CONF_DIR``), with its name services and mount tables, and
+the delegation tokens that YARN gives its containers.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+from hdfs_native import Client, FileStatus, WriteOptions
+from pyarrow import fs
+
+_USER = "HADOOP_USER_NAME"
+# As the server's Java names them, in the text of an error of no kind of its own.
+_KINDS = {
+    "AccessControlException": PermissionError,
+    "FileAlreadyExistsException": FileExistsError,
+    "FileNotFoundException": FileNotFoundError,
+}
+# By default a wrong name or port is tried for three minutes. What may be tried for longer, such as
+# the files of checkpoints, is tried again by its caller.
+_PATIENCE = {"dfs.client.failover.max.attempts": "5"}
+_REMOTE_ERROR = re.compile(r'\w*Error\("([\w.$]+)", "(.*)"\)', re.DOTALL)
+
+
+def open_hdfs(url: str, user: str, settings: dict[str, str]) -> fs.FileSystem:
+    """Opens the file system of a URL.
+
+    Args:
+        url: ``hdfs://host:port``, ``hdfs://nameservice``, or ``viewfs://…``.
+        user: Whom to act as, where Hadoop asks for no proof; empty for this process's user.
+        settings: Of Hadoop, beside those of its configuration.
+
+    Raises:
+        ValueError: This process already acts as another user.
+        OSError: Nothing says where the file system is.
+    """
+    if user and os.environ.setdefault(_USER, user) != user:
+        raise ValueError(
+            f"The URL names the user {user!r}, and {_USER} is {os.environ[_USER]!r}: leave the "
+            "user out of the URL, or set the variable to the same."
+        )
+    try:
+        client = Client(url, {**_PATIENCE, **settings})
+    except RuntimeError as error:
+        raise OSError(
+            f"{url} cannot be opened ({error}): name the host in the URL, or set HADOOP_CONF_DIR "
+            "to the folder of Hadoop's core-site.xml and hdfs-site.xml."
+        ) from None
+    return fs.PyFileSystem(_Handler(client))
+
+
+class _Handler(fs.FileSystemHandler):
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def get_type_name(self) -> str:
+        return "hdfs"
+
+    def normalize_path(self, path: str) -> str:
+        return path
+
+    def get_file_info(self, paths: list[str]) -> list[fs.FileInfo]:
+        return [self._info(path) for path in paths]
+
+    def get_file_info_selector(self, selector: fs.FileSelector) -> list[fs.FileInfo]:
+        found = self._info(selector.base_dir)
+        if found.type == fs.FileType.NotFound and selector.allow_not_found:
+            return []
+        if found.type == fs.FileType.File:
+            raise NotADirectoryError(f"{selector.base_dir} is a file.")
+        with _told(selector.base_dir):
+            listed = self._client.list_status(selector.base_dir, selector.recursive)
+            return [_file_info(one) for one in listed]
+
+    def create_dir(self, path: str, recursive: bool) -> None:
+        with _told(path):
+            self._client.mkdirs(path, 0o755, recursive)
+
+    def delete_dir(self, path: str) -> None:
+        with _told(path):
+            if not self._client.delete(path, True):
+                raise FileNotFoundError(f"{path} is not there.")
+
+    def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:
+        selector = fs.FileSelector(path, allow_not_found=missing_dir_ok)
+        for one in self.get_file_info_selector(selector):
+            self.delete_dir(one.path)
+
+    def delete_root_dir_contents(self) -> None:
+        self.delete_dir_contents("/")
+
+    def delete_file(self, path: str) -> None:
+        with _told(path):
+            if not self._client.delete(path, False):
+                raise FileNotFoundError(f"{path} is not there.")
+
+    def move(self, src: str, dest: str) -> None:
+        """Puts it into the place of what is there, which readers see whole or not at all."""
+        with _told(src):
+            self._client.rename(src, dest, True)
+
+    def copy_file(self, src: str, dest: str) -> None:
+        with self.open_input_stream(src) as source, self.open_output_stream(dest, None) as sink:
+            shutil.copyfileobj(source, sink)
+
+    def open_input_stream(self, path: str) -> pa.PythonFile:
+        return self.open_input_file(path)
+
+    def open_input_file(self, path: str) -> pa.PythonFile:
+        with _told(path):
+            return pa.PythonFile(_Told(self._client.read(path), path), mode="r")
+
+    def open_output_stream(self, path: str, metadata: dict[str, str] | None) -> pa.PythonFile:
+        options = WriteOptions(overwrite=True, create_parent=True)
+        with _told(path):
+            return pa.PythonFile(_Told(self._client.create(path, options), path), mode="w")
+
+    def open_append_stream(self, path: str, metadata: dict[str, str] | None) -> pa.PythonFile:
+        with _told(path):
+            return pa.PythonFile(_Told(self._client.append(path), path), mode="w")
+
+    def _info(self, path: str) -> fs.FileInfo:
+        try:
+            with _told(path):
+                return _file_info(self._client.get_file_info(path))
+        except FileNotFoundError:
+            return fs.FileInfo(path, fs.FileType.NotFound)
+
+
+class _Told:
+    """A file whose errors are Python's.
+
+    Args:
+        file: Of hdfs-native.
+        path: Named in errors.
+    """
+
+    def __init__(self, file: Any, path: str) -> None:
+        self._file = file
+        self._path = path
+        self.closed = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def read(self, size: int = -1) -> bytes:
+        with _told(self._path):
+            content: bytes = self._file.read(size)
+            return content
+
+    def write(self, data: Any) -> int:
+        with _told(self._path):
+            written: int = self._file.write(data)
+            return written
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            with _told(self._path):
+                self._file.close()
+
+
+def _file_info(status: FileStatus) -> fs.FileInfo:
+    kind = fs.FileType.Directory if status.isdir else fs.FileType.File
+    size = None if status.isdir else status.length
+    return fs.FileInfo(status.path, kind, size=size, mtime=status.modification_time / 1000)
+
+
+@contextmanager
+def _told(path: str) -> Iterator[None]:
+    """Raises what the server refuses as Python's own error, in a line, without Java's stack."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        found = _REMOTE_ERROR.search(str(error))
+        name, message = found.groups() if found else ("", str(error))
+        kind = _KINDS.get(name.rpartition(".")[2], type(error))
+        kind = kind if issubclass(kind, OSError) else OSError
+        line = re.split(r"\\n|\n", message)[0].replace('\\"', '"')
+        raise kind(f"{path} on HDFS: {line}") from None
