@@ -39,7 +39,7 @@ endif
 .PHONY: help setup setup-classic setup-modern run-classic run-modern demo quick quick-data \
     quick-training quick-others test ready java-classic java-modern test-classic test-modern \
     test-tensorflow system system-classic system-modern compat docs lint frameworks fuzz mutants \
-    random-ends foreign foreign-tables bench clean gpu
+    random-ends foreign foreign-tables engines bench clean gpu
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -146,6 +146,10 @@ build/foreign/done: tests/foreign/requirements.txt | setup-classic
 	@conf/pip_install.sh build/foreign.log .venv/bin/python --target build/foreign --no-deps \
 	    --requirement $<
 	@touch $@
+
+# Their programs are too large to be kept here: in the folder $ENGINES, by default ../shared/engines.
+engines: setup-classic  ## trainings, and what they lose, on a real YARN and Kubernetes; ONLY=yarn|kubernetes
+	@$(call in_lane,classic) -m pytest tests/engines$(if $(ONLY),/test_$(ONLY).py) $(ARGS) $(none_is_fine)
 
 bench: run-classic  ## time from call to result, beside horovod.spark.run and TorchDistributor
 	@$(call in_lane,classic) jobs/benchmark.py launch

@@ -1,0 +1,201 @@
+"""Trainings on a real YARN: what a lost process, host and master cost, and what is refused."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import mlflow
+import pytest
+from yarn import ADDRESSES, HEAD, HOSTS, Yarn
+from yarn_submission import ROOT, Submission, run_on_head
+
+import quick_java
+from conftest import ENGINES
+
+quick_java.use()
+pytestmark = [pytest.mark.system, pytest.mark.one_lane, pytest.mark.timeout(900)]
+COUNT_STEPS = str(Path(__file__).with_name("count_steps.py"))
+MASTER = "org.apache.spark.deploy.yarn.ExecutorLauncher"
+EXECUTOR = "org.apache.spark.executor.YarnCoarseGrainedExecutorBackend"
+WORKER = "sparkdl_runner.worker"
+
+
+def why_not(engines: Path) -> str | None:
+    """What is missing for a YARN."""
+    jars = engines / "jars"
+    found = list(jars.glob("hadoop-client-minicluster-*.jar"))
+    return None if found else f"no jar of Hadoop's daemons is in {jars} ($ENGINES)"
+
+
+@pytest.fixture(scope="module")
+def yarn(tmp_path_factory) -> Iterator[Yarn]:
+    yarn = Yarn(tmp_path_factory.mktemp("yarn"), ENGINES / "jars")
+    try:
+        yarn.start()
+        yield yarn
+    finally:
+        yarn.close()
+
+
+@pytest.fixture(autouse=True)
+def _hosts_are_there(yarn) -> Iterator[None]:
+    yield
+    for host in HOSTS:
+        if host not in yarn.machines:
+            yarn.power_on(host)
+
+
+@pytest.fixture(scope="module")
+def store(yarn) -> str:
+    """The file of a tracking server that runs on the driver's machine."""
+    return f"sqlite:///{yarn.folder / 'mlflow.db'}"
+
+
+@pytest.fixture(scope="module")
+def server(yarn, store) -> Iterator[str]:
+    address = f"{ADDRESSES[HEAD]}:5000"
+    log = yarn.folder / "mlflow.log"
+    command = [sys.executable, "-m", "mlflow", "server", "--host", ADDRESSES[HEAD]]
+    command += ["--port", "5000", "--workers", "1", "--backend-store-uri", store]
+    command += ["--artifacts-destination", str(yarn.folder / "artifacts")]
+    process = run_on_head(yarn, log, [*command, "--allowed-hosts", address], {})
+    deadline = time.monotonic() + 120
+    while "Application startup complete" not in log.read_text():
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.2)
+    yield f"http://{address}"
+    process.terminate()
+    process.wait()
+
+
+@pytest.mark.parametrize("backend", ["torch", "horovod"])
+def test_a_training_in_client_mode(yarn, server, store, tmp_path, backend):
+    job = [str(ROOT / "jobs" / "train.py"), "--example", "digits", "--num-proc", "2"]
+    job += ["--backend", backend, "--cache-url", f"file://{tmp_path}/cache"]
+    job += ["--mlflow", f"tracking_uri={server}", f"experiment=digits-{backend}"]
+    with Submission(yarn, tmp_path / "log", job) as submission:
+        assert submission.wait() == 0, submission.output[-6000:]
+    (run,) = runs_of(store, f"digits-{backend}")
+    assert run.info.status == "FINISHED"
+    assert run.data.params["world_size"] == "2"
+
+
+def runs_of(store: str, experiment: str) -> list:
+    client = mlflow.MlflowClient(tracking_uri=store)
+    found = client.get_experiment_by_name(experiment)
+    return list(client.search_runs([found.experiment_id]))
+
+
+# ---- a training that loses something -----------------------------------------------------------
+
+
+def kill(yarn: Yarn, word: str, *, most: int = 1) -> str:
+    """Ends processes of containers. Returns the machine of the last one."""
+    found = [(name, one) for name, one in yarn.processes(word) if name != HEAD]
+    assert found, f"there is no {word}"
+    for _, process in found[:most]:
+        process.kill()
+    return found[0][0]
+
+
+def power_off_host_of_master(yarn: Yarn) -> None:
+    ((name, _),) = [one for one in yarn.processes(MASTER) if one[1].name() == "java"]
+    yarn.power_off(name)
+
+
+def power_off_other_host(yarn: Yarn) -> None:
+    ((name, _),) = [one for one in yarn.processes(MASTER) if one[1].name() == "java"]
+    yarn.power_off(next(host for host in HOSTS if host != name))
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (lambda yarn: kill(yarn, WORKER), "SIGKILL"),
+        (lambda yarn: kill(yarn, EXECUTOR), ""),
+        (power_off_other_host, "has vanished: its slots do not count any more"),
+        (power_off_host_of_master, "which has vanished: YARN was asked for another"),
+        (lambda yarn: kill(yarn, MASTER, most=9), ""),
+    ],
+    ids=["rank killed", "executor killed", "host dead", "host of the master dead", "master killed"],
+)
+def test_the_training_goes_on_from_its_last_checkpoint(
+    yarn: Yarn,
+    server: str,
+    store: str,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+    fault: Callable[[Yarn], None],
+    told: str,
+) -> None:
+    experiment = tmp_path.name
+    job = [COUNT_STEPS, "--folder", str(tmp_path / "checkpoints")]
+    job += ["--tracking-uri", server, "--experiment", experiment, "--steps", "100"]
+    with Submission(yarn, tmp_path / "log", job) as submission:
+        submission.wait_until(lambda: submission.steps()[-1:] > [(25, 0.0)], "step 25")
+        before = submission.steps()[-1][0]
+        lost_at = time.time()
+        fault(yarn)
+        assert submission.wait() == 0, submission.output[-6000:]
+        steps = submission.steps()
+    again = next(place for place, (_, at) in enumerate(steps) if at > lost_at + 2)
+    while steps[again][0] > steps[again - 1][0]:  # Its last lines may have been late.
+        again += 1
+    first, at = steps[again]
+    print(f"went on after {at - lost_at:.1f} s at step {first}, lost at {before}")
+    record_property("seconds", round(at - lost_at, 1))
+    assert first > before - 10
+    assert [step for step, _ in steps[again:]] == list(range(first, 101))
+    assert told in submission.output
+    (run,) = runs_of(store, experiment)
+    assert run.info.status == "FINISHED"
+    history = mlflow.MlflowClient(tracking_uri=store).get_metric_history(run.info.run_id, "counted")
+    assert {one.step for one in history} == set(range(1, 101))
+    assert nothing_is_left(yarn)
+
+
+def nothing_is_left(yarn: Yarn) -> bool:
+    """Whether no container runs any more, or soon none does."""
+    deadline = time.monotonic() + 30
+    while any(yarn.processes(word) for word in (MASTER, EXECUTOR, WORKER)):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.2)
+    return True
+
+
+def test_all_ends_with_the_driver(yarn, server, tmp_path):
+    job = [COUNT_STEPS, "--folder", str(tmp_path / "checkpoints")]
+    job += ["--tracking-uri", server, "--experiment", "driver", "--steps", "1000"]
+    with Submission(yarn, tmp_path / "log", job) as submission:
+        submission.wait_until(lambda: submission.steps()[-1:] > [(25, 0.0)], "step 25")
+        for _, process in yarn.processes("org.apache.spark.deploy.SparkSubmit"):
+            process.kill()
+        assert nothing_is_left(yarn)
+
+
+# ---- what is refused ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"spark.yarn.queue": "nowhere"}, "unknown queue: nowhere"),
+        ({"spark.dynamicAllocation.enabled": "true"}, "spark.dynamicAllocation.enabled is true"),
+        (
+            {"spark.executor.instances": "1"},
+            "2 ranks need 2 task slots at once, and the cluster has 1",
+        ),
+    ],
+    ids=["no such queue", "dynamic allocation", "more ranks than slots"],
+)
+def test_what_cannot_run_is_refused_in_a_sentence(yarn, server, tmp_path, settings, told):
+    job = [COUNT_STEPS, "--folder", str(tmp_path / "checkpoints")]
+    job += ["--tracking-uri", server, "--experiment", "refused", "--slot-wait-seconds", "5"]
+    with Submission(yarn, tmp_path / "log", job, settings=settings) as submission:
+        assert submission.wait() != 0
+    assert told in submission.output

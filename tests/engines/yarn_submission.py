@@ -1,0 +1,116 @@
+"""``spark-submit`` on the driver's machine, as a person would call it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from yarn import HEAD, SPARK_HOME, Yarn
+
+ROOT = Path(__file__).parents[2]
+MINUTES = 5
+# Sizes for a small machine. Hosts share its disk, and so this Python.
+_SETTINGS = {
+    "spark.executor.cores": "1",
+    "spark.executor.memory": "512m",
+    "spark.executor.memoryOverhead": "1500m",
+    "spark.driver.memory": "700m",
+    "spark.driver.memoryOverhead": "1500m",
+    "spark.yarn.am.memory": "400m",
+    "spark.ui.enabled": "false",
+    "spark.executorEnv.PYTHONPATH": str(ROOT),
+    "spark.yarn.appMasterEnv.PYTHONPATH": str(ROOT),
+    "spark.yarn.appMasterEnv.PYSPARK_PYTHON": sys.executable,
+}
+
+
+class Submission:
+    """An application that runs; used as a context, it has ended when that is left.
+
+    Args:
+        yarn: Where.
+        log: Where its output goes.
+        job: The job's file, and its arguments.
+        mode: ``client`` or ``cluster``.
+        settings: Of Spark, beside those for a small machine.
+        environment: Variables of the shell.
+    """
+
+    def __init__(
+        self,
+        yarn: Yarn,
+        log: Path,
+        job: list[str],
+        *,
+        mode: str = "client",
+        settings: dict[str, str] | None = None,
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        self._yarn = yarn
+        self._log = log
+        defaults = ROOT / "conf" / "spark" / "spark-defaults.conf"
+        command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", "yarn"]
+        command += ["--deploy-mode", mode, "--properties-file", str(defaults)]
+        for name, value in {**_SETTINGS, **(settings or {})}.items():
+            command += ["--conf", f"{name}={value}"]
+        self._process = run_on_head(yarn, log, [*command, *job], environment or {})
+
+    def __enter__(self) -> Submission:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for _, process in self._yarn.processes("org.apache.spark.deploy"):
+            process.kill()
+        self._process.kill()
+        self._process.wait()
+
+    @property
+    def output(self) -> str:
+        """What it has said until now."""
+        return self._log.read_text(errors="replace")
+
+    def wait_until(self, holds: Callable[[], bool], what: str) -> None:
+        """Waits until something holds while it runs."""
+        deadline = time.monotonic() + MINUTES * 60
+        while not holds():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"it came to no {what}:\n{self.output[-6000:]}")
+            time.sleep(0.05)
+
+    def wait(self) -> int:
+        """Waits for its end. Returns its exit code."""
+        return self._process.wait(MINUTES * 60)
+
+    def steps(self) -> list[tuple[int, float]]:
+        """The steps of rank 0 in the order in which they were taken, with their times."""
+        found = re.findall(r"rank 0 has taken step (\d+) at ([\d.]+)", self.output)
+        return [(int(step), float(at)) for step, at in found]
+
+
+def run_on_head(
+    yarn: Yarn, log: Path, command: list[str], environment: dict[str, str]
+) -> subprocess.Popen[bytes]:
+    """Starts a command on the driver's machine."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    variables = {
+        **os.environ,
+        "SPARK_HOME": str(SPARK_HOME),
+        "SPARK_CONF_DIR": str(ROOT / "conf" / "spark"),
+        "HADOOP_CONF_DIR": str(yarn.configuration),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYTHONPATH": str(ROOT),
+        **environment,
+    }
+    there = 'hostname head && cd "$0" && exec "$@"'
+    shell = ["unshare", "--uts", "sh", "-c", there, log.parent]
+    inside = yarn.machines[HEAD].inside(*shell, *command)
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            inside, env=variables, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+        )
