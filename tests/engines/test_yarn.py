@@ -199,3 +199,18 @@ def test_what_cannot_run_is_refused_in_a_sentence(yarn, server, tmp_path, settin
     with Submission(yarn, tmp_path / "log", job, settings=settings) as submission:
         assert submission.wait() != 0
     assert told in submission.output
+
+
+def test_a_folder_that_hosts_do_not_share_is_told_before_the_conversion(yarn, server, tmp_path):
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    for host in HOSTS:
+        yarn.machines[host].run("mount", "-t", "tmpfs", "tmpfs", cache)
+    job = [str(ROOT / "jobs" / "train.py"), "--example", "digits", "--num-proc", "2"]
+    job += ["--cache-url", f"file://{cache}", "--mlflow", f"tracking_uri={server}"]
+    with Submission(yarn, tmp_path / "log", job) as submission:
+        assert submission.wait() != 0
+    for host in HOSTS:
+        yarn.machines[host].run("umount", cache)
+    assert f"file://{cache} is another folder on each host" in submission.output
+    assert "Traceback" not in submission.output

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from sparkdl_runner.data.convert.infinities import warn_of_infinite
 from sparkdl_runner.data.convert.measures import POSITION, measures, read_measures
 from sparkdl_runner.data.convert.plan import ConversionPlan, quoted
+from sparkdl_runner.data.convert.shared_folder import refuse_apart
 from sparkdl_runner.data.convert.spark_settings import OF_SESSION, OF_WRITER, in_session
 from sparkdl_runner.data.dataset.describe import Written
 from sparkdl_runner.data.errors import ConversionError, NullSplitError
@@ -42,8 +43,9 @@ def write_parquet(
             name of its own, and returns the directory's URL.
 
     Raises:
-        ConversionError: Spark could not write.
+        ConversionError: Spark could not write, or its executors do not share the folder.
     """
+    refuse_apart(plan.df.sparkSession, parent_url)
     observation = Observation(f"sparkdl_runner-{uuid.uuid4()}")
     observed = (
         plan.df.withColumn(POSITION, F.monotonically_increasing_id())
@@ -88,8 +90,9 @@ def write_split_parquet(
 
     Raises:
         NullSplitError: ``split`` is null in a row.
-        ConversionError: Spark could not write.
+        ConversionError: Spark could not write, or its executors do not share the folder.
     """
+    refuse_apart(plan.df.sparkSession, parent_url)
     observation = Observation(f"sparkdl_runner-{uuid.uuid4()}")
     values = plan.df.drop(split)
     counts = [

@@ -13,7 +13,8 @@ from typing import Any
 from sparkdl_runner.errors import ConfigError, LaunchError, RunnerError
 from sparkdl_runner.importing import without_collecting
 from sparkdl_runner.redaction import Redactor, secrets_of
-from sparkdl_runner.tracking.run.opening.store import check_store
+from sparkdl_runner.tracking.run.opening.store import check_store, open_store
+from sparkdl_runner.tracking.run.server import is_remote
 from sparkdl_runner.tracking.run.server_calls import (
     TookTooLongError,
     no_answer,
@@ -29,11 +30,16 @@ REGISTERED_TAG = "sparkdl_runner.registered"
 def use(tracking: Tracking) -> None:
     """Makes its store the one of this process, after a check that the store answers.
 
+    On a server, the experiment is looked up as well, and made if it is not there: a wrong token or
+    experiment is to be told before data are converted.
+
     Raises:
-        ConfigError: MLflow is missing or old, or the store is not there.
+        ConfigError: MLflow is missing or old, or the store is not there, or refuses.
     """
     try:
         uri = check_store(tracking)
+        if is_remote(uri) and tracking.run_id is None:
+            open_store(tracking)
     except LaunchError as error:
         raise ConfigError(str(error)) from None
     import mlflow

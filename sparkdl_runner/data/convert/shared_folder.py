@@ -1,0 +1,53 @@
+"""A folder of the driver's own disk is refused before anything is converted into it."""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from contextlib import suppress
+
+from pyspark.sql import SparkSession
+
+from sparkdl_runner.data.errors import ConversionError
+from sparkdl_runner.filesystem import join_url, local_path
+
+_LOCAL_MASTER = re.compile(r"local(\[.*\])?")
+
+
+def refuse_apart(spark: SparkSession, folder_url: str) -> None:
+    """Lets an executor read what the driver writes into the folder, which is made if need be.
+
+    Nothing is tried on remote storage, which all reach by its URL, nor with a local master.
+
+    Raises:
+        ConversionError: It is not there for the executor.
+    """
+    folder = local_path(folder_url)
+    if folder is None or _LOCAL_MASTER.fullmatch(spark.conf.get("spark.master") or ""):
+        return
+    name = f"shared-{uuid.uuid4()}"
+    path = os.path.join(folder, name)
+    try:
+        os.makedirs(folder, exist_ok=True)
+        # Executors may run as another user.
+        with open(path, "x", encoding="ascii") as file:
+            file.write("one line\n")
+    except OSError:
+        return  # Spark says what is wrong with it.
+    try:
+        found = spark.read.text(join_url(folder_url, name)).count()
+    except Exception as error:
+        if "FileNotFoundException" not in str(error) and "does not exist" not in str(error):
+            return
+        found = 0
+    finally:
+        with suppress(OSError):
+            os.remove(path)
+    if not found:
+        raise ConversionError(
+            f"{folder_url} is another folder on each host: an executor does not find there what "
+            "the driver has written. Name storage that all of them reach (object storage, HDFS, a "
+            "shared mount): --cache-url of a job, or the Spark setting "
+            "petastorm.spark.converter.parentCacheDirUrl."
+        )
