@@ -22,8 +22,9 @@ def train(folder: str, backend: str, checkpoint_url: str) -> int:
 
     import torch
 
-    from sparkdl_runner import current_world, log_metrics
+    from sparkdl_runner import current_world
     from sparkdl_runner.checkpoint import CheckpointManager
+    from sparkdl_runner.tracking import log_metrics
 
     world = current_world()
     if backend == "torch":

@@ -225,6 +225,14 @@ class Stepping(Submitted):
         lines = path.read_text().split("\n")[:-1] if path.exists() else []
         return [(float(at), int(a), int(b), int(c)) for at, a, b, c in map(str.split, lines)]
 
+    def wait_for(self, holds: Callable[[], object], what: str) -> None:
+        """Waits until something holds, while the training runs."""
+        try:
+            wait_for(lambda: holds() or self._process.poll() is not None, what)
+            assert self._process.poll() is None, "the training has ended"
+        except AssertionError as error:
+            raise AssertionError(f"{error}:\n{self.output()[-6000:]}") from None
+
     def wait_until_steady(self) -> None:
         """Waits until the newest attempt has saved a checkpoint of its own, and goes on."""
 
@@ -232,7 +240,7 @@ class Stepping(Submitted):
             steps = self.steps()
             return bool(steps) and steps[-1][3] >= steps[-1][2] + 30
 
-        wait_for(is_steady, self.output()[-6000:])
+        self.wait_for(is_steady, "no steps")
 
     def saved(self) -> int:
         """The step of the newest checkpoint."""
@@ -249,10 +257,7 @@ class Stepping(Submitted):
         def next_steps() -> list[tuple[float, int, int, int]]:
             return [one for one in self.steps() if one[1] > before[1]]
 
-        try:
-            wait_for(next_steps, "no step after the fault")
-        except AssertionError:
-            raise AssertionError(self.output()[-8000:]) from None
+        self.wait_for(next_steps, "no step after the fault")
         on = next_steps()[0]
         last = [one for one in self.steps() if one[1] == before[1]][-1]
         words = re.compile(r"^(\S+) .*(Restarting all ranks|The training goes on)", re.MULTILINE)
@@ -359,7 +364,7 @@ def test_a_dead_node(stepping, report, _time):
         cluster.kubectl("cordon", "node-1")
         moved = stepping.executors()[0]
         cluster.kubectl("delete", "pod", f"--namespace={NAMESPACE}", moved)
-        wait_for(lambda: stepping.executors("node-2"), "no executor on node-2")
+        stepping.wait_for(lambda: stepping.executors("node-2"), "no executor on node-2")
         cluster.kubectl("uncordon", "node-1")
         stepping.wait_until_steady()
     lost = stepping.executors("node-2")
