@@ -52,7 +52,7 @@ def train(folder: str, backend: str, checkpoint_url: str) -> int:
                 with open(f"{folder}/steps", "a") as steps:
                     steps.write(f"{time.time()} {world.attempt} {first} {step}\n")
             all_reduce(is_enough)
-            log_metrics(step, step=step)
+            log_metrics(step, steps=step)
             if checkpoints.due(step) or is_enough:
                 checkpoints.save(step, model, optimizer)
     return step
