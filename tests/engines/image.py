@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import inspect
+import io
 import json
 import os
 import re
@@ -46,7 +48,9 @@ class Blob:
     def of(cls, path: Path) -> Blob:
         """Reads a file."""
         with path.open("rb") as file:
-            return cls("sha256:" + hashlib.file_digest(file, "sha256").hexdigest(), os.stat(path).st_size)
+            return cls(
+                "sha256:" + hashlib.file_digest(file, "sha256").hexdigest(), os.stat(path).st_size
+            )
 
     def described(self, kind: str) -> dict[str, object]:
         """As a manifest refers to it."""
@@ -57,7 +61,8 @@ def base_key() -> str:
     """What the layers below the project's own depend on, in a few letters."""
     found = importlib.metadata.distributions()
     versions = sorted({f"{one.name}=={one.version}" for one in found})
-    text = "\n".join([SUITE, *PACKAGES, *versions, Path(__file__).read_text()])
+    makers = map(inspect.getsource, (make_system, make_environment, make_spark))
+    text = "\n".join([SUITE, *PACKAGES, *versions, *makers])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -120,7 +125,9 @@ def write_archive(
     """
     digests = [one.digest for one in layers]
     described = {
-        **{"architecture": "amd64", "os": "linux", "config": configuration},
+        "architecture": "amd64",
+        "os": "linux",
+        "config": configuration,
         "rootfs": {"type": "layers", "diff_ids": digests},
     }
     with tarfile.open(path, "w") as archive:
@@ -128,7 +135,8 @@ def write_archive(
             archive.add(file, _place(Blob.of(file)))
         config = _add_blob(archive, described)
         manifest = {
-            **{"schemaVersion": 2, "mediaType": f"{MEDIA}.manifest.v1+json"},
+            "schemaVersion": 2,
+            "mediaType": f"{MEDIA}.manifest.v1+json",
             "config": config.described("config.v1+json"),
             "layers": [one.described("layer.v1.tar") for one in layers],
         }
@@ -196,8 +204,6 @@ def _add(layer: tarfile.TarFile, source: Path, name: str) -> None:
 
 
 def _add_text(archive: tarfile.TarFile, name: str, text: str) -> None:
-    import io
-
     member = tarfile.TarInfo(name)
     member.size = len(text.encode())
     archive.addfile(member, io.BytesIO(text.encode()))

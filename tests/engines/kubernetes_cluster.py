@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import itertools
 import json
 import os
 import shutil
@@ -28,13 +27,18 @@ CGROUPS = Path("/sys/fs/cgroup")
 CONTROL = "10.98.0.254"
 # Kubernetes gives it to its own API server's service, for the pods.
 SERVICE = "10.96.0.1"
-TOKEN = "admin-for-tests"  # noqa: S105 - of a server that nobody else can reach
+TOKEN = "admin-for-tests"
 IMAGE = "docker.io/sparkdl/runner:tests"
 BASE = "docker.io/sparkdl/base:tests"
 START_SECONDS = 120.0
 NEEDED = {
-    **{"containerd": "containerd", "runc": "runc", "mmdebstrap": "mmdebstrap"},
-    **{"ip": "iproute2", "nsenter": "util-linux", "openssl": "openssl", "xz": "xz-utils"},
+    "containerd": "containerd",
+    "runc": "runc",
+    "mmdebstrap": "mmdebstrap",
+    "ip": "iproute2",
+    "nsenter": "util-linux",
+    "openssl": "openssl",
+    "xz": "xz-utils",
     "/usr/lib/cni/bridge": "containernetworking-plugins",
 }
 
@@ -84,7 +88,8 @@ class Kubernetes:
             node.end()
         if hasattr(self, "control"):
             self.control.end()
-        shutil.rmtree(self.folder)
+        # Some 200,000 links, for which Python needs half a minute.
+        subprocess.run(["rm", "-rf", self.folder], check=True)
 
     def kubectl(self, *arguments: object) -> str:
         """Runs it as the cluster's administrator. Returns its output."""
@@ -103,6 +108,9 @@ class Kubernetes:
     def revive(self, name: str) -> None:
         """Starts a node anew that was lost, and waits until pods can run there."""
         self.nodes[name].end()
+        # The kernel may not have removed it yet with its other end.
+        with contextlib.suppress(RuntimeError):
+            self.control.run("ip", "link", "delete", name)
         self._start_node(name)
         self._wait_for_nodes()
 
@@ -160,7 +168,9 @@ class Kubernetes:
         (pki / "tokens.csv").write_text(f"{TOKEN},admin,admin,system:masters\n")
         cluster = {"server": self.url, "certificate-authority": str(self.authority)}
         content = {
-            **{"apiVersion": "v1", "kind": "Config", "current-context": "here"},
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "here",
             "clusters": [{"name": "cluster", "cluster": cluster}],
             "users": [{"name": "admin", "user": {"token": TOKEN}}],
             "contexts": [{"name": "here", "context": {"cluster": "cluster", "user": "admin"}}],
@@ -289,12 +299,19 @@ class Node:
         config = self.folder / "kubelet.json"
         never = {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"}
         settings = {
-            **{"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"},
-            **{"failCgroupV1": False, "failSwapOn": False, "cgroupDriver": "cgroupfs"},
-            **{"cgroupRoot": f"/{self._cgroup}", "resolvConf": "", "evictionHard": never},
-            **{"clusterDomain": "cluster.local", "clusterDNS": [CONTROL]},
-            **{"containerRuntimeEndpoint": f"unix://{self._socket}"},
-            **{"imageGCHighThresholdPercent": 100, "podLogsDir": str(self.folder / "pod-logs")},
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "failCgroupV1": False,
+            "failSwapOn": False,
+            "cgroupDriver": "cgroupfs",
+            "cgroupRoot": f"/{self._cgroup}",
+            "resolvConf": "",
+            "evictionHard": never,
+            "clusterDomain": "cluster.local",
+            "clusterDNS": [CONTROL],
+            "containerRuntimeEndpoint": f"unix://{self._socket}",
+            "imageGCHighThresholdPercent": 100,
+            "podLogsDir": str(self.folder / "pod-logs"),
             "volumePluginDir": str(self.folder / "plugins"),
             "authentication": {
                 "anonymous": {"enabled": False},
@@ -320,7 +337,8 @@ class Node:
             network = self.folder / "cni"
             network.mkdir()
             addresses = {
-                **{"type": "host-local", "dataDir": str(self.folder / "addresses")},
+                "type": "host-local",
+                "dataDir": str(self.folder / "addresses"),
                 "ranges": [[{"subnet": f"{self._network}.0/24"}]],
                 "routes": [{"dst": "0.0.0.0/0"}],
             }
@@ -354,7 +372,10 @@ class Node:
 
     def add_project(self) -> None:
         """Puts this project's layer upon the base image."""
-        base = [image.Blob(*one) for one in json.loads((self.folder / "containerd" / "layers.json").read_text())]
+        base = [
+            image.Blob(*one)
+            for one in json.loads((self.folder / "containerd" / "layers.json").read_text())
+        ]
         layer, archive = self.folder / "project.tar", self.folder / "image.tar"
         image.make_project(layer)
         layers = [*base, image.Blob.of(layer)]
@@ -366,9 +387,9 @@ class Node:
         found = []
         for one in psutil.process_iter(["cmdline"]):
             with contextlib.suppress(psutil.Error, OSError):
-                if any(word in argument for argument in one.info["cmdline"] or ()):
-                    if f"/{self._cgroup}/" in Path(f"/proc/{one.pid}/cgroup").read_text():
-                        found.append(one)
+                is_one = any(word in argument for argument in one.info["cmdline"] or ())
+                if is_one and f"/{self._cgroup}/" in Path(f"/proc/{one.pid}/cgroup").read_text():
+                    found.append(one)
         return found
 
     def end(self) -> None:
@@ -396,7 +417,7 @@ def _remove_cgroups(folder: Path) -> None:
 
 @contextlib.contextmanager
 def images(folder: Path) -> Iterator[Path]:
-    """A store of containerd with the base image, made once for its inputs; others wait meanwhile."""
+    """A store of containerd with the base image, made once for its inputs; others wait."""
     BUILD.mkdir(parents=True, exist_ok=True)
     store = BUILD / f"images-{image.base_key()}"
     with (BUILD / "images.lock").open("w") as lock:
@@ -440,7 +461,7 @@ def _make_store(folder: Path) -> Path:
 def _copy_store(store: Path, copy: Path) -> None:
     """Copies a store of images: its layers, which nobody changes, as links."""
     subprocess.run(["cp", "-a", "--link", str(store), str(copy)], check=True)
-    for database in itertools.chain(copy.rglob("*.db")):
+    for database in copy.rglob("*.db"):
         content = database.read_bytes()
         database.unlink()
         database.write_bytes(content)

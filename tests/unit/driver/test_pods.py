@@ -34,11 +34,11 @@ class Client:
     def pods(self) -> Client:
         return self
 
-    def inNamespace(self, name: str) -> Client:
+    def inNamespace(self, name: str) -> Client:  # noqa: N802 - fabric8's name
         assert name == "training"
         return self
 
-    def withLabel(self, key: str, value: str) -> SimpleNamespace:
+    def withLabel(self, key: str, value: str) -> SimpleNamespace:  # noqa: N802 - fabric8's name
         self.labels.append((key, value))
         of = value if key == "spark-exec-id" else None
 
@@ -49,7 +49,7 @@ class Client:
             withLabel=self.withLabel, list=lambda: SimpleNamespace(getItems=items)
         )
 
-    def withName(self, name: str) -> SimpleNamespace:
+    def withName(self, name: str) -> SimpleNamespace:  # noqa: N802 - fabric8's name
         def delete(seconds: int) -> None:
             self.deleted.append((name, seconds))
             self.listed = [pod for pod in self.listed if pod.getMetadata().getName() != name]
@@ -60,7 +60,9 @@ class Client:
         )
 
 
-def a_context(client: Client | None, master: str = "k8s://https://10.0.0.1:6443") -> SimpleNamespace:
+def a_context(
+    client: Client | None, master: str = "k8s://https://10.0.0.1:6443"
+) -> SimpleNamespace:
     def field(kind: str) -> SimpleNamespace:
         return SimpleNamespace(
             getType=lambda: SimpleNamespace(getSimpleName=lambda: kind),
