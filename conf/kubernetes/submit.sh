@@ -66,6 +66,8 @@ unset PYSPARK_DRIVER_PYTHON
 export PYSPARK_PYTHON=/opt/environment/bin/python
 # Where the logging comes from; Spark takes it along to the pods.
 export SPARK_CONF_DIR=${SPARK_CONF_DIR:-$conf/spark}
+# Spark learns of the end of a pod that was deleted by force only when it asks for all pods: not
+# every 30 seconds, as it does by default, so that a dead node is replaced sooner.
 exec "$spark_submit" --master "$MASTER_URL" --deploy-mode cluster --properties-file "$defaults" \
     --conf "spark.kubernetes.namespace=$NAMESPACE" \
     --conf "spark.kubernetes.container.image=$image" \
@@ -75,4 +77,5 @@ exec "$spark_submit" --master "$MASTER_URL" --deploy-mode cluster --properties-f
     --conf "spark.kubernetes.executor.podTemplateFile=$executor" \
     --conf spark.kubernetes.executor.podTemplateContainerName=spark-kubernetes-executor \
     --conf spark.kubernetes.executor.terminationGracePeriodSeconds=120s \
+    --conf spark.kubernetes.executor.apiPollingInterval=5s \
     "${gpus[@]}" "$@"

@@ -1,4 +1,7 @@
-"""Passes a worker's output on to its log and the driver, and keeps the last lines for an error."""
+"""Passes a worker's output on to its log and the driver, and keeps the last lines for an error.
+
+Only the log has what says nothing that a user could act on.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ from sparkdl_runner.redaction import LONGEST_SHAPE_BYTES, Redactor
 TAIL_LINES = 40
 MAX_LINE_CHARACTERS = 16 * 1024
 OUTPUT_POLL_MILLISECONDS = 250
+# torch writes this in each process where an address has no name, as in pods. It uses the address.
+_NO_NAME = "[c10d] The hostname of the client socket cannot be retrieved"
 
 
 class OutputRelay:
@@ -78,8 +83,10 @@ class OutputRelay:
         text = self._redact.raw(text)
         self._log.write(text)
         lines = [_readable(raw) for raw in text.removesuffix(b"\n").split(b"\n")]
+        lines = [line for line in lines if _NO_NAME not in line]
         self.tail.extend(lines)
-        self._show_lines(lines)
+        if lines:
+            self._show_lines(lines)
 
 
 def _readable(raw: bytes) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from sparkdl_runner.driver.spark import yarn
 from sparkdl_runner.driver.spark.executors import Executor, list_executors
+from sparkdl_runner.driver.spark.pods import replace_pods
 from sparkdl_runner.shown_text import tell
 from sparkdl_runner.wire import network
 from sparkdl_runner.world import World
@@ -77,6 +78,7 @@ class LostHosts:
             self._wait_until_gone({one.identifier for one in listed})
         elif gone:
             self._within(lambda: self._replace(gone))
+            replace_pods(self._context, gone)
         self._names.clear()
         self._addresses.clear()
         return REPLACEMENT_SECONDS if gone and self._has_manager else 0.0

@@ -48,6 +48,18 @@ def test_lines_are_shown_whole_and_a_secret_in_two_pieces_is_hidden(log: RankLog
     assert log.path.read_bytes() == b"one\ntwo\nkey [redacted]\nlast words"
 
 
+def test_what_torch_says_of_an_address_without_a_name_is_in_the_log_alone(log: RankLog) -> None:
+    noise = (
+        b"[W1128 09:36:44.934077191 socket.cpp:207] [c10d] The hostname of the client socket "
+        b"cannot be retrieved. err=-3\n"
+    )
+    pieces, relay = relayed(log, b"one\n" + noise, noise, b"two\n")
+    log.close()
+    assert pieces == [["one"], ["two"]]
+    assert list(relay.tail) == ["one", "two"]
+    assert log.path.read_bytes() == b"one\n" + noise + noise + b"two\n"
+
+
 def test_of_a_bar_that_is_drawn_again_the_last_state_counts(log: RankLog) -> None:
     pieces, _ = relayed(log, b"10%\r50%\r100%\r\nb\xff\n")
     log.close()

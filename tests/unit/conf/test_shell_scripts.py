@@ -23,10 +23,11 @@ def is_shell(path: Path) -> bool:
     return re.match(rb"#!.*\b(ba)?sh\b", path.read_bytes()[:80]) is not None
 
 
-# Environments and caches are in hidden folders; the one that is ours is named.
+# Environments and caches are in hidden folders, or in build; the hidden one that is ours is named.
 SCRIPTS = sorted(
     path
     for folder in [ROOT / ".ci", *ROOT.glob("[!.]*/")]
+    if folder.name != "build"
     for path in folder.rglob("*")
     if is_shell(path)
 )

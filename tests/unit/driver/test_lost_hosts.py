@@ -34,6 +34,8 @@ def test_executors_of_a_lost_host_go_once_and_those_that_came_back_stay(
     monkeypatch.setattr(lost_hosts, "list_executors", lambda _: listed)
     monkeypatch.setattr(lost_hosts.yarn, "replace_master", lambda context, is_lost: False)
     monkeypatch.setattr(network, "resolve", lambda host: {"unknown": None}.get(host, host))
+    replaced: list[str] = []
+    monkeypatch.setattr(lost_hosts, "replace_pods", lambda _, names: replaced.extend(names))
     lost = LostHosts(context)
     lost.replace_executors()
     assert given_up == []
@@ -48,6 +50,7 @@ def test_executors_of_a_lost_host_go_once_and_those_that_came_back_stay(
     lost.replace_executors()
     assert given_up == ["10.0.0.1", "10.1.0.1", "10.0.0.2"]
     assert capsys.readouterr().err.count("vanished") == 1
+    assert replaced == given_up
 
 
 def test_an_executor_that_answers_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
