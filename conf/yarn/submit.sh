@@ -9,6 +9,8 @@
 # Environment variables:
 #   HADOOP_CONF_DIR   the cluster's configuration (or YARN_CONF_DIR)
 #   ENVIRONMENT       the packed environment, here or on the cluster's file system (hdfs://...)
+#   SPARK_ARCHIVE     Spark's jars on the cluster's file system, as conf/yarn/put_jars.sh has put them
+#                     there; without it, each submission uploads them (some 300 MB)
 #   SPARK_DEFAULTS    settings; default conf/spark/spark-defaults.conf, for GPUs one of the others
 #   YARN_QUEUE        default "default"
 #   NODE_LABEL        which hosts executors may run on, where the cluster has labels
@@ -58,6 +60,7 @@ case $mode in
     client) export PYSPARK_PYTHON=$python PYSPARK_DRIVER_PYTHON=${PYSPARK_DRIVER_PYTHON:-python3} ;;
     *) fail "DEPLOY_MODE is '$mode'; it can be cluster or client." ;;
 esac
+[ -z "${SPARK_ARCHIVE:-}" ] || options+=(--conf "spark.yarn.archive=$SPARK_ARCHIVE")
 [ -z "${NODE_LABEL:-}" ] || options+=(--conf "spark.yarn.executor.nodeLabelExpression=$NODE_LABEL")
 if grep -q '^spark\.executor\.resource\.gpu\.amount ' "$defaults"; then
     # YARN confines a container to its GPUs (resource type yarn.io/gpu, with cgroups), and the

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import mlflow
 import pytest
-from yarn import ADDRESSES, HEAD, HOSTS, Yarn
+from yarn import ADDRESSES, HEAD, HOSTS, SPARK_HOME, Yarn
 from yarn_submission import ROOT, Submission, run_on_head
 
 import quick_java
 from conftest import ENGINES
+from system.packed_forms import pack_environment
 
 quick_java.use()
 pytestmark = [pytest.mark.system, pytest.mark.one_lane, pytest.mark.timeout(900)]
@@ -82,6 +83,61 @@ def test_a_training_in_client_mode(yarn, server, store, tmp_path, backend):
     (run,) = runs_of(store, f"digits-{backend}")
     assert run.info.status == "FINISHED"
     assert run.data.params["world_size"] == "2"
+
+
+@pytest.mark.parametrize("backend", ["horovod", "torch"])
+def test_the_command_of_the_page_in_cluster_mode(
+    yarn, server, store, tmp_path, environment, backend
+):
+    """HDFS has Spark's jars, the Python environment, and by default what is converted."""
+    defaults = tmp_path / "spark-defaults.conf"
+    lines = (ROOT / "conf" / "spark" / "spark-defaults.conf").read_text().splitlines()
+    kept = [line for line in lines if line.split()[:1] not in [[name] for name in SMALL]]
+    defaults.write_text("\n".join([*kept, *(f"{name} {size}" for name, size in SMALL.items())]))
+    (tmp_path / "train.yaml").write_text(
+        f"example: digits\nnum_proc: 2\nbackend: {backend}\n"
+        f"mlflow: {{tracking_uri: '{server}', experiment: cluster-{backend}}}\n"
+    )
+    command = [str(ROOT / "conf" / "yarn" / "submit.sh"), "--files", "train.yaml"]
+    command += [str(ROOT / "jobs" / "train.py"), "--config", "train.yaml"]
+    variables = {**environment, "SPARK_DEFAULTS": str(defaults)}
+    done = run_on_head(yarn, tmp_path / "log", command, variables)
+    code = done.wait(600)
+    assert code == 0, (tmp_path / "log").read_text()[-6000:]
+    (run,) = runs_of(store, f"cluster-{backend}")
+    assert run.info.status == "FINISHED"
+    assert "Neither spark.yarn.jars nor" not in (tmp_path / "log").read_text()
+
+
+# For a small machine.
+SMALL = {
+    "spark.executor.cores": "1",
+    "spark.executor.memory": "512m",
+    "spark.executor.memoryOverhead": "1500m",
+    "spark.driver.memory": "700m",
+    "spark.driver.memoryOverhead": "1500m",
+}
+
+
+@pytest.fixture(scope="module")
+def environment(yarn, tmp_path_factory) -> dict[str, str]:
+    """Where HDFS has Spark's jars and the packed environment, for conf/yarn/submit.sh."""
+    archive = pack_environment(tmp_path_factory.mktemp("environment"))
+    places = {
+        "SPARK_ARCHIVE": f"{yarn.hdfs}/shared/spark-jars.zip",
+        "ENVIRONMENT": f"{yarn.hdfs}/shared/environment.tar.gz",
+    }
+    put_jars = str(ROOT / "conf" / "yarn" / "put_jars.sh")
+    shell = [str(SPARK_HOME / "bin" / "spark-class"), "org.apache.hadoop.fs.FsShell"]
+    for number, command in enumerate(
+        (
+            [put_jars, places["SPARK_ARCHIVE"]],
+            [*shell, "-put", str(archive), places["ENVIRONMENT"]],
+        )
+    ):
+        log = yarn.folder / f"put-{number}.log"
+        assert run_on_head(yarn, log, command, {}).wait(300) == 0, log.read_text()
+    return places
 
 
 def runs_of(store: str, experiment: str) -> list:
