@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from sparkdl_runner.data.dataset.checksum import crc32_from_sidecar
 from sparkdl_runner.data.dataset.files import FileInfo, unpack
+from sparkdl_runner.data.dataset.held_folder import held
 from sparkdl_runner.data.dataset.legacy_calendar import refuse_legacy_calendar
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.parquet.footer import WITHOUT_KEYS, columns_of, parsed_footer
@@ -229,10 +230,9 @@ def write_footers(
     Returns:
         ``Manifest.footer_sizes``.
     """
-    path = footers_path(directory, footers[0].file.path)
-    with filesystem.open_output_stream(path) as stream:
-        for footer in footers:
-            stream.write(footer.packed)
+    folder, _, name = footers_path(directory, footers[0].file.path).rpartition("/")
+    with held(filesystem, folder) as there:
+        there.write(name, b"".join(footer.packed for footer in footers))
     return np.array([len(footer.packed) for footer in footers], dtype=np.int64)
 
 
