@@ -52,7 +52,7 @@ def recorder() -> Recorder:
 def _record(uri: str, run_id: str) -> Recorder:
     """Makes a recorder that ends with this process."""
     folder = Path(tempfile.mkdtemp(prefix="sparkdl_runner-mlflow-"))
-    spool = Spool(folder / f"{run_id}.jsonl")
+    spool = Spool(folder / "entries.jsonl")  # The name of a run is its server's.
     delivery = Delivery(spool, TrackingServer(uri, run_id))
     journal = Journal({}, {}, Redactor())
 
