@@ -20,7 +20,6 @@ import torch
 from pyspark.ml.linalg import Vectors
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
-from sparkdl_runner.data.dataset.lease import FOLDER as LEASES_FOLDER
 
 from sparkdl_runner.data import (
     DatasetError,
@@ -29,6 +28,7 @@ from sparkdl_runner.data import (
     make_spark_converter,
 )
 from sparkdl_runner.data.dataset import observe
+from sparkdl_runner.data.dataset.lease import FOLDER as LEASES_FOLDER
 from sparkdl_runner.data.dataset.leftovers import MARKER_NAME
 from sparkdl_runner.data.errors import StateError
 
