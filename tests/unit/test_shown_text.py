@@ -24,6 +24,7 @@ from sparkdl_runner.shown_text import line, lines, tell
         ("\x9b2J \x85 \u2028 \u2029", "\\x9b2J \\x85 \\u2028 \\u2029"),
         ("\u202eknar\u202c", "\\u202eknar\\u202c"),
         ("\x00\x08\x7f\x0b\x0c", "\\x00\\x08\\x7f\\x0b\\x0c"),
+        ("\ud800", "\\ud800"),
     ],
 )
 def test_control_characters_are_escaped(text: str, shown: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -108,7 +107,7 @@ def _workers(master: str, page_port: int) -> list[Worker]:
     if not master.startswith(_SCHEME):
         return []
     for address in master.removeprefix(_SCHEME).split(","):
-        with suppress(OSError, ValueError, KeyError, TypeError, http.client.HTTPException):
+        with suppress(Exception):  # It does not answer, or with another page.
             host = network.split_host_port(address)[0]
             if found := workers_of(_page(host, page_port)):
                 return found

@@ -1,18 +1,12 @@
-"""Every parser of bytes from outside: a right value or the named error, soon, and in little memory.
-
-A longer run, of other examples each time: ``make fuzz EXAMPLES=100000``.
-"""
+"""Every parser of bytes from outside: a right value or the named error, soon, in little memory."""
 
 from __future__ import annotations
 
 import asyncio
 import io
 import json
-import os
-import resource
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
@@ -20,9 +14,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pytest
-from hostile_bytes import changed_bytes, changed_json, plain
-from hypothesis import HealthCheck, given, settings
+from hostile_bytes import (
+    DEEP,
+    EXAMPLES,
+    JSON_TOKENS,
+    bounded,
+    changed_bytes,
+    changed_json,
+    fuzz,
+    plain,
+)
+from hypothesis import given
 from hypothesis import strategies as st
 
 from recorded_unischema import SCHEMA
@@ -63,57 +65,6 @@ from sparkdl_runner.wire.messages import (
 )
 from sparkdl_runner.wire.outcome import Outcome, Status
 from sparkdl_runner.world import Peer, assign_ranks
-
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "100"))
-"""Of each parser."""
-MOST_SECONDS = 5.0
-"""Of the processor's time, for one example."""
-MOST_GROWTH_BYTES = 200 << 20
-"""Of this process, over all examples of a parser."""
-
-JSON_TOKENS = [b"[", b"{", b'{"a":', b'"', b"]", b"}", b",", b"NaN", b"1e999", b"\\ud800", b"\xff"]
-DEEP = [b"[" * 5_000, b'{"a":' * 2_000]
-
-fuzz = settings(
-    max_examples=EXAMPLES,
-    derandomize="FUZZ_EXAMPLES" not in os.environ,
-    database=None,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
-
-
-@contextmanager
-def bounded(*errors: type[Exception]) -> Iterator[None]:
-    """Lets the named errors pass, if they say something in few words, and nothing take long."""
-    started, told = time.process_time(), ""
-    try:
-        yield
-    except errors as error:
-        told = str(error)
-    assert len(told) < 5_000
-    assert time.process_time() - started < MOST_SECONDS
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _tables_of_hypothesis() -> None:
-    """Hypothesis makes tables, of 200 MB, in the first run of a checkout: they are no parser's."""
-
-    @settings(fuzz, max_examples=1)
-    @given(st.text())
-    def draw(_: str) -> None:
-        pass
-
-    draw()
-
-
-@pytest.fixture(autouse=True)
-def _grows_little() -> Iterator[None]:
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    yield
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
-    assert grown < MOST_GROWTH_BYTES
-
 
 PEER = Peer(partition=0, host="h", host_key="k", address="127.0.0.1", interface="lo")
 WORLD = assign_ranks([PEER], backend="torch")[0]

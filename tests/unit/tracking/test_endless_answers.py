@@ -102,3 +102,9 @@ def test_a_masters_page_that_drips_is_no_page(
 def test_a_masters_page_that_is_nested_too_deeply_is_no_page(hostile: Hostile) -> None:
     hostile.beginning, hostile.piece = b"HTTP/1.1 200 OK\r\n\r\n", b"[" * (1 << 16)
     assert asked._workers("spark://127.0.0.1:7077", hostile.port) == []
+
+
+def test_a_masters_page_of_other_values_is_no_page(hostile: Hostile) -> None:
+    page = b'{"workers": [{"state": "ALIVE", "cores": 1, "memory": 1, "resources": null}]}'
+    hostile.beginning = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(page), page)
+    assert asked._workers("spark://127.0.0.1:7077", hostile.port) == []
