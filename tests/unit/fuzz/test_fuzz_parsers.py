@@ -29,6 +29,7 @@ from hypothesis import strategies as st
 
 from recorded_unischema import SCHEMA
 from sparkdl_runner.backends.exit_barrier import ExitBarrier
+from sparkdl_runner.backends.rendezvous import store as store_module
 from sparkdl_runner.backends.rendezvous.server import parse_request
 from sparkdl_runner.backends.rendezvous.store import MAX_STORE_BYTES, RendezvousStore
 from sparkdl_runner.checkpoint import mismatch
@@ -145,7 +146,8 @@ def test_heads_of_requests(head):
         assert length >= 0
 
 
-def test_requests_of_the_rendezvous():
+def test_requests_of_the_rendezvous(monkeypatch):
+    monkeypatch.setattr(store_module, "WAIT_SECONDS", 0.001)
     told: list[str] = []
     store = RendezvousStore(
         network.listen("127.0.0.1"), frozenset(), num_proc=2, secret="s", tell=told.append
@@ -157,13 +159,14 @@ def test_requests_of_the_rendezvous():
     @given(changed_bytes(good, [own, *HTTP_TOKENS]))
     def run(data: bytes) -> None:
         with bounded(ValueError, EOFError, asyncio.LimitOverrunError):
-            assert asyncio.run(converse(store, data)).startswith(b"HTTP/1.1 ")
+            assert loop.run(converse(store, data)).startswith(b"HTTP/1.1 ")
         assert store._num_keys == sum(map(len, store._scopes.values())) <= EXAMPLES
         values = [value for scope in store._scopes.values() for value in scope.values()]
         assert store._size_bytes == sum(map(len, filter(None, values))) <= MAX_STORE_BYTES
 
     try:
-        run()
+        with asyncio.Runner() as loop:  # As in the server, one for all requests.
+            run()
     finally:
         store.close()
 
