@@ -102,6 +102,20 @@ def read_small(filesystem: fs.FileSystem, path: str, limit_bytes: int) -> bytes:
     return content
 
 
+def read_whole(fd: int, limit_bytes: int) -> bytes:
+    """The content of an open file that should be small; closes it.
+
+    Raises:
+        OSError: It cannot be read.
+        ForeignFileError: It is larger than ``limit_bytes``.
+    """
+    with os.fdopen(fd, "rb") as file:
+        content = file.read(limit_bytes + 1)
+    if len(content) > limit_bytes:
+        raise ForeignFileError(f"it has more than the {limit_bytes:,} bytes that are read of it")
+    return content
+
+
 def parse_json(text: bytes) -> Any:
     """Plain values from JSON in UTF-8.
 

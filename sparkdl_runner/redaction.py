@@ -84,6 +84,10 @@ class Redactor:
         """The same of text that is not decoded."""
         return bytes(self._of_bytes.hide(text))
 
+    def name(self, text: str) -> str:
+        """The same of a name: brackets have no place in those of folders and metrics."""
+        return self(text).replace(HIDDEN, HIDDEN.strip("[]"))
+
     def value(self, value: Any, name: str = "") -> Any:
         """A value without secrets, also where it is a mapping or a list.
 

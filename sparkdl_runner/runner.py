@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -36,6 +35,7 @@ from sparkdl_runner.driver.stop_request import StopRequest
 from sparkdl_runner.errors import RunnerError
 from sparkdl_runner.hooks.reports import Reports
 from sparkdl_runner.script.script import Script
+from sparkdl_runner.shown_text import tell
 from sparkdl_runner.tracking.report.progress_bar import ProgressBar, is_watched
 from sparkdl_runner.tracking.report.progress_lines import ProgressLines
 from sparkdl_runner.wire.attempt import Attempt
@@ -172,7 +172,7 @@ class DistributedRunner:
         """
         found = Script.find(script, args, module=module, files=files, travels=self.num_proc >= 0)
         if told := found.told():
-            print(f"sparkdl_runner: {told}.", file=sys.stderr, flush=True)
+            tell(f"{told}.")
         self._run(Call.of(found, (), {}), StopRequest(), ())
 
     def _run(self, call: Call, stop: StopRequest, reports: Sequence[Reports]) -> Any:

@@ -11,8 +11,9 @@ import sys
 from contextlib import suppress
 from typing import TextIO
 
-# Also what ends a line for some readers alone, and what lets text run backwards.
-_CONTROL = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
+# Also what ends a line for some readers alone, what lets text run backwards, and halves of pairs,
+# which JSON may hold and no stream takes.
+_CONTROL = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 _COLOUR = r"\x1b\[(?:[0-4]|2[234]|39|49|[34][0-7]|9[0-7]|10[0-7]|[34]8;5;\d{1,3}|[;]){0,16}m"
 # The moves of a progress bar, which would be read as noise. Without them its text is left.
 _MOVE = r"\x1b\[[0-9;]{0,16}[A-HJK]"

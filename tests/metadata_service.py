@@ -19,7 +19,7 @@ class MetadataService(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.uri = f"http://127.0.0.1:{self.server_port}"
         self.answers: list[bytes | int] = []
         """Answers to the next requests for a notice: bytes or an error each; 404 after the last."""
         self.tokens: set[str] = set()

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from sparkdl_runner.agent.outbox import Outbox
+from sparkdl_runner.shown_text import tell
 from sparkdl_runner.wire import messages
 from sparkdl_runner.wire.assignments import Assignment
 from sparkdl_runner.wire.channel import FLUSH_SECONDS, ChannelAddress
@@ -206,11 +207,10 @@ class LogClient:
                     return
                 except (OSError, EOFError, ValueError) as error:
                     if not self._settled.is_set() and time.monotonic() > late_at:
-                        print(
-                            f"sparkdl_runner: partition {self._partition} does not reach the "
+                        tell(
+                            f"partition {self._partition} does not reach the "
                             f"driver at {self._place} ({error}); the run goes on, and is not "
-                            "shown on the driver until it does.",
-                            file=sys.stderr,
+                            "shown on the driver until it does."
                         )
                         self._settled.set()
                         self._on_assignment(messages.Gather())

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkdl_runner.filesystem import join_url
+from sparkdl_runner.shown_text import tell
 
 PLACE = "SPARKDL_RUNNER_ELASTIC_STATE_URL"
 """The variable by which ranks know ``RunConfig.elastic_state_url``."""
@@ -99,7 +100,7 @@ def _kept(state: Any) -> Iterator[None]:
                 past.commits = restored.step
                 _put_back(state, restored.extra)
                 if os.environ.get("RANK", "0") == "0":
-                    print(f"sparkdl_runner: hvd.elastic.run goes on from {restored.path}")
+                    tell(f"hvd.elastic.run goes on from {restored.path}", sys.stdout)
         commit_to_memory = state.commit
 
         def commit() -> None:

@@ -14,7 +14,6 @@ import json
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -23,6 +22,7 @@ from typing import Any
 
 from sparkdl_runner.backends import packet_filter
 from sparkdl_runner.importing import when_imported
+from sparkdl_runner.shown_text import tell
 
 MEETING = "SPARKDL_RUNNER_TENSORFLOW_MEETING"
 """In a rank's environment: address, port and secret of the store in which the ranks meet."""
@@ -119,11 +119,10 @@ def _guard(port: int, peers: Iterable[str]) -> None:
             with found:
                 packet_filter.attach(found, program)
     except OSError as error:  # Not all kernels have filters, or for all users.
-        print(
-            "sparkdl_runner: whoever can reach this host can use TensorFlow's server of rank "
+        tell(
+            "whoever can reach this host can use TensorFlow's server of rank "
             f"{os.environ['RANK']}, port {port}: the kernel takes no filter for it ({error}). Keep "
-            "other hosts away from it by a firewall.",
-            file=sys.stderr,
+            "other hosts away from it by a firewall."
         )
 
 

@@ -54,9 +54,11 @@ def named_run(config: RunConfig, settings: Tracking | None, call: Call) -> Named
     """
     if config.name is None:
         return None
+    secrets = secrets_for_ranks(config.environment)
     if settings is None:
+        name = Redactor([*secrets_of(), *secrets]).name(config.name)
         raise LaunchError(
-            f"The training has the name {config.name!r}, which an MLflow run keeps, and MLflow is "
+            f"The training has the name {name!r}, which an MLflow run keeps, and MLflow is "
             "not set up here: set MLFLOW_TRACKING_URI to a server or a database that every process "
             "of this training sees, or tracking=Tracking(tracking_uri=...); or leave the name out."
         )
@@ -67,7 +69,7 @@ def named_run(config: RunConfig, settings: Tracking | None, call: Call) -> Named
         config.name,
         call.work,
         rerun_finished=config.rerun_finished,
-        secrets=secrets_for_ranks(config.environment),
+        secrets=secrets,
     )
 
 

@@ -60,7 +60,7 @@ class Tracking:
     lease_seconds: float = 90.0
     """How long after its last sign a driver counts as lost, so that another may go on with its run.
     It gives a sign more than four times as often. One whose process is known to have ended, as on
-    the same host, counts as lost at once."""
+    the same host, counts as lost at once. More than a day counts as a day."""
 
     def __post_init__(self) -> None:
         for name in ("tracking_uri", "experiment", "run_name", "run_id"):

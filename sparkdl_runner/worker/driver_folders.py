@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sparkdl_runner.hooks.process_identity import boot_id
+from sparkdl_runner.shown_text import tell
 
 
 def own_files() -> str:
@@ -43,11 +44,10 @@ def new_folders(paths: Sequence[str], driver_files: str) -> list[str]:
         return new
     faults = {path: fault for path in new if (fault := changeable_by_others(path))}
     for path, fault in faults.items():
-        print(
-            f"sparkdl_runner: {path} of the driver's sys.path is not searched for modules on this "
+        tell(
+            f"{path} of the driver's sys.path is not searched for modules on this "
             f"host, where {fault}. Give it and the folders above it to this user or root alone "
-            "(chown, chmod go-w), or send its modules with --py-files.",
-            file=sys.stderr,
+            "(chown, chmod go-w), or send its modules with --py-files."
         )
     return [path for path in new if path not in faults]
 

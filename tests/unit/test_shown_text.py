@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import re
+from pathlib import Path
 
 import pytest
 
+import sparkdl_runner
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.shown_text import line, lines, tell
 
@@ -21,6 +24,7 @@ from sparkdl_runner.shown_text import line, lines, tell
         ("\x9b2J \x85 \u2028 \u2029", "\\x9b2J \\x85 \\u2028 \\u2029"),
         ("\u202eknar\u202c", "\\u202eknar\\u202c"),
         ("\x00\x08\x7f\x0b\x0c", "\\x00\\x08\\x7f\\x0b\\x0c"),
+        ("\ud800", "\\ud800"),
     ],
 )
 def test_control_characters_are_escaped(text: str, shown: str) -> None:
@@ -56,3 +60,10 @@ def test_errors_and_messages_are_shown_so(capsys: pytest.CaptureFixture[str]) ->
     closed = io.StringIO()
     closed.close()
     tell("lost", closed)
+
+
+def test_nothing_else_prints_messages_of_ours() -> None:
+    package = Path(next(iter(sparkdl_runner.__path__)))
+    printing = re.compile(r"\bprint\(\s*f?\"sparkdl_runner: ")
+    found = {path.name for path in package.rglob("*.py") if printing.search(path.read_text())}
+    assert found == {"shown_text.py"}

@@ -7,15 +7,17 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-no
 
 from __future__ import annotations
 
+import http
 import http.client
-import json
 import os
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlsplit
+
+from sparkdl_runner.foreign_file import parse_json
+from sparkdl_runner.wire.short_answer import Answer, ask
 
 # AWS recommends this interval.
 POLL_SECONDS = 5.0
@@ -61,8 +63,6 @@ class SpotNotice:
         self._tell = tell
         self._token = ""
         self._closed = threading.Event()
-        # No proxy: the service is the host's own.
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         self._thread = threading.Thread(target=self._run, name="sparkdl-spot-notice", daemon=True)
         self._thread.start()
 
@@ -97,7 +97,7 @@ class SpotNotice:
         found = self._get("/latest/meta-data/spot/instance-action")
         if found is None:
             return None
-        notice = json.loads(found)
+        notice = parse_json(found)
         if not isinstance(notice, dict) or not notice.get("action"):
             raise ValueError(f"{found[:100]!r} is no notice")
         return f"EC2's notice: {notice['action']} at {notice.get('time')}"[:150]
@@ -106,23 +106,31 @@ class SpotNotice:
         """The service's answer for a path; None if it has none."""
         for _ in range(2):
             self._token = self._token or self._new_token()
-            try:
-                return self._ask("GET", path, {"X-aws-ec2-metadata-token": self._token})
-            except urllib.error.HTTPError as error:
-                error.close()
-                if error.code == 404:
-                    return None
-                if error.code != 401:
-                    raise
-                self._token = ""  # It has expired.
+            answer = self._ask("GET", path, {"X-aws-ec2-metadata-token": self._token})
+            if answer.status == http.HTTPStatus.OK:
+                return answer.body
+            if answer.status == http.HTTPStatus.NOT_FOUND:
+                return None
+            if answer.status != http.HTTPStatus.UNAUTHORIZED:
+                raise OSError(f"the metadata service answers HTTP {answer.status}")
+            self._token = ""  # It has expired.
         raise OSError("the metadata service refuses its own token")
 
     def _new_token(self) -> str:
         header = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_SECONDS)}
-        return self._ask("PUT", "/latest/api/token", header).decode("ascii").strip()
+        answer = self._ask("PUT", "/latest/api/token", header)
+        if answer.status != http.HTTPStatus.OK:
+            raise OSError(f"the metadata service gives no token: HTTP {answer.status}")
+        return answer.body.decode("ascii").strip()
 
-    def _ask(self, method: str, path: str, headers: dict[str, str]) -> bytes:
-        url = self._url + path
-        request = urllib.request.Request(url, method=method, headers=headers)  # noqa: S310
-        with self._opener.open(request, timeout=ANSWER_SECONDS) as response:
-            return bytes(response.read(MOST_BYTES))
+    def _ask(self, method: str, path: str, headers: dict[str, str]) -> Answer:
+        place = urlsplit(self._url)
+        return ask(
+            place.hostname or "",
+            place.port or http.client.HTTP_PORT,
+            place.path + path,
+            method=method,
+            headers=headers,
+            most_seconds=ANSWER_SECONDS,
+            most_bytes=MOST_BYTES,
+        )

@@ -31,7 +31,7 @@ from sparkdl_runner.data.dataset.held_folder import delete_folder, held
 from sparkdl_runner.data.dataset.leftovers import MARKER_NAME, Owner
 from sparkdl_runner.data.dataset.manifest import MANIFEST_NAME, MOST_BYTES, Manifest
 from sparkdl_runner.data.errors import ConversionError, DatasetError, NoManifestError
-from sparkdl_runner.foreign_file import ForeignFileError, read_small
+from sparkdl_runner.foreign_file import ForeignFileError
 
 SUBFOLDER_PREFIX = "_conversion-"
 
@@ -97,14 +97,15 @@ def _begin(filesystem: fs.FileSystem, folder: str, name: str, application_id: st
 
 def _mark(filesystem: fs.FileSystem, folder: str, marker: bytes) -> None:
     filesystem.create_dir(folder, recursive=True)
-    with filesystem.open_output_stream(f"{folder}/{MARKER_NAME}") as stream:
-        stream.write(marker)
+    with held(filesystem, folder) as made:
+        made.write(MARKER_NAME, marker)
 
 
 def _read_earlier(filesystem: fs.FileSystem, folder: str) -> bytes | None:
     """The bytes of the manifest that is to be replaced, or None; warns if it is torn."""
     try:
-        earlier = read_small(filesystem, f"{folder}/{MANIFEST_NAME}", MOST_BYTES)
+        with held(filesystem, folder, may_be_link=True) as there:
+            earlier = there.read(MANIFEST_NAME, MOST_BYTES)
     except FileNotFoundError:
         return None
     except (OSError, ForeignFileError) as error:
@@ -126,22 +127,24 @@ def _read_earlier(filesystem: fs.FileSystem, folder: str) -> bytes | None:
 
 def _put_in_place(filesystem: fs.FileSystem, folder: str, name: str, manifest: Manifest) -> None:
     """Replaces the folder's manifest: from here on, it holds the new conversion."""
-    if isinstance(filesystem, fs.LocalFileSystem):
-        beside = f"{folder}/{name}/{MANIFEST_NAME}"
-        manifest.write(filesystem, f"{folder}/{name}")
-        try:
-            filesystem.move(beside, f"{folder}/{MANIFEST_NAME}")
-            return
-        except OSError:  # A mounted object store may know no rename.
-            with suppress(OSError):
-                filesystem.delete_file(beside)
-    manifest.write(filesystem, folder)
+    with held(filesystem, folder, may_be_link=True) as there:
+        if isinstance(filesystem, fs.LocalFileSystem):
+            with held(filesystem, f"{there.path}/{name}") as beside:
+                manifest.write_into(beside)
+                try:
+                    beside.move(MANIFEST_NAME, there)
+                    return
+                except OSError:  # A mounted object store may know no rename.
+                    with suppress(OSError):
+                        beside.remove(MANIFEST_NAME)
+        manifest.write_into(there)
 
 
 def _finish(filesystem: fs.FileSystem, folder: str, name: str) -> None:
     """Deletes what the new conversion has replaced. It is in place already, so this only warns."""
     try:
-        filesystem.delete_file(f"{folder}/{name}/{MARKER_NAME}")
+        with held(filesystem, f"{folder}/{name}") as new:
+            new.remove(MARKER_NAME)
         remove_abandoned(filesystem, folder)
         _remove_flat(filesystem, folder)
     except (OSError, DatasetError) as error:
@@ -163,11 +166,13 @@ def _give_up(filesystem: fs.FileSystem, folder: str, name: str, earlier: bytes |
             if name in _subfolders_of(Manifest.read(filesystem, folder)):
                 return
         except DatasetError:  # There is none, or it was being written in place.
-            if earlier is not None:
-                with filesystem.open_output_stream(f"{folder}/{MANIFEST_NAME}") as stream:
-                    stream.write(earlier)
-            elif filesystem.get_file_info(f"{folder}/{MANIFEST_NAME}").type == fs.FileType.File:
-                filesystem.delete_file(f"{folder}/{MANIFEST_NAME}")
+            torn = filesystem.get_file_info(f"{folder}/{MANIFEST_NAME}").type == fs.FileType.File
+            if torn or earlier is not None:
+                with held(filesystem, folder, may_be_link=True) as there:
+                    if earlier is None:
+                        there.remove(MANIFEST_NAME)
+                    else:
+                        there.write(MANIFEST_NAME, earlier)
         if filesystem.get_file_info(f"{folder}/{name}").type != fs.FileType.NotFound:
             delete_folder(filesystem, f"{folder}/{name}")
         found = filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
@@ -222,10 +227,14 @@ def _remove_flat(filesystem: fs.FileSystem, folder: str) -> None:
     if listed & set(names):
         return
     there = {one.base_name for one in filesystem.get_file_info(fs.FileSelector(folder))}
-    for name in ("_SUCCESS", FOOTERS_NAME, *replaced):
-        for one in (f".{name}.crc", name):  # A later call finds the checksum by the file's name.
-            if one in there:
-                filesystem.delete_file(f"{folder}/{one}")
+    with held(filesystem, folder, may_be_link=True) as flat:
+        for name in ("_SUCCESS", FOOTERS_NAME, *replaced):
+            for one in (
+                f".{name}.crc",
+                name,
+            ):  # A later call finds the checksum by the file's name.
+                if one in there:
+                    flat.remove(one)
 
 
 def _subfolders_of(manifest: Manifest) -> set[str]:

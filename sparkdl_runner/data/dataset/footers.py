@@ -18,6 +18,8 @@ import pyarrow.parquet as pq
 
 from sparkdl_runner.data.dataset.checksum import crc32_from_sidecar
 from sparkdl_runner.data.dataset.files import FileInfo, unpack
+from sparkdl_runner.data.dataset.foreign_link import refuse_foreign_link
+from sparkdl_runner.data.dataset.held_folder import held
 from sparkdl_runner.data.dataset.legacy_calendar import refuse_legacy_calendar
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.parquet.footer import WITHOUT_KEYS, columns_of, parsed_footer
@@ -118,15 +120,24 @@ class FileState(NamedTuple):
 
 
 def open_footer(
-    filesystem: pa.fs.FileSystem, full_path: str
+    filesystem: pa.fs.FileSystem, folder: str, path: str
 ) -> tuple[FileState, pq.ParquetFile, bytes]:
     """The filesystem's facts about a file, its footer, and the footer's bytes.
 
+    Args:
+        filesystem: Where it is.
+        folder: The data set's.
+        path: The file's, relative to the folder.
+
     Raises:
-        DatasetError: It is no Parquet file, or holds days of the old calendar.
+        DatasetError: It is no Parquet file, holds days of the old calendar, or is elsewhere by a
+            link of another user's.
     """
-    is_local = isinstance(filesystem, pa.fs.LocalFileSystem)
-    state, tail = _local_tail(full_path) if is_local else _any_tail(filesystem, full_path)
+    full_path = f"{folder}/{path}"
+    if isinstance(filesystem, pa.fs.LocalFileSystem):
+        state, tail = _local_tail(folder, path)
+    else:
+        state, tail = _any_tail(filesystem, full_path)
     parquet = parsed_footer(tail, full_path)
     refuse_legacy_calendar(filesystem, full_path, parquet)
     return state, parquet, tail
@@ -140,13 +151,15 @@ def _any_tail(filesystem: pa.fs.FileSystem, full_path: str) -> tuple[FileState, 
         return FileState(info.size, info.mtime_ns), footer_bytes(stream, full_path)
 
 
-def _local_tail(full_path: str) -> tuple[FileState, bytes]:
+def _local_tail(folder: str, path: str) -> tuple[FileState, bytes]:
     """Asks the kernel alone: of many small files, Arrow's streams take half of the time."""
+    full_path = f"{folder}/{path}"
     try:
         descriptor = open_regular(full_path)
     except (FileNotFoundError, IrregularFileError):
         raise DatasetError(f"{full_path} is not a file.") from None
     try:
+        refuse_foreign_link(descriptor, folder, path)
         found = os.fstat(descriptor)
         size = found.st_size
         tail = os.pread(descriptor, _TAIL_BYTES, max(0, size - _TAIL_BYTES))
@@ -182,7 +195,7 @@ class FooterReader:
             DatasetError: It is no Parquet file.
         """
         full_path = f"{self._directory}/{path}"
-        info, parquet, tail = open_footer(self._filesystem, full_path)
+        info, parquet, tail = open_footer(self._filesystem, self._directory, path)
         metadata = parquet.metadata
         columns = self._columns
         if columns is None or not columns.fit(parquet):
@@ -229,10 +242,9 @@ def write_footers(
     Returns:
         ``Manifest.footer_sizes``.
     """
-    path = footers_path(directory, footers[0].file.path)
-    with filesystem.open_output_stream(path) as stream:
-        for footer in footers:
-            stream.write(footer.packed)
+    folder, _, name = footers_path(directory, footers[0].file.path).rpartition("/")
+    with held(filesystem, folder) as there:
+        there.write(name, b"".join(footer.packed for footer in footers))
     return np.array([len(footer.packed) for footer in footers], dtype=np.int64)
 
 

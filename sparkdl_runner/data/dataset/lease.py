@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 
 from pyarrow import fs
 
+from sparkdl_runner.data.dataset.held_folder import held
 from sparkdl_runner.filesystem import StorageOptions, open_filesystem, redact
 from sparkdl_runner.foreign_file import ForeignFileError, build, parse_json, read_small
 from sparkdl_runner.private_folder import user_name
@@ -61,7 +62,7 @@ class HeldLease:
         self._shown = redact(folder_url)
         self._filesystem, folder = open_filesystem(folder_url, storage_options)
         self._folder = f"{folder}/{FOLDER}"
-        self._path = f"{self._folder}/{uuid.uuid4()}.json"
+        self._name = f"{uuid.uuid4()}.json"
         self._filesystem.create_dir(self._folder, recursive=True)
         self._renew()
         self._next = time.monotonic() + SECONDS / 4
@@ -74,8 +75,8 @@ class HeldLease:
             pid=os.getpid(),
             ends_unix_seconds=time.time() + SECONDS,
         )
-        with self._filesystem.open_output_stream(self._path) as stream:
-            stream.write(json.dumps(asdict(lease)).encode())
+        with held(self._filesystem, self._folder) as folder:
+            folder.write(self._name, json.dumps(asdict(lease)).encode())
 
     def renew_if_due(self) -> None:
         """Writes the lease again if a quarter of its time has passed; a failure is a warning."""

@@ -161,8 +161,8 @@ def make_marked_directory(
         filesystem.create_dir(path, recursive=True)
     try:
         HeldLease(url, storage_options)
-        with filesystem.open_output_stream(f"{path}/{MARKER_NAME}") as stream:
-            stream.write(json.dumps(asdict(owner)).encode())
+        with held(filesystem, path) as made:
+            made.write(MARKER_NAME, json.dumps(asdict(owner)).encode())
     except BaseException:
         delete_folder(filesystem, path)  # Without a marker, no sweep would ever remove it.
         raise

@@ -22,6 +22,7 @@ import pyarrow.fs
 from sparkdl_runner import __version__
 from sparkdl_runner.data.dataset.files import FileInfo, Files, pack
 from sparkdl_runner.data.dataset.footers import unpack_sizes
+from sparkdl_runner.data.dataset.held_folder import HeldFolder, held
 from sparkdl_runner.data.dataset.row_groups import RowGroups
 from sparkdl_runner.data.errors import DatasetError, NoManifestError
 from sparkdl_runner.data.view.view import View
@@ -272,15 +273,19 @@ class Manifest:
         One small file, written in one go; ``read`` refuses a torn one. ``convert/replacing.py``
         puts one in the place of another.
         """
+        with held(filesystem, directory.rstrip("/"), may_be_link=True) as folder:
+            self.write_into(folder)
+
+    def write_into(self, folder: HeldFolder) -> None:
+        """The same, into a folder that is held."""
         text = json.dumps(self.to_json(), separators=(",", ":")).encode()
         if len(text) > MOST_BYTES:
             raise DatasetError(
-                f"{directory} has {len(self.files):,} files with {len(self.row_groups):,} row "
+                f"{folder.name} has {len(self.files):,} files with {len(self.row_groups):,} row "
                 f"groups, and its manifest would have {len(text):,} bytes; {MOST_BYTES:,} are read "
                 "of one. Write fewer and larger files, by df.coalesce(…) before converting."
             )
-        with filesystem.open_output_stream(f"{directory.rstrip('/')}/{MANIFEST_NAME}") as stream:
-            stream.write(text)
+        folder.write(MANIFEST_NAME, text)
 
     @classmethod
     def read(cls, filesystem: pa.fs.FileSystem, directory: str) -> Manifest:

@@ -105,7 +105,7 @@ def read_part(
         if row_filter.decide(known) is False:
             return None
     path = f"{directory}/{file.path}"
-    info, footer, tail = open_footer(filesystem, path)
+    info, footer, tail = open_footer(filesystem, directory, file.path)
     arrow = footer.schema_arrow.remove_metadata()
     filtered = () if row_filter is None else row_filter.schema.names
     used = [one for one in columns if one in chosen or one.name in filtered]

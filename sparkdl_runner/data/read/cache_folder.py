@@ -22,6 +22,8 @@ PART = ".part"
 _NAME = "sparkdl_runner-row-groups"  # For nothing else: what no process uses there may go.
 _USED, _USERS = "used", "users"
 _USED_DIGITS = 20
+# The folder is this user's alone. Where others may rename it, they may put one of theirs there.
+OPENED = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class CacheFolder:
@@ -47,7 +49,7 @@ class CacheFolder:
                 used = self._recount()  # A process that was killed may have counted too much.
             self.path.mkdir(exist_ok=True)
             os.utime(self.path)
-            user = os.open(self.path / _USERS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+            user = os.open(self.path / _USERS, OPENED, 0o600)
             # Also if the cache is never closed: else its folder could never make room for others.
             self.close = weakref.finalize(self, os.close, user)
             fcntl.flock(user, fcntl.LOCK_SH)
@@ -67,16 +69,14 @@ class CacheFolder:
     @contextmanager
     def _accounts(self) -> Iterator[int]:
         """Bytes in use, while no other process or thread asks."""
-        with self._mutex, (self.root / _USED).open("ab+") as file:
+        with self._mutex, os.fdopen(os.open(self.root / _USED, OPENED, 0o600), "rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            file.seek(0)
             digits = file.read(_USED_DIGITS)
             yield int(digits) if digits.isdigit() else self._recount()
 
     def _write_used(self, used: int) -> None:
         # In place: some file systems put a file that was made shorter on the disk at once.
-        descriptor = os.open(self.root / _USED, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        with open(descriptor, "wb", buffering=0) as file:
+        with os.fdopen(os.open(self.root / _USED, OPENED, 0o600), "wb", buffering=0) as file:
             file.write(b"%0*d" % (_USED_DIGITS, max(0, used)))
 
     def _data_sets(self) -> list[Path]:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from sparkdl_runner.data.read.cache_folder import PART, CacheFolder
+from sparkdl_runner.data.read.cache_folder import OPENED, PART, CacheFolder
 
 _log = logging.getLogger(__name__)
 
@@ -163,7 +163,7 @@ class DiskCache:
         until = time.monotonic() + _WAIT_SECONDS
         while not self._is_full:
             with ExitStack() as to_close:
-                descriptor = os.open(self._part(key), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                descriptor = os.open(self._part(key), OPENED, 0o600)
                 to_close.callback(os.close, descriptor)
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import http.client
-import json
-import socket
-import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner.driver.spark.context import settings_of
+from sparkdl_runner.foreign_file import parse_json
 from sparkdl_runner.wire import network
+from sparkdl_runner.wire.short_answer import ask
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -109,7 +107,7 @@ def _workers(master: str, page_port: int) -> list[Worker]:
     if not master.startswith(_SCHEME):
         return []
     for address in master.removeprefix(_SCHEME).split(","):
-        with suppress(OSError, ValueError, KeyError, TypeError, http.client.HTTPException):
+        with suppress(Exception):  # It does not answer, or with another page.
             host = network.split_host_port(address)[0]
             if found := workers_of(_page(host, page_port)):
                 return found
@@ -130,22 +128,6 @@ def workers_of(page: dict[str, Any]) -> list[Worker]:
 
 
 def _page(host: str, port: int) -> dict[str, Any]:
-    connection = http.client.HTTPConnection(host, port, timeout=_PAGE_SECONDS)
-    connection.connect()
-    # The connection's own limit is for each byte that comes; this one is for all of the page.
-    end = threading.Timer(_PAGE_SECONDS, _shut, [connection.sock])
-    end.daemon = True
-    end.start()
-    try:
-        connection.request("GET", "/json/")
-        page: dict[str, Any] = json.loads(connection.getresponse().read(_MOST_BYTES))
-        return page
-    finally:
-        end.cancel()
-        end.join()
-        connection.close()
-
-
-def _shut(connected: socket.socket) -> None:
-    with suppress(OSError):
-        connected.shutdown(socket.SHUT_RDWR)
+    answer = ask(host, port, "/json/", most_seconds=_PAGE_SECONDS, most_bytes=_MOST_BYTES)
+    page: dict[str, Any] = parse_json(answer.body)
+    return page

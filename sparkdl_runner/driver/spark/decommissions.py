@@ -6,13 +6,13 @@ its executors. Spark then gives them no new tasks, and their slots do not count.
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner.driver.spark.executors import executors_of
+from sparkdl_runner.shown_text import tell
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -59,10 +59,9 @@ class Decommissions:
                 continue
             if executor not in self._told:
                 self._told.add(executor)
-                print(
-                    f"sparkdl_runner: Spark decommissions executor {executor}: its ranks are "
-                    "asked to save, and all end with that checkpoint.",
-                    file=sys.stderr,
+                tell(
+                    f"Spark decommissions executor {executor}: its ranks are "
+                    "asked to save, and all end with that checkpoint."
                 )
             self._tell(partitions, f"Spark decommissions executor {executor}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from sparkdl_runner.driver.spark.asked import nothing_fits
 from sparkdl_runner.driver.spark.context import end_of, is_single_host
 from sparkdl_runner.driver.stop_request import StopRequest
 from sparkdl_runner.errors import LaunchError, RunCancelledError
+from sparkdl_runner.shown_text import tell
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -80,12 +80,11 @@ def wait_for_slots(
         if now >= say_at:
             say_at = now + SAY_SECONDS
             then = f", and {available} will do after that" if least and available >= least else ""
-            print(
-                f"sparkdl_runner: waiting up to {deadline - now:.0f} s for executors that start, "
+            tell(
+                f"waiting up to {deadline - now:.0f} s for executors that start, "
                 f"or that other applications have: "
                 f"{counted(wanted, 'slot is', 'slots are')} needed, "
-                f"{counted(available, 'is', 'are')} there{then}.",
-                file=sys.stderr,
+                f"{counted(available, 'is', 'are')} there{then}."
             )
         stop.cancelled.wait(POLL_SECONDS)
         stop.raise_if_cancelled()

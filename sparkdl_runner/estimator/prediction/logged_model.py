@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
+from sparkdl_runner.redaction import Redactor
+from sparkdl_runner.shown_text import tell
 from sparkdl_runner.tracking.settings import Tracking
 
 if TYPE_CHECKING:
@@ -29,7 +30,5 @@ def log_fitted(model: TorchModel, config: RunConfig) -> None:
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
     if reason:
-        print(
-            f"sparkdl_runner: the fitted model is not in the MLflow run {model.run_id} ({reason}).",
-            file=sys.stderr,
-        )
+        shown = Redactor()(reason)
+        tell(f"the fitted model is not in the MLflow run {model.run_id} ({shown}).")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from sparkdl_runner import network as network_package
 from sparkdl_runner.network import saved
 from sparkdl_runner.network.columns import Column
 from sparkdl_runner.network.outputs import PREDICTION
+from sparkdl_runner.shown_text import tell
 from sparkdl_runner.tracking.models.flavor_arguments import taken_by, version_of
 
 if TYPE_CHECKING:
@@ -112,10 +114,10 @@ def written(
             about={"names": model.output_names(), "batch_size": model.getOrDefault("batch_size")},
         )
         if form == "pickle":
-            print(
-                f"sparkdl_runner: the model {name!r} cannot be exported ({reason}) and was saved "
+            tell(
+                f"the model {name!r} cannot be exported ({reason}) and was saved "
                 "by pickle: load it only where you trust its origin.",
-                flush=True,
+                sys.stdout,
             )
         _copy_package(code)
         yield {

@@ -17,6 +17,8 @@ import sys
 import time
 from pathlib import Path
 
+from sparkdl_runner.worker.driver_folders import changeable_by_others
+
 # Java writes an archive's first bytes last: where they are there, it is whole.
 MAGIC = 0xF00BABA8
 UNUSED_SECONDS = 30 * 24 * 3600
@@ -32,7 +34,8 @@ def java_options() -> str:
     """Options for a JVM of pip's pyspark on this machine: to use the archive, or else to write it.
 
     The archive is in the user's cache folder. Empty where Java is older than 13, Spark is not
-    pip's, that folder cannot be written, or the environment has options of its own for either.
+    pip's, that folder cannot be written or others may change it, or the environment has options of
+    its own for either.
     """
     installation = _installation()
     if installation is None:
@@ -43,6 +46,9 @@ def java_options() -> str:
         archive = cache / "sparkdl-runner" / "java-classes" / f"{name}.jsa"
         archive.parent.mkdir(parents=True, exist_ok=True)
         is_there = _is_whole(archive)
+        # Java runs what an archive holds.
+        if changeable_by_others(str(archive if is_there else archive.parent)):
+            return ""
         if is_there:
             os.utime(archive)
         else:

@@ -30,6 +30,7 @@ from sparkdl_runner.jobs.training.of_function import OfFunction
 from sparkdl_runner.jobs.training.of_model import OfModel
 from sparkdl_runner.jobs.training.phases import Phases
 from sparkdl_runner.jobs.training.settings import TrainSettings
+from sparkdl_runner.redaction import Redactor, secrets_of
 from sparkdl_runner.runner import DistributedRunner
 from sparkdl_runner.tracking.settings import Tracking
 
@@ -132,7 +133,8 @@ class Training:
         if parent is None:
             return None
         begin = self.settings.name or time.strftime("training-%Y%m%d-%H%M%S")
-        name = f"{begin}-{uuid.uuid4().hex[:8]}"
+        secrets = [*secrets_of(), *secrets_for_ranks(self.settings.runner.environment)]
+        name = f"{Redactor(secrets).name(begin)}-{uuid.uuid4().hex[:8]}"
         return join_url(storage.qualified(parent, self.spark), name)
 
 

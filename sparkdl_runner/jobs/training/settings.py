@@ -140,7 +140,7 @@ class TrainSettings(PlanSettings, ScriptSettings, _FunctionSettings):
                 raise ValueError("give either name or mlflow.run_id: both say where to go on")
             if not self.tracking:
                 raise ValueError(
-                    f"name is {self.name}, which an MLflow run keeps, and MLflow is not set up: "
+                    "name is given, which an MLflow run keeps, and MLflow is not set up: "
                     "give mlflow.tracking_uri, or leave name out"
                 )
         return self

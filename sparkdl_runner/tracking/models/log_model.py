@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sparkdl_runner import world
 from sparkdl_runner.hooks import rank_facts
 from sparkdl_runner.network.torch_export import NotExportableError
+from sparkdl_runner.shown_text import tell
 from sparkdl_runner.tracking.models import exported_graph
 from sparkdl_runner.tracking.models.columns import Columns, names_of
 from sparkdl_runner.tracking.models.example import Example, Place
@@ -122,10 +124,7 @@ def log_model(
     import mlflow
 
     if world.in_worker() and mlflow.active_run() is None:
-        print(
-            f"sparkdl_runner: the model {name!r} was not logged: this training has no MLflow run.",
-            flush=True,
-        )
+        tell(f"the model {name!r} was not logged: this training has no MLflow run.", sys.stdout)
         return None
     from mlflow.models import Model
 
@@ -147,10 +146,10 @@ def log_model(
         if not {"pip_requirements", "conda_env"} & options.keys():
             options["pip_requirements"] = requirements(None if flavor.is_graph else network)
         if not flavor.is_graph and "code_paths" not in options and (own := own_modules(network)):
-            print(
-                f"sparkdl_runner: the model {name!r} needs {', '.join(own)}, which belong to no "
+            tell(
+                f"the model {name!r} needs {', '.join(own)}, which belong to no "
                 "installed package: give log_model code_paths=[…] with their files.",
-                flush=True,
+                sys.stdout,
             )
         arguments = {
             "artifact_path": None,
@@ -227,10 +226,10 @@ def _write(
         shapes = exported_graph.export(network, example, others, dynamic_shapes, path)
         _tell_of_fixed_sizes(name, shapes, {} if dynamic_shapes else others)
     except NotExportableError as reason:
-        print(
-            f"sparkdl_runner: the model {name!r} cannot be exported ({reason}) and was saved by "
+        tell(
+            f"the model {name!r} cannot be exported ({reason}) and was saved by "
             "pickle: load it only where you trust its origin.",
-            flush=True,
+            sys.stdout,
         )
         whole = data.with_name("pickled")
         arguments = {"serialization_format": "pickle", "pip_requirements": requirements()}
@@ -268,8 +267,8 @@ def _tell_of_fixed_sizes(name: str, shapes: Shapes, others: Iterable[tuple[Place
             + (f" of {argument}" if argument else "")
             for argument, dimension in fixed
         )
-        print(
-            f"sparkdl_runner: the model {name!r} takes the sizes of its example alone "
+        tell(
+            f"the model {name!r} takes the sizes of its example alone "
             f"({sizes}): its network takes others, and torch exports it for these only.",
-            flush=True,
+            sys.stdout,
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkdl_runner.redaction import Redactor
+from sparkdl_runner.shown_text import tell
 from sparkdl_runner.tracking.rank.recorder import Recorder
 from sparkdl_runner.tracking.run.delivery import Delivery
 from sparkdl_runner.tracking.run.journal import Journal
@@ -52,24 +53,21 @@ def recorder() -> Recorder:
 def _record(uri: str, run_id: str) -> Recorder:
     """Makes a recorder that ends with this process."""
     folder = Path(tempfile.mkdtemp(prefix="sparkdl_runner-mlflow-"))
-    spool = Spool(folder / f"{run_id}.jsonl")
+    spool = Spool(folder / "entries.jsonl")  # The name of a run is its server's.
     delivery = Delivery(spool, TrackingServer(uri, run_id))
     journal = Journal({}, {}, Redactor())
 
     def send(report: dict[str, Any]) -> None:
         spool.put(journal.admit(report["entries"]))
         for problem in report["problems"]:
-            print(f"sparkdl_runner: {problem}.", file=sys.stderr)
+            tell(f"{problem}.")
 
     found = Recorder(0, send)
 
     def close() -> None:
         found.close()
         if left := delivery.close(CLOSE_SECONDS):
-            print(
-                f"sparkdl_runner: {left} metrics were not delivered; they are in {spool.path}.",
-                file=sys.stderr,
-            )
+            tell(f"{left} metrics were not delivered; they are in {spool.path}.")
         else:
             folder.rmdir()
 

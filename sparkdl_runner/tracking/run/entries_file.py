@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from sparkdl_runner.foreign_file import ForeignFileError, open_regular, read_small
+from sparkdl_runner.foreign_file import open_regular, read_small, read_whole
 
 # More than half a million metrics.
 MOST_BYTES = 64 << 20
@@ -56,14 +56,8 @@ def read(url: str) -> bytes:
     filesystem, path, is_local = _open(url)
     if not is_local:
         return read_small(filesystem, path, MOST_BYTES)
-    with (
-        _folder_of(path) as (above, name),
-        os.fdopen(open_regular(name, os.O_NOFOLLOW, dir_fd=above), "rb") as file,
-    ):
-        content = file.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise ForeignFileError(f"it has more than the {MOST_BYTES:,} bytes that are read of it")
-    return content
+    with _folder_of(path) as (above, name):
+        return read_whole(open_regular(name, os.O_NOFOLLOW, dir_fd=above), MOST_BYTES)
 
 
 def delete(url: str) -> None:

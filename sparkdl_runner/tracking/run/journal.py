@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sparkdl_runner.redaction import HIDDEN, Redactor
+from sparkdl_runner.redaction import Redactor
 from sparkdl_runner.tracking.entries import Entry
 from sparkdl_runner.tracking.run.server_calls import ServerCalls
 
@@ -107,7 +107,7 @@ class Journal:
     def _admit(self, entry: Entry) -> Entry | None:
         kind, name, value, *more = entry
         # MLflow's names have no brackets.
-        key = self._redact(name).replace(HIDDEN, HIDDEN.strip("[]"))
+        key = self._redact.name(name)
         if kind == "metric":
             at, step, extra = more
             if 0 < self._earlier_steps.get(key, 0) >= step:

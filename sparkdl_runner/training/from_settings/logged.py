@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner import world
 from sparkdl_runner.network.inputs import Inputs
+from sparkdl_runner.shown_text import tell
 from sparkdl_runner.tracking.models.log_checks import check_can_log
 from sparkdl_runner.training.plan import Trained, TrainingPlan, columns_of, train
 
@@ -60,10 +62,10 @@ def _log_model(plan: TrainingPlan, trained: Trained, data: SparkDatasetConverter
     network.load_state_dict(load(trained.weights))
     inputs = Inputs.of(plan.feature_cols, network)
     if inputs.extra:
-        print(
-            f"sparkdl_runner: the model was not logged: it takes {', '.join(inputs.extra)}, which "
+        tell(
+            f"the model was not logged: it takes {', '.join(inputs.extra)}, which "
             "is no column of a table. Train it by TorchEstimator, and log it by log_torch_model.",
-            flush=True,
+            sys.stdout,
         )
         return
     example, columns = read_example(plan, inputs, data)

@@ -68,7 +68,7 @@ def test_spark_decommissions_an_executor(two_slots, tmp_path, capsys):
 def test_ec2_gives_notice_of_a_spot_instance(two_slots, tmp_path, monkeypatch, capsys):
     environment = two_slots.sparkContext.environment
     with metadata_service() as service:
-        monkeypatch.setitem(environment, "AWS_EC2_METADATA_SERVICE_ENDPOINT", service.url)
+        monkeypatch.setitem(environment, "AWS_EC2_METADATA_SERVICE_ENDPOINT", service.uri)
         service.answers = [notice()]
         assert runner("horovod").run(train_until_asked, "horovod", str(tmp_path)) == (1, 1, True)
         assert service.asked >= 2  # By one rank of each attempt.

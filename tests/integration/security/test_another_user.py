@@ -13,18 +13,21 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sparkdl_runner import DistributedRunner, HorovodRunner
+from sparkdl_runner import DistributedRunner, HorovodRunner, runner
 from sparkdl_runner.data import make_spark_converter
 from sparkdl_runner.data.dataset.leftovers import process_directory
 from sparkdl_runner.data.errors import ChangedFileError
 from sparkdl_runner.private_folder import private_folder
 
 NOBODY, SOMEBODY = 65534, 65533
+DAEMON = 1
+"""A user who has a name, without which Spark does not start."""
 PATIENCE_SECONDS = 60
 
 pytestmark = [
@@ -133,19 +136,46 @@ def train_with_torch(folder: Path) -> float:
     return runner.run(waits_to_be_attacked_with_torch, folder=folder)
 
 
-def by_an_ordinary_user(train: Callable[[Path], float], folder: Path) -> float:
-    """Trains as a user who has no right but to read what lies in root's folders, as Python may."""
-    os.chown(folder, SOMEBODY, SOMEBODY)
+def imports_what_lies_on_the_driver() -> float:
+    """Whether a rank, and a process that it starts, find the driver's module: 0, 1 or 2 of them."""
+    code = "import shop_settings"
+    child = subprocess.run([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    try:
+        exec(code, {})
+    except ModuleNotFoundError:
+        return float(child.returncode == 0)
+    return 1.0 + (child.returncode == 0)
+
+
+def train_on_another_host(folder: Path) -> float:
+    """Trains where the folder of the driver's modules may be another one of that name."""
+    from pyspark.sql import SparkSession
+
+    sys.path.insert(0, (folder / "project").read_text())
+    session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    with (
+        session.getOrCreate(),
+        mock.patch.object(runner, "own_files", return_value="those of the driver's host"),
+    ):
+        return DistributedRunner(num_proc=1).run(imports_what_lies_on_the_driver)
+
+
+def by_an_ordinary_user(
+    train: Callable[[Path], float], folder: Path, user: int = SOMEBODY
+) -> float:
+    """Trains as a user who has no right but to read what lies in root's folders, as Python may.
+
+    It has no home, and ``SOMEBODY`` has no name either.
+    """
+    os.chown(folder, user, user)
     right = "-all,+dac_read_search"
-    user = [f"--reuid={SOMEBODY}", f"--regid={SOMEBODY}", "--clear-groups"]
+    ids = [f"--reuid={user}", f"--regid={user}", "--clear-groups"]
     rights = [f"--inh-caps={right}", f"--ambient-caps={right}"]
     code = f"import {__name__} as t; print(t.{train.__name__}(t.Path({str(folder)!r})))"
-    environment = {
-        **os.environ,
-        **dict.fromkeys(("HOME", "TMPDIR"), str(folder)),
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
-    command = ["setpriv", *user, *rights, sys.executable, "-c", code]
+    path = os.pathsep.join(sys.path)
+    environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": path}
+    environment.pop("HOME", None)
+    command = ["setpriv", *ids, *rights, sys.executable, "-c", code]
     done = subprocess.run(command, env=environment, cwd=folder, stdout=subprocess.PIPE, text=True)
     return float(done.stdout.split()[-1])
 
@@ -171,6 +201,22 @@ def test_the_published_port_of_torchs_store_is_not_for_another_user(
     result, seen = attack(tmp_path, ATTACK_ON_TORCH, lambda: train_as(train_with_torch, tmp_path))
     assert result == 4.0
     assert seen == ["refused"]
+
+
+@pytest.mark.parametrize("is_theirs", [True, False])
+def test_no_module_is_imported_that_another_user_of_a_ranks_host_put_there(
+    tmp_path: Path, shared_folder: Path, is_theirs: bool
+) -> None:
+    project = shared_folder / "project"
+    module = project / "shop_settings.py"
+    make = f"import os; os.mkdir({str(project)!r}, 0o755); open({str(module)!r}, 'w').close()"
+    assert as_nobody(make) == ""
+    if not is_theirs:
+        for path in (project, module):
+            os.chown(path, DAEMON, DAEMON)
+    (tmp_path / "project").write_text(str(project))
+    found = by_an_ordinary_user(train_on_another_host, tmp_path, DAEMON)
+    assert found == (0.0 if is_theirs else 2.0)
 
 
 def as_nobody(code: str) -> str:

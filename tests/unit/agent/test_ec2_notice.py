@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
+from contextlib import closing
 
 import pytest
 
+from hostile_server import MOST_BYTES as HOSTILE_BYTES
+from hostile_server import Hostile
 from metadata_service import NO_HTTP, MetadataService, metadata_service, notice
 from sparkdl_runner.agent.host import ec2_notice
 from sparkdl_runner.agent.host.ec2_notice import SpotNotice, endpoint
@@ -20,10 +24,10 @@ def service(monkeypatch):
         yield service
 
 
-def told_by(service: MetadataService) -> list[str]:
+def told_by(service: MetadataService | Hostile) -> list[str]:
     """Runs the poll until it ends; returns the notices that it reported."""
     told: list[str] = []
-    asking = SpotNotice(service.url, told.append)
+    asking = SpotNotice(service.uri, told.append)
     asking._thread.join(PATIENCE_SECONDS)
     assert not asking._thread.is_alive()
     asking.close()
@@ -58,8 +62,33 @@ def test_a_service_that_has_answered_is_asked_through_an_outage(service, answer)
     assert len(told_by(service)) == 1
 
 
+@pytest.mark.parametrize("beginning", [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\n\r\n"])
+def test_a_service_that_drips_is_waited_for_in_all_and_not_byte_by_byte(
+    monkeypatch: pytest.MonkeyPatch, beginning: bytes
+) -> None:
+    monkeypatch.setattr(ec2_notice, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(ec2_notice, "ANSWER_SECONDS", 0.2)
+    with closing(Hostile()) as hostile:
+        hostile.beginning, hostile.piece, hostile.pause_seconds = beginning, b"[", 0.02
+        began = time.monotonic()
+        assert told_by(hostile) == []
+        assert time.monotonic() - began < 10
+
+
+@pytest.mark.filterwarnings("error")
+def test_of_an_answer_that_never_ends_the_beginning_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ec2_notice, "POLL_SECONDS", 0.01)
+    with closing(Hostile()) as hostile:
+        hostile.beginning = b"HTTP/1.1 200 OK\r\n\r\n"
+        hostile.piece = b"[" * (1 << 20)
+        assert told_by(hostile) == []
+    assert hostile.sent_bytes < HOSTILE_BYTES / 4  # What sockets hold, and no more.
+
+
 def test_it_ends_with_its_rank(service):
-    asking = SpotNotice(service.url, pytest.fail)
+    asking = SpotNotice(service.uri, pytest.fail)
     while service.asked < 2:
         threading.Event().wait(0.005)
     asking.close()

@@ -211,6 +211,18 @@ def test_a_damaged_count_of_bytes_is_made_anew(tmp_path: Path, content: bytes) -
     cache.close()
 
 
+def test_no_link_in_the_folder_is_written_through(tmp_path: Path) -> None:
+    """Where others may rename the folder, they may put one of theirs in its place."""
+    DiskCache(tmp_path, 100, "a").close()
+    (root,) = tmp_path.iterdir()
+    (thesis := tmp_path / "thesis").write_text("years of work")
+    (root / "used").unlink()
+    (root / "used").symlink_to(thesis)
+    with pytest.raises(OSError, match="symbolic link"):
+        DiskCache(tmp_path, 100, "a")
+    assert thesis.read_text() == "years of work"
+
+
 def open_files(folder: Path) -> list[str]:
     found = []
     for number in os.listdir("/proc/self/fd"):

@@ -14,6 +14,7 @@ from pyarrow import fs
 from sparkdl_runner.data import ConversionError, DatasetError, make_spark_converter
 from sparkdl_runner.data.convert.replacing import remove_abandoned, replace
 from sparkdl_runner.data.dataset.describe import describe_parquet
+from sparkdl_runner.data.dataset.held_folder import HeldFolder
 from sparkdl_runner.data.dataset.leftovers import MARKER_NAME, Owner
 from sparkdl_runner.data.dataset.manifest import MANIFEST_NAME, Manifest
 
@@ -234,3 +235,93 @@ def test_a_loader_of_before_ends_with_an_error_that_names_the_file(tmp_path: Pat
         convert(tmp_path, 4)
         with pytest.raises(DatasetError, match=r"part-0\.parquet"):
             list(loader)
+
+
+@pytest.fixture
+def thesis(tmp_path: Path) -> Path:
+    """A file of this user's elsewhere, to which another user's link leads."""
+    path = tmp_path / "thesis"
+    path.write_text("years of work")
+    return path
+
+
+def without_rename(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a mounted object store."""
+
+    def refuse(*_: object) -> None:
+        raise OSError("Operation not supported")
+
+    monkeypatch.setattr(HeldFolder, "move", refuse)
+
+
+def test_a_manifest_is_not_written_through_a_link(
+    tmp_path: Path, thesis: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "orders"
+    without_rename(monkeypatch)
+
+    def write(subfolder: str) -> Manifest:
+        (folder / subfolder).mkdir()
+        pq.write_table(numbered(3), folder / subfolder / "part-0.parquet")
+        (folder / MANIFEST_NAME).symlink_to(thesis)
+        return describe_parquet(LOCAL, str(folder), [f"{subfolder}part-0.parquet"])
+
+    with pytest.raises(ConversionError, match="symbolic link"):
+        replace(LOCAL, str(folder), "local-1", write)
+    assert thesis.read_text() == "years of work"
+
+
+def test_an_earlier_manifest_is_not_put_back_through_a_link(
+    tmp_path: Path, thesis: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "orders"
+    convert(folder, 3)
+
+    def fail(_: str) -> Manifest:
+        (folder / MANIFEST_NAME).unlink()
+        (folder / MANIFEST_NAME).symlink_to(thesis)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        replace(LOCAL, str(folder), "local-1", fail)
+    assert thesis.read_text() == "years of work"
+    assert "Cannot delete the unfinished conversion" in caplog.text
+
+
+def test_what_a_link_leads_to_is_not_taken_for_the_earlier_manifest(
+    tmp_path: Path, thesis: Path
+) -> None:
+    """It would be put back, as a file that all may read."""
+    (tmp_path / "orders").mkdir()
+    (tmp_path / "orders" / MANIFEST_NAME).symlink_to(thesis)
+    with pytest.raises(ConversionError, match=r"Cannot read .*symbolic link"):
+        convert(tmp_path / "orders", 3)
+
+
+def test_a_link_in_the_place_of_the_sub_folder_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, mine = tmp_path / "orders", tmp_path / "mine"
+    convert(mine, 5)
+    before = (mine / MANIFEST_NAME).read_bytes()
+    without_rename(monkeypatch)
+
+    def write(subfolder: str) -> Manifest:
+        (folder / subfolder).mkdir()
+        pq.write_table(numbered(3), folder / subfolder / "part-0.parquet")
+        found = describe_parquet(LOCAL, str(folder), [f"{subfolder}part-0.parquet"])
+        (folder / subfolder).parent.rename(tmp_path / "moved")
+        (folder / subfolder).parent.symlink_to(mine)
+        return found
+
+    with pytest.raises(ConversionError, match="Cannot write"):
+        replace(LOCAL, str(folder), "local-1", write)
+    assert (mine / MANIFEST_NAME).read_bytes() == before
+
+
+def test_a_folder_that_a_person_names_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "orders").symlink_to(tmp_path / "disk")
+    convert(tmp_path / "orders", 3)
+    convert(tmp_path / "orders", 4)
+    assert_one_conversion(tmp_path / "orders", 4)

@@ -18,7 +18,7 @@ from test_replacing import IN_PLACE, assert_one_conversion, convert, folder, ids
 
 from sparkdl_runner.data import DatasetError
 from sparkdl_runner.data.convert import replacing
-from sparkdl_runner.data.dataset import manifest
+from sparkdl_runner.data.dataset import held_folder
 from sparkdl_runner.data.dataset.leftovers import Owner
 
 THIS_PROCESS = Owner.this_process
@@ -55,7 +55,7 @@ class Kills:
         if (code.co_filename != replacing.__file__ or is_in_a_loop_over_values) and (
             code.co_filename,
             code.co_name,
-        ) != (manifest.__file__, "write"):
+        ) != (held_folder.__file__, "write"):
             return None
         if event == "line":
             self.look()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from sparkdl_runner.config import RunConfig
 from sparkdl_runner.driver import mlflow_run
 from sparkdl_runner.driver.mlflow_run import named_run, secrets_for_ranks, wanted_tracking
+from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.redaction import HIDDEN, Redactor
 from sparkdl_runner.tracking import Tracking
 from sparkdl_runner.tracking.run.opening import named
@@ -50,6 +52,13 @@ def test_runs_get_to_know_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(named, "NamedRun", lambda *_, **more: given.update(named=more["secrets"]))
     named_run(CONFIG, Tracking(), CALL)
     assert given == {"run": [SECRET], "named": [SECRET]}
+
+
+def test_the_name_of_a_training_does_not_show_it() -> None:
+    config = dataclasses.replace(CONFIG, name=f"of-{SECRET}")
+    with pytest.raises(LaunchError, match="has the name 'of-redacted'") as raised:
+        named_run(config, None, CALL)
+    assert SECRET not in str(raised.value)
 
 
 def test_what_a_call_asks_for_otherwise_does_not_show_it() -> None:

@@ -1,14 +1,49 @@
-"""What hypothesis makes of good input, so that parsers see what nobody would send by mistake."""
+"""What hypothesis makes of good input, so that parsers see what nobody would send by mistake.
+
+A longer run, of other examples each time: ``make fuzz EXAMPLES=100000``.
+"""
 
 from __future__ import annotations
 
 import copy
 import json
 import math
-from collections.abc import Callable, Sequence
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
+
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "100"))
+"""Of each parser."""
+MOST_SECONDS = 5.0
+"""Of the processor's time, for one example."""
+JSON_TOKENS = [b"[", b"{", b'{"a":', b'"', b"]", b"}", b",", b"NaN", b"1e999", b"\\ud800", b"\xff"]
+DEEP = [b"[" * 5_000, b'{"a":' * 2_000]
+
+fuzz = settings(
+    max_examples=EXAMPLES,
+    derandomize="FUZZ_EXAMPLES" not in os.environ,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@contextmanager
+def bounded(*errors: type[Exception]) -> Iterator[None]:
+    """Lets the named errors pass, if they say something in few words, and nothing take long."""
+    started, told = time.process_time(), ""
+    try:
+        yield
+    except errors as error:
+        told = str(error)
+    assert len(told) < 5_000
+    assert time.process_time() - started < MOST_SECONDS
+
 
 ODD = [
     *[None, True, False, 0, -1, 1.5, math.nan, math.inf, 2**31, 2**63, -(2**70), 10**400],

@@ -1,18 +1,12 @@
-"""Every parser of bytes from outside: a right value or the named error, soon, and in little memory.
-
-A longer run, of other examples each time: ``make fuzz EXAMPLES=100000``.
-"""
+"""Every parser of bytes from outside: a right value or the named error, soon, in little memory."""
 
 from __future__ import annotations
 
 import asyncio
 import io
 import json
-import os
-import resource
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
@@ -20,13 +14,22 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pytest
-from hostile_bytes import changed_bytes, changed_json, plain
-from hypothesis import HealthCheck, given, settings
+from hostile_bytes import (
+    DEEP,
+    EXAMPLES,
+    JSON_TOKENS,
+    bounded,
+    changed_bytes,
+    changed_json,
+    fuzz,
+    plain,
+)
+from hypothesis import given
 from hypothesis import strategies as st
 
 from recorded_unischema import SCHEMA
 from sparkdl_runner.backends.exit_barrier import ExitBarrier
+from sparkdl_runner.backends.rendezvous import store as store_module
 from sparkdl_runner.backends.rendezvous.server import parse_request
 from sparkdl_runner.backends.rendezvous.store import MAX_STORE_BYTES, RendezvousStore
 from sparkdl_runner.checkpoint import mismatch
@@ -63,57 +66,6 @@ from sparkdl_runner.wire.messages import (
 )
 from sparkdl_runner.wire.outcome import Outcome, Status
 from sparkdl_runner.world import Peer, assign_ranks
-
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "100"))
-"""Of each parser."""
-MOST_SECONDS = 5.0
-"""Of the processor's time, for one example."""
-MOST_GROWTH_BYTES = 200 << 20
-"""Of this process, over all examples of a parser."""
-
-JSON_TOKENS = [b"[", b"{", b'{"a":', b'"', b"]", b"}", b",", b"NaN", b"1e999", b"\\ud800", b"\xff"]
-DEEP = [b"[" * 5_000, b'{"a":' * 2_000]
-
-fuzz = settings(
-    max_examples=EXAMPLES,
-    derandomize="FUZZ_EXAMPLES" not in os.environ,
-    database=None,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
-
-
-@contextmanager
-def bounded(*errors: type[Exception]) -> Iterator[None]:
-    """Lets the named errors pass, if they say something in few words, and nothing take long."""
-    started, told = time.process_time(), ""
-    try:
-        yield
-    except errors as error:
-        told = str(error)
-    assert len(told) < 5_000
-    assert time.process_time() - started < MOST_SECONDS
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _tables_of_hypothesis() -> None:
-    """Hypothesis makes tables, of 200 MB, in the first run of a checkout: they are no parser's."""
-
-    @settings(fuzz, max_examples=1)
-    @given(st.text())
-    def draw(_: str) -> None:
-        pass
-
-    draw()
-
-
-@pytest.fixture(autouse=True)
-def _grows_little() -> Iterator[None]:
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    yield
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
-    assert grown < MOST_GROWTH_BYTES
-
 
 PEER = Peer(partition=0, host="h", host_key="k", address="127.0.0.1", interface="lo")
 WORLD = assign_ranks([PEER], backend="torch")[0]
@@ -194,7 +146,8 @@ def test_heads_of_requests(head):
         assert length >= 0
 
 
-def test_requests_of_the_rendezvous():
+def test_requests_of_the_rendezvous(monkeypatch):
+    monkeypatch.setattr(store_module, "WAIT_SECONDS", 0.001)
     told: list[str] = []
     store = RendezvousStore(
         network.listen("127.0.0.1"), frozenset(), num_proc=2, secret="s", tell=told.append
@@ -206,13 +159,14 @@ def test_requests_of_the_rendezvous():
     @given(changed_bytes(good, [own, *HTTP_TOKENS]))
     def run(data: bytes) -> None:
         with bounded(ValueError, EOFError, asyncio.LimitOverrunError):
-            assert asyncio.run(converse(store, data)).startswith(b"HTTP/1.1 ")
+            assert loop.run(converse(store, data)).startswith(b"HTTP/1.1 ")
         assert store._num_keys == sum(map(len, store._scopes.values())) <= EXAMPLES
         values = [value for scope in store._scopes.values() for value in scope.values()]
         assert store._size_bytes == sum(map(len, filter(None, values))) <= MAX_STORE_BYTES
 
     try:
-        run()
+        with asyncio.Runner() as loop:  # As in the server, one for all requests.
+            run()
     finally:
         store.close()
 

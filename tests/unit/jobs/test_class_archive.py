@@ -90,3 +90,15 @@ def test_a_folder_that_cannot_be_written_is_done_without(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(java / "release"))
     assert class_archive.java_options() == ""
+
+
+@pytest.mark.usefixtures("java")
+def test_an_archive_that_others_can_change_is_neither_used_nor_written() -> None:
+    """Java runs what it holds."""
+    _, archive = told()
+    archive.write_bytes(WHOLE)
+    archive.chmod(0o666)
+    assert class_archive.java_options() == ""
+    archive.unlink()
+    archive.parent.chmod(0o777)
+    assert class_archive.java_options() == ""

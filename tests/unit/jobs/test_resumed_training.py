@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from sparkdl_runner.errors import ConfigError
@@ -60,3 +62,14 @@ def test_a_function_that_could_not_go_on_is_refused(tagged):
     tagged["r"] = "s3://bucket/c-1"
     with pytest.raises(ConfigError, match=r"a:b has no argument checkpoint_url to go on from"):
         resumed(knows_none, "r")
+
+
+def test_a_new_folder_of_checkpoints_has_the_trainings_name_without_its_secrets(monkeypatch):
+    monkeypatch.setenv("SHOP_API_KEY", "hunter2-hunter2")
+    given = {"function": "a:b", "num_proc": 1, "data": {"x": "t"}, "checkpoint_url": "/c"}
+    given["mlflow"] = {"tracking_uri": "sqlite:///none.db"}
+    settings = load(TrainSettings, None, {**given, "name": "of-hunter2-hunter2"})
+    one = training.Training(
+        settings=settings, work=None, data={}, spark=None, resumed_url=None, phases=None
+    )
+    assert re.fullmatch(r"file:///c/of-redacted-[0-9a-f]{8}", one._new_checkpoint_url())

@@ -2,54 +2,25 @@
 
 from __future__ import annotations
 
-import socket
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import suppress
 
 import pytest
 
+from hostile_server import MOST_BYTES, Hostile
 from sparkdl_runner.driver.spark import asked
+from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.tracking import Tracking
 from sparkdl_runner.tracking.run import server
+from sparkdl_runner.tracking.run.opening.lease import Lease
+from sparkdl_runner.tracking.run.opening.opened import open_run
 from sparkdl_runner.tracking.run.server import (
     RefusedError,
     ServerFailedError,
     TrackingServer,
     why_unreachable,
 )
-
-MOST_BYTES = 64 << 20
-
-
-class Hostile:
-    """Sends a beginning, then the same piece again and again, until the other side is gone."""
-
-    def __init__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        self.uri = f"http://127.0.0.1:{self.port}"
-        self.beginning, self.piece, self.pause_seconds = b"HTTP/1.1 200 OK\r\n", b"", 0.0
-        self.sent_bytes = 0
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._is_over.is_set():
-            connection, _ = self._listener.accept()
-            with connection, suppress(OSError):
-                connection.recv(1 << 16)
-                connection.sendall(self.beginning)
-                while not self._is_over.wait(self.pause_seconds) and self.sent_bytes < MOST_BYTES:
-                    connection.sendall(self.piece)
-                    self.sent_bytes += len(self.piece)
-
-    def close(self) -> None:
-        self._is_over.set()
-        with suppress(OSError):
-            socket.create_connection(("127.0.0.1", self.port)).close()
-        self._thread.join()
-        self._listener.close()
 
 
 @pytest.fixture
@@ -104,6 +75,20 @@ def test_an_answer_to_entries_that_drips_is_a_failure_of_the_server(
         TrackingServer(hostile.uri, "r1").log([["tag", "a", "b"]])
 
 
+@pytest.mark.parametrize("settings", [{"experiment": "shop"}, {"run_id": "a1"}])
+def test_mlflows_own_client_is_waited_for_in_all_when_a_run_is_opened(
+    hostile: Hostile, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    hostile.beginning = b"HTTP/1.1 200 OK\r\n\r\n"  # So that it looks healthy.
+    drip(hostile)
+    tracking = Tracking(tracking_uri=hostile.uri, opening_timeout_seconds=1, **settings)
+    began = time.monotonic()
+    with pytest.raises(LaunchError, match=r"gave no answer within 1 s when it was to"):
+        open_run(tracking, Lease())
+    assert time.monotonic() - began < 10
+
+
 @pytest.mark.parametrize("beginning", [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\n\r\n"])
 def test_a_masters_page_that_drips_is_no_page(
     hostile: Hostile, monkeypatch: pytest.MonkeyPatch, beginning: bytes
@@ -111,4 +96,15 @@ def test_a_masters_page_that_drips_is_no_page(
     hostile.beginning = beginning
     drip(hostile)
     monkeypatch.setattr(asked, "_PAGE_SECONDS", 0.2)
+    assert asked._workers("spark://127.0.0.1:7077", hostile.port) == []
+
+
+def test_a_masters_page_that_is_nested_too_deeply_is_no_page(hostile: Hostile) -> None:
+    hostile.beginning, hostile.piece = b"HTTP/1.1 200 OK\r\n\r\n", b"[" * (1 << 16)
+    assert asked._workers("spark://127.0.0.1:7077", hostile.port) == []
+
+
+def test_a_masters_page_of_other_values_is_no_page(hostile: Hostile) -> None:
+    page = b'{"workers": [{"state": "ALIVE", "cores": 1, "memory": 1, "resources": null}]}'
+    hostile.beginning = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(page), page)
     assert asked._workers("spark://127.0.0.1:7077", hostile.port) == []

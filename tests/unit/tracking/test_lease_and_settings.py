@@ -107,6 +107,23 @@ def test_a_driver_of_another_version_is_one_too(holder: str) -> None:
     assert Lease().held_by_another(tags, now=100_000) is None, "long ago"
 
 
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), 0, -1, 2**62])
+def test_a_tag_of_others_makes_nobody_wait_for_ever(seconds: float) -> None:
+    holder = Lease().held_by_another(held_by(1000, hostname="far-away", seconds=seconds), now=1010)
+    assert holder is not None
+    assert 10 <= holder.seconds <= 24 * 3600
+
+
+@pytest.mark.parametrize("fields", [{"since": 2**62}, {"since": -1}, {"lease": "b", "pid": -1}])
+def test_what_a_tag_of_others_says_can_be_shown(fields: dict[str, int]) -> None:
+    fields = {"hostname": "far-away" * 1000, **fields}
+    assert len(str(Lease().held_by_another(held_by(1000, **fields), now=1010))) < 300
+
+
+def test_a_lease_of_more_than_a_day_is_one_of_a_day() -> None:
+    assert Lease(1e9).own.seconds == 24 * 3600
+
+
 def test_a_driver_of_this_host_that_is_dead_holds_nothing() -> None:
     other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     tags = held_by(1000, pid=other.pid, started_ticks=started_ticks(other.pid))

@@ -86,6 +86,25 @@ def test_the_first_call_makes_a_run_and_the_next_goes_on_with_it(store: str, cli
     assert found(store, "firs").run_id is None
 
 
+def test_a_secret_in_a_name_is_hidden_and_the_run_is_found_again(
+    store: str, client: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = "hunter2-hunter2"
+
+    def found_with_secret() -> NamedRun:
+        tracking, name = Tracking(tracking_uri=store), f"of-{secret}"
+        return NamedRun(tracking, name, WORK, rerun_finished=False, secrets=[secret])
+
+    run_id = found_with_secret().open().run.info.run_id
+    client.set_tag(run_id, *returned_entry(1)[1:])
+    assert found_with_secret().returned({}, {}) == 1
+    run = client.get_run(run_id)
+    assert (run.info.run_name, run.data.tags[named.TRAINING_TAG]) == ("of-redacted", "of-redacted")
+    said = capsys.readouterr().out
+    assert "'of-redacted' finished" in said
+    assert secret not in f"{run.data} {run.info} {said}"
+
+
 def test_a_new_run_is_called_as_the_settings_say_or_else_as_the_training(store: str) -> None:
     assert found(store, "n1").open().run.info.run_name == "n1"
     assert found(store, "n2", run_name="set").open().run.info.run_name == "set"

@@ -22,6 +22,9 @@ ALIVE_TAG = "mlflow.sparkdl_runner.driver_alive_at"
 _RENEWALS = 4.5
 # With clocks that are further apart than an hour, no token and no request to a storage works.
 _LONG_OVER_SECONDS = 3_600.0
+_MOST_SECONDS = 24 * 3_600.0
+"""Of a lease: with a tag of others that says more, nobody waits for ever."""
+_MOST_SINCE = 1 << 35
 # How many looks at a run there are between two signs of its driver.
 _LOOKS = 10
 
@@ -61,7 +64,10 @@ class Holder(ProcessIdentity):
             found = build(cls, json.loads(text))
         except (ForeignFileError, ValueError, RecursionError):
             found = _UNKNOWN  # Of another version: it is a driver all the same.
-        return replace(found, silent=now - float(alive_at))
+        if not (0 <= found.since < _MOST_SINCE and found.seconds > 0):
+            found = _UNKNOWN
+        seconds = min(found.seconds, _MOST_SECONDS)
+        return replace(found, seconds=seconds, silent=now - float(alive_at))
 
     @property
     def has_let_go(self) -> bool:
@@ -83,7 +89,8 @@ class Holder(ProcessIdentity):
     def __str__(self) -> str:
         began = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self.since))
         return (
-            f"the driver with process id {self.pid} on host {self.hostname} runs it since {began}, "
+            f"the driver with process id {self.pid} on host {self.hostname:.100} runs it "
+            f"since {began}, "
             f"heard of {max(0, self.silent):.0f} s ago"
         )
 
@@ -105,7 +112,7 @@ class Lease:
             **asdict(this_process()),
             lease=uuid.uuid4().hex,
             since=int(time.time()),
-            seconds=float(seconds),
+            seconds=min(float(seconds), _MOST_SECONDS),
         )
         self._first_seen: dict[tuple[str, str], float] = {}
         """When each sign of another driver was first seen here, by this process's own clock."""

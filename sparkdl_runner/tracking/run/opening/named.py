@@ -80,15 +80,16 @@ class NamedRun:
             name: Of the training.
             work: What it is to train.
             rerun_finished: Whether one that has finished is as good as none.
-            secrets: What no message shows, besides those of the driver's environment.
+            secrets: What neither the run nor a message shows, besides those of the driver's
+                environment.
 
         Raises:
             LaunchError: Another driver runs it, it trains something else, or MLflow refuses.
         """
-        self.name = name
         self.lease = Lease(settings.lease_seconds)
         self._settings = settings
         self._redact = Redactor([*secrets_of(), *secrets])
+        self.name = self._redact.name(name)
         self._work = work
         self._store: Store = open_store(settings)
         self.run: Any = self._released()

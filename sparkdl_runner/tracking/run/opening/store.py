@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.importing import without_collecting
 from sparkdl_runner.redaction import Redactor
+from sparkdl_runner.shown_text import tell
 from sparkdl_runner.tracking.local_store import make_private, make_whole
 from sparkdl_runner.tracking.run.server import REQUEST_SECONDS, is_databricks, why_unreachable
 from sparkdl_runner.tracking.run.server_calls import WITHOUT, ServerCalls
@@ -66,7 +67,7 @@ def is_set_up(*, is_used: bool = False) -> bool:
     import mlflow
 
     if wrong := _too_old(mlflow.__version__):
-        print(f"sparkdl_runner: {wrong}: this training has no MLflow run.", file=sys.stderr)
+        tell(f"{wrong}: this training has no MLflow run.")
     return wrong is None
 
 
