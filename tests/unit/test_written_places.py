@@ -28,11 +28,13 @@ IN_PRIVATE_FOLDERS = (
 """Of ``mkdtemp``, of ``private_folder``, or of a random name and mode 0700."""
 NAMES_THAT_NOBODY_KNOWS = (
     *("agent/large_value.py", "agent/worker_process.py", "worker/lifeline.py"),
-    *("doctor/scripts/folder.py", "jobs/spark/storage.py", "tracking/local_store.py"),
+    *("data/convert/shared_folder.py", "doctor/scripts/folder.py", "jobs/spark/storage.py"),
+    "tracking/local_store.py",
 )
 """Or a file that must be new, which is not made through a link (``O_EXCL``)."""
 OTHERS = {
     "checkpoint/directory/storage.py",  # Of object stores alone, which have no links.
+    "hdfs.py",  # It has none either.
     "checkpoint/read/host_reader.py",  # Reads another process's memory.
     "jobs/spark/class_archive.py",  # In a cache folder that others cannot change.
 }
