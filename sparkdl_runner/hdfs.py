@@ -12,11 +12,13 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 from hdfs_native import Client, FileStatus, WriteOptions
 from pyarrow import fs
 
+_PORT = 8020
 _USER = "HADOOP_USER_NAME"
 # As the server's Java names them, in the text of an error of no kind of its own.
 _KINDS = {
@@ -26,7 +28,7 @@ _KINDS = {
 }
 # By default a wrong name or port is tried for three minutes. What may be tried for longer, such as
 # the files of checkpoints, is tried again by its caller.
-_PATIENCE = {"dfs.client.failover.max.attempts": "5"}
+_PATIENCE = {"dfs.client.failover.max.attempts": "4"}
 _REMOTE_ERROR = re.compile(r'\w*Error\("([\w.$]+)", "(.*)"\)', re.DOTALL)
 
 
@@ -47,8 +49,15 @@ def open_hdfs(url: str, user: str, settings: dict[str, str]) -> fs.FileSystem:
             f"The URL names the user {user!r}, and {_USER} is {os.environ[_USER]!r}: leave the "
             "user out of the URL, or set the variable to the same."
         )
+    settings = {**_PATIENCE, **settings}
     try:
-        client = Client(url, {**_PATIENCE, **settings})
+        try:
+            client = Client(url, settings)
+        except RuntimeError:
+            # A name without a port is a name service's, or a host with Hadoop's default port.
+            if not url.startswith("hdfs://") or not urlsplit(url).hostname or urlsplit(url).port:
+                raise
+            client = Client(f"{url}:{_PORT}", settings)
     except RuntimeError as error:
         raise OSError(
             f"{url} cannot be opened ({error}): name the host in the URL, or set HADOOP_CONF_DIR "

@@ -48,11 +48,12 @@ def write_conversion(
     earlier conversion is whole and read until then, and deleted after; both need room together.
     If this fails, or its process is killed, the folder holds one of the two conversions:
 
-    - on local and mounted file systems the manifest is replaced by a rename, and on S3 and Google
-      Cloud Storage by a put, which readers see whole or not at all;
-    - on HDFS and Azure, and where a mount knows no rename, it is written in place. A kill in that
-      moment leaves the files of both conversions and perhaps a manifest that is cut short. Readers
-      refuse it, and the next call with ``overwrite`` says so and writes a new one.
+    - on local and mounted file systems, and on HDFS by hdfs-native, the manifest is replaced by a
+      rename, and on S3 and Google Cloud Storage by a put: readers see it whole or not at all;
+    - on Azure, on HDFS by Hadoop's own library, and where a mount knows no rename, it is written in
+      place. A kill in that moment leaves the files of both conversions and perhaps a manifest that
+      is cut short. Readers refuse it, and the next call with ``overwrite`` says so and writes a new
+      one.
 
     What a killed process wrote is passed over by readers. The next call with ``overwrite`` deletes
     it if that process ran on the same machine, and otherwise names it in a warning, since it

@@ -64,19 +64,23 @@ class Yarn:
 
     def start(self) -> None:
         """Starts machines and daemons, and waits until hosts and disks are registered."""
+        self.start_hdfs()
+        manager = f"{_PACKAGE}.yarn.server.resourcemanager.ResourceManager"
+        self._start("resourcemanager", HEAD, manager)
+        self._wait_for("resourcemanager", "Transitioned to active state")
+        for host in HOSTS:
+            self.power_on(host)
+
+    def start_hdfs(self) -> None:
+        """Starts the driver's machine with HDFS alone, and waits until its disk is registered."""
         head = self._begin(HEAD)
         head.run("ip", "link", "add", "bridge", "type", "bridge")
         head.run("ip", "address", "add", f"{ADDRESSES[HEAD]}/24", "dev", "bridge")
         head.run("ip", "link", "set", "bridge", "up")
         head.run(*self._java(HEAD), _NAME_NODE, "-format", "-nonInteractive")
         self._start("namenode", HEAD, _NAME_NODE)
-        manager = f"{_PACKAGE}.yarn.server.resourcemanager.ResourceManager"
-        self._start("resourcemanager", HEAD, manager)
         self._wait_for("namenode", "NameNode RPC up")
         self._start("datanode", HEAD, f"{_PACKAGE}.hdfs.server.datanode.DataNode")
-        self._wait_for("resourcemanager", "Transitioned to active state")
-        for host in HOSTS:
-            self.power_on(host)
         self._wait_for("datanode", "Successfully sent block report")
 
     def power_on(self, host: str) -> None:
@@ -101,6 +105,11 @@ class Yarn:
         self.machines[HEAD].run("ip", "link", "delete", host)
         self.machines.pop(host).end()
         self._daemons.pop(host).wait()
+
+    def inside(self, place: str, *command: object) -> list[str]:
+        """The command that runs a command on a machine, which goes by its name there."""
+        named = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', place]
+        return self.machines[place].inside(*named, *command)
 
     def processes(self, word: str) -> list[tuple[str, psutil.Process]]:
         """The processes that have a word in their command, with their machines."""

@@ -107,9 +107,7 @@ def run_on_head(
         "PYTHONPATH": str(ROOT),
         **environment,
     }
-    there = 'hostname head && cd "$0" && exec "$@"'
-    shell = ["unshare", "--uts", "sh", "-c", there, log.parent]
-    inside = yarn.machines[HEAD].inside(*shell, *command)
+    inside = yarn.inside(HEAD, "env", f"--chdir={log.parent}", *command)
     with log.open("wb") as output:
         return subprocess.Popen(
             inside, env=variables, stdin=subprocess.DEVNULL, stdout=output, stderr=output

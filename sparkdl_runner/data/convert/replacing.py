@@ -128,7 +128,7 @@ def _read_earlier(filesystem: fs.FileSystem, folder: str) -> bytes | None:
 def _put_in_place(filesystem: fs.FileSystem, folder: str, name: str, manifest: Manifest) -> None:
     """Replaces the folder's manifest: from here on, it holds the new conversion."""
     with held(filesystem, folder, may_be_link=True) as there:
-        if isinstance(filesystem, fs.LocalFileSystem):
+        if there.can_move:
             with held(filesystem, f"{there.path}/{name}") as beside:
                 manifest.write_into(beside)
                 try:
