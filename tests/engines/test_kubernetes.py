@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from kubernetes_cluster import BUILD, CONTROL, IMAGE, TOKEN, Kubernetes, why_not  # noqa: F401
+from kubernetes_cluster import CONTROL, IMAGE, TOKEN, Kubernetes, why_not  # noqa: F401
 
 from conftest import ENGINES, ROOT
 
@@ -47,7 +47,7 @@ def wait_for(holds: Callable[[], object], what: str, minutes: float = MINUTES) -
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Kubernetes]:
-    with Kubernetes(ENGINES, BUILD / f"kubernetes-{os.getpid()}") as cluster:
+    with Kubernetes(ENGINES) as cluster:
         shutil.copy(Path(__file__).with_name("stepping.py"), cluster.shared)
         cluster.control.run("mount", "-t", "tmpfs", "none", "/mnt")
         cluster.control.run("mkdir", SHARED)
