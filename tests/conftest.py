@@ -27,6 +27,7 @@ SAME_IN_BOTH_LANES = [
 # Whole programs as people start them, and whole trainings: some take minutes on a slow machine, so
 # they run after all else.
 WHOLE_PROGRAMS = [
+    Path(__file__).parent / "engines",
     Path(__file__).parent / "system",
     *(
         Path(__file__).parent / "integration" / name

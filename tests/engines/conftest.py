@@ -1,14 +1,12 @@
-"""Where the engines' programs are, which are too large for this repository: the folder ENGINES."""
+"""Tests of an engine whose programs are not there are skipped."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-ENGINES = Path(os.environ.get("ENGINES", ROOT.parent / "shared" / "engines")).absolute()
+from engines import ENGINES
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

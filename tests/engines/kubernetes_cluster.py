@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import image
+import pod_image
 import psutil
 from machines import Machine
 
@@ -54,7 +54,7 @@ def why_not(tools: Path) -> str | None:
         return f"it needs more programs: apt-get install {' '.join(missing)}"
     if not (CGROUPS / "cpuset").is_dir():
         return f"there is no {CGROUPS}/cpuset: the nodes' limits are set by version 1 of cgroups"
-    return image.why_not()
+    return pod_image.why_not()
 
 
 class Kubernetes:
@@ -62,18 +62,18 @@ class Kubernetes:
 
     Args:
         tools: The folder of the engines' programs.
-        folder: For all that it writes, on the disk of ``build``.
     """
 
-    def __init__(self, tools: Path, folder: Path) -> None:
+    def __init__(self, tools: Path) -> None:
         self._tools = tools
-        self.folder = folder
-        self.logs = folder / "logs"
-        self.shared = folder / "shared"
+        self.folder = BUILD / f"run-{os.getpid()}"
+        """All that it writes, beside the images, which it has as links."""
+        self.logs = self.folder / "logs"
+        self.shared = self.folder / "shared"
         """A folder that all pods mount at /mnt/shared."""
         self.nodes: dict[str, Node] = {}
         self.url = f"https://{CONTROL}:443"
-        self.authority = folder / "pki" / "ca.crt"
+        self.authority = self.folder / "pki" / "ca.crt"
 
     def __enter__(self) -> Kubernetes:
         try:
@@ -88,8 +88,7 @@ class Kubernetes:
             node.end()
         if hasattr(self, "control"):
             self.control.end()
-        # Some 200,000 links, for which Python needs half a minute.
-        subprocess.run(["rm", "-rf", self.folder], check=True)
+        _remove(self.folder)
 
     def kubectl(self, *arguments: object) -> str:
         """Runs it as the cluster's administrator. Returns its output."""
@@ -117,8 +116,11 @@ class Kubernetes:
     # ---- the start -----------------------------------------------------------------------------
 
     def _start(self) -> None:
+        for old in BUILD.glob("run-*"):  # Of one that was killed.
+            if not psutil.pid_exists(int(old.name.removeprefix("run-"))):
+                _remove(old)
         for one in (self.folder, self.logs, self.shared):
-            one.mkdir()
+            one.mkdir(parents=True)
         self.program = self._unpacked("kubernetes")
         self._kubectl = [self.program, "kubectl", f"--kubeconfig={self.folder}/kubeconfig"]
         self._certify()
@@ -135,7 +137,6 @@ class Kubernetes:
         (packed,) = self._tools.glob(f"bin/{name}-*.xz")
         program = BUILD / packed.stem
         if not program.exists():
-            BUILD.mkdir(parents=True, exist_ok=True)
             part = program.with_name(f"{program.name}.{os.getpid()}")
             with part.open("wb") as file:
                 subprocess.run(["xz", "--decompress", "--stdout", packed], stdout=file, check=True)
@@ -178,7 +179,8 @@ class Kubernetes:
         (self.folder / "kubeconfig").write_text(json.dumps(content))
 
     def _connect(self) -> None:
-        ip = ("ip", "link", "add", "nodes", "type", "bridge")
+        # A bridge's own address would change with its members, and nodes would send to the old one.
+        ip = ("ip", "link", "add", "nodes", "address", "02:00:00:00:00:fe", "type", "bridge")
         self.control.run(*ip)
         for address in (f"{CONTROL}/24", f"{SERVICE}/32"):
             self.control.run("ip", "address", "add", address, "dev", "nodes")
@@ -216,14 +218,15 @@ class Kubernetes:
         self.control.start(
             "scheduler", self.program, "kube-scheduler", config, "--leader-elect=false"
         )
-        dns = (sys.executable, HERE / "dns.py", CONTROL, self.url, TOKEN, self.authority)
+        dns = (sys.executable, HERE / "pod_dns.py", CONTROL, self.url, TOKEN, self.authority)
         self.control.start("dns", *dns)
 
     def _start_node(self, name: str) -> None:
         number = int(name.removeprefix("node-"))
         node = self.nodes[name] = Node(name, self.folder, self.logs, f"10.244.{number}")
         ip = ["nsenter", f"--target={self.control.pid}", "--net", "ip"]
-        veth = ("link", "add", name, "type", "veth", "peer", "name", "eth0")
+        there = ("name", "eth0", "address", f"02:00:00:00:00:{number:02x}")
+        veth = ("link", "add", name, "type", "veth", "peer", *there)
         subprocess.run([*ip, *veth, "netns", str(node.machine.pid)], check=True)
         self.control.run("ip", "link", "set", name, "master", "nodes", "up")
         address = f"10.98.0.{number}"
@@ -373,13 +376,13 @@ class Node:
     def add_project(self) -> None:
         """Puts this project's layer upon the base image."""
         base = [
-            image.Blob(*one)
+            pod_image.Blob(*one)
             for one in json.loads((self.folder / "containerd" / "layers.json").read_text())
         ]
         layer, archive = self.folder / "project.tar", self.folder / "image.tar"
-        image.make_project(layer)
+        pod_image.make_project(layer)
         layers = [*base, image.Blob.of(layer)]
-        image.write_archive(archive, IMAGE, layers, image.configuration(), [layer])
+        pod_image.write_archive(archive, IMAGE, layers, pod_image.configuration(), [layer])
         self.import_image(archive)
 
     def processes(self, word: str) -> list[psutil.Process]:
@@ -409,6 +412,11 @@ class Node:
         (CGROUPS / "cpu" / self._cgroup / "cpu.shares").write_text("4096")
 
 
+def _remove(folder: Path) -> None:
+    """Removes a folder of some 200,000 files, for which Python would need half a minute."""
+    subprocess.run(["rm", "-rf", folder], check=True)
+
+
 def _remove_cgroups(folder: Path) -> None:
     for path, _, _ in os.walk(folder, topdown=False):
         with contextlib.suppress(OSError):
@@ -418,14 +426,13 @@ def _remove_cgroups(folder: Path) -> None:
 @contextlib.contextmanager
 def images(folder: Path) -> Iterator[Path]:
     """A store of containerd with the base image, made once for its inputs; others wait."""
-    BUILD.mkdir(parents=True, exist_ok=True)
-    store = BUILD / f"images-{image.base_key()}"
+    store = BUILD / f"images-{pod_image.base_key()}"
     with (BUILD / "images.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not store.exists():
             # One for each lane, and for each state of it: the older ones are large.
             for old in sorted(BUILD.glob("images-*"), key=os.path.getmtime)[:-1]:
-                shutil.rmtree(old)
+                _remove(old)
             _make_store(folder / "making").rename(store)
         os.utime(store)
         yield store
@@ -444,7 +451,7 @@ def _make_store(folder: Path) -> Path:
     layers = [image.Blob.of(file) for file in files]
     # Its containers hold the namespaces of a pod, and do nothing.
     waits = {"Entrypoint": ["/bin/sleep", "infinity"]}
-    image.write_archive(folder / "image.tar", BASE, layers, waits, files)
+    pod_image.write_archive(folder / "image.tar", BASE, layers, waits, files)
     node = Node("making", folder, folder, "10.244.0")
     try:
         node.start_containerd()

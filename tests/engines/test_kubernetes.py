@@ -21,9 +21,9 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from kubernetes_cluster import BUILD, CONTROL, IMAGE, TOKEN, Kubernetes, why_not  # noqa: F401
+from kubernetes_cluster import CONTROL, IMAGE, TOKEN, Kubernetes, why_not  # noqa: F401
 
-from conftest import ENGINES, ROOT
+from engines import ENGINES, ROOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 
@@ -47,7 +47,7 @@ def wait_for(holds: Callable[[], object], what: str, minutes: float = MINUTES) -
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Kubernetes]:
-    with Kubernetes(ENGINES, BUILD / f"kubernetes-{os.getpid()}") as cluster:
+    with Kubernetes(ENGINES) as cluster:
         shutil.copy(Path(__file__).with_name("stepping.py"), cluster.shared)
         cluster.control.run("mount", "-t", "tmpfs", "none", "/mnt")
         cluster.control.run("mkdir", SHARED)
@@ -101,11 +101,12 @@ class Submitted:
             "driver.memoryOverhead": "1200m",
             "kubernetes.executor.request.cores": "0.2",
             "kubernetes.driver.request.cores": "0.2",
-            "kubernetes.driver.pod.name": name,
             "kubernetes.executor.podNamePrefix": name,
             "kubernetes.driver.node.selector.kubernetes.io/hostname": "node-1",
             "executorEnv.OMP_NUM_THREADS": "1",
         }
+        if script == IN_PODS:
+            settings["kubernetes.driver.pod.name"] = name
         for role in ("driver", "executor"):
             volume = f"kubernetes.{role}.volumes.hostPath.shared"
             settings[f"{volume}.mount.path"] = SHARED
@@ -113,8 +114,9 @@ class Submitted:
         for account in ("authenticate.submission", "authenticate"):
             settings[f"kubernetes.{account}.oauthToken"] = TOKEN
             settings[f"kubernetes.{account}.caCertFile"] = str(cluster.authority)
-        given = [f"--conf=spark.{key}={value}" for key, value in settings.items()]
-        given = [word for one in given for word in ("--conf", one.removeprefix("--conf="))]
+        given = [
+            word for key, value in settings.items() for word in ("--conf", f"spark.{key}={value}")
+        ]
         environment = {
             key: value
             for key, value in os.environ.items()

@@ -13,11 +13,11 @@ from yarn import ADDRESSES, HEAD, HOSTS, SPARK_HOME, Yarn
 from yarn_submission import ROOT, Submission, run_on_head
 
 import quick_java
-from conftest import ENGINES
+from engines import ENGINES
 from system.packed_forms import pack_environment
 
 quick_java.use()
-pytestmark = [pytest.mark.system, pytest.mark.one_lane, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.one_lane, pytest.mark.timeout(900)]
 COUNT_STEPS = str(Path(__file__).with_name("count_steps.py"))
 MASTER = "org.apache.spark.deploy.yarn.ExecutorLauncher"
 EXECUTOR = "org.apache.spark.executor.YarnCoarseGrainedExecutorBackend"

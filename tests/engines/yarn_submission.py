@@ -12,7 +12,8 @@ from pathlib import Path
 
 from yarn import HEAD, SPARK_HOME, Yarn
 
-ROOT = Path(__file__).parents[2]
+from engines import ROOT
+
 MINUTES = 5
 # Sizes for a small machine. Hosts share its disk, and so this Python.
 _SETTINGS = {

@@ -15,10 +15,10 @@ from test_yarn import why_not
 from yarn import ADDRESSES, HEAD, Yarn
 
 import quick_java
-from conftest import ENGINES, ROOT
+from engines import ENGINES, ROOT
 
 quick_java.use()
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.timeout(600)]
 __all__ = ["why_not"]
 Run = Callable[..., dict]
 

@@ -1,6 +1,6 @@
 """A cluster's DNS: gives the addresses of Kubernetes' services, by asking the API server.
 
-usage: dns.py ADDRESS API_SERVER TOKEN CA_FILE
+usage: pod_dns.py ADDRESS API_SERVER TOKEN CA_FILE
 """
 
 from __future__ import annotations
