@@ -22,7 +22,7 @@ import psutil
 from machines import Machine
 
 HERE = Path(__file__).parent
-BUILD = image.ROOT / "build" / "engines"
+BUILD = pod_image.ROOT / "build" / "engines"
 CGROUPS = Path("/sys/fs/cgroup")
 CONTROL = "10.98.0.254"
 # Kubernetes gives it to its own API server's service, for the pods.
@@ -381,7 +381,7 @@ class Node:
         ]
         layer, archive = self.folder / "project.tar", self.folder / "image.tar"
         pod_image.make_project(layer)
-        layers = [*base, image.Blob.of(layer)]
+        layers = [*base, pod_image.Blob.of(layer)]
         pod_image.write_archive(archive, IMAGE, layers, pod_image.configuration(), [layer])
         self.import_image(archive)
 
@@ -441,14 +441,14 @@ def images(folder: Path) -> Iterator[Path]:
 def _make_store(folder: Path) -> Path:
     folder.mkdir()
     makers = {
-        "system": image.make_system,
-        "environment": image.make_environment,
-        "spark": image.make_spark,
+        "system": pod_image.make_system,
+        "environment": pod_image.make_environment,
+        "spark": pod_image.make_spark,
     }
     files = [folder / f"{name}.tar" for name in makers]
     for make, file in zip(makers.values(), files, strict=True):
         make(file)
-    layers = [image.Blob.of(file) for file in files]
+    layers = [pod_image.Blob.of(file) for file in files]
     # Its containers hold the namespaces of a pod, and do nothing.
     waits = {"Entrypoint": ["/bin/sleep", "infinity"]}
     pod_image.write_archive(folder / "image.tar", BASE, layers, waits, files)
