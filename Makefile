@@ -38,7 +38,7 @@ ifndef BESIDE
 endif
 .PHONY: help setup setup-classic setup-modern run-classic run-modern demo quick quick-data \
     quick-training quick-others test ready java-classic java-modern test-classic test-modern \
-    test-tensorflow system system-classic system-modern compat docs lint frameworks fuzz mutants \
+    test-tensorflow engines-short system system-classic system-modern compat docs lint frameworks fuzz mutants \
     random-ends foreign foreign-tables engines bench clean gpu
 
 help:  ## say what there is
@@ -59,7 +59,8 @@ demo: run-$(firstword $(LANE))  ## train on Spark, track in MLflow; BACKEND=horo
 	    --runner driver_log_verbosity=log_callback_only max_restarts=1 \
 	    $(CHAOS:1=--hyperparameters chaos=true --checkpoint-url build/demo/checkpoints)
 
-on_lanes := $(LANE:%=test-%) $(if $(filter classic,$(LANE)),test-tensorflow) $(LANE:%=system-%)
+on_lanes := $(LANE:%=test-%) $(if $(filter classic,$(LANE)),test-tensorflow engines-short) \
+    $(LANE:%=system-%)
 test: $(on_lanes)  ## lint and test both lanes; LANE=classic|modern, ARGS="-k name"
 
 # Three processes for two cores. The last one, of all else, waits for others most, and imports neither
@@ -150,6 +151,11 @@ build/foreign/done: tests/foreign/requirements.txt | setup-classic
 # Their programs are too large to be kept here: in the folder $ENGINES, by default ../shared/engines.
 engines: setup-classic  ## trainings, and what they lose, on a real YARN and Kubernetes; ONLY=yarn|kubernetes
 	@$(call in_lane,classic) -m pytest tests/engines$(if $(ONLY),/test_$(ONLY).py) $(ARGS) $(none_is_fine)
+
+# One training on each.
+engines-short: setup-classic
+	@$(call in_lane,classic) -m pytest tests/engines -k "client_mode and torch" \
+	    $(ARGS) $(none_is_fine)
 
 bench: run-classic  ## time from call to result, beside horovod.spark.run and TorchDistributor
 	@$(call in_lane,classic) jobs/benchmark.py launch
