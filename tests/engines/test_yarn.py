@@ -100,7 +100,7 @@ def test_the_command_of_the_page_in_cluster_mode(
     )
     command = [str(ROOT / "conf" / "yarn" / "submit.sh"), "--files", "train.yaml"]
     command += [str(ROOT / "jobs" / "train.py"), "--config", "train.yaml"]
-    variables = {**environment, "SPARK_DEFAULTS": str(defaults)}
+    variables = {**environment, "SPARK_DEFAULTS": str(defaults), "PYTHONPATH": ""}
     done = run_on_head(yarn, tmp_path / "log", command, variables)
     code = done.wait(600)
     assert code == 0, (tmp_path / "log").read_text()[-6000:]
