@@ -120,20 +120,29 @@ def save(
     return form, reason
 
 
-def read_about(folder: Path) -> dict[str, Any]:
-    """Reads the description beside a network.
+def read_about(folder: Path) -> tuple[dict[str, Any], Description]:
+    """Reads what was written beside a network, and the description in it.
 
     Raises:
-        ValueError: A later version of this package wrote it.
+        ValueError: It is none, or a later version of this package wrote it.
     """
-    about: dict[str, Any] = json.loads((folder / ABOUT_FILE).read_text())
-    if about["format"] > _FORMAT:
+    try:
+        about: dict[str, Any] = json.loads((folder / ABOUT_FILE).read_text())
+        written_in, _, _ = (about[name] for name in ("format", "form", "torch"))
+        is_later = written_in > _FORMAT
+        description = None if is_later else Description.from_json(about["description"])
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
         raise ValueError(
-            f"The model was saved in format {about['format']} by sparkdl_runner "
-            f"{about.get('sparkdl_runner', 'of a later version')}, and this version opens format "
-            f"{_FORMAT}. Open it with that version or a later one."
+            f"The model's {ABOUT_FILE} does not describe a network: it was cut short or edited. "
+            "Save the model again."
+        ) from None
+    if description is None:
+        raise ValueError(
+            f"The model was saved in format {written_in} by sparkdl_runner "
+            f"{about.get('sparkdl_runner', 'of a later version')!s:.60}, and this version opens "
+            f"format {_FORMAT}. Open it with that version or a later one."
         )
-    return about
+    return about, description
 
 
 def load(
@@ -155,15 +164,14 @@ def load(
     """
     import torch
 
-    about = read_about(folder)
-    description = Description.from_json(about["description"])
+    about, description = read_about(folder)
     if into is not None:
         _fill(into, folder)
         return Network(module=into, graph=None, description=description, about=about)
     if not trust:
         raise UntrustedModelError(
-            f"The model's network is a {about['form']}, which can run any code when it is opened. "
-            f"If you know who saved it, {how_to_trust}."
+            f"The model's network is a {about['form']!s:.60}, which can run any code when it is "
+            f"opened. If you know who saved it, {how_to_trust}."
         )
     graph = factory = None
     try:

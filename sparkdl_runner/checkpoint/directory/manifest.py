@@ -99,8 +99,8 @@ class Manifest:
         version = fields.get("format_version")
         if version not in _READABLE_VERSIONS:
             raise DamageError(
-                f"{MANIFEST} has format version {version!r}, and this version of sparkdl_runner "
-                f"reads versions up to {FORMAT_VERSION}"
+                f"{MANIFEST} has format version {version!r:.60}, and this version of "
+                f"sparkdl_runner reads versions up to {FORMAT_VERSION}"
             )
         try:
             manifest = build(cls, {**fields, "files": read_entries(fields.get("files"))})

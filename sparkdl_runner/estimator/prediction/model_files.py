@@ -108,7 +108,8 @@ def _tell_of_versions(about: Any) -> None:
     import sparkdl_runner
 
     now = {"torch": torch.__version__, "sparkdl_runner": sparkdl_runner.__version__}
-    others = [f"{name} {about[name]}" for name, version in now.items() if about[name] != version]
+    there = {name: about.get(name) for name in now}
+    others = [f"{name} {there[name]}" for name, version in now.items() if there[name] != version]
     if others:
         warnings.warn(
             f"The model was saved with {' and '.join(others)}, and is opened with "

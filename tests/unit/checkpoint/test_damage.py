@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from small_training import Training, equal, save_steps
 from sparkdl_runner.checkpoint import CheckpointManager
+from sparkdl_runner.checkpoint.directory.manifest import Manifest
 from sparkdl_runner.checkpoint.directory.sealed import seal, unseal
 from sparkdl_runner.checkpoint.errors import DamageError
 
@@ -210,6 +211,9 @@ def test_a_manifest_of_a_later_format_is_passed_over(copied):
     assert restored_step(directory, weights) == 1
     path.write_bytes(seal({"format_version": 1, "step": 2}))
     assert restored_step(directory, weights) == 1
+    with pytest.raises(DamageError, match=r"has format version 'x{59}, and") as raised:
+        Manifest.from_bytes(seal({**fields, "format_version": "x" * 9_000}))
+    assert len(str(raised.value)) < 300
 
 
 JSON = st.recursive(

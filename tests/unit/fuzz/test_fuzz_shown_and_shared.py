@@ -34,6 +34,11 @@ from sparkdl_runner.driver.spark import asked
 from sparkdl_runner.estimator.saved_values import decode
 from sparkdl_runner.foreign_file import ForeignFileError, build, parse_json
 from sparkdl_runner.foreign_name import is_relative, is_run_id
+from sparkdl_runner.network import saved
+from sparkdl_runner.network.columns import Column
+from sparkdl_runner.network.inputs import Inputs
+from sparkdl_runner.network.outputs import Output
+from sparkdl_runner.network.predictor import Description
 from sparkdl_runner.network.saved import UntrustedModelError
 from sparkdl_runner.redaction import Redactor
 from sparkdl_runner.shown_text import line, lines
@@ -257,3 +262,26 @@ SAVED = {"dict": [["a", {"tuple": [1, 2.5, None]}], ["b", ["x"]]]}
 def test_saved_params(text):
     with bounded(UntrustedModelError, ValueError):
         decode("epochs", json.loads(text), trust=False)
+
+
+def test_descriptions_of_saved_networks(tmp_path):
+    from torch import nn
+
+    column = Column(name="x", kind="number", dtype="float32", shape=())
+    description = Description(
+        inputs=Inputs({"": ("x",)}), columns=(column,), outputs={"y": Output("regression")}
+    )
+    saved.save(tmp_path, nn.Linear(1, 1).eval(), description=description, about={"names": {}})
+    file = tmp_path / saved.ABOUT_FILE
+    good = json.loads(file.read_text())
+
+    @fuzz
+    @given(changed_bytes([plain(good), *DEEP], JSON_TOKENS) | changed_json(good, plain))
+    def run(text: bytes) -> None:
+        file.write_bytes(text)
+        with bounded(ValueError):
+            saved.read_about(tmp_path)
+        with bounded(UntrustedModelError, ValueError):
+            saved.load(tmp_path, trust=False, how_to_trust="")
+
+    run()

@@ -195,3 +195,11 @@ def test_other_versions_are_told(tmp_path):
     file.write_text(json.dumps({**about, "format": 99}))
     with pytest.raises(ValueError, match=r"format 99 by sparkdl_runner 9.0"):
         opened(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": null}', "[" * 100_000])
+def test_a_description_that_is_none_is_told(tmp_path, text):
+    saved.save(tmp_path, nn.Linear(2, 1).eval(), description=FLAT, about={})
+    (tmp_path / saved.ABOUT_FILE).write_text(text)
+    with pytest.raises(ValueError, match=r"network\.json does not describe a network"):
+        opened(tmp_path, trust=False, into=nn.Linear(2, 1))
