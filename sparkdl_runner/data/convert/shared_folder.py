@@ -36,11 +36,8 @@ def refuse_apart(spark: SparkSession, folder_url: str) -> None:
     except OSError:
         return  # Spark says what is wrong with it.
     try:
-        found = spark.read.text(join_url(folder_url, name)).count()
-    except Exception as error:
-        if "FileNotFoundException" not in str(error) and "does not exist" not in str(error):
-            return
-        found = 0
+        reader = spark.read.option("ignoreMissingFiles", "true")
+        found = reader.text(join_url(folder_url, name)).count()
     finally:
         with suppress(OSError):
             os.remove(path)
