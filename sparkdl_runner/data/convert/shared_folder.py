@@ -38,6 +38,8 @@ def refuse_apart(spark: SparkSession, folder_url: str) -> None:
     try:
         reader = spark.read.option("ignoreMissingFiles", "true")
         found = reader.text(join_url(folder_url, name)).count()
+    except Exception:
+        return  # What is wrong is said by the conversion.
     finally:
         with suppress(OSError):
             os.remove(path)
