@@ -207,7 +207,11 @@ def test_a_training_in_client_mode(cluster, backend):
     """The driver is no pod, but a process of a host that pods reach."""
     name = f"client-{backend}"
     job = (*digits(backend), "--cache-url", f"file://{SHARED}/{name}")
-    here = {"driver.host": CONTROL, "pyspark.driver.python": sys.executable}
+    here = {
+        "driver.host": CONTROL,
+        "pyspark.driver.python": sys.executable,
+        "hadoop.fs.permissions.umask-mode": "000",
+    }
     options = ["--deploy-mode", "client"]
     for key, value in here.items():
         options += ["--conf", f"spark.{key}={value}"]
