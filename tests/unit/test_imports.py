@@ -28,6 +28,7 @@ FLOORS = [
         "private_folder",
         "foreign_file",
         "storage_errors",
+        "hdfs",
     },
     {"world", "filesystem", "foreign_name", "cli", "java", "network"},
     {"hooks"},
