@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ _ASK_SECONDS = 10.0
 # In this time a manager that was asked brings another executor.
 REPLACEMENT_SECONDS = 60.0
 _POLL_SECONDS = 0.5
+_MOST_LOOKS = 16
 
 
 class LostHosts:
@@ -65,8 +67,14 @@ class LostHosts:
         """
         if not self._names:
             return 0.0
-        listed = list_executors(self._context)
-        gone = [one.identifier for one in listed if self._is_gone(one)]
+        try:
+            listed = list_executors(self._context)
+        except Exception:  # The session has ended, as the wait for slots then tells.
+            return 0.0
+        lost = [one for one in listed if self._is_lost(one.host)]
+        with ThreadPoolExecutor(_MOST_LOOKS) as looks:
+            answers = list(looks.map(_answers, lost))
+        gone = [one.identifier for one, is_there in zip(lost, answers, strict=True) if not is_there]
         for address, name in self._names.items():
             tell(f"host {name} ({address}) has vanished: its slots do not count any more.")
         if gone:
@@ -107,14 +115,13 @@ class LostHosts:
                 return
             time.sleep(_POLL_SECONDS)
 
-    def _is_gone(self, executor: Executor) -> bool:
-        if not self._is_lost(executor.host):
-            return False
-        host, port = executor.host, executor.port
-        return not port or not network.answers(host, port, _ANSWER_SECONDS)
-
     def _is_lost(self, host: str) -> bool:
         try:
             return network.resolve(host) in self._addresses
         except OSError:
             return False
+
+
+def _answers(executor: Executor) -> bool:
+    host, port = executor.host, executor.port
+    return port != 0 and network.answers(host, port, _ANSWER_SECONDS)

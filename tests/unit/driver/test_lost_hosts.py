@@ -118,3 +118,13 @@ def test_executors_that_go_with_their_master_are_waited_for(
     assert lost.replace_executors() == lost_hosts.REPLACEMENT_SECONDS
     assert asked == [True]
     assert looks == []
+
+
+def test_where_the_session_has_ended_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended(_: object) -> list[Executor]:
+        raise RuntimeError("the session was stopped")
+
+    monkeypatch.setattr(lost_hosts, "list_executors", ended)
+    lost = LostHosts(SimpleNamespace(master="yarn"))
+    lost.add(a_world("first", "10.0.0.1"), [])
+    assert lost.replace_executors() == 0.0
