@@ -24,24 +24,22 @@ class MemoryEvidence:
         """A sentence on the kill that came since, or None if the kernel counted none."""
         now = _counts()
         grown = [name for name, count in now.items() if count > self._seen[0].get(name, count)]
-        for name in ("cgroup", "host"):
-            if name in grown:
-                return _SENTENCES[name].format(limit=_limit())
-        return None
+        limit = control_group.limit_bytes()
+        if "cgroup" in grown and limit is not None:
+            return _OF_CONTAINER.format(limit=limit)
+        return _OF_HOST if grown else None
 
 
-_SENTENCES = {
-    "cgroup": (
-        "The kernel's out-of-memory killer ended it: the memory limit of its container "
-        "(cgroup{limit}) was reached. Give the executor more memory "
-        "(spark.executor.memoryOverhead, spark.executor.pyspark.memory), or use less: smaller "
-        "batches, a smaller memory_budget_bytes."
-    ),
-    "host": (
-        "The kernel's out-of-memory killer ended a process of this host at that time: the host ran "
-        "out of memory. Start fewer ranks per host, or use less memory in each."
-    ),
-}
+_OF_CONTAINER = (
+    "The kernel's out-of-memory killer ended it: the memory limit of its container "
+    "(cgroup, {limit:,} bytes) was reached. Give the executor more memory "
+    "(spark.executor.memoryOverhead, spark.executor.pyspark.memory), or use less: smaller "
+    "batches, a smaller memory_budget_bytes."
+)
+_OF_HOST = (
+    "The kernel's out-of-memory killer ended a process of this host at that time: the host ran "
+    "out of memory. Start fewer ranks per host, or use less memory in each."
+)
 
 
 def _counts() -> dict[str, int]:
@@ -59,8 +57,3 @@ def _oom_kills(path: Path) -> int | None:
         return int(counters["oom_kill"])
     except (OSError, KeyError, ValueError):
         return None
-
-
-def _limit() -> str:
-    limit = control_group.limit_bytes()
-    return "" if limit is None else f", {limit:,} bytes"

@@ -9,6 +9,8 @@ _ROOT = Path("/sys/fs/cgroup")
 _FILES = ("memory.events", "memory.oom_control")
 """One of them is in each memory control group but the host's own, of version 2 or 1."""
 _LIMITS = ("memory.max", "memory.limit_in_bytes")
+# Version 1 says "no limit" by a number beyond any host's memory.
+_NO_LIMIT = 1 << 60
 
 
 def own_group() -> Path | None:
@@ -20,7 +22,6 @@ def limit_bytes() -> int | None:
     """The memory limit of this process's control group; None if there is no limit.
 
     A group keeps to the limits of those that it is in as well, so the least of them counts.
-    Version 1 says "no limit" by a number beyond any host's memory.
     """
     found = [limit for group in _groups() if (limit := _limit(group)) is not None]
     return min(found, default=None)
@@ -48,7 +49,8 @@ def _groups() -> list[Path]:
 def _limit(group: Path) -> int | None:
     for name in _LIMITS:
         try:
-            return int((group / name).read_text())
+            limit = int((group / name).read_text())
         except (OSError, ValueError):  # "max" is none
             continue
+        return limit if limit < _NO_LIMIT else None
     return None

@@ -38,11 +38,12 @@ def test_a_kill_of_long_ago_explains_nothing(group):
     assert evidence.verdict() is None
 
 
-def test_a_container_without_a_limit_has_none_to_tell(group):
-    (group / "memory.max").write_text("max\n")
+@pytest.mark.parametrize("no_limit", ["max", "9223372036854771712"])
+def test_where_no_container_has_a_limit_the_host_ran_out_of_memory(group, no_limit):
+    (group / "memory.max").write_text(f"{no_limit}\n")
     evidence = MemoryEvidence()
     (group / "memory.events").write_text("oom_kill 3\n")
-    assert "(cgroup)" in str(evidence.verdict())
+    assert "the host ran out of memory" in str(evidence.verdict())
     assert control_group.limit_bytes() is None
 
 
