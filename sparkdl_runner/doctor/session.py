@@ -66,6 +66,8 @@ def _start(request: dict[str, Any]) -> SparkContext:
     from pyspark import SparkConf, SparkContext
 
     submitted = [item for pair in request["conf"] for item in ("--conf", "=".join(pair))]
+    if request["master"]:  # Spark is told when it starts: only then does YARN get pyspark's files.
+        submitted += ["--master", request["master"]]
     if submitted:
         given = os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
         os.environ["PYSPARK_SUBMIT_ARGS"] = f"{shlex.join(submitted)} {given}"

@@ -86,6 +86,18 @@ def test_a_training_in_client_mode(yarn, server, store, tmp_path, backend):
     assert run.data.params["world_size"] == "2"
 
 
+def test_the_doctor_says_what_executors_lack(yarn, tmp_path):
+    command = [sys.executable, "-m", "sparkdl_runner.doctor", "--master", "yarn", "--np", "2"]
+    command += ["--backend", "torch"]
+    for name, size in SMALL.items():
+        command += ["--conf", f"{name}={size}"]
+    variables = {"PYSPARK_PYTHON": "/usr/bin/python3", "PYTHONPATH": ""}
+    log = tmp_path / "log"
+    assert run_on_head(yarn, log, command, variables).wait(300) == 1
+    told = " ".join(log.read_text().split())
+    assert "The executor's Python (/usr/bin/python3) cannot import sparkdl_runner" in told
+
+
 @pytest.mark.parametrize("backend", ["horovod", "torch"])
 def test_the_command_of_the_page_in_cluster_mode(
     yarn, server, store, tmp_path, environment, backend
@@ -247,8 +259,15 @@ def test_all_ends_with_the_driver(yarn, server, tmp_path):
             {"spark.executor.instances": "1"},
             "2 ranks need 2 task slots at once, and the cluster has 1",
         ),
+        (
+            {
+                "spark.yarn.queue": "small",
+                "spark.scheduler.maxRegisteredResourcesWaitingTime": "5s",
+            },
+            "2 ranks need 2 task slots at once, and the cluster has ",
+        ),
     ],
-    ids=["no such queue", "dynamic allocation", "more ranks than slots"],
+    ids=["no such queue", "dynamic allocation", "more ranks than slots", "queue without room"],
 )
 def test_what_cannot_run_is_refused_in_a_sentence(yarn, server, tmp_path, settings, told):
     job = [COUNT_STEPS, "--folder", str(tmp_path / "checkpoints")]

@@ -69,6 +69,13 @@ def explain(
             f"{_on(host)} cannot start {python}: {found[0].rstrip('.')}. Set PYSPARK_PYTHON to a "
             "Python that all hosts have, before the session starts."
         )
+    if found := re.search(r"Error from python worker:\s*([^\n]+)", text):
+        return errors.LaunchError(
+            f"{_on(host)} cannot start Spark's worker by {python}: {found[1].rstrip('.')}. Set "
+            "PYSPARK_PYTHON to the Python in which sparkdl_runner and pyspark are installed, "
+            "before the session starts; on a cluster, install it on every host, or send one along "
+            "(--archives with venv-pack)."
+        )
     if found := re.search(r"Python in worker has different version[^\n]*", text):
         return errors.LaunchError(
             f"{_on(host)} starts {python}, another version of Python than the driver's "

@@ -172,3 +172,18 @@ def test_the_loss_of_an_executor_is_told_in_sparks_words_without_its_stack():
         "(The executor with id 1 exited with exit code 137(SIGKILL, possible container OOM).)"
     )
     assert executor_loss(RuntimeError("something else")) == ""
+
+
+def test_a_python_without_pyspark_is_named():
+    text = (
+        "Job aborted due to stage failure: Could not recover from a failed barrier ResultStage. "
+        "Most recent failure reason: Stage failed because barrier task ResultTask(0, 0) finished "
+        "unsuccessfully.\norg.apache.spark.SparkException: \nError from python worker:\n"
+        "  /usr/bin/python3: No module named pyspark\nPYTHONPATH was:\n  /jars/spark-core.jar\n"
+    )
+    error = explain(RuntimeError(text), python="/usr/bin/python3", host="one")
+    assert type(error) is LaunchError
+    assert str(error).startswith(
+        "The executor on host one cannot start Spark's worker by /usr/bin/python3: "
+        "/usr/bin/python3: No module named pyspark. Set PYSPARK_PYTHON to the Python in which "
+    )
