@@ -1,4 +1,4 @@
-"""Where the engines' programs are, which are too large for this repository: the folder ENGINES."""
+"""The folder of the engines' programs, $ENGINES. They are too large for this repository."""
 
 from __future__ import annotations
 

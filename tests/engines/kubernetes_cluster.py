@@ -44,7 +44,7 @@ NEEDED = {
 
 
 def why_not(tools: Path) -> str | None:
-    """What is missing here, in a line, or None if a cluster can run."""
+    """A line that says why no cluster can run here; None if one can."""
     for name in ("kubernetes", "etcd"):
         if not list(tools.glob(f"bin/{name}-*.xz")):
             return f"there is no {tools}/bin/{name}-VERSION.xz: set ENGINES to the engines' folder"
@@ -277,7 +277,7 @@ class Node:
         self._cgroup = f"sparkdl-{os.getpid()}-{name}"
         self._socket = self.folder / "containerd.sock"
         self.machine = Machine(logs)
-        # What is written there by programs that cannot be told otherwise.
+        # Programs write there and cannot be told to write elsewhere.
         for one in ("/run", "/var/log", "/var/lib"):
             self.machine.run("mount", "-t", "tmpfs", "none", one)
 

@@ -146,7 +146,7 @@ class Submitted:
         self.cluster.kubectl("delete", "pods", *named)
 
     def output(self, *options: str) -> str:
-        """What the driver has said."""
+        """The driver's log."""
         if not any(pod["metadata"]["name"] == self.name for pod in self.pods()):
             return (self.cluster.logs / f"{self.name}.log").read_text()
         return self.cluster.kubectl("logs", f"--namespace={NAMESPACE}", *options, self.name)

@@ -26,7 +26,7 @@ WORKER = "sparkdl_runner.worker"
 
 
 def why_not(engines: Path) -> str | None:
-    """What is missing for a YARN."""
+    """A line that says why no YARN can run here; None if one can."""
     jars = engines / "jars"
     found = list(jars.glob("hadoop-client-minicluster-*.jar"))
     return None if found else f"no jar of Hadoop's daemons is in {jars} ($ENGINES)"

@@ -6,15 +6,13 @@ import os
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from yarn import HEAD, SPARK_HOME, Yarn
 
 from engines import ROOT
+from running_program import RunningProgram
 
-MINUTES = 5
 # Sizes for a small machine. Hosts share its disk, and so this Python.
 _SETTINGS = {
     "spark.executor.cores": "1",
@@ -30,8 +28,8 @@ _SETTINGS = {
 }
 
 
-class Submission:
-    """An application that runs; used as a context, it has ended when that is left.
+class Submission(RunningProgram):
+    """An application that runs.
 
     Args:
         yarn: Where.
@@ -53,39 +51,18 @@ class Submission:
         environment: dict[str, str] | None = None,
     ) -> None:
         self._yarn = yarn
-        self._log = log
         defaults = ROOT / "conf" / "spark" / "spark-defaults.conf"
         command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", "yarn"]
         command += ["--deploy-mode", mode, "--properties-file", str(defaults)]
         for name, value in {**_SETTINGS, **(settings or {})}.items():
             command += ["--conf", f"{name}={value}"]
-        self._process = run_on_head(yarn, log, [*command, *job], environment or {})
-
-    def __enter__(self) -> Submission:
-        return self
+        super().__init__(run_on_head(yarn, log, [*command, *job], environment or {}), log)
 
     def __exit__(self, *_: object) -> None:
+        # On the driver's machine, which has a process table of its own.
         for _, process in self._yarn.processes("org.apache.spark.deploy"):
             process.kill()
-        self._process.kill()
-        self._process.wait()
-
-    @property
-    def output(self) -> str:
-        """What it has said until now."""
-        return self._log.read_text(errors="replace")
-
-    def wait_until(self, holds: Callable[[], bool], what: str) -> None:
-        """Waits until something holds while it runs."""
-        deadline = time.monotonic() + MINUTES * 60
-        while not holds():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(f"it came to no {what}:\n{self.output[-6000:]}")
-            time.sleep(0.05)
-
-    def wait(self) -> int:
-        """Waits for its end. Returns its exit code."""
-        return self._process.wait(MINUTES * 60)
+        super().__exit__()
 
     def steps(self) -> list[tuple[int, float]]:
         """The steps of rank 0 in the order in which they were taken, with their times."""

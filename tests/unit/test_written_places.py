@@ -1,6 +1,6 @@
-"""Where others may write, files are opened for writing and deleted in a few small modules.
+"""In folders that other users may write, only a few small modules write and delete files.
 
-Each other module that does so is listed here, with the reason for which no link can be in its way.
+Every other module that writes or deletes is listed here, with the reason why no link misleads it.
 """
 
 from __future__ import annotations

@@ -229,10 +229,8 @@ def _remove_flat(filesystem: fs.FileSystem, folder: str) -> None:
     there = {one.base_name for one in filesystem.get_file_info(fs.FileSelector(folder))}
     with held(filesystem, folder, may_be_link=True) as flat:
         for name in ("_SUCCESS", FOOTERS_NAME, *replaced):
-            for one in (
-                f".{name}.crc",
-                name,
-            ):  # A later call finds the checksum by the file's name.
+            # The checksum first: a later call finds it by the file's name.
+            for one in (f".{name}.crc", name):
                 if one in there:
                     flat.remove(one)
 

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import os
-import re
 import uuid
 from contextlib import suppress
 
 from pyspark.sql import SparkSession
 
+from sparkdl_runner.data.dataset.place import is_local_master
 from sparkdl_runner.data.errors import ConversionError
-from sparkdl_runner.filesystem import join_url, local_path
-
-_LOCAL_MASTER = re.compile(r"local(\[.*\])?")
+from sparkdl_runner.filesystem import is_far, join_url, local_path
 
 
 def refuse_apart(spark: SparkSession, folder_url: str) -> None:
     """Lets an executor read what the driver writes into the folder, which is made if need be.
 
-    Nothing is tried on remote storage, which all reach by its URL, nor with a local master.
+    Nothing is tried where all hosts see the same: on remote storage and its mounts, and with a
+    local master.
 
     Raises:
         ConversionError: It is not there for the executor.
     """
     folder = local_path(folder_url)
-    if folder is None or _LOCAL_MASTER.fullmatch(spark.conf.get("spark.master") or ""):
+    if folder is None or is_far(folder) or is_local_master(spark):
         return
     name = f"shared-{uuid.uuid4()}"
     path = os.path.join(folder, name)

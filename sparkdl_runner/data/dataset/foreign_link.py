@@ -1,6 +1,6 @@
 """Refuses a link that another user made, and that leads out of a data set's folder.
 
-Whoever may write there could have a reader take in files that only that reader may read.
+By such a link, another user could have a reader read a file that this user may not read.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def parent_cache_dir_url(spark: SparkSession) -> str:
             raise ValueError(f"{PARENT_CACHE_DIR_URL_CONF}: {error}") from None
     if not _on_databricks():
         default = _default_filesystem(spark)
-        if default is not None and _is_local_master(spark):
+        if default is not None and is_local_master(spark):
             return normalize_url(f"file://{private_folder(_CACHE_NAME)}")
         if default and not default.startswith("file:"):
             folder = f"/tmp/{_CACHE_NAME}-{user_name()}"  # noqa: S108
@@ -108,14 +108,15 @@ def is_one_host(spark: SparkSession | None) -> bool:
     if spark is None:
         return True
     default = _default_filesystem(spark)
-    return default is not None and _is_local_master(spark) and default.startswith("file:")
+    return default is not None and is_local_master(spark) and default.startswith("file:")
 
 
 def _on_databricks() -> bool:
     return "DATABRICKS_RUNTIME_VERSION" in os.environ
 
 
-def _is_local_master(spark: SparkSession) -> bool:
+def is_local_master(spark: SparkSession) -> bool:
+    """Whether executors are on the driver's host."""
     return (spark.conf.get("spark.master", "") or "").startswith("local")
 
 

@@ -27,7 +27,7 @@ class Executor:
     tasks: int
     """How many tasks it runs just now, of any job of the application."""
     port: int = 0
-    """Where it listens there; 0 if Spark does not know yet."""
+    """Its TCP port on that host; 0 if Spark does not know it yet."""
 
 
 def list_executors(context: SparkContext) -> list[Executor]:

@@ -212,7 +212,7 @@ def test_a_damaged_count_of_bytes_is_made_anew(tmp_path: Path, content: bytes) -
 
 
 def test_no_link_in_the_folder_is_written_through(tmp_path: Path) -> None:
-    """Where others may rename the folder, they may put one of theirs in its place."""
+    """Another user who may rename the folder can put a folder of links there."""
     DiskCache(tmp_path, 100, "a").close()
     (root,) = tmp_path.iterdir()
     (thesis := tmp_path / "thesis").write_text("years of work")

@@ -1,4 +1,4 @@
-"""What is written and read in a folder that others may write, with pipes and links in the way."""
+"""Reading and writing in a folder in which another user has put pipes and links."""
 
 from __future__ import annotations
 

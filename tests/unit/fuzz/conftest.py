@@ -16,7 +16,7 @@ MOST_GROWTH_BYTES = 200 << 20
 
 @pytest.fixture(autouse=True, scope="module")
 def _libraries() -> None:
-    """What is loaded once is no parser's: torch, and tables of hypothesis's, take 200 MB each."""
+    """Loads torch and hypothesis's tables first: some 200 MB each, which no parser has taken."""
     import torch  # noqa: F401
 
     @settings(fuzz, max_examples=1)
