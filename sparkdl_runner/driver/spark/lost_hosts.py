@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 # How long an executor may take to accept a connection before it counts as gone with its host.
 _ANSWER_SECONDS = 2.0
-# A manager that is gone itself would be waited for two minutes.
+# Spark would wait two minutes for an application master that is gone.
 _ASK_SECONDS = 10.0
-# In this time a manager that was asked brings another executor.
+# A manager brings another executor within this time.
 REPLACEMENT_SECONDS = 60.0
 _POLL_SECONDS = 0.5
 _MOST_LOOKS = 16
