@@ -35,6 +35,6 @@ os._exit(0)
 def test_a_model_may_outlive_its_group():
     """Without what is tested, this stands still in the first fifty groups, with torch 2.13."""
     command = [sys.executable, "-c", GROUPS]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 20  # Groups that nothing uses any more leave no threads behind.

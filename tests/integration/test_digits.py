@@ -26,7 +26,7 @@ EPOCHS = 10
 QUIET = ("--runner", "driver_log_verbosity=log_callback_only")
 SETTINGS = ("--mlflow", "experiment=digits", "--hyperparameters", f"epochs={EPOCHS}")
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 
 # What Spark 4 makes a full JDK say; nothing can silence it.
 JVM_WARNING = "WARNING: Using incubator modules: jdk.incubator.vector"
@@ -61,7 +61,6 @@ def run_job(
         env=environment,
         capture_output=True,
         text=True,
-        timeout=240,
     )
 
 

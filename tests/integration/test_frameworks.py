@@ -311,7 +311,7 @@ def test_a_script_for_accelerate_launch_runs_as_under_it(tmp_path):
     launch = ("-m", "accelerate.commands.launch", "--cpu", "--mixed_precision=bf16")
     home = {"HF_HOME": str(tmp_path), "PYTHONPATH": str(FRAMEWORKS)}
     command = [sys.executable, *launch, str(script), str(there)]
-    subprocess.run(command, check=True, env={**os.environ, **home}, timeout=150)
+    subprocess.run(command, check=True, env={**os.environ, **home})
     flags = {"ACCELERATE_USE_CPU": "true", "ACCELERATE_MIXED_PRECISION": "bf16"}
     config = RunConfig(tracking=False, environment=flags)
     for ranks in (1, 2):

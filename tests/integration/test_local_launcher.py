@@ -43,7 +43,6 @@ def run_script(tmp_path, code, **environment):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
         check=False,
     )
 

@@ -43,7 +43,6 @@ def run_python(code: str, **environment: str) -> str:
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -144,7 +143,6 @@ def test_a_script_of_spark_submit_runs_a_function_of_its_own_under_the_settings_
         cwd="/",
         capture_output=True,
         text=True,
-        timeout=120,
         check=False,
     )
     said = done.stdout.splitlines()

@@ -53,7 +53,6 @@ def test_python_blocks_run(tmp_path):
         env={**os.environ, "PYSPARK_PYTHON": sys.executable},
         capture_output=True,
         text=True,
-        timeout=170,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
@@ -85,7 +84,6 @@ def test_commands_run(command):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=170,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]

@@ -302,7 +302,5 @@ print("taken")
 def test_spares_that_are_started_before_the_first_run_on_spark_are_taken_by_it() -> None:
     # Java's child processes begin with a signal of the C library ignored, and their first thread
     # changes that.
-    done = subprocess.run(
-        [sys.executable, "-c", BEFORE_A_RUN], capture_output=True, text=True, timeout=120
-    )
+    done = subprocess.run([sys.executable, "-c", BEFORE_A_RUN], capture_output=True, text=True)
     assert done.stdout.endswith("taken\n"), done.stderr

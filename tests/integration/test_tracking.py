@@ -41,7 +41,7 @@ from sparkdl_runner import (
 from sparkdl_runner.config import RunConfig as AnyConfig
 from sparkdl_runner.tracking import Tracking
 
-pytestmark = [pytest.mark.integration, pytest.mark.one_lane, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.one_lane]
 
 ROOT = Path(__file__).parents[2]
 

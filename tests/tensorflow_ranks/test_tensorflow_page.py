@@ -24,7 +24,6 @@ def test_its_blocks_run_and_print_what_is_shown(tmp_path):
         env={**os.environ, "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=150,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     for line in shown.text.splitlines():

@@ -94,7 +94,6 @@ def test_on_another_backend_the_strategy_is_refused():
         env={**os.environ, "WORLD_SIZE": "2"},
         capture_output=True,
         text=True,
-        timeout=120,
     )
     assert "choose the tensorflow backend" in done.stderr
     assert "or call hvd.init() in its place" in done.stderr

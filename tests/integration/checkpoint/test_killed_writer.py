@@ -77,7 +77,6 @@ print(fatal)
 """
 
 
-@pytest.mark.timeout(120)
 def test_a_reader_finds_the_one_before_or_the_new_one(in_memory: Path) -> None:
     import torch
 
@@ -86,7 +85,6 @@ def test_a_reader_finds_the_one_before_or_the_new_one(in_memory: Path) -> None:
         [sys.executable, "-c", KILLER, str(in_memory), str(Path(small_training.__file__).parent)],
         capture_output=True,
         text=True,
-        timeout=100,
     )
     assert done.returncode == 0, done.stderr
     places = int(done.stdout)

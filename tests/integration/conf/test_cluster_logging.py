@@ -37,7 +37,6 @@ def test_a_stage_that_waits_for_slots_is_not_told_every_second():
         env={**os.environ, "SPARK_CONF_DIR": str(CONF)},
         capture_output=True,
         text=True,
-        timeout=150,
         check=True,
     )
     assert "has not accepted any resources" in done.stderr

@@ -64,7 +64,6 @@ def pods(request, tmp_path_factory) -> dict:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=150,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -58,7 +58,6 @@ def run(executor: str) -> list[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=60,
         check=False,
     )
     return done.stdout.splitlines()

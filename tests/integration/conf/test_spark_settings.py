@@ -61,7 +61,6 @@ def answers(tmp_path_factory) -> subprocess.CompletedProcess[str]:
         cwd=tmp_path_factory.mktemp("ask"),
         capture_output=True,
         text=True,
-        timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-5000:]

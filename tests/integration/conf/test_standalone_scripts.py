@@ -26,8 +26,6 @@ pytestmark = [
     pytest.mark.integration,
     # tests/integration/standalone has a standalone cluster in both.
     pytest.mark.one_lane,
-    # Five JVMs start one after another, and a machine may have other work.
-    pytest.mark.timeout(480),
     pytest.mark.skipif(REASON is not None, reason=f"needs several hosts: {REASON}"),
 ]
 

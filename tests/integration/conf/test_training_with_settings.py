@@ -12,7 +12,7 @@ import pyspark
 import pytest
 
 # A JVM for each, and on a local cluster another one.
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 
 SPARK = Path(__file__).parents[3] / "conf" / "spark"
 LOOK_AROUND = Path(__file__).parent / "look_around.py"
@@ -50,7 +50,6 @@ def submit(tmp_path: Path, defaults: str, master: str, **environment: str) -> di
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-5000:]

@@ -111,7 +111,6 @@ with converter.make_torch_dataloader(batch_size=10, num_epochs=1) as loader:
             },
             capture_output=True,
             text=True,
-            timeout=60,
         )
     assert process.stdout.strip() == str(sum(range(ROWS))), process.stderr
     filesystem, _ = bucket

@@ -104,9 +104,7 @@ def test_a_writer_that_is_killed_leaves_what_was_there_and_the_next_one_mends_it
     folder, url = tmp_path / "orders", f"file://{tmp_path}/orders"
     if there:
         write_conversion(spark.range(4), url)
-    child = subprocess.run(
-        [sys.executable, "-c", KILLED, url], capture_output=True, text=True, timeout=120
-    )
+    child = subprocess.run([sys.executable, "-c", KILLED, url], capture_output=True, text=True)
     assert child.returncode == -signal.SIGKILL, child.stderr
     java = int(child.stdout.split()[0])
     if psutil.pid_exists(java):  # It may still be writing its last words.

@@ -40,7 +40,7 @@ def test_a_dataframe_of_spark_connect(tmp_path):
     if metadata.version("pyspark").startswith("3."):
         pytest.xfail("pip's pyspark 3.5 comes without a Spark Connect server")
     child = subprocess.run(
-        [sys.executable, "-c", CHILD, str(tmp_path)], capture_output=True, text=True, timeout=150
+        [sys.executable, "-c", CHILD, str(tmp_path)], capture_output=True, text=True
     )
     assert child.returncode == 0, child.stderr
     assert "nulls in column 'f' (1)" in child.stdout

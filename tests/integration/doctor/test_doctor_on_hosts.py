@@ -14,7 +14,6 @@ REASON = why_not()
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.one_lane,
-    pytest.mark.timeout(300),  # One look at a whole cluster, whose start it includes.
     pytest.mark.skipif(REASON is not None, reason=f"needs several hosts: {REASON}"),
 ]
 

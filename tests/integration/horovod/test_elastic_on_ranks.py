@@ -7,7 +7,7 @@ import pytest
 
 from sparkdl_runner import DistributedRunner, RunConfig, WorkerFailedError
 
-pytestmark = [pytest.mark.integration, pytest.mark.one_lane, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.one_lane]
 
 
 def runner(place):

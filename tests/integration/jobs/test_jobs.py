@@ -19,7 +19,7 @@ from processes import workers
 from sparkdl_runner.jobs import convert, score, train, tune
 from sparkdl_runner.jobs.settings import command
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[3]
 FUNCTION = """

@@ -49,7 +49,6 @@ def job(tmp_path: Path, *argv: str, code: int = 0, **environment: str) -> dict[s
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=150,
         check=False,
     )
     assert done.returncode == code, done.stderr

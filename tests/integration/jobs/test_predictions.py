@@ -15,7 +15,7 @@ from sparkdl_runner.jobs.scoring.output import check_columns
 from sparkdl_runner.jobs.scoring.predictions import with_predictions
 from sparkdl_runner.network.outputs import prediction_columns
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.integration
 
 # Scores that are large, equal and negative.
 SCORES = [[1.0, 3.0, 2.0], [1000.0, -1000.0, 999.0], [0.0, 0.0, 0.0], [-5.0, -0.5, 0.25]]

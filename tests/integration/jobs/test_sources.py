@@ -16,7 +16,7 @@ from sparkdl_runner.jobs.settings import command
 from sparkdl_runner.jobs.spark.csv_files import spoilt_column
 
 ROOT = Path(__file__).parents[3]
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 
 FUNCTION = """
 def train(data, checkpoint_url=None):

@@ -15,7 +15,7 @@ import pytest
 
 from processes import wait_until_gone
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300), pytest.mark.one_lane]
+pytestmark = [pytest.mark.integration, pytest.mark.one_lane]
 
 FUNCTION = """
 import time

@@ -236,7 +236,6 @@ def test_settings_that_make_no_sense_are_refused():
 
 @LIGHT
 @pytest.mark.one_lane
-@pytest.mark.timeout(400)
 def test_runs_in_a_row_do_not_add_up():
     """A tenth of the hundred runs that ``jobs/benchmark.py faults --runs 100`` looks at."""
 

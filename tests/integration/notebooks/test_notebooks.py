@@ -18,7 +18,7 @@ from browser import Browser
 from browser import programs as browser_programs
 
 # A notebook takes half a minute; on a machine that is busy, several times as long.
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.integration
 
 NOTEBOOKS = {
     path.stem.partition("_")[0]: path

@@ -9,7 +9,7 @@ import pytest
 
 from sparkdl_runner import DistributedRunner, plan_memory
 
-pytestmark = [pytest.mark.integration, pytest.mark.one_lane, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.integration, pytest.mark.one_lane]
 
 
 @cache

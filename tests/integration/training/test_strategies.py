@@ -14,7 +14,8 @@ from docs_blocks import ROOT, blocks_of
 from sparkdl_runner import DistributedRunner
 
 pytestmark = [
-    *(pytest.mark.integration, pytest.mark.one_lane, pytest.mark.timeout(420)),
+    pytest.mark.integration,
+    pytest.mark.one_lane,
     pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning"),
 ]
 

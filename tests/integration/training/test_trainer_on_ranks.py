@@ -8,7 +8,7 @@ import trainer_functions as functions
 from sparkdl_runner import DistributedRunner, RunConfig, WorkerFailedError
 from training_tables import TABLES, write_sklearn
 
-pytestmark = [pytest.mark.integration, pytest.mark.one_lane, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.integration, pytest.mark.one_lane]
 
 
 def near(wanted):

@@ -71,7 +71,6 @@ def python(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
     )
 
@@ -88,7 +87,6 @@ def ours(
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
         env={**environment, "PYTHONDONTWRITEBYTECODE": "1"},
     )
 
