@@ -12,45 +12,45 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from sparkdl_runner.base.errors import LaunchError as LaunchError
+    from sparkdl_runner.base.errors import NotPicklableError as NotPicklableError
+    from sparkdl_runner.base.errors import RanksApartError as RanksApartError
+    from sparkdl_runner.base.errors import RunCancelledError as RunCancelledError
+    from sparkdl_runner.base.errors import RunnerError as RunnerError
+    from sparkdl_runner.base.errors import ScriptExitedError as ScriptExitedError
+    from sparkdl_runner.base.errors import WorkerDiedError as WorkerDiedError
+    from sparkdl_runner.base.errors import WorkerError as WorkerError
+    from sparkdl_runner.base.errors import WorkerFailedError as WorkerFailedError
+    from sparkdl_runner.base.errors import WorkerHungError as WorkerHungError
     from sparkdl_runner.config import RunConfig as RunConfig
-    from sparkdl_runner.driver.calls.spares import end_spare_workers as end_spare_workers
-    from sparkdl_runner.errors import LaunchError as LaunchError
-    from sparkdl_runner.errors import NotPicklableError as NotPicklableError
-    from sparkdl_runner.errors import RanksApartError as RanksApartError
-    from sparkdl_runner.errors import RunCancelledError as RunCancelledError
-    from sparkdl_runner.errors import RunnerError as RunnerError
-    from sparkdl_runner.errors import ScriptExitedError as ScriptExitedError
-    from sparkdl_runner.errors import WorkerDiedError as WorkerDiedError
-    from sparkdl_runner.errors import WorkerError as WorkerError
-    from sparkdl_runner.errors import WorkerFailedError as WorkerFailedError
-    from sparkdl_runner.errors import WorkerHungError as WorkerHungError
     from sparkdl_runner.horovod_runner import HorovodRunner as HorovodRunner
+    from sparkdl_runner.launch.driver.calls.spares import end_spare_workers as end_spare_workers
+    from sparkdl_runner.launch.worker.driver_log import log_to_driver as log_to_driver
+    from sparkdl_runner.rank.world import World as World
+    from sparkdl_runner.rank.world import current_world as current_world
     from sparkdl_runner.runner import DistributedRunner as DistributedRunner
+    from sparkdl_runner.training.loop.trainer import Trainer as Trainer
     from sparkdl_runner.training.memory import plan_memory as plan_memory
-    from sparkdl_runner.training.trainer import Trainer as Trainer
-    from sparkdl_runner.worker.driver_log import log_to_driver as log_to_driver
-    from sparkdl_runner.world import World as World
-    from sparkdl_runner.world import current_world as current_world
 
 _HOMES = {
     "DistributedRunner": "runner",
     "HorovodRunner": "horovod_runner",
-    "LaunchError": "errors",
-    "NotPicklableError": "errors",
-    "RanksApartError": "errors",
-    "RunCancelledError": "errors",
+    "LaunchError": "base.errors",
+    "NotPicklableError": "base.errors",
+    "RanksApartError": "base.errors",
+    "RunCancelledError": "base.errors",
     "RunConfig": "config",
-    "RunnerError": "errors",
-    "ScriptExitedError": "errors",
-    "WorkerDiedError": "errors",
-    "WorkerError": "errors",
-    "WorkerFailedError": "errors",
-    "WorkerHungError": "errors",
-    "Trainer": "training.trainer",
-    "World": "world",
-    "current_world": "world",
-    "end_spare_workers": "driver.calls.spares",
-    "log_to_driver": "worker.driver_log",
+    "RunnerError": "base.errors",
+    "ScriptExitedError": "base.errors",
+    "WorkerDiedError": "base.errors",
+    "WorkerError": "base.errors",
+    "WorkerFailedError": "base.errors",
+    "WorkerHungError": "base.errors",
+    "Trainer": "training.loop.trainer",
+    "World": "rank.world",
+    "current_world": "rank.world",
+    "end_spare_workers": "launch.driver.calls.spares",
+    "log_to_driver": "launch.worker.driver_log",
     "plan_memory": "training.memory",
 }
 

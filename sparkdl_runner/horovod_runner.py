@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from sparkdl_runner.config import RunConfig
-from sparkdl_runner.driver.calls.checks import check_config, check_count
-from sparkdl_runner.driver.calls.run_future import RunFuture
+from sparkdl_runner.launch.driver.calls.checks import check_config, check_count
+from sparkdl_runner.launch.driver.calls.run_future import RunFuture
 from sparkdl_runner.runner import DistributedRunner
 
 T = TypeVar("T")

@@ -10,36 +10,36 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar, cast
 
-from sparkdl_runner.agent.worker_environment import (
+from sparkdl_runner.base.errors import RunnerError
+from sparkdl_runner.base.shown_text import tell
+from sparkdl_runner.config import RunConfig
+from sparkdl_runner.launch.agent.worker_environment import (
     driver_search_path,
     driver_variables,
     own_files,
 )
-from sparkdl_runner.backends import get_backend
-from sparkdl_runner.config import RunConfig
-from sparkdl_runner.driver.calls.call import Call, check_call
-from sparkdl_runner.driver.calls.checks import ranks_asked
-from sparkdl_runner.driver.calls.run_future import LatestProgress, RunFuture
-from sparkdl_runner.driver.calls.spares import spare_seconds
-from sparkdl_runner.driver.launcher import Launcher
-from sparkdl_runner.driver.local_launcher import LocalLauncher
-from sparkdl_runner.driver.mlflow_run import (
+from sparkdl_runner.launch.backends import get_backend
+from sparkdl_runner.launch.driver.calls.call import Call, check_call
+from sparkdl_runner.launch.driver.calls.checks import ranks_asked
+from sparkdl_runner.launch.driver.calls.run_future import LatestProgress, RunFuture
+from sparkdl_runner.launch.driver.calls.spares import spare_seconds
+from sparkdl_runner.launch.driver.launcher import Launcher
+from sparkdl_runner.launch.driver.local_launcher import LocalLauncher
+from sparkdl_runner.launch.driver.mlflow_run import (
     named_run,
     open_run,
     secrets_for_ranks,
     wanted_tracking,
     watched,
 )
-from sparkdl_runner.driver.restarts import run_with_restarts
-from sparkdl_runner.driver.stop_request import StopRequest
-from sparkdl_runner.errors import RunnerError
-from sparkdl_runner.hooks.reports import Reports
-from sparkdl_runner.script.script import Script
-from sparkdl_runner.shown_text import tell
+from sparkdl_runner.launch.driver.restarts import run_with_restarts
+from sparkdl_runner.launch.driver.stop_request import StopRequest
+from sparkdl_runner.launch.script.script import Script
+from sparkdl_runner.launch.wire.attempt import Attempt
+from sparkdl_runner.launch.wire.function import on_each_rank
+from sparkdl_runner.rank.reports import Reports
 from sparkdl_runner.tracking.report.progress_bar import ProgressBar, is_watched
 from sparkdl_runner.tracking.report.progress_lines import ProgressLines
-from sparkdl_runner.wire.attempt import Attempt
-from sparkdl_runner.wire.function import on_each_rank
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -266,6 +266,6 @@ class DistributedRunner:
         if self.num_proc < 0:
             return LocalLauncher(-self.num_proc, self.backend)
         # Imported late: ranks of this host need no Spark.
-        from sparkdl_runner.driver.spark.launcher import SparkLauncher
+        from sparkdl_runner.launch.driver.spark.launcher import SparkLauncher
 
         return SparkLauncher(self.num_proc, self.backend, self.config)

@@ -29,7 +29,7 @@ def running(word: str) -> list[psutil.Process]:
 
 def workers() -> list[psutil.Process]:
     """The session's workers (and their guards)."""
-    return running("sparkdl_runner.worker")
+    return running("sparkdl_runner.launch.worker")
 
 
 def wait_until_gone(word: str, timeout_seconds: float = 5.0) -> bool:

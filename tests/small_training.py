@@ -12,9 +12,9 @@ import torch
 from pyarrow import fs
 
 from sparkdl_runner.checkpoint import CheckpointManager
+from sparkdl_runner.data.batches.loader import ArrowLoader
 from sparkdl_runner.data.dataset.describe import describe_parquet
 from sparkdl_runner.data.dataset.manifest import Manifest
-from sparkdl_runner.data.loader import ArrowLoader
 
 
 class Training:

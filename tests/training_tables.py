@@ -12,9 +12,9 @@ from pyarrow import fs
 from torch import nn
 
 from sparkdl_runner.data import SparkDatasetConverter
+from sparkdl_runner.data.batches.loader import ArrowLoader
 from sparkdl_runner.data.dataset.describe import describe_parquet
 from sparkdl_runner.data.dataset.manifest import Manifest
-from sparkdl_runner.data.loader import ArrowLoader
 
 TABLES = ("digits", "breast_cancer", "diabetes")
 LOSSES = {

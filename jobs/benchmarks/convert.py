@@ -77,7 +77,7 @@ def _convert_here(df: Any) -> Any:
 
 def _convert_here_by_spark(df: Any) -> Any:
     """This package as it works where petastorm cannot run."""
-    from sparkdl_runner.data.petastorm import engine as petastorm_engine
+    from sparkdl_runner.data.consumers.petastorm import engine as petastorm_engine
 
     with mock.patch.object(petastorm_engine, "can_convert", return_value=False):
         return _convert_here(df)

@@ -23,8 +23,8 @@ import numpy as np
 def _arrow(request: dict[str, Any]) -> Iterator[int]:
     import pyarrow.fs
 
+    from sparkdl_runner.data.batches.loader import ArrowLoader
     from sparkdl_runner.data.dataset.manifest import Manifest
-    from sparkdl_runner.data.loader import ArrowLoader
 
     yield 0
     directory = str(Path(request["directory"]) / "parquet")

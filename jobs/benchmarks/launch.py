@@ -188,7 +188,7 @@ def _await_spares(*, left: bool) -> None:
         now = 0.0
         for one in psutil.Process().children(recursive=True):
             with suppress(psutil.Error):  # It has just ended.
-                if "sparkdl_runner.worker" in one.cmdline():
+                if "sparkdl_runner.launch.worker" in one.cmdline():
                     now += sum(one.cpu_times()[:2])
 
 

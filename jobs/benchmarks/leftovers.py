@@ -20,7 +20,7 @@ def belongings() -> Belongings:
     workers, ports = set(), set()
     for process in [driver, *driver.children(recursive=True)]:
         try:
-            if "sparkdl_runner.worker" in process.cmdline():
+            if "sparkdl_runner.launch.worker" in process.cmdline():
                 workers.add(process.pid)
             parent = process.parent()
             # Java's and its children's, the daemons for Python, are Spark's own.

@@ -69,8 +69,8 @@ def _arrow(request: dict[str, Any], **more: Any) -> Callable[[], Iterator[int]]:
     import torch  # noqa: F401  A training has imported it, and so have the others here.
 
     import sparkdl_runner.data.batches.device  # noqa: F401  Late imports should not count.
+    from sparkdl_runner.data.batches.loader import ArrowLoader
     from sparkdl_runner.data.dataset.manifest import Manifest
-    from sparkdl_runner.data.loader import ArrowLoader
 
     directory, filesystem = request["directory"], pyarrow.fs.LocalFileSystem()
     if request["table"] == "image":

@@ -33,8 +33,8 @@ def _measure(
     import torch
     from PIL import Image
 
+    from sparkdl_runner.data.batches.loader import ArrowLoader
     from sparkdl_runner.data.dataset.manifest import Manifest
-    from sparkdl_runner.data.loader import ArrowLoader
 
     Image.preinit()
     torch.set_num_threads(1)

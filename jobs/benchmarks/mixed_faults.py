@@ -25,11 +25,11 @@ import cloudpickle
 
 from benchmarks.leftovers import belongings, leftovers
 from benchmarks.namespace_gang import NamespaceGang, Namespaces
+from sparkdl_runner.base.errors import RunnerError
 from sparkdl_runner.config import RunConfig
-from sparkdl_runner.driver.calls.call import pack
-from sparkdl_runner.driver.diagnosis import result_of
-from sparkdl_runner.errors import RunnerError
-from sparkdl_runner.wire.attempt import Attempt
+from sparkdl_runner.launch.driver.calls.call import pack
+from sparkdl_runner.launch.driver.diagnosis import result_of
+from sparkdl_runner.launch.wire.attempt import Attempt
 
 RANKS, HOSTS = 3, 2
 HANG_SECONDS, HEARTBEAT_SECONDS, SLOW_SECONDS = 8.0, 8.0, 3.0

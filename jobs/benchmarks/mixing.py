@@ -193,8 +193,8 @@ def _write_by_spark(rows: int, folder: Path) -> None:
 def _arrow(folder: Path, arguments: argparse.Namespace) -> _Batches:
     import pyarrow as pa
 
+    from sparkdl_runner.data.batches.loader import ArrowLoader
     from sparkdl_runner.data.dataset.manifest import Manifest
-    from sparkdl_runner.data.loader import ArrowLoader
 
     local = pa.fs.LocalFileSystem()
     with ExitStack() as stack, warnings.catch_warnings():

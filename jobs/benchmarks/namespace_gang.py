@@ -20,17 +20,17 @@ from typing import Any
 import cloudpickle
 
 from benchmarks.processes import module_command, module_environment
-from sparkdl_runner.agent.rank_task import RankTask
-from sparkdl_runner.agent.spares.task import SpareTask
-from sparkdl_runner.driver.diagnosis import explains_the_end
-from sparkdl_runner.driver.gang import Gang
-from sparkdl_runner.driver.log_server import LogServer
-from sparkdl_runner.driver.watch import Verdict
-from sparkdl_runner.errors import RunnerError
-from sparkdl_runner.wire import network
-from sparkdl_runner.wire.attempt import Attempt
-from sparkdl_runner.wire.messages import RequestStop, Stacks
-from sparkdl_runner.wire.outcome import Outcome, Status
+from sparkdl_runner.base.errors import RunnerError
+from sparkdl_runner.launch.agent.rank_task import RankTask
+from sparkdl_runner.launch.agent.spares.task import SpareTask
+from sparkdl_runner.launch.driver.diagnosis import explains_the_end
+from sparkdl_runner.launch.driver.gang import Gang
+from sparkdl_runner.launch.driver.log_server import LogServer
+from sparkdl_runner.launch.driver.watch import Verdict
+from sparkdl_runner.launch.wire import network
+from sparkdl_runner.launch.wire.attempt import Attempt
+from sparkdl_runner.launch.wire.messages import RequestStop, Stacks
+from sparkdl_runner.launch.wire.outcome import Outcome, Status
 
 # How long the agents may take to end after the driver's word.
 END_SECONDS = 12.0

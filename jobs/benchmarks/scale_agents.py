@@ -13,12 +13,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from sparkdl_runner.wire import messages
-from sparkdl_runner.wire.frames import NONCE_BYTES, FrameCodec, read_frame
-from sparkdl_runner.wire.message_json import decode, encode
-from sparkdl_runner.wire.messages import Message
-from sparkdl_runner.wire.outcome import Outcome, Status
-from sparkdl_runner.world import Peer, World
+from sparkdl_runner.launch.wire import messages
+from sparkdl_runner.launch.wire.frames import NONCE_BYTES, FrameCodec, read_frame
+from sparkdl_runner.launch.wire.message_json import decode, encode
+from sparkdl_runner.launch.wire.messages import Message
+from sparkdl_runner.launch.wire.outcome import Outcome, Status
+from sparkdl_runner.rank.world import Peer, World
 
 LOOK_SECONDS = 1.0
 TRIES = 60

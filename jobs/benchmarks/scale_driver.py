@@ -17,17 +17,17 @@ from typing import Any
 
 from benchmarks.processes import module_command, module_environment
 from sparkdl_runner import __version__
+from sparkdl_runner.base.errors import RunnerError
 from sparkdl_runner.config import RunConfig
-from sparkdl_runner.driver.diagnosis import result_of
-from sparkdl_runner.driver.gang import Gang
-from sparkdl_runner.driver.log_server import LogServer
-from sparkdl_runner.errors import RunnerError
-from sparkdl_runner.wire import network
-from sparkdl_runner.wire.assignments import assignments_of
-from sparkdl_runner.wire.attempt import Attempt
-from sparkdl_runner.wire.messages import Stacks
-from sparkdl_runner.wire.outcome import Outcome
-from sparkdl_runner.world import Peer
+from sparkdl_runner.launch.driver.diagnosis import result_of
+from sparkdl_runner.launch.driver.gang import Gang
+from sparkdl_runner.launch.driver.log_server import LogServer
+from sparkdl_runner.launch.wire import network
+from sparkdl_runner.launch.wire.assignments import assignments_of
+from sparkdl_runner.launch.wire.attempt import Attempt
+from sparkdl_runner.launch.wire.messages import Stacks
+from sparkdl_runner.launch.wire.outcome import Outcome
+from sparkdl_runner.rank.world import Peer
 
 RANKS_PER_HOST = 8
 PATIENCE_SECONDS = 300.0

@@ -22,7 +22,12 @@ from benchmarks.processes import in_fresh_process
 _ROWS = 50
 """Of each file."""
 _PROJECTED = 200_000
-_PRELOADED = (__name__, "benchmarks.sweep_rank", "pyarrow.dataset", "sparkdl_runner.data.converter")
+_PRELOADED = (
+    __name__,
+    "benchmarks.sweep_rank",
+    "pyarrow.dataset",
+    "sparkdl_runner.data.convert.converter",
+)
 MOST_TIMES_FOOTERS, MOST_SECONDS = 2.0, 1.0
 """Goals: the time to describe, relative to plain footers, and seconds to the first batch."""
 
@@ -76,7 +81,7 @@ def _count_rows(folder: str) -> float:
 
 
 def _describe(folder: str) -> float:
-    from sparkdl_runner.data.converter import make_spark_converter
+    from sparkdl_runner.data.convert.converter import make_spark_converter
 
     began = time.perf_counter()
     make_spark_converter(folder)
@@ -84,7 +89,7 @@ def _describe(folder: str) -> float:
 
 
 def _first_batch(folder: str) -> float:
-    from sparkdl_runner.data.converter import make_spark_converter
+    from sparkdl_runner.data.convert.converter import make_spark_converter
 
     converter = make_spark_converter(folder)
     began = time.perf_counter()

@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 import torch
 
 import sparkdl_runner.data.batches.device  # noqa: F401  Imported late, which should not count.
+from sparkdl_runner.data.batches.loader import ArrowLoader
 from sparkdl_runner.data.dataset.manifest import Manifest
-from sparkdl_runner.data.loader import ArrowLoader
 
 QUEUE_ROWS = 50_000
 """The rows among which petastorm shuffles."""

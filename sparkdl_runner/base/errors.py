@@ -8,7 +8,7 @@ import types
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner.shown_text import lines
+from sparkdl_runner.base.shown_text import lines
 
 if TYPE_CHECKING:
     from pathlib import Path

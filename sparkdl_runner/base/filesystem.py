@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
-from sparkdl_runner.redaction import is_secret_name
+from sparkdl_runner.base.redaction import is_secret_name
 
 if TYPE_CHECKING:
     from pyarrow import fs
@@ -232,7 +232,7 @@ def _open_hadoop(parts: SplitResult, options: dict[str, Any]) -> tuple[fs.FileSy
     except OSError as error:
         # Hadoop's native library, or what its Java needs, is not there: in no container of YARN.
         try:
-            from sparkdl_runner.hdfs import open_hdfs
+            from sparkdl_runner.base.hdfs import open_hdfs
         except ImportError:
             raise ImportError(
                 f"{parts.scheme}: needs the package hdfs-native in every process that reads (pip "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from sparkdl_runner.foreign_file import is_inside
+from sparkdl_runner.base.foreign_file import is_inside
 
 _RUN_ID = re.compile(r"[0-9A-Za-z-]{1,128}")
 # A colon names a drive, a stream of a file or another host; a backslash is a separator elsewhere.

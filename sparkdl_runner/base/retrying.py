@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from sparkdl_runner.storage_errors import StorageFailure, failure_of
+from sparkdl_runner.base.storage_errors import StorageFailure, failure_of
 
 PAUSES_SECONDS = (0.2, 1.0, 3.0, 10.0, 30.0)
 """Before each further try; each try has those of the storage's own client in it."""

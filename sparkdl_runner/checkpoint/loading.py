@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from sparkdl_runner.base.filesystem import StorageOptions
 from sparkdl_runner.checkpoint import sharded
 from sparkdl_runner.checkpoint.arguments import require_whole
 from sparkdl_runner.checkpoint.directory import shards
@@ -33,7 +34,6 @@ from sparkdl_runner.checkpoint.errors import (
     UnfinishedError,
     UnreadableError,
 )
-from sparkdl_runner.filesystem import StorageOptions
 
 # A training may remove what is read, again and again, if it keeps few and saves often.
 _MOST_READS = 10
@@ -86,7 +86,7 @@ class Checkpoint:
             directory: The directory of checkpoints, as ``CheckpointManager`` takes it.
             which: ``"newest"``: the newest that is whole. ``"best"``: the best that is whole, by
                 the ``best_metric`` of the training. A number: that of this step.
-            storage_options: As in :func:`~sparkdl_runner.filesystem.open_filesystem`.
+            storage_options: As in :func:`~sparkdl_runner.base.filesystem.open_filesystem`.
             retry_seconds: As in ``CheckpointManager``.
 
         Raises:

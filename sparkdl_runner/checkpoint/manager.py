@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sparkdl_runner.base.filesystem import StorageOptions
 from sparkdl_runner.checkpoint import peers, stopping
 from sparkdl_runner.checkpoint.arguments import require_whole
 from sparkdl_runner.checkpoint.directory.listing import committed
@@ -23,8 +24,7 @@ from sparkdl_runner.checkpoint.save.saver import Saver, finish
 from sparkdl_runner.checkpoint.save.schedule import Schedule
 from sparkdl_runner.checkpoint.save.snapshots import Snapshots
 from sparkdl_runner.checkpoint.stateful import Stateful
-from sparkdl_runner.filesystem import StorageOptions
-from sparkdl_runner.hooks import preemption, rank_facts, stop_request
+from sparkdl_runner.rank import preemption, rank_facts, stop_request
 
 
 class CheckpointManager:
@@ -70,7 +70,7 @@ class CheckpointManager:
             for one file that cannot be read, a fifteenth of that; for old checkpoints that cannot
             be removed, a fifth.
         ranks_timeout_seconds: How long rank 0 waits for the other ranks' parts, once it is done.
-        storage_options: As in :func:`~sparkdl_runner.filesystem.open_filesystem`.
+        storage_options: As in :func:`~sparkdl_runner.base.filesystem.open_filesystem`.
 
     Raises:
         TypeError: An argument has the wrong type.

@@ -17,10 +17,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner import world
 from sparkdl_runner.checkpoint.directory.retrying import may_pass, patiently
 from sparkdl_runner.checkpoint.directory.storage import Storage
 from sparkdl_runner.checkpoint.errors import CheckpointError, CheckpointStorageError
+from sparkdl_runner.rank import world
 
 if TYPE_CHECKING:
     import torch

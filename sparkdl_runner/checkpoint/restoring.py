@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sparkdl_runner import world
+from sparkdl_runner.base.unwrapping import is_sharded
 from sparkdl_runner.checkpoint import generators, mismatch, names, sharded
 from sparkdl_runner.checkpoint.directory import shards
 from sparkdl_runner.checkpoint.directory.listing import committed
@@ -34,8 +34,7 @@ from sparkdl_runner.checkpoint.peers import Peers, ask_rank_0
 from sparkdl_runner.checkpoint.read.host_reader import HostReader
 from sparkdl_runner.checkpoint.read.rank_0 import read_on_rank_0
 from sparkdl_runner.checkpoint.stateful import Stateful, state_name
-from sparkdl_runner.hooks import resumable
-from sparkdl_runner.unwrapping import is_sharded
+from sparkdl_runner.rank import resumable, world
 
 # The longest text by which one rank reports damage to the others.
 _PROBLEM_BYTES = 512

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkdl_runner.unwrapping import is_sharded, unwrapped
+from sparkdl_runner.base.unwrapping import is_sharded, unwrapped
 
 _PREFIX = "stateful-"
 

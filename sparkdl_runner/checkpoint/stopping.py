@@ -11,10 +11,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sparkdl_runner import world
 from sparkdl_runner.checkpoint import peers as ranks
 from sparkdl_runner.checkpoint.peers import Peers
-from sparkdl_runner.hooks import preemption, stop_request
+from sparkdl_runner.rank import preemption, stop_request, world
 
 _SECONDS = 1.0
 _MOST_CALLS = 1000

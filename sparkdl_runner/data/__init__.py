@@ -11,21 +11,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sparkdl_runner.data.batches.loader import ArrowLoader as ArrowLoader
     from sparkdl_runner.data.consumers.iterable_dataset import BatchDataset as BatchDataset
     from sparkdl_runner.data.consumers.map_dataset import RowDataset as RowDataset
     from sparkdl_runner.data.consumers.mixture import MixedLoader as MixedLoader
+    from sparkdl_runner.data.consumers.spark_dataset_converter import (
+        SparkDatasetConverter as SparkDatasetConverter,
+    )
     from sparkdl_runner.data.consumers.tf_dataset import TFDatasetContext as TFDatasetContext
-    from sparkdl_runner.data.converter import make_spark_converter as make_spark_converter
+    from sparkdl_runner.data.convert.converter import make_spark_converter as make_spark_converter
+    from sparkdl_runner.data.convert.permanent import write_conversion as write_conversion
     from sparkdl_runner.data.dataset.leftovers import sweep_leftovers as sweep_leftovers
     from sparkdl_runner.data.errors import ConversionError as ConversionError
     from sparkdl_runner.data.errors import DatasetError as DatasetError
     from sparkdl_runner.data.errors import NoManifestError as NoManifestError
     from sparkdl_runner.data.errors import StateError as StateError
-    from sparkdl_runner.data.loader import ArrowLoader as ArrowLoader
-    from sparkdl_runner.data.permanent import write_conversion as write_conversion
-    from sparkdl_runner.data.spark_dataset_converter import (
-        SparkDatasetConverter as SparkDatasetConverter,
-    )
 
 _HOMES = {
     "ArrowLoader": "loader",

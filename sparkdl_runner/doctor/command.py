@@ -7,9 +7,9 @@ import os
 import sys
 from typing import Any
 
-from sparkdl_runner.backends import BACKENDS
 from sparkdl_runner.doctor.examination import examine
 from sparkdl_runner.doctor.question import Question
+from sparkdl_runner.launch.backends import BACKENDS
 
 DESCRIPTION = """\
 Looks whether ranks can run here, on the driver and on every executor: Java, Spark, Arrow,

@@ -88,11 +88,11 @@ def _start(request: dict[str, Any]) -> SparkContext:
 
 
 def _describe(context: SparkContext, request: dict[str, Any]) -> dict[str, Any]:
-    from sparkdl_runner.backends import get_backend
+    from sparkdl_runner.base.errors import LaunchError
     from sparkdl_runner.config import RunConfig
-    from sparkdl_runner.driver.spark import checks, slots
-    from sparkdl_runner.driver.spark.context import is_single_host
-    from sparkdl_runner.errors import LaunchError
+    from sparkdl_runner.launch.backends import get_backend
+    from sparkdl_runner.launch.driver.spark import checks, slots
+    from sparkdl_runner.launch.driver.spark.context import is_single_host
 
     context.setLogLevel("ERROR")
     config, profile = RunConfig(), _profile(context)
@@ -122,8 +122,8 @@ def _describe(context: SparkContext, request: dict[str, Any]) -> dict[str, Any]:
 
 def _profile(context: SparkContext) -> ResourceProfile | None:
     """The resources of a rank's task; None also if the check of GPUs refuses the session."""
-    from sparkdl_runner.driver.spark import gpu_scheduling
-    from sparkdl_runner.errors import LaunchError
+    from sparkdl_runner.base.errors import LaunchError
+    from sparkdl_runner.launch.driver.spark import gpu_scheduling
 
     try:
         return gpu_scheduling.rank_profile(context)
@@ -147,8 +147,8 @@ def _look_around(
     from pyspark import cloudpickle
 
     from sparkdl_runner.doctor import stage
-    from sparkdl_runner.driver.spark import job
-    from sparkdl_runner.driver.spark.context import listen_on_driver
+    from sparkdl_runner.launch.driver.spark import job
+    from sparkdl_runner.launch.driver.spark.context import listen_on_driver
 
     # Executors may lack this package, and then say so.
     cloudpickle.register_pickle_by_value(stage)  # type: ignore[no-untyped-call]
@@ -178,8 +178,8 @@ def _look_around(
 
 def _explain(error: BaseException, context: SparkContext) -> dict[str, str]:
     """Why the stage failed, as the launcher would say it."""
-    from sparkdl_runner.driver.spark import failure
-    from sparkdl_runner.errors import LaunchError
+    from sparkdl_runner.base.errors import LaunchError
+    from sparkdl_runner.launch.driver.spark import failure
 
     if isinstance(error, LaunchError) or not isinstance(error, Exception):
         return {"error": str(error) or type(error).__name__}

@@ -198,7 +198,7 @@ def _start_description(task: HostTask, answer: dict[str, Any]) -> subprocess.Pop
     """Starts the script that describes this host, unless the driver's says the same."""
     try:
         import sparkdl_runner
-        import sparkdl_runner.agent.rank_task  # With all that an agent needs.
+        import sparkdl_runner.launch.agent.rank_task  # With all that an agent needs.
 
         answer["sparkdl_runner"] = sparkdl_runner.__version__
     except Exception as error:
@@ -245,7 +245,7 @@ def _own_address(single_host: bool, advertised: str) -> dict[str, Any]:
     if single_host:
         return {"address": "127.0.0.1", "interface": "lo"}
     try:
-        from sparkdl_runner.wire import network
+        from sparkdl_runner.launch.wire import network
 
         address, interface = network.own_address(advertised.strip("[]"))
         return {"address": address, "interface": interface}

@@ -7,7 +7,7 @@ import socket
 from sparkdl_runner.doctor.findings.finding import Finding, ok, problem
 from sparkdl_runner.doctor.installation import INSTALLATION, Installation
 from sparkdl_runner.doctor.question import is_under_submit
-from sparkdl_runner.wire.network import split_host_port
+from sparkdl_runner.launch.wire.network import split_host_port
 
 ANSWER_SECONDS = 5.0
 """How long the masters together may take to answer."""

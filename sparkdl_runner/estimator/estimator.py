@@ -15,15 +15,6 @@ from pyspark.sql import functions as F
 
 from sparkdl_runner.config import RunConfig
 from sparkdl_runner.data.convert.plan import quoted
-from sparkdl_runner.driver.spark import checks as launch_checks
-from sparkdl_runner.driver.spark.context import require_spark_context
-from sparkdl_runner.estimator.described import parameters
-from sparkdl_runner.estimator.fitting import checks
-from sparkdl_runner.estimator.fitting.columns import check_types, is_list, require_columns
-from sparkdl_runner.estimator.fitting.conversions import Conversions, Selection, columns_as_trained
-from sparkdl_runner.estimator.fitting.first_batch import check_first_batch, network_of
-from sparkdl_runner.estimator.fitting.fit_identity import checkpoint_folder
-from sparkdl_runner.estimator.fitting.tasks import tasks_of
 from sparkdl_runner.estimator.horovod_names import refuse_other_names, refuses_other_names
 from sparkdl_runner.estimator.model import TorchModel
 from sparkdl_runner.estimator.params import TorchEstimatorParams
@@ -31,9 +22,18 @@ from sparkdl_runner.estimator.prediction.frame import require_frame
 from sparkdl_runner.estimator.prediction.logged_model import log_fitted
 from sparkdl_runner.estimator.saved_estimator import EstimatorReader, EstimatorWriter
 from sparkdl_runner.estimator.trust import is_trusted
+from sparkdl_runner.launch.driver.spark import checks as launch_checks
+from sparkdl_runner.launch.driver.spark.context import require_spark_context
 from sparkdl_runner.network.inputs import Inputs
 from sparkdl_runner.runner import DistributedRunner
-from sparkdl_runner.training.plan import TrainingPlan, columns_of, train_with_parameters
+from sparkdl_runner.training.description.described import parameters
+from sparkdl_runner.training.description.plan import TrainingPlan, columns_of, train_with_parameters
+from sparkdl_runner.training.fitting import checks
+from sparkdl_runner.training.fitting.columns import check_types, is_list, require_columns
+from sparkdl_runner.training.fitting.conversions import Conversions, Selection, columns_as_trained
+from sparkdl_runner.training.fitting.first_batch import check_first_batch, network_of
+from sparkdl_runner.training.fitting.fit_identity import checkpoint_folder
+from sparkdl_runner.training.fitting.tasks import tasks_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, TypeVar
 
-from sparkdl_runner.cli.nearest import did_you_mean
+from sparkdl_runner.base.nearest import did_you_mean
 
 Init = TypeVar("Init", bound=Callable[..., None])
 

@@ -8,8 +8,8 @@ from pyspark.ml.param import Param, Params, TypeConverters
 
 from sparkdl_runner.config import RunConfig
 from sparkdl_runner.estimator import values
-from sparkdl_runner.estimator.described import described
-from sparkdl_runner.training.early_stopping import EarlyStopping
+from sparkdl_runner.training.description.described import described
+from sparkdl_runner.training.loop.early_stopping import EarlyStopping
 
 
 def _param(name: str, doc: str, convert: Any = TypeConverters.identity) -> Param[Any]:

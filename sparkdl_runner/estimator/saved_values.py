@@ -20,11 +20,11 @@ from typing import Any
 import cloudpickle
 
 from sparkdl_runner.config import RunConfig
-from sparkdl_runner.estimator.described import described
 from sparkdl_runner.estimator.trust import how_to_trust
 from sparkdl_runner.network.saved import UntrustedModelError
 from sparkdl_runner.tracking.settings import Tracking
-from sparkdl_runner.training.early_stopping import EarlyStopping
+from sparkdl_runner.training.description.described import described
+from sparkdl_runner.training.loop.early_stopping import EarlyStopping
 
 _PLAIN = (type(None), bool, int, float, str)
 _SETTINGS = (EarlyStopping, RunConfig, Tracking)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner.worker.driver_log import log_to_driver
+from sparkdl_runner.launch.worker.driver_log import log_to_driver
 
 if TYPE_CHECKING:
     from sparkdl_runner.horovod.spark_backend import SparkBackend as SparkBackend

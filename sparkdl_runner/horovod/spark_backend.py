@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sparkdl_runner.agent.worker_environment import HOSTS_OWN
-from sparkdl_runner.cli.nearest import nearest
+from sparkdl_runner.base.errors import LaunchError
+from sparkdl_runner.base.nearest import nearest
 from sparkdl_runner.config import RunConfig
-from sparkdl_runner.driver.calls.ingredients import ingredients
-from sparkdl_runner.driver.spark.context import require_spark_context
-from sparkdl_runner.driver.spark.gpu_scheduling import rank_profile
-from sparkdl_runner.driver.spark.slots import wait_for_slots
-from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.launch.agent.worker_environment import HOSTS_OWN
+from sparkdl_runner.launch.driver.calls.ingredients import ingredients
+from sparkdl_runner.launch.driver.spark.context import require_spark_context
+from sparkdl_runner.launch.driver.spark.gpu_scheduling import rank_profile
+from sparkdl_runner.launch.driver.spark.slots import wait_for_slots
 from sparkdl_runner.runner import DistributedRunner
 
 _STREAMS = ("stdout", "stderr")
@@ -156,7 +156,7 @@ def _check_reader(fn: Callable[..., Any]) -> None:
         if getattr(value, "__name__", "") != "PetastormDataModule":
             continue
         # Imported late: it needs pyarrow, as Horovod's estimators do.
-        from sparkdl_runner.data.petastorm.engine import obstacle
+        from sparkdl_runner.data.consumers.petastorm.engine import obstacle
 
         if sentence := obstacle():
             found, _, _ = sentence.partition(": use ")

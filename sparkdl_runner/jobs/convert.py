@@ -7,7 +7,7 @@ from typing import Literal
 
 import pydantic
 
-from sparkdl_runner.errors import ConfigError, RunnerError
+from sparkdl_runner.base.errors import ConfigError, RunnerError
 from sparkdl_runner.jobs.settings import Settings
 from sparkdl_runner.jobs.settings.command import Job
 from sparkdl_runner.jobs.spark import storage
@@ -40,7 +40,7 @@ class ConvertSettings(Settings):
 def run(settings: ConvertSettings) -> None:
     """Converts."""
     from sparkdl_runner.data import DatasetError, write_conversion
-    from sparkdl_runner.data.permanent import OccupiedError
+    from sparkdl_runner.data.convert.permanent import OccupiedError
 
     with spark_session("convert", slots=0) as spark:
         url = storage.qualified(settings.output, spark)

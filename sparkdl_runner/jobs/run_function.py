@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from sparkdl_runner.backends import BACKENDS
-from sparkdl_runner.errors import ConfigError
+from sparkdl_runner.base.errors import ConfigError
 from sparkdl_runner.jobs import train
 from sparkdl_runner.jobs.settings import load
 from sparkdl_runner.jobs.settings.flags import as_pairs
 from sparkdl_runner.jobs.training.settings import TrainSettings
+from sparkdl_runner.launch.backends import BACKENDS
 
 
 def add_parser(subparsers: Any) -> None:

@@ -6,8 +6,9 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner.cli.nearest import nearest
-from sparkdl_runner.errors import ConfigError
+from sparkdl_runner.base.errors import ConfigError
+from sparkdl_runner.base.nearest import nearest
+from sparkdl_runner.base.redaction import Redactor, secrets_of
 from sparkdl_runner.jobs.scoring.failure import cause
 from sparkdl_runner.jobs.scoring.features import features, spark_type
 from sparkdl_runner.jobs.scoring.output import check_columns, check_output, write_scores
@@ -17,7 +18,6 @@ from sparkdl_runner.jobs.settings.command import Job
 from sparkdl_runner.jobs.spark.session import spark_session
 from sparkdl_runner.jobs.training import mlflow_run
 from sparkdl_runner.network.served import MAY_UNPICKLE
-from sparkdl_runner.redaction import Redactor, secrets_of
 from sparkdl_runner.tracking.settings import Tracking
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any
 
-from sparkdl_runner.world import World
+from sparkdl_runner.rank.world import World
 
 _LOADERS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "data", "")
 _MOST_FRAMES = 50

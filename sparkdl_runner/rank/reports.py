@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sparkdl_runner.world import World
+from sparkdl_runner.rank.world import World
 
 
 class Reports:

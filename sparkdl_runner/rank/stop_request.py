@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from sparkdl_runner.hooks import preemption
+from sparkdl_runner.rank import preemption
 
 MOST_BYTES = 200
 """The longest reason, as UTF-8."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from sparkdl_runner.training.trainer import Trainer
+    from sparkdl_runner.training.loop.trainer import Trainer
 
 
 def save(trainer: Trainer, train_data: Any) -> None:

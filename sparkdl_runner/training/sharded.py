@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint import state_dict
 from torch.optim import Optimizer
 
-from sparkdl_runner.training.ranks import MakeOptimizer, TorchRanks
+from sparkdl_runner.training.loop.ranks import MakeOptimizer, TorchRanks
 
 
 class ShardedRanks(TorchRanks):

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from sparkdl_runner.training.batches import Batch, on_device, rows_of
-from sparkdl_runner.training.finite import LossValue, require_finite
+from sparkdl_runner.training.loop.batches import Batch, on_device, rows_of
+from sparkdl_runner.training.loop.finite import LossValue, require_finite
 
 if TYPE_CHECKING:
-    from sparkdl_runner.training.trainer import Trainer
+    from sparkdl_runner.training.loop.trainer import Trainer
 
 
 def take_step(trainer: Trainer, window: Sequence[Batch], epochs_done: float) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pyarrow import fs
 
-from sparkdl_runner.filesystem import open_filesystem
+from sparkdl_runner.base.filesystem import open_filesystem
 
 
 def keep_files(url: str) -> dict[str, Any]:

@@ -332,7 +332,7 @@ def test_a_killed_rank(stepping, report, _time):
         worker = next(
             one
             for node in stepping.cluster.nodes.values()
-            for one in node.processes("sparkdl_runner.worker")
+            for one in node.processes("sparkdl_runner.launch.worker")
         )
         worker.kill()
 
@@ -399,7 +399,9 @@ def test_all_ends_with_the_drivers_pod(cluster, capsys, backend):
         deleted = time.monotonic()
 
         def workers() -> bool:
-            return any(node.processes("sparkdl_runner.worker") for node in cluster.nodes.values())
+            return any(
+                node.processes("sparkdl_runner.launch.worker") for node in cluster.nodes.values()
+            )
 
         wait_for(lambda: not workers(), "workers are left")
         ranks = time.monotonic() - deleted

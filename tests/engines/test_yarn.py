@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.one_lane, pytest.mark.timeout(900)]
 COUNT_STEPS = str(Path(__file__).with_name("count_steps.py"))
 MASTER = "org.apache.spark.deploy.yarn.ExecutorLauncher"
 EXECUTOR = "org.apache.spark.executor.YarnCoarseGrainedExecutorBackend"
-WORKER = "sparkdl_runner.worker"
+WORKER = "sparkdl_runner.launch.worker"
 
 
 def why_not(engines: Path) -> str | None:

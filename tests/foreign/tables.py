@@ -31,8 +31,8 @@ SECONDS = 120
 _MOST_BYTES = 12 << 30
 """What a process may take: a file may lie about its sizes."""
 _PRELOADED = (
-    "sparkdl_runner.data.loader",
-    "sparkdl_runner.data.converter",
+    "sparkdl_runner.data.batches.loader",
+    "sparkdl_runner.data.convert.converter",
     "sparkdl_runner.data.convert.existing",
     "torch",
     "duckdb",

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from sparkdl_runner.agent.host_metrics import HostMetrics
 from sparkdl_runner.doctor import examination
 from sparkdl_runner.doctor.findings.finding import OK, PROBLEM, Finding, problem
 from sparkdl_runner.doctor.question import Question
+from sparkdl_runner.launch.agent.host_metrics import HostMetrics
 from sparkdl_runner.tracking.rank.metric_values import GpuNumber
 
 ROOT = Path(__file__).parents[2]

@@ -11,9 +11,9 @@ import rank_work
 import torch
 
 from sparkdl_runner import DistributedRunner, WorkerFailedError
-from sparkdl_runner.backends import Rendezvous
-from sparkdl_runner.backends.torch_backend import TorchBackend
-from sparkdl_runner.world import World
+from sparkdl_runner.launch.backends import Rendezvous
+from sparkdl_runner.launch.backends.torch_backend import TorchBackend
+from sparkdl_runner.rank.world import World
 
 NCCL_ALONE = pytest.param("nccl", 1, marks=pytest.mark.gpu, id="nccl-one-rank")
 # NCCL refuses two ranks on one GPU.

@@ -21,7 +21,7 @@ quick_java.use()
 @pytest.fixture(autouse=True)
 def _leaves_no_process() -> Iterator[None]:
     yield
-    assert wait_until_gone("sparkdl_runner.worker"), f"workers left behind: {workers()}"
+    assert wait_until_gone("sparkdl_runner.launch.worker"), f"workers left behind: {workers()}"
 
 
 @pytest.fixture(scope="session")

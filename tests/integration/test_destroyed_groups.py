@@ -13,7 +13,7 @@ GROUPS = """
 import faulthandler, os, sys
 import torch
 import torch.distributed as dist
-from sparkdl_runner.backends import destroyed_groups
+from sparkdl_runner.launch.backends import destroyed_groups
 
 faulthandler.dump_traceback_later(40, exit=True)
 destroyed_groups.keep_destroyed_groups()

@@ -139,7 +139,7 @@ def dies_once(train: Train, digits: SparkDatasetConverter, folder: str) -> tuple
     Returns:
         The last loss, and how many batches rank 0 has taken in the attempt that returned.
     """
-    from sparkdl_runner.data.loader import ArrowLoader
+    from sparkdl_runner.data.batches.loader import ArrowLoader
 
     world, iterate, taken = current_world(), ArrowLoader.__iter__, 0
 

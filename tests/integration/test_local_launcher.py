@@ -208,7 +208,7 @@ def test_a_rank_that_reads_in_an_order_of_its_own_ends_the_run(tmp_path):
 @LIGHT
 def test_loaders_that_each_rank_makes_on_a_line_of_its_own_are_compared_at_the_end():
     def main():
-        from sparkdl_runner.hooks import loader_plans
+        from sparkdl_runner.rank import loader_plans
 
         seed = {"seed": current_world().rank}
         loader_plans.tell("/x", f"train.py:{seed['seed']}", order=seed, arguments=seed)

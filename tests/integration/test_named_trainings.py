@@ -15,7 +15,7 @@ import mlflow
 import pytest
 
 from sparkdl_runner import DistributedRunner, LaunchError, RunConfig, WorkerFailedError
-from sparkdl_runner.hooks.process_identity import started_ticks
+from sparkdl_runner.rank.process_identity import started_ticks
 from sparkdl_runner.tracking import Tracking, log_metrics
 from sparkdl_runner.tracking.run.opening.lease import ALIVE_TAG, Lease
 
@@ -161,7 +161,7 @@ def test_of_two_that_begin_together_the_first_goes_on(tracking):
 
 def test_without_mlflow_it_is_said_what_a_name_needs(monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.setattr("sparkdl_runner.driver.mlflow_run.is_set_up", lambda **_: False)
+    monkeypatch.setattr("sparkdl_runner.launch.driver.mlflow_run.is_set_up", lambda **_: False)
     with pytest.raises(
         LaunchError, match=r"'shop', which an MLflow run keeps.*MLFLOW_TRACKING_URI"
     ):

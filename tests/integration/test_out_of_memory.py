@@ -39,7 +39,7 @@ except WorkerDiedError as error:
 
 def _new_group() -> Path:
     """A control group below this process's own, of either version, with a limit."""
-    from sparkdl_runner.hooks.control_group import own_group
+    from sparkdl_runner.rank.control_group import own_group
 
     own = own_group()
     if own is None:

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from sparkdl_runner.agent.vital_signs import Observer
-from sparkdl_runner.wire.messages import Pulse
+from sparkdl_runner.launch.agent.vital_signs import Observer
+from sparkdl_runner.launch.wire.messages import Pulse
 
 pytestmark = [pytest.mark.integration, pytest.mark.one_lane]
 

@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 
 from processes import wait_until_gone, workers
 from sparkdl_runner import DistributedRunner, RunConfig, WorkerFailedError, end_spare_workers
-from sparkdl_runner.agent.spares import pool
-from sparkdl_runner.agent.spares.pool import end_spares
-from sparkdl_runner.agent.worker_process import WorkerProcess
+from sparkdl_runner.launch.agent.spares import pool
+from sparkdl_runner.launch.agent.spares.pool import end_spares
+from sparkdl_runner.launch.agent.worker_process import WorkerProcess
 
 # Variables whose values differ between any two runs, also without spares.
 OF_ONE_RUN = (
@@ -188,7 +188,7 @@ def test_a_spare_ends_when_it_has_waited_long_enough(
     monkeypatch.setattr(pool, "WorkerProcess", Noted)
     runner(0.5).run(pid)
     assert is_started.wait(20)
-    assert wait_until_gone("sparkdl_runner.worker", 30)
+    assert wait_until_gone("sparkdl_runner.launch.worker", 30)
 
 
 def test_a_spare_whose_packages_have_changed_is_not_taken(
@@ -216,7 +216,7 @@ def test_spares_end_with_the_process_that_holds_them(tmp_path: Path) -> None:
         "os.kill(os.getpid(), 9)\n"
     )
     assert subprocess.run([sys.executable, script]).returncode == -signal.SIGKILL
-    assert wait_until_gone("sparkdl_runner.worker", 30)
+    assert wait_until_gone("sparkdl_runner.launch.worker", 30)
 
 
 def test_the_next_call_on_spark_takes_spares(light_spark_ranks: None, spark) -> None:
@@ -271,7 +271,7 @@ BEFORE_A_RUN = """
 import time
 import psutil
 from sparkdl_runner import DistributedRunner, RunConfig
-from sparkdl_runner.driver.spark.spares import start_spares
+from sparkdl_runner.launch.driver.spark.spares import start_spares
 from sparkdl_runner.jobs.spark.session import spark_session
 
 def command():
@@ -280,7 +280,7 @@ def command():
 
 def is_worker(process):
     try:
-        return "sparkdl_runner.worker" in process.cmdline()
+        return "sparkdl_runner.launch.worker" in process.cmdline()
     except psutil.Error:  # It has just ended.
         return False
 

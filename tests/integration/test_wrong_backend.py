@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from sparkdl_runner.backends import get_backend
+from sparkdl_runner.launch.backends import get_backend
 
 pytestmark = [pytest.mark.integration, pytest.mark.one_lane]
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.one_lane]
 JOIN = """
 import os, sys
 os.environ["WORLD_SIZE"] = "{size}"
-from sparkdl_runner.backends import get_backend
+from sparkdl_runner.launch.backends import get_backend
 get_backend("{backend}").join_in_worker(None)
 """
 INIT = """

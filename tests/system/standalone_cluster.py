@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pyspark
 
-from sparkdl_runner.wire import network
+from sparkdl_runner.launch.wire import network
 
 SPARK_HOME = Path(pyspark.__file__).parent
 START_SECONDS = 60

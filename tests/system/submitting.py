@@ -8,7 +8,7 @@ from pathlib import Path
 from standalone_cluster import SPARK_HOME, StandaloneCluster
 
 from running_program import RunningProgram
-from sparkdl_runner.wire import network
+from sparkdl_runner.launch.wire import network
 
 ROOT = Path(__file__).parents[2]
 

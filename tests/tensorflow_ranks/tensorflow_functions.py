@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkdl_runner import current_world
-from sparkdl_runner.backends import get_backend
+from sparkdl_runner.launch.backends import get_backend
 
 
 def train_by_hand(converter: Any) -> dict[str, Any]:

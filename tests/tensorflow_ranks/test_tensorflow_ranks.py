@@ -84,7 +84,7 @@ def test_who_is_late_is_named_and_not_who_waits():
 
 def test_on_another_backend_the_strategy_is_refused():
     code = (
-        "from sparkdl_runner.backends import get_backend\n"
+        "from sparkdl_runner.launch.backends import get_backend\n"
         "get_backend('horovod').join_in_worker(None)\n"
         "import tensorflow as tf\n"
         "tf.distribute.MultiWorkerMirroredStrategy()\n"

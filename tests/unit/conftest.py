@@ -17,4 +17,4 @@ settings.load_profile("any time")
 @pytest.fixture(autouse=True, scope="module")
 def _leaves_no_process() -> Iterator[None]:
     yield
-    assert wait_until_gone("sparkdl_runner.worker"), f"workers left behind: {workers()}"
+    assert wait_until_gone("sparkdl_runner.launch.worker"), f"workers left behind: {workers()}"

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from sparkdl_runner.errors import LaunchError, WorkerFailedError
+from sparkdl_runner.base.errors import LaunchError, WorkerFailedError
 
 OURS = "def {name}(call):\n    call()\n"
 PLACE = {"rank": 1, "host": "a", "attempt": 0, "output_tail": ()}
@@ -27,7 +27,7 @@ def through(package, name, call, filename="inner.py"):
 
 
 def callback():
-    through("sparkdl_runner.data.loader", "read", fail)
+    through("sparkdl_runner.data.batches.loader", "read", fail)
 
 
 def shown(call):
@@ -52,7 +52,7 @@ def test_the_whole_is_kept_with_its_cause():
 
 
 def test_a_function_of_the_user_that_this_package_called_is_shown():
-    _, text = shown(partial(through, "sparkdl_runner.training.trainer", "fit", callback))
+    _, text = shown(partial(through, "sparkdl_runner.training.loop.trainer", "fit", callback))
     assert "in callback" in text
     assert "in fit" not in text
     assert "in read" not in text

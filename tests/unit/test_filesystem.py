@@ -8,7 +8,7 @@ import sys
 import pytest
 from pyarrow import fs
 
-from sparkdl_runner import filesystem
+from sparkdl_runner.base import filesystem
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def no_library(monkeypatch):
 
 
 def test_hadoop_says_what_to_install(monkeypatch, no_library):
-    monkeypatch.setitem(sys.modules, "sparkdl_runner.hdfs", None)
+    monkeypatch.setitem(sys.modules, "sparkdl_runner.base.hdfs", None)
     for url in ("hdfs:///a", "hdfs://me@host:9000/a", "viewfs://cluster/a"):
         with pytest.raises(ImportError, match=r"pip install 'sparkdl-runner\[hdfs\]'"):
             filesystem.open_filesystem(url)
@@ -166,7 +166,7 @@ def test_hadoop_says_what_to_install(monkeypatch, no_library):
 
 
 def test_hdfs_without_hadoops_library(monkeypatch, no_library):
-    from sparkdl_runner import hdfs
+    from sparkdl_runner.base import hdfs
 
     opened = []
     monkeypatch.setattr(hdfs, "open_hdfs", lambda *asked: opened.append(asked))

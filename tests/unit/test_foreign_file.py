@@ -11,7 +11,7 @@ import fsspec
 import pytest
 from pyarrow import fs
 
-from sparkdl_runner.foreign_file import (
+from sparkdl_runner.base.foreign_file import (
     ForeignFileError,
     IrregularFileError,
     build,

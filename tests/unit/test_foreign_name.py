@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkdl_runner.foreign_name import is_relative, is_run_id
+from sparkdl_runner.base.foreign_name import is_relative, is_run_id
 
 
 @pytest.mark.parametrize("name", ["0123abcdef" * 3, "a", "0b9c1e4a-3f5d", "RUN"])

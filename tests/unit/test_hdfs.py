@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from sparkdl_runner.hdfs import _told, open_hdfs
+from sparkdl_runner.base.hdfs import _told, open_hdfs
 
 
 @pytest.fixture(autouse=True)

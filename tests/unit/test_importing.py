@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl_runner.importing import when_imported, without_collecting
+from sparkdl_runner.base.importing import when_imported, without_collecting
 
 
 @pytest.mark.parametrize("is_on", [True, False])

@@ -141,7 +141,8 @@ def test_importing_the_package_takes_less_than_150_milliseconds():
 def test_the_runners_and_the_local_launcher_import_neither_torch_nor_spark():
     loaded = run_python(
         "import sys\nfrom sparkdl_runner import *\n"
-        "import sparkdl_runner.driver.local_launcher, sparkdl_runner.agent.rank_task\n"
+        "import sparkdl_runner.launch.driver.local_launcher\n"
+        "import sparkdl_runner.launch.agent.rank_task\n"
         "print(*sys.modules)"
     ).split()
     assert not HEAVY & set(loaded)
@@ -154,7 +155,9 @@ def test_the_driver_of_the_example_imports_neither_torch_nor_scikit_learn():
 
 
 def test_the_worker_imports_no_pyspark():
-    loaded = run_python("import sys, sparkdl_runner.worker.__main__; print(*sys.modules)").split()
+    loaded = run_python(
+        "import sys, sparkdl_runner.launch.worker.__main__; print(*sys.modules)"
+    ).split()
     assert not HEAVY & set(loaded)
 
 

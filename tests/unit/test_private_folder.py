@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl_runner.private_folder import private_folder
+from sparkdl_runner.base.private_folder import private_folder
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sparkdl_runner.redaction import HIDDEN, Redactor, is_secret_name, secrets_of
+from sparkdl_runner.base.redaction import HIDDEN, Redactor, is_secret_name, secrets_of
 
 SECURITY = (Path(__file__).resolve().parents[2] / "SECURITY.md").read_text()
 SECTION = SECURITY.partition("### What is taken for a secret")[2].partition("\n## ")[0]

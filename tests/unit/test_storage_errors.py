@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from sparkdl_runner.storage_errors import StorageFailure as Failure
-from sparkdl_runner.storage_errors import failure_of
+from sparkdl_runner.base.storage_errors import StorageFailure as Failure
+from sparkdl_runner.base.storage_errors import failure_of
 
 AWS = "When writing key 'timeout/no space left' in bucket 'b': AWS Error {} operation: Please."
 

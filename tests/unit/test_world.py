@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkdl_runner.driver.diagnosis import to_error
-from sparkdl_runner.errors import LaunchError
-from sparkdl_runner.wire.assignments import assignments_of
-from sparkdl_runner.wire.outcome import Outcome, Status
-from sparkdl_runner.world import Peer, World, assign_ranks, current_world, visible_gpus
+from sparkdl_runner.base.errors import LaunchError
+from sparkdl_runner.launch.driver.diagnosis import to_error
+from sparkdl_runner.launch.wire.assignments import assignments_of
+from sparkdl_runner.launch.wire.outcome import Outcome, Status
+from sparkdl_runner.rank.world import Peer, World, assign_ranks, current_world, visible_gpus
 
 
 def peer(partition: int, host: str, gpus: tuple[str, ...] = ()) -> Peer:

@@ -6,11 +6,11 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sparkdl_runner.base.storage_errors import failure_of
 from sparkdl_runner.checkpoint.directory.memory import require_memory
 from sparkdl_runner.checkpoint.directory.retrying import patiently
 from sparkdl_runner.checkpoint.directory.storage import Storage
 from sparkdl_runner.checkpoint.errors import DamageError, UnreadableError
-from sparkdl_runner.storage_errors import failure_of
 
 # An object store reads each piece by one request. Hashing, which runs beside the training, seldom
 # asks for the GIL with pieces this large.

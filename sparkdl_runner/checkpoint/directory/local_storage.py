@@ -15,8 +15,8 @@ from collections.abc import Collection
 from contextlib import suppress
 from typing import BinaryIO
 
-from sparkdl_runner.filesystem import is_far
-from sparkdl_runner.foreign_file import open_regular
+from sparkdl_runner.base.filesystem import is_far
+from sparkdl_runner.base.foreign_file import open_regular
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC

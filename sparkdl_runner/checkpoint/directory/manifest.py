@@ -12,12 +12,12 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from sparkdl_runner.base.foreign_file import ForeignFileError, build, is_inside
 from sparkdl_runner.checkpoint.directory.files import FileEntry, read_entry, read_file
 from sparkdl_runner.checkpoint.directory.sealed import seal, unseal
 from sparkdl_runner.checkpoint.directory.state_files import state_in
 from sparkdl_runner.checkpoint.directory.storage import Storage
 from sparkdl_runner.checkpoint.errors import DamageError
-from sparkdl_runner.foreign_file import ForeignFileError, build, is_inside
 
 MANIFEST = "manifest.json"
 MODEL, OPTIMIZER, EXTRA = "model", "optimizer", "extra"
@@ -62,7 +62,7 @@ class Manifest:
     loader: Any
     """The loader's ``state_dict``, or None."""
     resumable: dict[str, Any]
-    """See :mod:`sparkdl_runner.hooks.resumable`."""
+    """See :mod:`sparkdl_runner.rank.resumable`."""
     files: tuple[FileEntry, ...]
     best_metric: str | None = None
     """Which of the metrics says what is best, if one does."""

@@ -7,7 +7,7 @@ against a checkpoint: it is as good as it was, and so no damage.
 from __future__ import annotations
 
 from sparkdl_runner.checkpoint.errors import UnreadableError
-from sparkdl_runner.hooks import control_group
+from sparkdl_runner.rank import control_group
 
 # Less than that is there, or is given by the kernel in time.
 _SMALL_BYTES = 64 << 20

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sparkdl_runner.base.foreign_file import ForeignFileError, build
 from sparkdl_runner.checkpoint.directory.sealed import unseal
 from sparkdl_runner.checkpoint.errors import CheckpointError, DamageError
-from sparkdl_runner.foreign_file import ForeignFileError, build
 
 METADATA = "sharded/metadata.json"
 

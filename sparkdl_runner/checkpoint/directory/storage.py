@@ -13,8 +13,7 @@ import re
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
-from sparkdl_runner.checkpoint.directory.local_storage import LocalStorage
-from sparkdl_runner.filesystem import (
+from sparkdl_runner.base.filesystem import (
     StorageOptions,
     is_s3,
     local_path,
@@ -22,6 +21,7 @@ from sparkdl_runner.filesystem import (
     open_filesystem,
     redact,
 )
+from sparkdl_runner.checkpoint.directory.local_storage import LocalStorage
 
 if TYPE_CHECKING:
     from pyarrow import fs
@@ -110,7 +110,7 @@ def open_storage(
 
     Args:
         url: As ``directory_url`` returned it.
-        storage_options: As in :func:`~sparkdl_runner.filesystem.open_filesystem`.
+        storage_options: As in :func:`~sparkdl_runner.base.filesystem.open_filesystem`.
         retry_seconds: How long what it fails to do is tried again.
     """
     storage = _open(url, storage_options)

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sparkdl_runner import world
 from sparkdl_runner.checkpoint.directory.files import write_file
 from sparkdl_runner.checkpoint.directory.listing import (
     FENCES,
@@ -25,6 +24,7 @@ from sparkdl_runner.checkpoint.directory.sealed import seal
 from sparkdl_runner.checkpoint.directory.storage import Storage
 from sparkdl_runner.checkpoint.errors import CheckpointError, DamageError
 from sparkdl_runner.checkpoint.peers import Peers, ask_rank_0, host
+from sparkdl_runner.rank import world
 
 # Others that start at the same moment take numbers too; so many at once is something else.
 _TRIES = 100

@@ -6,10 +6,10 @@ import warnings
 from collections.abc import Set
 from typing import Any
 
+from sparkdl_runner.base.unwrapping import is_sharded
 from sparkdl_runner.checkpoint import sharded
 from sparkdl_runner.checkpoint.names import in_none, names_of_ranks
 from sparkdl_runner.checkpoint.peers import Peers
-from sparkdl_runner.unwrapping import is_sharded
 
 # Of a parameter, to tell a rank's own from a copy.
 _FIRST_NUMBERS = 8

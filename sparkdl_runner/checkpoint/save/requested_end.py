@@ -9,7 +9,7 @@ from sparkdl_runner.checkpoint.errors import CheckpointError, Growing, Preempted
 from sparkdl_runner.checkpoint.save.attempt import Attempt
 from sparkdl_runner.checkpoint.save.saver import Saver
 from sparkdl_runner.checkpoint.stopping import Stop
-from sparkdl_runner.hooks import stop_request
+from sparkdl_runner.rank import stop_request
 
 
 def end_preempted(saver: Saver, attempt: Attempt, stop: Stop, step: int) -> NoReturn:

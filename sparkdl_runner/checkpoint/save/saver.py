@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 
+from sparkdl_runner.base.storage_errors import StorageFailure, failure_of
 from sparkdl_runner.checkpoint.directory.listing import committed
 from sparkdl_runner.checkpoint.directory.manifest import Name
 from sparkdl_runner.checkpoint.directory.retrying import patiently
@@ -17,8 +18,7 @@ from sparkdl_runner.checkpoint.errors import CheckpointError, CheckpointStorageE
 from sparkdl_runner.checkpoint.save.commit import Commit, Job
 from sparkdl_runner.checkpoint.save.policy import SavePolicy
 from sparkdl_runner.checkpoint.save.retention import Retention
-from sparkdl_runner.hooks import rank_facts
-from sparkdl_runner.storage_errors import StorageFailure, failure_of
+from sparkdl_runner.rank import rank_facts
 
 # Of the thread that writes, of 0 to 19: it still gets a tenth of a core that is wanted by others.
 _NICENESS = 10

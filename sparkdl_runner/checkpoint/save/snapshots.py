@@ -29,7 +29,7 @@ from sparkdl_runner.checkpoint.save.host_copies import HostCopies
 from sparkdl_runner.checkpoint.save.parts import Parts
 from sparkdl_runner.checkpoint.save.retention import Retention
 from sparkdl_runner.checkpoint.stateful import Stateful, state_name
-from sparkdl_runner.hooks import resumable
+from sparkdl_runner.rank import resumable
 
 # Bytes beside the tensors: names, lists, the states of generators.
 _SPARE_BYTES = 1 << 20

@@ -17,6 +17,7 @@ from sparkdl_runner.data.batches.order_arguments import OrderArguments
 from sparkdl_runner.data.batches.passes import Passes
 from sparkdl_runner.data.batches.pipeline import Pipeline
 from sparkdl_runner.data.batches.sample_transform import SampleTransform
+from sparkdl_runner.data.batches.shard_group import shard_of
 from sparkdl_runner.data.batches.shared_order import SharedOrder
 from sparkdl_runner.data.dataset.converted import Converted
 from sparkdl_runner.data.dataset.dataset import Dataset
@@ -26,11 +27,10 @@ from sparkdl_runner.data.decode.columns import ColumnOptions, Nulls
 from sparkdl_runner.data.order.plan import NO_LENGTH, Tail
 from sparkdl_runner.data.order.shard import whole_number
 from sparkdl_runner.data.order.state import Position
-from sparkdl_runner.data.read.cache_choice import DECODED, open_cache
 from sparkdl_runner.data.read.costs import DataCosts
 from sparkdl_runner.data.read.memory_plan import MemoryLimit
 from sparkdl_runner.data.read.reader import RowGroupReader
-from sparkdl_runner.data.shard_group import shard_of
+from sparkdl_runner.data.remote.cache_choice import DECODED, open_cache
 
 
 class ArrowLoader:

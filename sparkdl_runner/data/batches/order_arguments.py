@@ -11,7 +11,7 @@ from sparkdl_runner.data.order.lanes import choose_lanes
 from sparkdl_runner.data.order.plan import TAILS, Order, Tail
 from sparkdl_runner.data.order.shard import global_batch, whole_number
 from sparkdl_runner.data.read.costs import default_order
-from sparkdl_runner.hooks import rank_facts
+from sparkdl_runner.rank import rank_facts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,11 +18,11 @@ from sparkdl_runner.data.order.shard import whole_number
 from sparkdl_runner.data.order.state import Position
 from sparkdl_runner.data.read.arena import Arena
 from sparkdl_runner.data.read.blocks import BlockLoader
-from sparkdl_runner.data.read.cache_choice import DECODED
 from sparkdl_runner.data.read.costs import DataCosts
-from sparkdl_runner.data.read.disk_cache import DiskCache
 from sparkdl_runner.data.read.memory_plan import MemoryLimit, MemoryPlan
 from sparkdl_runner.data.read.reader import RowGroupReader
+from sparkdl_runner.data.remote.cache_choice import DECODED
+from sparkdl_runner.data.remote.disk_cache import DiskCache
 
 if TYPE_CHECKING:
     from sparkdl_runner.data.batches.device import PinnedRing

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TypeVar
 
-from sparkdl_runner import world
+from sparkdl_runner.rank import world
 
 T = TypeVar("T")
 

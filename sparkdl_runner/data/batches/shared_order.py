@@ -10,7 +10,7 @@ from sparkdl_runner.data.batches.order_arguments import OrderArguments
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.decode.columns import Layout
 from sparkdl_runner.data.order.state import LoaderState, Position
-from sparkdl_runner.hooks import loader_plans
+from sparkdl_runner.rank import loader_plans
 
 
 class SharedOrder:

@@ -12,11 +12,11 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sparkdl_runner import world
+from sparkdl_runner.data.batches.shard_group import shard_of
 from sparkdl_runner.data.order.plan import Tail
 from sparkdl_runner.data.order.shard import global_batch, whole_number
-from sparkdl_runner.data.read.cache_choice import CACHE_TYPES, DECODED
-from sparkdl_runner.data.shard_group import shard_of
+from sparkdl_runner.data.remote.cache_choice import CACHE_TYPES, DECODED
+from sparkdl_runner.rank import world
 
 ENGINES = ("arrow", "petastorm")
 
@@ -75,7 +75,7 @@ _HANDLED = frozenset(
 
 def arrow_arguments() -> frozenset[str]:
     """The names that ``ArrowLoader`` takes beyond the data set, the batch and the epochs."""
-    from sparkdl_runner.data.loader import ArrowLoader
+    from sparkdl_runner.data.batches.loader import ArrowLoader
 
     return frozenset(inspect.signature(ArrowLoader.__init__).parameters) - _HANDLED
 

@@ -9,17 +9,17 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from sparkdl_runner.data.batch_iterator import CLOSED, REPLACED
-from sparkdl_runner.data.engine_choice import wanted_tail
-from sparkdl_runner.data.loader_context import DEFAULT_BATCH_SIZE
+from sparkdl_runner.data.batches.shard_group import Shard, shard_of
+from sparkdl_runner.data.consumers.engine_choice import wanted_tail
+from sparkdl_runner.data.consumers.loader_context import DEFAULT_BATCH_SIZE
 from sparkdl_runner.data.order.plan import NO_LENGTH
 from sparkdl_runner.data.order.shard import global_batch, whole_number
-from sparkdl_runner.data.shard_group import Shard, shard_of
 
 if TYPE_CHECKING:
     from sparkdl_runner.data.batch_iterator import BatchIterator
     from sparkdl_runner.data.batches.feed import Batch
-    from sparkdl_runner.data.loader import ArrowLoader
-    from sparkdl_runner.data.loader_context import TorchLoaderContext
+    from sparkdl_runner.data.batches.loader import ArrowLoader
+    from sparkdl_runner.data.consumers.loader_context import TorchLoaderContext
 
 
 class BatchDataset(IterableDataset):

@@ -6,18 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sparkdl_runner.data.dataset.converted import Converted
-from sparkdl_runner.data.dataset.dataset import Dataset
-from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
-from sparkdl_runner.data.engine_choice import (
+from sparkdl_runner.data.batches.shard_group import shard_of
+from sparkdl_runner.data.consumers.engine_choice import (
     TUNING,
     require_cache_type,
     wanted_columns,
     wanted_tail,
     wants_shuffle,
 )
+from sparkdl_runner.data.dataset.converted import Converted
+from sparkdl_runner.data.dataset.dataset import Dataset
+from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.errors import DatasetError
-from sparkdl_runner.data.shard_group import shard_of
 
 DEFAULT_BATCH_SIZE = 32
 PETASTORM_WORKERS_COUNT = 4
@@ -68,7 +68,7 @@ class TorchLoaderContext:
     def _open_arrow(
         self, dataset: Dataset, arguments: dict[str, Any], columns: list[str] | None, shuffle: bool
     ) -> Any:
-        from sparkdl_runner.data.loader import ArrowLoader
+        from sparkdl_runner.data.batches.loader import ArrowLoader
 
         if arguments["batch_size"] is None and "global_batch_size" not in arguments:
             arguments["batch_size"] = DEFAULT_BATCH_SIZE
@@ -87,8 +87,8 @@ class TorchLoaderContext:
     def _open_petastorm(
         self, dataset: Dataset, arguments: dict[str, Any], columns: list[str] | None, shuffle: bool
     ) -> Any:
-        from sparkdl_runner.data.petastorm.arguments import require_one_order
-        from sparkdl_runner.data.petastorm.loader import PetastormLoader
+        from sparkdl_runner.data.consumers.petastorm.arguments import require_one_order
+        from sparkdl_runner.data.consumers.petastorm.loader import PetastormLoader
 
         if dataset.manifest.view is not None:
             raise DatasetError(

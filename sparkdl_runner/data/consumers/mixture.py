@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from sparkdl_runner.data.batch_iterator import CLOSED, BatchIterator
 from sparkdl_runner.data.batches.feed import Batch
+from sparkdl_runner.data.batches.loader import ArrowLoader
 from sparkdl_runner.data.errors import StateError
-from sparkdl_runner.data.loader import ArrowLoader
 from sparkdl_runner.data.order.shard import whole_number
-from sparkdl_runner.hooks import rank_facts
+from sparkdl_runner.rank import rank_facts
 
 Stop = Literal["first", "all"]
 

@@ -7,16 +7,16 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from sparkdl_runner.base.filesystem import StorageOptions, join_url, open_filesystem, redact
 from sparkdl_runner.data.batches.mixing import Mixing, mixing_of
+from sparkdl_runner.data.consumers.engine_choice import choose_engine
+from sparkdl_runner.data.consumers.loader_context import TorchLoaderContext
+from sparkdl_runner.data.consumers.petastorm.unischema import Unischema
 from sparkdl_runner.data.consumers.tf_dataset import TFDatasetContext, check_arguments
 from sparkdl_runner.data.dataset.converted import Converted, open_conversion
 from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.dataset.place import PARENT_CACHE_DIR_URL_CONF
-from sparkdl_runner.data.engine_choice import choose_engine
-from sparkdl_runner.data.loader_context import TorchLoaderContext
-from sparkdl_runner.data.petastorm.unischema import Unischema
-from sparkdl_runner.filesystem import StorageOptions, join_url, open_filesystem, redact
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -168,7 +168,7 @@ class SparkDatasetConverter:
             engine: ``"arrow"``, ``"petastorm"``, or ``None`` to choose by the other arguments:
                 petastorm for what only petastorm can do, arrow for all else.
             storage_options: Credentials and such for this process, as for
-                :func:`~sparkdl_runner.filesystem.open_filesystem`.
+                :func:`~sparkdl_runner.base.filesystem.open_filesystem`.
             **reader_kwargs: Arguments of ``ArrowLoader``, or of petastorm's reader; for the
                 petastorm engine also ``steps_per_epoch`` and ``trust_unischema``. Without
                 ``tail``, ranks drop rows that fill no global batch. Data that are not sharded, or
@@ -187,7 +187,10 @@ class SparkDatasetConverter:
         given = {name: value for name, value in reader_kwargs.items() if value is not None}
         chosen = choose_engine(engine, given, unischema=self._is_opaque)
         if chosen == "petastorm":
-            from sparkdl_runner.data.petastorm.engine import refuse_untrusted, require_petastorm
+            from sparkdl_runner.data.consumers.petastorm.engine import (
+                refuse_untrusted,
+                require_petastorm,
+            )
 
             require_petastorm()
             if not given.pop("trust_unischema", False) and self._unischema is not None:

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from sparkdl_runner.data.consumers.engine_choice import PETASTORM_ONLY, choose_engine
+from sparkdl_runner.data.consumers.loader_context import TorchLoaderContext
 from sparkdl_runner.data.decode.columns import ROW_MASK, CollatedColumn
-from sparkdl_runner.data.engine_choice import PETASTORM_ONLY, choose_engine
 from sparkdl_runner.data.errors import DatasetError
-from sparkdl_runner.data.loader_context import TorchLoaderContext
 
 if TYPE_CHECKING:
-    from sparkdl_runner.data.loader import ArrowLoader
+    from sparkdl_runner.data.batches.loader import ArrowLoader
 
 _BY_MAP = frozenset({"data_loader_fn", "device", "sample_transform", "transform", "transform_spec"})
 

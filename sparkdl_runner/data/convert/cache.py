@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, TypeVar
 
+from sparkdl_runner.base.filesystem import StorageOptions
+from sparkdl_runner.data.consumers.spark_dataset_converter import SparkDatasetConverter
 from sparkdl_runner.data.convert.sources import Request
 from sparkdl_runner.data.errors import DatasetError
-from sparkdl_runner.data.spark_dataset_converter import SparkDatasetConverter
-from sparkdl_runner.filesystem import StorageOptions
 
 _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from sparkdl_runner.data.consumers.petastorm import engine as petastorm_engine
+from sparkdl_runner.data.consumers.spark_dataset_converter import SparkDatasetConverter
 from sparkdl_runner.data.convert.described import converter_of
 from sparkdl_runner.data.convert.plan import ConversionPlan
 from sparkdl_runner.data.convert.write import write_parquet
@@ -13,8 +15,6 @@ from sparkdl_runner.data.dataset.leftovers import (
     timed_name,
 )
 from sparkdl_runner.data.dataset.place import CachePlace
-from sparkdl_runner.data.petastorm import engine as petastorm_engine
-from sparkdl_runner.data.spark_dataset_converter import SparkDatasetConverter
 
 
 def convert(

@@ -6,20 +6,20 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from sparkdl_runner.base.filesystem import StorageOptions
+from sparkdl_runner.data.consumers.spark_dataset_converter import SparkDatasetConverter
 from sparkdl_runner.data.convert.cache import converted_once
 from sparkdl_runner.data.convert.existing import is_petastorm_converter, open_existing
 from sparkdl_runner.data.convert.sources import Request
+from sparkdl_runner.data.dataset.lake.open import Choice
 from sparkdl_runner.data.dataset.place import CachePlace
-from sparkdl_runner.data.lake.open import Choice
-from sparkdl_runner.data.spark_dataset_converter import SparkDatasetConverter
-from sparkdl_runner.filesystem import StorageOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspark.sql import DataFrame
 
-    from sparkdl_runner.data.view.filters import Filters
+    from sparkdl_runner.data.dataset.view.filters import Filters
 
 DEFAULT_ROW_GROUP_SIZE_BYTES = 32 * 1024 * 1024
 

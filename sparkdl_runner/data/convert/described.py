@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sparkdl_runner.base.filesystem import join_url
+from sparkdl_runner.data.consumers.petastorm.unischema import Unischema
+from sparkdl_runner.data.consumers.spark_dataset_converter import SparkDatasetConverter
 from sparkdl_runner.data.dataset.converted import Converted
 from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.files import Files
-from sparkdl_runner.data.petastorm.unischema import Unischema
-from sparkdl_runner.data.spark_dataset_converter import SparkDatasetConverter
-from sparkdl_runner.filesystem import join_url
 
 
 def converter_of(

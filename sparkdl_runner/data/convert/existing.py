@@ -9,20 +9,20 @@ from typing import Any
 
 from pyarrow import fs
 
+from sparkdl_runner.base.filesystem import StorageOptions, open_filesystem, redact
+from sparkdl_runner.data.consumers.petastorm.unischema import find_unischema, with_codecs
+from sparkdl_runner.data.consumers.spark_dataset_converter import SparkDatasetConverter
 from sparkdl_runner.data.convert.described import converter_of
 from sparkdl_runner.data.dataset.converted import Converted
 from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.describe import check_nulls, describe_parquet, warn_of_ragged
 from sparkdl_runner.data.dataset.foreign_folder import find_parquet
+from sparkdl_runner.data.dataset.lake.open import Choice, choose_part, open_table
 from sparkdl_runner.data.dataset.leftovers import MARKER_NAME
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.dataset.place import directory_url, running_session
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.errors import DatasetError, NoManifestError
-from sparkdl_runner.data.lake.open import Choice, choose_part, open_table
-from sparkdl_runner.data.petastorm.unischema import find_unischema, with_codecs
-from sparkdl_runner.data.spark_dataset_converter import SparkDatasetConverter
-from sparkdl_runner.filesystem import StorageOptions, open_filesystem, redact
 
 
 def is_petastorm_converter(df: Any) -> bool:

@@ -7,16 +7,16 @@ from urllib.parse import unquote
 
 from pyarrow import fs
 
+from sparkdl_runner.base.filesystem import StorageOptions, normalize_url, open_filesystem, redact
+from sparkdl_runner.data.consumers.spark_dataset_converter import SparkDatasetConverter
+from sparkdl_runner.data.convert.converter import DEFAULT_ROW_GROUP_SIZE_BYTES
 from sparkdl_runner.data.convert.described import converter_of
 from sparkdl_runner.data.convert.replacing import SUBFOLDER_PREFIX, replace
-from sparkdl_runner.data.converter import DEFAULT_ROW_GROUP_SIZE_BYTES
 from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.describe import describe_written, warn_of_ragged
 from sparkdl_runner.data.dataset.manifest import MANIFEST_NAME, Manifest
 from sparkdl_runner.data.dataset.place import application_id, directory_url
 from sparkdl_runner.data.errors import ConversionError
-from sparkdl_runner.data.spark_dataset_converter import SparkDatasetConverter
-from sparkdl_runner.filesystem import StorageOptions, normalize_url, open_filesystem, redact
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -25,13 +25,13 @@ from dataclasses import asdict
 
 from pyarrow import fs
 
+from sparkdl_runner.base.foreign_file import ForeignFileError
 from sparkdl_runner.data.dataset.describe import list_parquet
 from sparkdl_runner.data.dataset.footers import FOOTERS_NAME
 from sparkdl_runner.data.dataset.held_folder import delete_folder, held
 from sparkdl_runner.data.dataset.leftovers import MARKER_NAME, Owner
 from sparkdl_runner.data.dataset.manifest import MANIFEST_NAME, MOST_BYTES, Manifest
 from sparkdl_runner.data.errors import ConversionError, DatasetError, NoManifestError
-from sparkdl_runner.foreign_file import ForeignFileError
 
 SUBFOLDER_PREFIX = "_conversion-"
 

@@ -8,9 +8,9 @@ from contextlib import suppress
 
 from pyspark.sql import SparkSession
 
+from sparkdl_runner.base.filesystem import is_far, join_url, local_path
 from sparkdl_runner.data.dataset.place import is_local_master
 from sparkdl_runner.data.errors import ConversionError
-from sparkdl_runner.filesystem import is_far, join_url, local_path
 
 
 def refuse_apart(spark: SparkSession, folder_url: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sparkdl_runner.filesystem import redact
+from sparkdl_runner.base.filesystem import redact
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

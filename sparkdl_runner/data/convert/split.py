@@ -7,8 +7,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from sparkdl_runner.base.filesystem import normalize_url, open_filesystem
+from sparkdl_runner.data.consumers.spark_dataset_converter import SparkDatasetConverter
+from sparkdl_runner.data.convert.converter import DEFAULT_ROW_GROUP_SIZE_BYTES
 from sparkdl_runner.data.convert.described import converter_of
-from sparkdl_runner.data.converter import DEFAULT_ROW_GROUP_SIZE_BYTES
 from sparkdl_runner.data.dataset.describe import commit
 from sparkdl_runner.data.dataset.leftovers import (
     conversion_directory,
@@ -17,8 +19,6 @@ from sparkdl_runner.data.dataset.leftovers import (
     timed_name,
 )
 from sparkdl_runner.data.dataset.place import CachePlace
-from sparkdl_runner.data.spark_dataset_converter import SparkDatasetConverter
-from sparkdl_runner.filesystem import normalize_url, open_filesystem
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -13,6 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame, DataFrameWriter, Observation
 from pyspark.sql import functions as F
 
+from sparkdl_runner.base.filesystem import join_url, redact
 from sparkdl_runner.data.convert.infinities import warn_of_infinite
 from sparkdl_runner.data.convert.measures import POSITION, measures, read_measures
 from sparkdl_runner.data.convert.plan import ConversionPlan, quoted
@@ -20,7 +21,6 @@ from sparkdl_runner.data.convert.shared_folder import refuse_apart
 from sparkdl_runner.data.convert.spark_settings import OF_SESSION, OF_WRITER, in_session
 from sparkdl_runner.data.dataset.describe import Written
 from sparkdl_runner.data.errors import ConversionError, NullSplitError
-from sparkdl_runner.filesystem import join_url, redact
 
 OBSERVATION_TIMEOUT_SECONDS = 60.0
 

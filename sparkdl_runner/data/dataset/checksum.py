@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.fs
 
-from sparkdl_runner.foreign_file import ForeignFileError, read_small
+from sparkdl_runner.base.foreign_file import ForeignFileError, read_small
 
 _HEADER = b"crc\0"
 _POLYNOMIAL = 0xEDB88320  # CRC-32 as in zlib, PNG and Hadoop, lowest bit first

@@ -22,11 +22,11 @@ import numpy as np
 import numpy.typing as npt
 from pyarrow import fs
 
+from sparkdl_runner.base.filesystem import StorageOptions, join_url, open_filesystem, redact
 from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.files import Files, pack, unpack
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.errors import DatasetError, NoManifestError
-from sparkdl_runner.filesystem import StorageOptions, join_url, open_filesystem, redact
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -125,7 +125,7 @@ def open_conversion(
 
     Args:
         url: The directory.
-        storage_options: As in :func:`~sparkdl_runner.filesystem.open_filesystem`.
+        storage_options: As in :func:`~sparkdl_runner.base.filesystem.open_filesystem`.
         converted: What the converter remembers of it, if it does.
         file_urls: Else the files that it knows; none of them where it knows nothing.
 

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from pyarrow import fs
 
+from sparkdl_runner.base.filesystem import is_far
 from sparkdl_runner.data.dataset.files import FileInfo, Files
 from sparkdl_runner.data.dataset.manifest import Manifest
-from sparkdl_runner.filesystem import is_far
 
 
 def is_near(filesystem: fs.FileSystem, directory: str) -> bool:

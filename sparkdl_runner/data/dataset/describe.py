@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 import pyarrow.fs
 
+from sparkdl_runner.base.filesystem import StorageOptions, normalize_url, open_filesystem, redact
 from sparkdl_runner.data.dataset.dataset import Dataset, is_near
 from sparkdl_runner.data.dataset.decoded_sizes import DecodedSizes, SizedFile
 from sparkdl_runner.data.dataset.footers import (
@@ -35,7 +36,6 @@ from sparkdl_runner.data.dataset.observe import (
 from sparkdl_runner.data.dataset.row_groups import RowGroups
 from sparkdl_runner.data.decode.arrays import is_readable
 from sparkdl_runner.data.errors import ConversionError, DatasetError
-from sparkdl_runner.filesystem import StorageOptions, normalize_url, open_filesystem, redact
 
 _log = logging.getLogger(__name__)
 

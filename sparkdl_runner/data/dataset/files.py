@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from sparkdl_runner.foreign_file import ForeignFileError, build
+from sparkdl_runner.base.foreign_file import ForeignFileError, build
 
 _MOST_BYTES = 1 << 28
 """The limit for one unpacked array: a forged text could claim any size."""

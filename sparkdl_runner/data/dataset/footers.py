@@ -16,6 +16,13 @@ import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 
+from sparkdl_runner.base.foreign_file import (
+    ForeignFileError,
+    IrregularFileError,
+    open_input,
+    open_regular,
+    read_into,
+)
 from sparkdl_runner.data.dataset.checksum import crc32_from_sidecar
 from sparkdl_runner.data.dataset.files import FileInfo, unpack
 from sparkdl_runner.data.dataset.foreign_link import refuse_foreign_link
@@ -25,13 +32,6 @@ from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.parquet.footer import WITHOUT_KEYS, columns_of, parsed_footer
 from sparkdl_runner.data.parquet.leaves import Columns
 from sparkdl_runner.data.parquet.row_groups import facts_of_row_groups
-from sparkdl_runner.foreign_file import (
-    ForeignFileError,
-    IrregularFileError,
-    open_input,
-    open_regular,
-    read_into,
-)
 
 FOOTERS_NAME = "_footers.bin"
 """The underscore makes Spark, Arrow and petastorm pass over it when they list a directory."""

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from pyarrow import fs
 
+from sparkdl_runner.base.filesystem import redact
+from sparkdl_runner.base.foreign_file import ForeignFileError, open_input, parse_json, read_small
 from sparkdl_runner.data.dataset.footers import in_threads
 from sparkdl_runner.data.errors import DatasetError
-from sparkdl_runner.filesystem import redact
-from sparkdl_runner.foreign_file import ForeignFileError, open_input, parse_json, read_small
 
 PARQUET_ENDINGS = (".parquet", ".parq")
 

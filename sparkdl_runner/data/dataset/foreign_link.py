@@ -9,8 +9,8 @@ import functools
 import os
 import stat
 
+from sparkdl_runner.base.filesystem import is_far
 from sparkdl_runner.data.errors import DatasetError
-from sparkdl_runner.filesystem import is_far
 
 _MOST_STEPS = 1000
 # The kernel shows it for an owner that it does not know.

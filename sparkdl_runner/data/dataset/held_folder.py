@@ -17,7 +17,12 @@ from dataclasses import dataclass
 
 from pyarrow import fs
 
-from sparkdl_runner.foreign_file import IrregularFileError, open_regular, read_small, read_whole
+from sparkdl_runner.base.foreign_file import (
+    IrregularFileError,
+    open_regular,
+    read_small,
+    read_whole,
+)
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 # Without O_NONBLOCK, opening a pipe would wait for a reader.

@@ -19,10 +19,10 @@ from dataclasses import asdict, dataclass
 
 from pyarrow import fs
 
+from sparkdl_runner.base.filesystem import StorageOptions, open_filesystem, redact
+from sparkdl_runner.base.foreign_file import ForeignFileError, build, parse_json, read_small
+from sparkdl_runner.base.private_folder import user_name
 from sparkdl_runner.data.dataset.held_folder import held
-from sparkdl_runner.filesystem import StorageOptions, open_filesystem, redact
-from sparkdl_runner.foreign_file import ForeignFileError, build, parse_json, read_small
-from sparkdl_runner.private_folder import user_name
 
 FOLDER = "_leases"
 SECONDS = 24 * 3600.0

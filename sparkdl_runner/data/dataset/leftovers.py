@@ -21,6 +21,13 @@ from dataclasses import asdict, dataclass
 
 from pyarrow import fs
 
+from sparkdl_runner.base.filesystem import (
+    StorageOptions,
+    join_url,
+    open_filesystem,
+    redact,
+)
+from sparkdl_runner.base.foreign_file import build, parse_json, read_small
 from sparkdl_runner.data.dataset.held_folder import HeldFolder, delete_folder, held
 from sparkdl_runner.data.dataset.lease import HeldLease, leases_of
 from sparkdl_runner.data.dataset.place import (
@@ -30,14 +37,7 @@ from sparkdl_runner.data.dataset.place import (
     running_session,
 )
 from sparkdl_runner.data.errors import ConversionError
-from sparkdl_runner.filesystem import (
-    StorageOptions,
-    join_url,
-    open_filesystem,
-    redact,
-)
-from sparkdl_runner.foreign_file import build, parse_json, read_small
-from sparkdl_runner.hooks.process_identity import ProcessIdentity, this_process
+from sparkdl_runner.rank.process_identity import ProcessIdentity, this_process
 
 MARKER_NAME = "_sparkdl_runner.json"
 PREFIX = "sparkdl_runner-"
@@ -102,7 +102,7 @@ def process_directory(
     Args:
         parent_url: Made as well if it is not there.
         application_id: Goes into the name.
-        storage_options: As in :func:`~sparkdl_runner.filesystem.open_filesystem`.
+        storage_options: As in :func:`~sparkdl_runner.base.filesystem.open_filesystem`.
         private: Whether a local one is for this user alone: mode 0700.
 
     Raises:
@@ -205,7 +205,7 @@ def sweep_leftovers(
         parent_url: The parent cache directory; an absolute path will do where all of Spark is on
             this host.
         older_than_seconds: ``None`` goes by leases alone for what was made on other machines.
-        storage_options: As in :func:`~sparkdl_runner.filesystem.open_filesystem`.
+        storage_options: As in :func:`~sparkdl_runner.base.filesystem.open_filesystem`.
 
     Returns:
         The URLs of the directories that were removed.

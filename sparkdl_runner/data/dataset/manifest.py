@@ -20,18 +20,18 @@ import pyarrow as pa
 import pyarrow.fs
 
 from sparkdl_runner import __version__
-from sparkdl_runner.data.dataset.files import FileInfo, Files, pack
-from sparkdl_runner.data.dataset.footers import unpack_sizes
-from sparkdl_runner.data.dataset.held_folder import HeldFolder, held
-from sparkdl_runner.data.dataset.row_groups import RowGroups
-from sparkdl_runner.data.errors import DatasetError, NoManifestError
-from sparkdl_runner.data.view.view import View
-from sparkdl_runner.foreign_file import (
+from sparkdl_runner.base.foreign_file import (
     ForeignFileError,
     build,
     parse_json,
     read_small,
 )
+from sparkdl_runner.data.dataset.files import FileInfo, Files, pack
+from sparkdl_runner.data.dataset.footers import unpack_sizes
+from sparkdl_runner.data.dataset.held_folder import HeldFolder, held
+from sparkdl_runner.data.dataset.row_groups import RowGroups
+from sparkdl_runner.data.dataset.view.view import View
+from sparkdl_runner.data.errors import DatasetError, NoManifestError
 
 MANIFEST_NAME = "_manifest.json"
 """The underscore makes Spark, Arrow and petastorm pass over it when they list a directory."""

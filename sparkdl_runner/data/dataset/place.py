@@ -7,8 +7,8 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner.filesystem import StorageOptions, normalize_url
-from sparkdl_runner.private_folder import private_folder, user_name
+from sparkdl_runner.base.filesystem import StorageOptions, normalize_url
+from sparkdl_runner.base.private_folder import private_folder, user_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

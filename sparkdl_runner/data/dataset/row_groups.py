@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sparkdl_runner.base.foreign_file import ForeignFileError, build
 from sparkdl_runner.data.dataset.files import pack, unpack
-from sparkdl_runner.foreign_file import ForeignFileError, build
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

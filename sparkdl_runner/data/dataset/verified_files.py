@@ -14,14 +14,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs
 
+from sparkdl_runner.base.foreign_file import open_input, open_regular
+from sparkdl_runner.base.retrying import patiently
 from sparkdl_runner.data.dataset.checksum import crc32_of
 from sparkdl_runner.data.dataset.converted import Converted, owner_and_time
 from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.files import Files
 from sparkdl_runner.data.dataset.footers import footer_of, in_threads, read_tail, settled_time
 from sparkdl_runner.data.errors import ChangedFileError, DatasetError
-from sparkdl_runner.data.retrying import patiently
-from sparkdl_runner.foreign_file import open_input, open_regular
 
 _AGAIN = (
     "Convert the DataFrame again, or restore the file. If the change is fine, make the converter "

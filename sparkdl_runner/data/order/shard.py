@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import SupportsIndex
 
-from sparkdl_runner import world
+from sparkdl_runner.rank import world
 
 
 def resolve_shard(cur_shard: int | None, shard_count: int | None) -> tuple[int, int]:

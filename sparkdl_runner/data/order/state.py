@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
+from sparkdl_runner.base.foreign_file import ForeignFileError, build
 from sparkdl_runner.data.errors import StateError
 from sparkdl_runner.data.order.plan import VERSION, Order, Tail
-from sparkdl_runner.foreign_file import ForeignFileError, build
 
 
 class Position(NamedTuple):  # A loader makes one for each batch: no class is made faster.

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 
+from sparkdl_runner.base.foreign_file import open_input
 from sparkdl_runner.data.parquet.arrow_schema import metadata_of
 from sparkdl_runner.data.parquet.leaves import owners_of
 from sparkdl_runner.data.parquet.pages import HEADER_BYTES, Page, page_of
 from sparkdl_runner.data.parquet.sizes import LENGTH_BYTES, plain_bytes, row_sizes
-from sparkdl_runner.foreign_file import open_input
 
 _SAMPLE_BYTES = 1 << 20
 """Of a column in a row group, compressed: all of a small one."""

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 
+from sparkdl_runner.base.foreign_file import open_input
+from sparkdl_runner.base.retrying import reason_of
 from sparkdl_runner.data.errors import DatasetError, StorageError
 from sparkdl_runner.data.parquet.arrow_schema import metadata_of
 from sparkdl_runner.data.parquet.too_large import TOO_LARGE, is_too_large
-from sparkdl_runner.data.retrying import reason_of
-from sparkdl_runner.foreign_file import open_input
 
 BATCH_BYTES = 8 << 20
 """About as much as a batch takes; one row may take more."""

@@ -17,10 +17,9 @@ import os
 import resource
 from dataclasses import dataclass
 
-from sparkdl_runner import world
 from sparkdl_runner.data.order.plan import Order
 from sparkdl_runner.data.read.costs import PIECE_BYTES, PLACE_BYTES, DataCosts
-from sparkdl_runner.hooks import control_group
+from sparkdl_runner.rank import control_group, world
 
 DEFAULT_BYTES = 512 << 20
 _SHARE = 4

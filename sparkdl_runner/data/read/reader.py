@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sparkdl_runner.base.retrying import reason_of
 from sparkdl_runner.data.dataset.files import Files
 from sparkdl_runner.data.dataset.footers import footer_bytes
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
@@ -25,9 +26,8 @@ from sparkdl_runner.data.errors import (
 )
 from sparkdl_runner.data.parquet.arrow_schema import read_metadata
 from sparkdl_runner.data.parquet.too_large import TOO_LARGE, has_a_limit, is_too_large
-from sparkdl_runner.data.read.disk_cache import DiskCache
-from sparkdl_runner.data.read.ranges import RemoteRowGroups
-from sparkdl_runner.data.retrying import reason_of
+from sparkdl_runner.data.remote.disk_cache import DiskCache
+from sparkdl_runner.data.remote.ranges import RemoteRowGroups
 
 _BUFFER_BYTES = 128 << 10
 _NO_SUCH_VALUE = (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow.parquet as pq
 
-from sparkdl_runner.data.read.room import Room
+from sparkdl_runner.data.remote.room import Room
 
 _HOLE_BYTES = 1 << 20
 """Columns that are not wanted are read, too, if they take less: a request costs as much time."""

@@ -7,9 +7,9 @@ import os
 import tempfile
 from pathlib import Path
 
-from sparkdl_runner import world
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
-from sparkdl_runner.data.read.disk_cache import DiskCache
+from sparkdl_runner.data.remote.disk_cache import DiskCache
+from sparkdl_runner.rank import world
 
 _log = logging.getLogger(__name__)
 

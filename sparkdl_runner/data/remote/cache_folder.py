@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from sparkdl_runner.private_folder import private_folder
+from sparkdl_runner.base.private_folder import private_folder
 
 PART = ".part"
 """How names of entries end that are being written."""

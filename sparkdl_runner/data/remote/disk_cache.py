@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from sparkdl_runner.data.read.cache_folder import OPENED, PART, CacheFolder
+from sparkdl_runner.data.remote.cache_folder import OPENED, PART, CacheFolder
 
 _log = logging.getLogger(__name__)
 

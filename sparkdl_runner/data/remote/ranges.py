@@ -21,19 +21,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sparkdl_runner.base.foreign_file import read_into
+from sparkdl_runner.base.retrying import patiently
 from sparkdl_runner.data.dataset.footers import footer_of
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.parquet.arrow_schema import read_metadata
-from sparkdl_runner.data.read.byte_ranges import ByteRange, column_ranges
-from sparkdl_runner.data.read.cache_choice import local_folder
-from sparkdl_runner.data.read.disk_cache import DiskCache
-from sparkdl_runner.data.read.partial_file import FetchedGroup, Pieces, on_disk
-from sparkdl_runner.data.read.read_ahead import THREADS, ReadAhead
-from sparkdl_runner.data.read.room import Room
-from sparkdl_runner.data.read.stored_footers import StoredFooters
-from sparkdl_runner.data.retrying import patiently
-from sparkdl_runner.foreign_file import read_into
+from sparkdl_runner.data.remote.byte_ranges import ByteRange, column_ranges
+from sparkdl_runner.data.remote.cache_choice import local_folder
+from sparkdl_runner.data.remote.disk_cache import DiskCache
+from sparkdl_runner.data.remote.partial_file import FetchedGroup, Pieces, on_disk
+from sparkdl_runner.data.remote.read_ahead import THREADS, ReadAhead
+from sparkdl_runner.data.remote.room import Room
+from sparkdl_runner.data.remote.stored_footers import StoredFooters
 
 _WHOLE_BYTES = 64 << 20
 _LEAST_BYTES = 256 << 10

@@ -11,9 +11,9 @@ from contextlib import suppress
 
 import numpy as np
 
+from sparkdl_runner.base.foreign_file import ForeignFileError, open_input
 from sparkdl_runner.data.dataset.footers import footers_path, unpack_footer
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
-from sparkdl_runner.foreign_file import ForeignFileError, open_input
 
 _BLOCK_BYTES = 256 << 10
 """Footers that begin in the same so many bytes come together. Each rank reads other files in each

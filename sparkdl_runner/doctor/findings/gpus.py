@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sparkdl_runner.doctor.findings.checks import HOST, Place
 from sparkdl_runner.doctor.findings.finding import Finding, ok, problem, warning
-from sparkdl_runner.world import mig_instances
+from sparkdl_runner.rank.world import mig_instances
 
 
 @HOST("gpu", expected="GPUs on every host on which ranks run")

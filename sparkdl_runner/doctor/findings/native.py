@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from sparkdl_runner.backends import get_backend
 from sparkdl_runner.doctor.findings.checks import PYTHON, Place
 from sparkdl_runner.doctor.findings.finding import Finding, ok, problem, refused, warning
 from sparkdl_runner.doctor.findings.versions import out_of_range, pip_install, range_of
+from sparkdl_runner.launch.backends import get_backend
 
 BUILD = "sparkdl-runner build-horovod"
 SCRIPT = "conf/horovod/build.sh"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sparkdl_runner.base.filesystem import redact
 from sparkdl_runner.doctor.findings.checks import HOST, Place
 from sparkdl_runner.doctor.findings.finding import Finding, not_checked, ok, problem, warning
-from sparkdl_runner.filesystem import redact
 
 GIB = 1 << 30
 MIB = 1 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sparkdl_runner import java
+from sparkdl_runner.base import java
 from sparkdl_runner.doctor.findings.checks import SESSION, START
 from sparkdl_runner.doctor.findings.finding import Finding, not_checked, ok, problem, refused
 

@@ -42,7 +42,7 @@ class RemoteFolder:
     """A folder on storage that ranks reach through this package."""
 
     def __init__(self, url: str) -> None:
-        from sparkdl_runner.filesystem import open_filesystem
+        from sparkdl_runner.base.filesystem import open_filesystem
 
         self.filesystem, self.path = open_filesystem(url)
         self.filesystem.create_dir(self.path, recursive=True)
@@ -68,7 +68,7 @@ def main() -> None:
     request, answer = json.loads(sys.argv[1]), {}
     folder: Any = None
     try:
-        from sparkdl_runner.filesystem import local_path
+        from sparkdl_runner.base.filesystem import local_path
 
         url = request["url"]
         path = url if url.startswith("/") else local_path(url)

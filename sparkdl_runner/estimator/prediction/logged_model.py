@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sparkdl_runner.redaction import Redactor
-from sparkdl_runner.shown_text import tell
+from sparkdl_runner.base.redaction import Redactor
+from sparkdl_runner.base.shown_text import tell
 from sparkdl_runner.tracking.settings import Tracking
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sparkdl_runner import network as network_package
+from sparkdl_runner.base.shown_text import tell
 from sparkdl_runner.network import saved
 from sparkdl_runner.network.columns import Column
 from sparkdl_runner.network.outputs import PREDICTION
-from sparkdl_runner.shown_text import tell
 from sparkdl_runner.tracking.models.flavor_arguments import taken_by, version_of
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ try:
 except ImportError:
     from tensorflow import keras  # TensorFlow before 2.16 carries its own.
 
-from sparkdl_runner.worker.driver_log import log_to_driver
+from sparkdl_runner.launch.worker.driver_log import log_to_driver
 
 
 class LogCallback(keras.callbacks.Callback):

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from sparkdl_runner.errors import ConfigError, RunnerError
-from sparkdl_runner.filesystem import redact
+from sparkdl_runner.base.errors import ConfigError, RunnerError
+from sparkdl_runner.base.filesystem import redact
 from sparkdl_runner.jobs.scoring.failure import cause
 from sparkdl_runner.jobs.scoring.overwriting import BESIDE_PREFIX, overwrite
 from sparkdl_runner.jobs.scoring.settings import ScoreSettings
@@ -105,7 +105,7 @@ def write_scores(settings: ScoreSettings, spark: SparkSession, scored: DataFrame
         ConfigError: The rows are read from what was to be overwritten.
         RunnerError: It failed.
     """
-    from sparkdl_runner.data.permanent import OccupiedError, check_apart
+    from sparkdl_runner.data.convert.permanent import OccupiedError, check_apart
 
     if settings.mode == "overwrite" and not settings.is_table and settings.format != "delta":
         try:

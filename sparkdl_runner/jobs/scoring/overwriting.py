@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner import java
-from sparkdl_runner.errors import RunnerError
-from sparkdl_runner.filesystem import redact
+from sparkdl_runner.base import java
+from sparkdl_runner.base.errors import RunnerError
+from sparkdl_runner.base.filesystem import redact
 from sparkdl_runner.jobs.spark.storage import open_path
 
 if TYPE_CHECKING:

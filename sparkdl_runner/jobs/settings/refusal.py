@@ -7,7 +7,7 @@ from typing import Any
 
 import pydantic
 
-from sparkdl_runner.redaction import Redactor
+from sparkdl_runner.base.redaction import Redactor
 
 _EXPECTED = {
     "dict_type": "it should be keys and their values",

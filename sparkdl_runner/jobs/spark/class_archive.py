@@ -17,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-from sparkdl_runner.worker.driver_folders import changeable_by_others
+from sparkdl_runner.launch.worker.driver_folders import changeable_by_others
 
 # Java writes an archive's first bytes last: where they are there, it is whole.
 MAGIC = 0xF00BABA8

@@ -10,16 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
-from sparkdl_runner.agent.spares.pool import end_spares
-from sparkdl_runner.backends import get_backend
-from sparkdl_runner.driver.calls.call import pack, work_of
-from sparkdl_runner.driver.mlflow_run import secrets_for_ranks
-from sparkdl_runner.driver.spark import checks, slots
-from sparkdl_runner.driver.spark.context import require_spark_context
-from sparkdl_runner.driver.spark.gpu_scheduling import rank_profile
-from sparkdl_runner.errors import ConfigError, NotPicklableError
-from sparkdl_runner.filesystem import join_url, redact
-from sparkdl_runner.hooks.reports import Reports
+from sparkdl_runner.base.errors import ConfigError, NotPicklableError
+from sparkdl_runner.base.filesystem import join_url, redact
+from sparkdl_runner.base.redaction import Redactor, secrets_of
 from sparkdl_runner.jobs.spark import storage
 from sparkdl_runner.jobs.spark.session import is_shared, spark_session
 from sparkdl_runner.jobs.training import mlflow_run
@@ -30,7 +23,14 @@ from sparkdl_runner.jobs.training.of_function import OfFunction
 from sparkdl_runner.jobs.training.of_model import OfModel
 from sparkdl_runner.jobs.training.phases import Phases
 from sparkdl_runner.jobs.training.settings import TrainSettings
-from sparkdl_runner.redaction import Redactor, secrets_of
+from sparkdl_runner.launch.agent.spares.pool import end_spares
+from sparkdl_runner.launch.backends import get_backend
+from sparkdl_runner.launch.driver.calls.call import pack, work_of
+from sparkdl_runner.launch.driver.mlflow_run import secrets_for_ranks
+from sparkdl_runner.launch.driver.spark import checks, slots
+from sparkdl_runner.launch.driver.spark.context import require_spark_context
+from sparkdl_runner.launch.driver.spark.gpu_scheduling import rank_profile
+from sparkdl_runner.rank.reports import Reports
 from sparkdl_runner.runner import DistributedRunner
 from sparkdl_runner.tracking.settings import Tracking
 

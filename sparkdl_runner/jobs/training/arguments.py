@@ -8,9 +8,9 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sparkdl_runner.cli.nearest import did_you_mean
-from sparkdl_runner.driver.calls.call import check_call
-from sparkdl_runner.errors import ConfigError
+from sparkdl_runner.base.errors import ConfigError
+from sparkdl_runner.base.nearest import did_you_mean
+from sparkdl_runner.launch.driver.calls.call import check_call
 
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sparkdl_runner.driver.calls.spares import SPARE_SECONDS
-from sparkdl_runner.driver.spark.spares import start_spares
 from sparkdl_runner.jobs.training.settings import TrainSettings
+from sparkdl_runner.launch.driver.calls.spares import SPARE_SECONDS
+from sparkdl_runner.launch.driver.spark.spares import start_spares
 
 
 def start_early(settings: TrainSettings) -> None:

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pydantic
 
-from sparkdl_runner.cli.nearest import did_you_mean
-from sparkdl_runner.errors import ConfigError, NotPicklableError
+from sparkdl_runner.base.errors import ConfigError, NotPicklableError
+from sparkdl_runner.base.nearest import did_you_mean
 from sparkdl_runner.jobs.settings.refusal import sentence
 from sparkdl_runner.jobs.training.arguments import check_names
 from sparkdl_runner.jobs.training.plan_of_settings import flat, plan, put
 from sparkdl_runner.jobs.training.plan_settings import PlanSettings
 from sparkdl_runner.jobs.training.settings import TrainSettings
 from sparkdl_runner.network.inputs import Inputs
-from sparkdl_runner.training.from_settings.logged import read_example, train_and_log
-from sparkdl_runner.training.plan import TrainingPlan, columns_of
+from sparkdl_runner.training.description.logged import read_example, train_and_log
+from sparkdl_runner.training.description.plan import TrainingPlan, columns_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +52,7 @@ class OfModel:
         self._check(has_validation)
 
     def _check(self, has_validation: bool) -> None:
-        from sparkdl_runner.estimator.fitting.checks import check_settings
+        from sparkdl_runner.training.fitting.checks import check_settings
 
         try:
             check_settings(
@@ -91,7 +91,7 @@ class OfModel:
         Raises:
             ConfigError: It names the first that is missing, or of a wrong type.
         """
-        from sparkdl_runner.estimator.fitting.columns import check_types
+        from sparkdl_runner.training.fitting.columns import check_types
 
         columns, validation = columns_of(self._plan), self._settings.validation
         for name, one in opened.items():
@@ -118,10 +118,10 @@ class OfModel:
         Raises:
             ConfigError: Some cannot be converted, or the model cannot be trained with it.
         """
-        from sparkdl_runner.estimator.fitting.checks import check_rows
-        from sparkdl_runner.estimator.fitting.conversions import FitData
-        from sparkdl_runner.estimator.fitting.first_batch import check_first_batch, network_of
-        from sparkdl_runner.estimator.fitting.tasks import tasks_of
+        from sparkdl_runner.training.fitting.checks import check_rows
+        from sparkdl_runner.training.fitting.conversions import FitData
+        from sparkdl_runner.training.fitting.first_batch import check_first_batch, network_of
+        from sparkdl_runner.training.fitting.tasks import tasks_of
 
         plan = self._plan
         data: dict[str, Any] = {}
@@ -162,9 +162,9 @@ class OfModel:
 
     def _converted(self, name: str, opened: Any, stack: ExitStack) -> dict[str, Any]:
         """The data set; and, where its rows are shared out, the one for validation."""
-        from sparkdl_runner.estimator.fitting.columns import is_list
-        from sparkdl_runner.estimator.fitting.conversions import Selection, convert
-        from sparkdl_runner.estimator.fitting.tasks import tasks_of
+        from sparkdl_runner.training.fitting.columns import is_list
+        from sparkdl_runner.training.fitting.conversions import Selection, convert
+        from sparkdl_runner.training.fitting.tasks import tasks_of
 
         if not _is_frame(opened):
             return {name: opened}

@@ -9,7 +9,7 @@ import pydantic
 
 from sparkdl_runner.jobs.settings import Settings, settings_like
 from sparkdl_runner.jobs.training.named_things import check_form, is_named
-from sparkdl_runner.training.early_stopping import EarlyStopping
+from sparkdl_runner.training.loop.early_stopping import EarlyStopping
 
 REQUIRED = ("model", "loss", "optimizer")
 

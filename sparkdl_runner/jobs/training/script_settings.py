@@ -6,9 +6,9 @@ from typing import Any
 
 import pydantic
 
-from sparkdl_runner.errors import ConfigError
+from sparkdl_runner.base.errors import ConfigError
 from sparkdl_runner.jobs.settings import Settings
-from sparkdl_runner.script.script import Script
+from sparkdl_runner.launch.script.script import Script
 
 # Settings that become arguments of a function.
 _OF_A_FUNCTION = ("data", "cache_url", "hyperparameters", "checkpoint_url")

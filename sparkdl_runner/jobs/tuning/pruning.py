@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from sparkdl_runner.hooks.reports import Reports
-from sparkdl_runner.world import World
+from sparkdl_runner.rank.reports import Reports
+from sparkdl_runner.rank.world import World
 
 
 class Pruning(Reports):

@@ -11,17 +11,17 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Any
 
-from sparkdl_runner.cli.nearest import did_you_mean
-from sparkdl_runner.driver.calls.interruptible import WAKE_SECONDS
-from sparkdl_runner.driver.calls.spares import SPARE_SECONDS
-from sparkdl_runner.driver.spark import slots
-from sparkdl_runner.driver.spark.gpu_scheduling import rank_profile
-from sparkdl_runner.errors import LaunchError, RunCancelledError, RunnerError, WorkerError
+from sparkdl_runner.base.errors import LaunchError, RunCancelledError, RunnerError, WorkerError
+from sparkdl_runner.base.nearest import did_you_mean
 from sparkdl_runner.jobs.training import Training, mlflow_run
 from sparkdl_runner.jobs.tuning.plots import log_plots
 from sparkdl_runner.jobs.tuning.pruning import Pruning
 from sparkdl_runner.jobs.tuning.settings import TuneSettings
 from sparkdl_runner.jobs.tuning.study import open_study, storage_must_answer
+from sparkdl_runner.launch.driver.calls.interruptible import WAKE_SECONDS
+from sparkdl_runner.launch.driver.calls.spares import SPARE_SECONDS
+from sparkdl_runner.launch.driver.spark import slots
+from sparkdl_runner.launch.driver.spark.gpu_scheduling import rank_profile
 from sparkdl_runner.tracking.run.opening.store import make_default_store
 from sparkdl_runner.tracking.settings import Tracking
 

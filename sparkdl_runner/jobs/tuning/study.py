@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sparkdl_runner.errors import ConfigError, RunnerError
+from sparkdl_runner.base.errors import ConfigError, RunnerError
+from sparkdl_runner.base.redaction import Redactor
 from sparkdl_runner.jobs.training import named_things
 from sparkdl_runner.jobs.tuning.settings import SearchSettings
-from sparkdl_runner.redaction import Redactor
 
 # A trial whose driver has not been heard for so long is tried again by the next one.
 HEARTBEAT_SECONDS, LOST_SECONDS = 10, 30

@@ -7,9 +7,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from sparkdl_runner.errors import RunnerError
-from sparkdl_runner.wire.assignments import Assignment
-from sparkdl_runner.wire.messages import Gather, Stop
+from sparkdl_runner.base.errors import RunnerError
+from sparkdl_runner.launch.wire.assignments import Assignment
+from sparkdl_runner.launch.wire.messages import Gather, Stop
 
 # A driver that is reached gives up the start before its agents do: it knows which of them are
 # missing, and an agent that raises makes Spark kill those that wait in its barrier.

@@ -14,16 +14,21 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from sparkdl_runner.agent.outbox import Outbox
-from sparkdl_runner.shown_text import tell
-from sparkdl_runner.wire import messages
-from sparkdl_runner.wire.assignments import Assignment
-from sparkdl_runner.wire.channel import FLUSH_SECONDS, ChannelAddress
-from sparkdl_runner.wire.frames import NONCE_BYTES, FrameCodec, receive_exactly, receive_frame
-from sparkdl_runner.wire.message_json import decode, encode
-from sparkdl_runner.wire.messages import Message
-from sparkdl_runner.wire.sink import write_lines
-from sparkdl_runner.world import Peer, World
+from sparkdl_runner.base.shown_text import tell
+from sparkdl_runner.launch.agent.outbox import Outbox
+from sparkdl_runner.launch.wire import messages
+from sparkdl_runner.launch.wire.assignments import Assignment
+from sparkdl_runner.launch.wire.channel import FLUSH_SECONDS, ChannelAddress
+from sparkdl_runner.launch.wire.frames import (
+    NONCE_BYTES,
+    FrameCodec,
+    receive_exactly,
+    receive_frame,
+)
+from sparkdl_runner.launch.wire.message_json import decode, encode
+from sparkdl_runner.launch.wire.messages import Message
+from sparkdl_runner.launch.wire.sink import write_lines
+from sparkdl_runner.rank.world import Peer, World
 
 CONNECT_SECONDS = 5.0
 # How long the driver may take to answer a failure with a stop to all.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from pathlib import Path
 
-from sparkdl_runner.hooks import control_group
+from sparkdl_runner.rank import control_group
 
 _LOOKS = 5
 

@@ -6,7 +6,7 @@ import itertools
 import threading
 from collections import deque
 
-from sparkdl_runner.wire.messages import (
+from sparkdl_runner.launch.wire.messages import (
     Alive,
     Ended,
     Message,

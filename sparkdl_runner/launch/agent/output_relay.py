@@ -10,8 +10,8 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from sparkdl_runner.agent.rank_log import RankLog
-from sparkdl_runner.redaction import LONGEST_SHAPE_BYTES, Redactor
+from sparkdl_runner.base.redaction import LONGEST_SHAPE_BYTES, Redactor
+from sparkdl_runner.launch.agent.rank_log import RankLog
 
 TAIL_LINES = 40
 MAX_LINE_CHARACTERS = 16 * 1024

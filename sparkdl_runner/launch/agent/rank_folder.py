@@ -10,11 +10,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from sparkdl_runner.agent.rank_log import RankLog
-from sparkdl_runner.foreign_file import open_regular
+from sparkdl_runner.base.foreign_file import open_regular
+from sparkdl_runner.launch.agent.rank_log import RankLog
+from sparkdl_runner.launch.wire.messages import FilePart
+from sparkdl_runner.rank.world import World
 from sparkdl_runner.tracking.rank_run import artifacts_in, folder_prefix
-from sparkdl_runner.wire.messages import FilePart
-from sparkdl_runner.world import World
 
 FILE_PART_BYTES = 256 * 1024
 # How much of one file is kept with the run.

@@ -13,8 +13,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from sparkdl_runner.private_folder import private_folder
-from sparkdl_runner.world import World
+from sparkdl_runner.base.private_folder import private_folder
+from sparkdl_runner.rank.world import World
 
 MAX_LOG_BYTES = 1 << 30
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from sparkdl_runner.backends import Backend, Rendezvous
-from sparkdl_runner.backends.exit_barrier import ExitBarrier, enter_exit_barrier
-from sparkdl_runner.backends.listeners import Listeners
-from sparkdl_runner.wire import network
-from sparkdl_runner.wire.assignments import Assignment
+from sparkdl_runner.launch.backends import Backend, Rendezvous
+from sparkdl_runner.launch.backends.exit_barrier import ExitBarrier, enter_exit_barrier
+from sparkdl_runner.launch.backends.listeners import Listeners
+from sparkdl_runner.launch.wire import network
+from sparkdl_runner.launch.wire.assignments import Assignment
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,30 +16,30 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner import __version__
-from sparkdl_runner.agent.awaited_assignment import AwaitedAssignment
-from sparkdl_runner.agent.host.address_space import lift_limit
-from sparkdl_runner.agent.host.ec2_notice import SpotNotice, endpoint
-from sparkdl_runner.agent.host.other_users import check_host_is_not_shared
-from sparkdl_runner.agent.large_value import Delivery
-from sparkdl_runner.agent.log_client import LogClient
-from sparkdl_runner.agent.rank_log import rank_log
-from sparkdl_runner.agent.rank_ports import RankPorts
-from sparkdl_runner.agent.spares.pool import start_workers
-from sparkdl_runner.agent.spares.task import SpareTask
-from sparkdl_runner.agent.supervision import supervise
-from sparkdl_runner.agent.worker_process import WorkerProcess
-from sparkdl_runner.backends import Rendezvous, get_backend
-from sparkdl_runner.errors import LaunchError
-from sparkdl_runner.wire import network
-from sparkdl_runner.wire.assignments import Assignment, assignments_of
-from sparkdl_runner.wire.attempt import Attempt
-from sparkdl_runner.wire.channel import SETTLE_SECONDS, ChannelAddress
-from sparkdl_runner.wire.control import Envelope
-from sparkdl_runner.wire.failure_report import UnheardFailureError
-from sparkdl_runner.wire.messages import Failed, Stop, Text
-from sparkdl_runner.wire.outcome import Outcome, Status
-from sparkdl_runner.worker import spark_files
-from sparkdl_runner.world import Peer, World
+from sparkdl_runner.base.errors import LaunchError
+from sparkdl_runner.launch.agent.awaited_assignment import AwaitedAssignment
+from sparkdl_runner.launch.agent.host.address_space import lift_limit
+from sparkdl_runner.launch.agent.host.ec2_notice import SpotNotice, endpoint
+from sparkdl_runner.launch.agent.host.other_users import check_host_is_not_shared
+from sparkdl_runner.launch.agent.large_value import Delivery
+from sparkdl_runner.launch.agent.log_client import LogClient
+from sparkdl_runner.launch.agent.rank_log import rank_log
+from sparkdl_runner.launch.agent.rank_ports import RankPorts
+from sparkdl_runner.launch.agent.spares.pool import start_workers
+from sparkdl_runner.launch.agent.spares.task import SpareTask
+from sparkdl_runner.launch.agent.supervision import supervise
+from sparkdl_runner.launch.agent.worker_process import WorkerProcess
+from sparkdl_runner.launch.backends import Rendezvous, get_backend
+from sparkdl_runner.launch.wire import network
+from sparkdl_runner.launch.wire.assignments import Assignment, assignments_of
+from sparkdl_runner.launch.wire.attempt import Attempt
+from sparkdl_runner.launch.wire.channel import SETTLE_SECONDS, ChannelAddress
+from sparkdl_runner.launch.wire.control import Envelope
+from sparkdl_runner.launch.wire.failure_report import UnheardFailureError
+from sparkdl_runner.launch.wire.messages import Failed, Stop, Text
+from sparkdl_runner.launch.wire.outcome import Outcome, Status
+from sparkdl_runner.launch.worker import spark_files
+from sparkdl_runner.rank.world import Peer, World
 
 if TYPE_CHECKING:
     from pyspark.broadcast import Broadcast

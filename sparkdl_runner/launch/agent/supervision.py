@@ -10,17 +10,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from sparkdl_runner.agent.host_metrics import look_until
-from sparkdl_runner.agent.output_relay import OutputRelay
-from sparkdl_runner.agent.rank_folder import RankFolder, leave_files
-from sparkdl_runner.agent.rank_log import RankLog
-from sparkdl_runner.agent.vital_signs import Observer
-from sparkdl_runner.agent.worker_process import KILL_SECONDS, WorkerProcess
-from sparkdl_runner.redaction import Redactor, secrets_of
-from sparkdl_runner.wire import messages
-from sparkdl_runner.wire.control import Envelope
-from sparkdl_runner.wire.message_json import decode, encode
-from sparkdl_runner.wire.messages import (
+from sparkdl_runner.base.redaction import Redactor, secrets_of
+from sparkdl_runner.launch.agent.host_metrics import look_until
+from sparkdl_runner.launch.agent.output_relay import OutputRelay
+from sparkdl_runner.launch.agent.rank_folder import RankFolder, leave_files
+from sparkdl_runner.launch.agent.rank_log import RankLog
+from sparkdl_runner.launch.agent.vital_signs import Observer
+from sparkdl_runner.launch.agent.worker_process import KILL_SECONDS, WorkerProcess
+from sparkdl_runner.launch.wire import messages
+from sparkdl_runner.launch.wire.control import Envelope
+from sparkdl_runner.launch.wire.message_json import decode, encode
+from sparkdl_runner.launch.wire.messages import (
     Delivered,
     Message,
     Progress,
@@ -30,8 +30,8 @@ from sparkdl_runner.wire.messages import (
     Serving,
     Stop,
 )
-from sparkdl_runner.wire.outcome import Outcome, Status, describe_exit
-from sparkdl_runner.wire.sink import Receiver
+from sparkdl_runner.launch.wire.outcome import Outcome, Status, describe_exit
+from sparkdl_runner.launch.wire.sink import Receiver
 
 # How long a process may take to end whose function has returned, whatever the grace is.
 LEAST_EXIT_SECONDS = 1.0

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from sparkdl_runner.wire.messages import Pulse, VitalSigns
+from sparkdl_runner.launch.wire.messages import Pulse, VitalSigns
 
 _BUSY_SHARE = 0.25
 # A thread that could have had a core for less than this is judged at a later look. The kernel

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from sparkdl_runner.redaction import is_secret_name
-from sparkdl_runner.worker.driver_folders import own_files
-from sparkdl_runner.worker.search_path import (
+from sparkdl_runner.base.redaction import is_secret_name
+from sparkdl_runner.launch.worker.driver_folders import own_files
+from sparkdl_runner.launch.worker.search_path import (
     LATER_PATH,
     ahead_of_packages,
     extra_search_path,

@@ -15,14 +15,14 @@ import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 
-from sparkdl_runner.agent.memory_evidence import MemoryEvidence
-from sparkdl_runner.agent.vital_signs import process_state
-from sparkdl_runner.hooks import stop_request
-from sparkdl_runner.redaction import secrets_of
-from sparkdl_runner.wire.control import Line
-from sparkdl_runner.wire.messages import Release, Stop
-from sparkdl_runner.worker import lifeline, stacks
-from sparkdl_runner.worker.unanswered import unanswered_addresses
+from sparkdl_runner.base.redaction import secrets_of
+from sparkdl_runner.launch.agent.memory_evidence import MemoryEvidence
+from sparkdl_runner.launch.agent.vital_signs import process_state
+from sparkdl_runner.launch.wire.control import Line
+from sparkdl_runner.launch.wire.messages import Release, Stop
+from sparkdl_runner.launch.worker import lifeline, stacks
+from sparkdl_runner.launch.worker.unanswered import unanswered_addresses
+from sparkdl_runner.rank import stop_request
 
 # How long a process that was killed may take to be gone.
 KILL_SECONDS = 10.0
@@ -64,7 +64,7 @@ class WorkerProcess:
         self._output, output_end = os.pipe()
         self._stacks, stacks_end = os.pipe()
         requests_end, self._requests = os.pipe()
-        command = [sys.executable, "-P", "-m", "sparkdl_runner.worker", "--backend", backend]
+        command = [sys.executable, "-P", "-m", "sparkdl_runner.launch.worker", "--backend", backend]
         command += ["--control-fd", str(theirs.fileno()), "--lifeline-fd", str(lifeline_end)]
         command += ["--agent-pid", str(os.getpid()), "--stacks-fd", str(stacks_end)]
         command += ["--requests-fd", str(requests_end), "--spare-seconds", str(spare_seconds)]

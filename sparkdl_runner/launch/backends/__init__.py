@@ -14,16 +14,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sparkdl_runner.errors import LaunchError
-from sparkdl_runner.world import World
+from sparkdl_runner.base.errors import LaunchError
+from sparkdl_runner.rank.world import World
 
 # A worker's start is part of every launch, and it serves no rendezvous: what that takes is imported
 # by the methods that need it.
 if TYPE_CHECKING:
-    from sparkdl_runner.backends.listeners import Listeners
-    from sparkdl_runner.wire.attempt import Attempt
-    from sparkdl_runner.wire.control import Line
-    from sparkdl_runner.wire.network import PortRange
+    from sparkdl_runner.launch.backends.listeners import Listeners
+    from sparkdl_runner.launch.wire.attempt import Attempt
+    from sparkdl_runner.launch.wire.control import Line
+    from sparkdl_runner.launch.wire.network import PortRange
 
 Release = Callable[[], None]
 Tell = Callable[[str], None]

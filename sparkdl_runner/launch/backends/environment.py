@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from sparkdl_runner.backends import Rendezvous
-from sparkdl_runner.world import World
+from sparkdl_runner.launch.backends import Rendezvous
+from sparkdl_runner.rank.world import World
 
 if TYPE_CHECKING:
     from sparkdl_runner.config import RunConfig

@@ -7,7 +7,7 @@ import re
 import socket
 from typing import TYPE_CHECKING
 
-from sparkdl_runner.backends import (
+from sparkdl_runner.launch.backends import (
     Backend,
     Release,
     Rendezvous,
@@ -15,12 +15,12 @@ from sparkdl_runner.backends import (
     horovod_elastic,
     wrong_backend,
 )
-from sparkdl_runner.backends.environment import common_environment, join_seconds
-from sparkdl_runner.world import World
+from sparkdl_runner.launch.backends.environment import common_environment, join_seconds
+from sparkdl_runner.rank.world import World
 
 if TYPE_CHECKING:
-    from sparkdl_runner.backends.listeners import Listeners
-    from sparkdl_runner.wire.network import PortRange
+    from sparkdl_runner.launch.backends.listeners import Listeners
+    from sparkdl_runner.launch.wire.network import PortRange
 
 # Horovod raises the same for an operation that it refuses and for the loss of a peer. These are the
 # refusals in ``controller.cc``, ``operation_manager.cc`` and ``common.h`` of 0.28.1.
@@ -81,19 +81,19 @@ class HorovodBackend(Backend):
 
     def listen(self, address: str, port_range: PortRange | None = None) -> Listeners:
         """See ``Backend.listen``."""
-        from sparkdl_runner.backends.rendezvous.store import listen
+        from sparkdl_runner.launch.backends.rendezvous.store import listen
 
         return listen(address, port_range)
 
     def serve(self, listeners: Listeners, rendezvous: Rendezvous, tell: Tell) -> Release:
         """See ``Backend.serve``."""
-        from sparkdl_runner.backends.rendezvous.store import serve
+        from sparkdl_runner.launch.backends.rendezvous.store import serve
 
         return serve(listeners, rendezvous, tell)
 
     def serve_copy(self, listeners: Listeners, rendezvous: Rendezvous) -> Release:
         """See ``Backend.serve_copy``."""
-        from sparkdl_runner.backends.rendezvous.cache import serve
+        from sparkdl_runner.launch.backends.rendezvous.cache import serve
 
         return serve(listeners, rendezvous)
 

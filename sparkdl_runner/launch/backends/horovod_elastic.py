@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkdl_runner.filesystem import join_url
-from sparkdl_runner.shown_text import tell
+from sparkdl_runner.base.filesystem import join_url
+from sparkdl_runner.base.shown_text import tell
 
 PLACE = "SPARKDL_RUNNER_ELASTIC_STATE_URL"
 """The variable by which ranks know ``RunConfig.elastic_state_url``."""

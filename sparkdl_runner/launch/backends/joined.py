@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from types import ModuleType
 
-from sparkdl_runner.importing import when_imported
+from sparkdl_runner.base.importing import when_imported
 
 # All process groups of torch, and all frameworks of Horovod, begin here.
 _GROUPS = "torch.distributed.distributed_c10d"

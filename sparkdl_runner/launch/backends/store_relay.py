@@ -13,9 +13,9 @@ import asyncio
 import socket
 from contextlib import suppress
 
-from sparkdl_runner.backends.listeners import Listeners
-from sparkdl_runner.wire import network
-from sparkdl_runner.wire.serving import ServerThread
+from sparkdl_runner.launch.backends.listeners import Listeners
+from sparkdl_runner.launch.wire import network
+from sparkdl_runner.launch.wire.serving import ServerThread
 
 # The default group's, NCCL's, and what user code opens by itself.
 CONNECTIONS_PER_RANK = 16

@@ -7,7 +7,7 @@ import re
 import socket
 from typing import TYPE_CHECKING
 
-from sparkdl_runner.backends import (
+from sparkdl_runner.launch.backends import (
     Backend,
     Release,
     Rendezvous,
@@ -15,12 +15,12 @@ from sparkdl_runner.backends import (
     tensorflow_server,
     wrong_backend,
 )
-from sparkdl_runner.backends.environment import common_environment
-from sparkdl_runner.world import World
+from sparkdl_runner.launch.backends.environment import common_environment
+from sparkdl_runner.rank.world import World
 
 if TYPE_CHECKING:
-    from sparkdl_runner.backends.listeners import Listeners
-    from sparkdl_runner.wire.network import PortRange
+    from sparkdl_runner.launch.backends.listeners import Listeners
+    from sparkdl_runner.launch.wire.network import PortRange
 
 # Words of TensorFlow 2.21 in other errors about a lost peer.
 _LOST_PEER = re.compile(
@@ -43,8 +43,8 @@ class TensorflowBackend(Backend):
     name = "tensorflow"
     imports = ("tensorflow",)
     store_in_worker = False
-    join_functions = (("/sparkdl_runner/backends/tensorflow_server.py", "wait_for_all"),)
-    waiting_in = ("/sparkdl_runner/backends/tensorflow_server.py",)
+    join_functions = (("/sparkdl_runner/launch/backends/tensorflow_server.py", "wait_for_all"),)
+    waiting_in = ("/sparkdl_runner/launch/backends/tensorflow_server.py",)
     # An operation computes, or waits for its peers, in native code below these.
     may_wait_in = ("/tensorflow/python/eager/", "/tensorflow/python/ops/gen_collective_ops.py")
     missing_sentence = (
@@ -99,13 +99,13 @@ class TensorflowBackend(Backend):
 
     def listen(self, address: str, port_range: PortRange | None = None) -> Listeners:
         """See ``Backend.listen``."""
-        from sparkdl_runner.backends.rendezvous.store import listen
+        from sparkdl_runner.launch.backends.rendezvous.store import listen
 
         return listen(address, port_range)
 
     def serve(self, listeners: Listeners, rendezvous: Rendezvous, tell: Tell) -> Release:
         """See ``Backend.serve``: here the ranks meet before TensorFlow connects them."""
-        from sparkdl_runner.backends.rendezvous.store import serve
+        from sparkdl_runner.launch.backends.rendezvous.store import serve
 
         return serve(listeners, rendezvous, tell)
 

@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
-from sparkdl_runner.backends import packet_filter
-from sparkdl_runner.importing import when_imported
-from sparkdl_runner.shown_text import tell
+from sparkdl_runner.base.importing import when_imported
+from sparkdl_runner.base.shown_text import tell
+from sparkdl_runner.launch.backends import packet_filter
 
 MEETING = "SPARKDL_RUNNER_TENSORFLOW_MEETING"
 """In a rank's environment: address, port and secret of the store in which the ranks meet."""

@@ -8,7 +8,7 @@ import socket
 import traceback
 from typing import TYPE_CHECKING
 
-from sparkdl_runner.backends import (
+from sparkdl_runner.launch.backends import (
     Backend,
     Release,
     Rendezvous,
@@ -17,13 +17,13 @@ from sparkdl_runner.backends import (
     torch_store,
     wrong_backend,
 )
-from sparkdl_runner.backends.environment import common_environment, join_seconds
-from sparkdl_runner.wire.control import Line
-from sparkdl_runner.world import World
+from sparkdl_runner.launch.backends.environment import common_environment, join_seconds
+from sparkdl_runner.launch.wire.control import Line
+from sparkdl_runner.rank.world import World
 
 if TYPE_CHECKING:
-    from sparkdl_runner.backends.listeners import Listeners
-    from sparkdl_runner.wire.network import PortRange
+    from sparkdl_runner.launch.backends.listeners import Listeners
+    from sparkdl_runner.launch.wire.network import PortRange
 
 _LARGE_MESH = re.compile(r"Mesh should not be bigger than default world size (\d+), .* (\d+) ranks")
 _LIGHTNINGS_DEVICES = re.compile(r"You set `devices=.*does not match the world size")
@@ -36,7 +36,7 @@ class TorchBackend(Backend):
     imports = ("torch", "torch.distributed")
     store_in_worker = True
     join_functions = (("torch/distributed/distributed_c10d.py", "init_process_group"),)
-    waiting_in = ("/torch/distributed/", "/sparkdl_runner/backends/torch_store.py")
+    waiting_in = ("/torch/distributed/", "/sparkdl_runner/launch/backends/torch_store.py")
     # DistributedDataParallel waits for its peers inside of backward(), in native code.
     may_wait_in = ("/torch/autograd/graph.py",)
     missing_sentence = (
@@ -66,13 +66,13 @@ class TorchBackend(Backend):
 
     def listen(self, address: str, port_range: PortRange | None = None) -> Listeners:
         """See ``Backend.listen``."""
-        from sparkdl_runner.backends import store_relay
+        from sparkdl_runner.launch.backends import store_relay
 
         return store_relay.listen(address, port_range)
 
     def serve(self, listeners: Listeners, rendezvous: Rendezvous, tell: Tell) -> Release:
         """See ``Backend.serve``; torch's clients can tell no secret."""
-        from sparkdl_runner.backends.store_relay import StoreRelay
+        from sparkdl_runner.launch.backends.store_relay import StoreRelay
 
         store = listeners.private
         if store is None:

@@ -15,9 +15,9 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-from sparkdl_runner.wire.control import Line
-from sparkdl_runner.wire.message_json import encode
-from sparkdl_runner.wire.messages import Serving
+from sparkdl_runner.launch.wire.control import Line
+from sparkdl_runner.launch.wire.message_json import encode
+from sparkdl_runner.launch.wire.messages import Serving
 
 JOIN_SECONDS = "SPARKDL_RUNNER_JOIN_SECONDS"
 """In a rank's environment: how long it may wait for its peers, where torch's default is less."""

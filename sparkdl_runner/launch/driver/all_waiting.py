@@ -7,11 +7,17 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from sparkdl_runner.config import RunConfig
-from sparkdl_runner.driver.consequences import MOST_LINES, cut, indented, returned_before, who
-from sparkdl_runner.driver.deadlines import LEFT_SECONDS
-from sparkdl_runner.wire.messages import Stacks
-from sparkdl_runner.wire.outcome import Outcome, Status
-from sparkdl_runner.world import World
+from sparkdl_runner.launch.driver.consequences import (
+    MOST_LINES,
+    cut,
+    indented,
+    returned_before,
+    who,
+)
+from sparkdl_runner.launch.driver.deadlines import LEFT_SECONDS
+from sparkdl_runner.launch.wire.messages import Stacks
+from sparkdl_runner.launch.wire.outcome import Outcome, Status
+from sparkdl_runner.rank.world import World
 
 MOST_HOSTS = 10
 MOST_STACK_CHARACTERS = 10_000

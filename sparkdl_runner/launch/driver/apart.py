@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sparkdl_runner.base.errors import RanksApartError
+from sparkdl_runner.base.shown_text import tell
 from sparkdl_runner.config import RunConfig
-from sparkdl_runner.errors import RanksApartError
-from sparkdl_runner.shown_text import tell
-from sparkdl_runner.wire.outcome import Outcome, Status
+from sparkdl_runner.launch.wire.outcome import Outcome, Status
 
 
 def check_joined(outcomes: Sequence[Outcome], config: RunConfig) -> str:

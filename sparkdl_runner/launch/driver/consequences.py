@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterable, Sequence
 
-from sparkdl_runner.wire.outcome import Outcome, Status, describe_exit
+from sparkdl_runner.launch.wire.outcome import Outcome, Status, describe_exit
 
 MOST_LINES = 10
 MOST_CHARACTERS = 1000

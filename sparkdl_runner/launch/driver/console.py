@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, TextIO
 
-from sparkdl_runner.hooks.reports import Reports
-from sparkdl_runner.shown_text import tell
-from sparkdl_runner.wire.sink import Sink, write_lines
-from sparkdl_runner.world import World
+from sparkdl_runner.base.shown_text import tell
+from sparkdl_runner.launch.wire.sink import Sink, write_lines
+from sparkdl_runner.rank.reports import Reports
+from sparkdl_runner.rank.world import World
 
 
 class Console(Sink):

@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from sparkdl_runner.config import RunConfig
-from sparkdl_runner.wire.messages import VitalSigns
-from sparkdl_runner.wire.outcome import Outcome, Status
-from sparkdl_runner.world import World
+from sparkdl_runner.launch.wire.messages import VitalSigns
+from sparkdl_runner.launch.wire.outcome import Outcome, Status
+from sparkdl_runner.rank.world import World
 
 # A connection may break for a moment; and Spark often knows why an executor is gone.
 GONE_SECONDS = 2.5

@@ -7,16 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sparkdl_runner.driver.all_waiting import grouped_stacks
-from sparkdl_runner.driver.consequences import (
-    consequences,
-    cut,
-    end_of,
-    indented,
-    returned_before,
-)
-from sparkdl_runner.driver.returned_values import value_of
-from sparkdl_runner.errors import (
+from sparkdl_runner.base.errors import (
     NotPicklableError,
     ResultTooLargeError,
     RunCancelledError,
@@ -25,9 +16,18 @@ from sparkdl_runner.errors import (
     WorkerFailedError,
     WorkerHungError,
 )
-from sparkdl_runner.shown_text import tell
-from sparkdl_runner.wire import function
-from sparkdl_runner.wire.outcome import Outcome, Status
+from sparkdl_runner.base.shown_text import tell
+from sparkdl_runner.launch.driver.all_waiting import grouped_stacks
+from sparkdl_runner.launch.driver.consequences import (
+    consequences,
+    cut,
+    end_of,
+    indented,
+    returned_before,
+)
+from sparkdl_runner.launch.driver.returned_values import value_of
+from sparkdl_runner.launch.wire import function
+from sparkdl_runner.launch.wire.outcome import Outcome, Status
 
 # Limits for the cause in a message. The error's attributes have all of it.
 MOST_MESSAGE_CHARACTERS, MOST_TRACEBACK_CHARACTERS = 10_000, 100_000

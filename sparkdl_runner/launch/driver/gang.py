@@ -8,18 +8,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from sparkdl_runner.backends import get_backend
-from sparkdl_runner.driver.console import Console
-from sparkdl_runner.driver.diagnosis import with_failures
-from sparkdl_runner.driver.returned_values import ReturnedValues
-from sparkdl_runner.driver.watch import Verdict, Watch
-from sparkdl_runner.hooks.loader_plans import LoaderPlans
-from sparkdl_runner.hooks.reports import Reports
-from sparkdl_runner.wire.attempt import Attempt
-from sparkdl_runner.wire.channel import SETTLE_SECONDS
-from sparkdl_runner.wire.messages import Stacks, ValueSent, VitalSigns
-from sparkdl_runner.wire.outcome import Outcome, Status
-from sparkdl_runner.world import World
+from sparkdl_runner.launch.backends import get_backend
+from sparkdl_runner.launch.driver.console import Console
+from sparkdl_runner.launch.driver.diagnosis import with_failures
+from sparkdl_runner.launch.driver.returned_values import ReturnedValues
+from sparkdl_runner.launch.driver.watch import Verdict, Watch
+from sparkdl_runner.launch.wire.attempt import Attempt
+from sparkdl_runner.launch.wire.channel import SETTLE_SECONDS
+from sparkdl_runner.launch.wire.messages import Stacks, ValueSent, VitalSigns
+from sparkdl_runner.launch.wire.outcome import Outcome, Status
+from sparkdl_runner.rank.loader_plans import LoaderPlans
+from sparkdl_runner.rank.reports import Reports
+from sparkdl_runner.rank.world import World
 
 
 class Gang(Console, ABC):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from sparkdl_runner.driver.stop_request import StopRequest
-from sparkdl_runner.hooks.reports import Reports
-from sparkdl_runner.wire.attempt import Attempt
-from sparkdl_runner.wire.outcome import Outcome
+from sparkdl_runner.launch.driver.stop_request import StopRequest
+from sparkdl_runner.launch.wire.attempt import Attempt
+from sparkdl_runner.launch.wire.outcome import Outcome
+from sparkdl_runner.rank.reports import Reports
 
 
 class Launcher(Protocol):

@@ -10,27 +10,27 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
-from sparkdl_runner.agent.host.other_users import check_host_is_not_shared
-from sparkdl_runner.agent.rank_log import RankLog, rank_log
-from sparkdl_runner.agent.spares.pool import keep_spares, start_workers
-from sparkdl_runner.agent.supervision import supervise
-from sparkdl_runner.agent.worker_environment import worker_environment
-from sparkdl_runner.agent.worker_process import WorkerProcess
-from sparkdl_runner.backends import Backend, Rendezvous
-from sparkdl_runner.driver.calls.interruptible import wait_until_done
-from sparkdl_runner.driver.gang import Gang
-from sparkdl_runner.driver.local_gpus import gpu_of
-from sparkdl_runner.driver.spark.context import folder_of_files
-from sparkdl_runner.driver.stop_request import StopRequest
-from sparkdl_runner.errors import LaunchError
-from sparkdl_runner.hooks.reports import Reports
-from sparkdl_runner.wire import network
-from sparkdl_runner.wire.attempt import Attempt
-from sparkdl_runner.wire.control import Envelope
-from sparkdl_runner.wire.messages import Stacks
-from sparkdl_runner.wire.outcome import Outcome
-from sparkdl_runner.worker import spark_files
-from sparkdl_runner.world import Peer, World, assign_ranks
+from sparkdl_runner.base.errors import LaunchError
+from sparkdl_runner.launch.agent.host.other_users import check_host_is_not_shared
+from sparkdl_runner.launch.agent.rank_log import RankLog, rank_log
+from sparkdl_runner.launch.agent.spares.pool import keep_spares, start_workers
+from sparkdl_runner.launch.agent.supervision import supervise
+from sparkdl_runner.launch.agent.worker_environment import worker_environment
+from sparkdl_runner.launch.agent.worker_process import WorkerProcess
+from sparkdl_runner.launch.backends import Backend, Rendezvous
+from sparkdl_runner.launch.driver.calls.interruptible import wait_until_done
+from sparkdl_runner.launch.driver.gang import Gang
+from sparkdl_runner.launch.driver.local_gpus import gpu_of
+from sparkdl_runner.launch.driver.spark.context import folder_of_files
+from sparkdl_runner.launch.driver.stop_request import StopRequest
+from sparkdl_runner.launch.wire import network
+from sparkdl_runner.launch.wire.attempt import Attempt
+from sparkdl_runner.launch.wire.control import Envelope
+from sparkdl_runner.launch.wire.messages import Stacks
+from sparkdl_runner.launch.wire.outcome import Outcome
+from sparkdl_runner.launch.worker import spark_files
+from sparkdl_runner.rank.reports import Reports
+from sparkdl_runner.rank.world import Peer, World, assign_ranks
 
 # More ranks than this take minutes to import torch, and most of the memory.
 RANKS_PER_CORE = 8

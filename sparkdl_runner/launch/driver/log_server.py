@@ -12,18 +12,18 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from sparkdl_runner import __version__
-from sparkdl_runner.driver.watch import Watch
-from sparkdl_runner.errors import LaunchError
-from sparkdl_runner.wire import messages
-from sparkdl_runner.wire.assignments import Assignment, assignments_of
-from sparkdl_runner.wire.attempt import Attempt
-from sparkdl_runner.wire.channel import FLUSH_SECONDS, ChannelAddress
-from sparkdl_runner.wire.frames import NONCE_BYTES, FrameCodec, read_frame
-from sparkdl_runner.wire.message_json import decode, encode
-from sparkdl_runner.wire.messages import Message, Stacks
-from sparkdl_runner.wire.serving import ServerThread
-from sparkdl_runner.wire.sink import Sink
-from sparkdl_runner.world import Peer, World
+from sparkdl_runner.base.errors import LaunchError
+from sparkdl_runner.launch.driver.watch import Watch
+from sparkdl_runner.launch.wire import messages
+from sparkdl_runner.launch.wire.assignments import Assignment, assignments_of
+from sparkdl_runner.launch.wire.attempt import Attempt
+from sparkdl_runner.launch.wire.channel import FLUSH_SECONDS, ChannelAddress
+from sparkdl_runner.launch.wire.frames import NONCE_BYTES, FrameCodec, read_frame
+from sparkdl_runner.launch.wire.message_json import decode, encode
+from sparkdl_runner.launch.wire.messages import Message, Stacks
+from sparkdl_runner.launch.wire.serving import ServerThread
+from sparkdl_runner.launch.wire.sink import Sink
+from sparkdl_runner.rank.world import Peer, World
 
 HELLO_SECONDS = 10.0
 # An agent tells little but the addresses of its host. Strangers may send as much, each of them.

@@ -10,15 +10,15 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from sparkdl_runner.base.errors import LaunchError
+from sparkdl_runner.base.redaction import Redactor, secrets_of
 from sparkdl_runner.config import RunConfig
-from sparkdl_runner.driver.calls.call import Call
-from sparkdl_runner.errors import LaunchError
-from sparkdl_runner.redaction import Redactor, secrets_of
+from sparkdl_runner.launch.driver.calls.call import Call
 from sparkdl_runner.tracking.run.opening.store import is_set_up
 from sparkdl_runner.tracking.settings import Tracking
 
 if TYPE_CHECKING:
-    from sparkdl_runner.driver.stop_request import StopRequest
+    from sparkdl_runner.launch.driver.stop_request import StopRequest
     from sparkdl_runner.tracking.run.opening.named import NamedRun
     from sparkdl_runner.tracking.run.tracked_run import TrackedRun
 

@@ -7,12 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner.config import RunConfig
-from sparkdl_runner.driver.apart import check_joined
-from sparkdl_runner.driver.diagnosis import result_of, root_cause
-from sparkdl_runner.driver.launcher import Launcher
-from sparkdl_runner.driver.stop_request import StopRequest
-from sparkdl_runner.errors import (
+from sparkdl_runner.base.errors import (
     LaunchError,
     NotPicklableError,
     RanksApartError,
@@ -21,10 +16,15 @@ from sparkdl_runner.errors import (
     RunnerError,
     WorkerFailedError,
 )
-from sparkdl_runner.hooks.reports import Reports
-from sparkdl_runner.shown_text import tell
-from sparkdl_runner.wire.attempt import Attempt
-from sparkdl_runner.world import World
+from sparkdl_runner.base.shown_text import tell
+from sparkdl_runner.config import RunConfig
+from sparkdl_runner.launch.driver.apart import check_joined
+from sparkdl_runner.launch.driver.diagnosis import result_of, root_cause
+from sparkdl_runner.launch.driver.launcher import Launcher
+from sparkdl_runner.launch.driver.stop_request import StopRequest
+from sparkdl_runner.launch.wire.attempt import Attempt
+from sparkdl_runner.rank.reports import Reports
+from sparkdl_runner.rank.world import World
 
 if TYPE_CHECKING:
     from sparkdl_runner.tracking.run.tracked_run import TrackedRun

@@ -18,13 +18,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from sparkdl_runner.agent.large_value import keep_value, new_value_file, where
-from sparkdl_runner.agent.rank_log import remove_file_of_run
-from sparkdl_runner.errors import NotPicklableError, RunnerError
-from sparkdl_runner.wire.function import pack_plain_result, unpack_result
-from sparkdl_runner.wire.messages import ValueSent
-from sparkdl_runner.wire.outcome import Outcome, Status
-from sparkdl_runner.world import World
+from sparkdl_runner.base.errors import NotPicklableError, RunnerError
+from sparkdl_runner.launch.agent.large_value import keep_value, new_value_file, where
+from sparkdl_runner.launch.agent.rank_log import remove_file_of_run
+from sparkdl_runner.launch.wire.function import pack_plain_result, unpack_result
+from sparkdl_runner.launch.wire.messages import ValueSent
+from sparkdl_runner.launch.wire.outcome import Outcome, Status
+from sparkdl_runner.rank.world import World
 
 
 class ReturnedValues:

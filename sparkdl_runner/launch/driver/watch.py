@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
-from sparkdl_runner.backends import Backend
+from sparkdl_runner.base.shown_text import tell
 from sparkdl_runner.config import RunConfig
-from sparkdl_runner.driver import all_waiting, deadlines
-from sparkdl_runner.driver.deadlines import SeenRank
-from sparkdl_runner.shown_text import tell
-from sparkdl_runner.wire.messages import Stacks, VitalSigns
-from sparkdl_runner.wire.outcome import Outcome, Status
-from sparkdl_runner.world import World
+from sparkdl_runner.launch.backends import Backend
+from sparkdl_runner.launch.driver import all_waiting, deadlines
+from sparkdl_runner.launch.driver.deadlines import SeenRank
+from sparkdl_runner.launch.wire.messages import Stacks, VitalSigns
+from sparkdl_runner.launch.wire.outcome import Outcome, Status
+from sparkdl_runner.rank.world import World
 
 CHECK_SECONDS = 0.25
 # After a pause of this length the driver itself has missed reports.

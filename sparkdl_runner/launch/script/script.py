@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sparkdl_runner.cli.nearest import nearest
-from sparkdl_runner.errors import LaunchError, ScriptExitedError
-from sparkdl_runner.script.folder import Archive, megabytes, read_folder
-from sparkdl_runner.script.launchers import refuse_launchers
-from sparkdl_runner.script.main_module import run_file, run_module
-from sparkdl_runner.script.module import find_module
-from sparkdl_runner.worker.driver_log import log_to_driver
-from sparkdl_runner.worker.lifeline import FOLDER
+from sparkdl_runner.base.errors import LaunchError, ScriptExitedError
+from sparkdl_runner.base.nearest import nearest
+from sparkdl_runner.launch.script.folder import Archive, megabytes, read_folder
+from sparkdl_runner.launch.script.launchers import refuse_launchers
+from sparkdl_runner.launch.script.main_module import run_file, run_module
+from sparkdl_runner.launch.script.module import find_module
+from sparkdl_runner.launch.worker.driver_log import log_to_driver
+from sparkdl_runner.launch.worker.lifeline import FOLDER
 
 _SHOWN = 5
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sparkdl_runner.config import RunConfig
+from sparkdl_runner.rank.world import World
 from sparkdl_runner.tracking.rank_run import RunTicket
-from sparkdl_runner.world import World
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,11 +16,11 @@ import threading
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner.wire.frames import receive_exactly
-from sparkdl_runner.world import World
+from sparkdl_runner.launch.wire.frames import receive_exactly
+from sparkdl_runner.rank.world import World
 
 if TYPE_CHECKING:
-    from sparkdl_runner.wire.attempt import Attempt
+    from sparkdl_runner.launch.wire.attempt import Attempt
 
 _HEADER = struct.Struct(">IQ")
 

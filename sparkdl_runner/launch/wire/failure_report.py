@@ -6,8 +6,8 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from sparkdl_runner.wire.outcome import Outcome, Status
-from sparkdl_runner.world import World
+from sparkdl_runner.launch.wire.outcome import Outcome, Status
+from sparkdl_runner.rank.world import World
 
 # In characters, of which each takes up to 12 bytes of JSON.
 MAX_NAME = 200

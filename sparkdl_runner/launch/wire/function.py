@@ -11,8 +11,8 @@ from typing import Any, BinaryIO
 
 import cloudpickle
 
-from sparkdl_runner.errors import NotPicklableError
-from sparkdl_runner.world import World
+from sparkdl_runner.base.errors import NotPicklableError
+from sparkdl_runner.rank.world import World
 
 # A larger exception is not sent; its text and traceback are sent in any case.
 MAX_EXCEPTION_BYTES = 16 << 20

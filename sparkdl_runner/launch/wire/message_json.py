@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from sparkdl_runner.wire.assignments import Assignment
-from sparkdl_runner.wire.failure_report import from_report, to_report
-from sparkdl_runner.wire.messages import AGENT_TO_DRIVER, Message, Table
-from sparkdl_runner.wire.outcome import Outcome
-from sparkdl_runner.world import Peer, World
+from sparkdl_runner.launch.wire.assignments import Assignment
+from sparkdl_runner.launch.wire.failure_report import from_report, to_report
+from sparkdl_runner.launch.wire.messages import AGENT_TO_DRIVER, Message, Table
+from sparkdl_runner.launch.wire.outcome import Outcome
+from sparkdl_runner.rank.world import Peer, World
 
 Codec = tuple[Callable[[Any], Any], Callable[[Any], Any]]
 _KNOWN: dict[type[Message], dict[str, Codec]] = {}

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from sparkdl_runner.wire.assignments import Assignment
-from sparkdl_runner.wire.outcome import Outcome
-from sparkdl_runner.world import Peer, World
+from sparkdl_runner.launch.wire.assignments import Assignment
+from sparkdl_runner.launch.wire.outcome import Outcome
+from sparkdl_runner.rank.world import Peer, World
 
 
 @dataclass

@@ -6,7 +6,7 @@ import signal
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sparkdl_runner.world import World
+from sparkdl_runner.rank.world import World
 
 
 class Status(StrEnum):

@@ -11,8 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from typing import Any
 
-from sparkdl_runner.wire.network import addresses_of_host
-from sparkdl_runner.wire.socket_owner import Address, owner
+from sparkdl_runner.launch.wire.network import addresses_of_host
+from sparkdl_runner.launch.wire.socket_owner import Address, owner
 
 # asyncio's default is 100, too few for thousands of agents that connect at once.
 BACKLOG = 4096

@@ -5,9 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, Protocol, TextIO
 
-from sparkdl_runner import shown_text
-from sparkdl_runner.hooks.reports import Reports
-from sparkdl_runner.wire.messages import (
+from sparkdl_runner.base import shown_text
+from sparkdl_runner.launch.wire.messages import (
     Failed,
     FilePart,
     HostMetrics,
@@ -22,8 +21,9 @@ from sparkdl_runner.wire.messages import (
     ValueSent,
     VitalSigns,
 )
-from sparkdl_runner.wire.outcome import Outcome
-from sparkdl_runner.world import World
+from sparkdl_runner.launch.wire.outcome import Outcome
+from sparkdl_runner.rank.reports import Reports
+from sparkdl_runner.rank.world import World
 
 
 class Receiver(Protocol):

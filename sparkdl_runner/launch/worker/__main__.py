@@ -1,7 +1,7 @@
 """The worker: a fresh process that runs the user's function as one rank.
 
-Started as ``python -m sparkdl_runner.worker`` by an agent (or by the local launcher), it imports
-the backend while the agents still find one another, then receives its envelope, sets the
+Started as ``python -m sparkdl_runner.launch.worker`` by an agent (or by the local launcher), it
+imports the backend while the agents still find one another, then receives its envelope, sets the
 environment, unpickles the function, runs it, and sends back the value or the error.
 """
 
@@ -19,20 +19,16 @@ import traceback
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from sparkdl_runner import world
-from sparkdl_runner.backends import Backend, get_backend, joined
-from sparkdl_runner.backends.environment import beside_own
-from sparkdl_runner.errors import NotPicklableError
-from sparkdl_runner.hooks import loader_plans, preemption, rank_facts, stop_request
-from sparkdl_runner.importing import without_collecting
-from sparkdl_runner.tracking.rank import rank_tracking as tracking
-from sparkdl_runner.tracking.rank.advice import advice
-from sparkdl_runner.wire import function
-from sparkdl_runner.wire.control import Envelope, Line
-from sparkdl_runner.wire.failure_report import MAX_MESSAGE, MAX_TRACEBACK
-from sparkdl_runner.wire.message_json import encode
-from sparkdl_runner.wire.messages import Delivered, LoaderPlan, Progress, Raised, Returned
-from sparkdl_runner.worker import (
+from sparkdl_runner.base.errors import NotPicklableError
+from sparkdl_runner.base.importing import without_collecting
+from sparkdl_runner.launch.backends import Backend, get_backend, joined
+from sparkdl_runner.launch.backends.environment import beside_own
+from sparkdl_runner.launch.wire import function
+from sparkdl_runner.launch.wire.control import Envelope, Line
+from sparkdl_runner.launch.wire.failure_report import MAX_MESSAGE, MAX_TRACEBACK
+from sparkdl_runner.launch.wire.message_json import encode
+from sparkdl_runner.launch.wire.messages import Delivered, LoaderPlan, Progress, Raised, Returned
+from sparkdl_runner.launch.worker import (
     child_processes,
     driver_log,
     gpu_memory,
@@ -43,9 +39,12 @@ from sparkdl_runner.worker import (
     spark_files,
     stacks,
 )
-from sparkdl_runner.worker.driver_folders import new_folders
-from sparkdl_runner.worker.search_path import complete_search_path, search_path_for_children
-from sparkdl_runner.worker.user_traceback import user_traceback
+from sparkdl_runner.launch.worker.driver_folders import new_folders
+from sparkdl_runner.launch.worker.search_path import complete_search_path, search_path_for_children
+from sparkdl_runner.launch.worker.user_traceback import user_traceback
+from sparkdl_runner.rank import loader_plans, preemption, rank_facts, stop_request, world
+from sparkdl_runner.tracking.rank import rank_tracking as tracking
+from sparkdl_runner.tracking.rank.advice import advice
 
 
 def main() -> None:

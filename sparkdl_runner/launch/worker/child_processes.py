@@ -14,7 +14,7 @@ from typing import Any
 
 import cloudpickle
 
-from sparkdl_runner.wire import by_value
+from sparkdl_runner.launch.wire import by_value
 
 # What cloudpickle's reduction of functions calls, and expects in its pickler.
 _OF_FUNCTIONS = ("_function_reduce", "_dynamic_function_reduce", "_function_getnewargs")

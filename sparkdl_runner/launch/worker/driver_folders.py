@@ -14,8 +14,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sparkdl_runner.hooks.process_identity import boot_id
-from sparkdl_runner.shown_text import tell
+from sparkdl_runner.base.shown_text import tell
+from sparkdl_runner.rank.process_identity import boot_id
 
 
 def own_files() -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from sparkdl_runner.wire.control import Line
-from sparkdl_runner.wire.message_json import encode
-from sparkdl_runner.wire.messages import Text
+from sparkdl_runner.launch.wire.control import Line
+from sparkdl_runner.launch.wire.message_json import encode
+from sparkdl_runner.launch.wire.messages import Text
 
 MAX_MESSAGE_CHARACTERS = 4000
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from contextlib import suppress
 
+from sparkdl_runner.launch.wire.control import Line
+from sparkdl_runner.launch.wire.message_json import encode
+from sparkdl_runner.launch.wire.messages import Delivered
 from sparkdl_runner.tracking.rank.recorder import Recorder
-from sparkdl_runner.wire.control import Line
-from sparkdl_runner.wire.message_json import encode
-from sparkdl_runner.wire.messages import Delivered
 
 # The wait is taken up again after that; it has no other end than a word of the agent.
 _WAIT_SECONDS = 3600.0

@@ -8,10 +8,10 @@ import time
 import types
 from itertools import pairwise
 
-from sparkdl_runner.backends import Backend
-from sparkdl_runner.wire.control import Line
-from sparkdl_runner.wire.message_json import encode
-from sparkdl_runner.wire.messages import Pulse
+from sparkdl_runner.launch.backends import Backend
+from sparkdl_runner.launch.wire.control import Line
+from sparkdl_runner.launch.wire.message_json import encode
+from sparkdl_runner.launch.wire.messages import Pulse
 
 PULSE_SECONDS = 1.0
 # Frames that make up a place; a step of training moves at least one of them.

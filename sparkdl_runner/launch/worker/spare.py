@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from importlib.machinery import PathFinder
 from typing import NoReturn
 
-from sparkdl_runner.wire.control import Line
-from sparkdl_runner.worker import lifeline
+from sparkdl_runner.launch.wire.control import Line
+from sparkdl_runner.launch.worker import lifeline
 
 # An idle worker's own; a message of its agent never changes them.
 _OWN = (lifeline.FAMILY, lifeline.FOLDER)

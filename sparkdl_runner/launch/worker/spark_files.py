@@ -6,7 +6,7 @@ import os
 from types import ModuleType
 from typing import Any
 
-from sparkdl_runner.importing import when_imported
+from sparkdl_runner.base.importing import when_imported
 
 FOLDER = "SPARKDL_RUNNER_SPARK_FILES"
 """The variable that holds the folder in which Spark has put these files on a rank's host."""

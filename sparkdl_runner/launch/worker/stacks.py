@@ -20,11 +20,11 @@ _QUIET_SECONDS = 0.15
 MAX_STACKS_BYTES = 64 * 1024
 # Threads that begin here only watch the training.
 _WATCHING = (
-    "/sparkdl_runner/worker/pulse.py",
-    "/sparkdl_runner/worker/last_entries.py",
+    "/sparkdl_runner/launch/worker/pulse.py",
+    "/sparkdl_runner/launch/worker/last_entries.py",
     "/sparkdl_runner/tracking/",
 )
-_CALL = "/sparkdl_runner/wire/function.py"
+_CALL = "/sparkdl_runner/launch/wire/function.py"
 
 
 def offer(fd: int) -> None:

@@ -7,7 +7,7 @@ import types
 # The packages through which a rank comes to the user's function.
 _CALLERS = {f"sparkdl_runner.{name}" for name in ("worker", "wire", "horovod")}
 # If a script cannot be compiled, or ends by an exit code, no frame is its own.
-_SCRIPT = "sparkdl_runner.script"
+_SCRIPT = "sparkdl_runner.launch.script"
 
 
 def user_traceback(error: BaseException) -> types.TracebackType | None:

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sparkdl_runner import world
-from sparkdl_runner.hooks import rank_facts
+from sparkdl_runner.base.shown_text import tell
+from sparkdl_runner.base.unwrapping import is_sharded, unwrapped
 from sparkdl_runner.network.torch_export import NotExportableError
-from sparkdl_runner.shown_text import tell
+from sparkdl_runner.rank import rank_facts, world
 from sparkdl_runner.tracking.models import exported_graph
 from sparkdl_runner.tracking.models.columns import Columns, names_of
 from sparkdl_runner.tracking.models.example import Example, Place
@@ -25,7 +25,6 @@ from sparkdl_runner.tracking.models.requirements import (
     without_package_lists,
 )
 from sparkdl_runner.tracking.rank import metrics
-from sparkdl_runner.unwrapping import is_sharded, unwrapped
 
 if TYPE_CHECKING:
     import torch

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from sparkdl_runner.importing import when_imported
+from sparkdl_runner.base.importing import when_imported
 from sparkdl_runner.tracking.rank import other_ranks, rank_zero
 from sparkdl_runner.tracking.rank.recorder import Recorder
 from sparkdl_runner.tracking.rank_run import RankRun

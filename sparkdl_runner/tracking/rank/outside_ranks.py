@@ -8,8 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from sparkdl_runner.redaction import Redactor
-from sparkdl_runner.shown_text import tell
+from sparkdl_runner.base.redaction import Redactor
+from sparkdl_runner.base.shown_text import tell
 from sparkdl_runner.tracking.rank.recorder import Recorder
 from sparkdl_runner.tracking.run.delivery import Delivery
 from sparkdl_runner.tracking.run.journal import Journal

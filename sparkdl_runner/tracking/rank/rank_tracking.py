@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from sparkdl_runner.hooks import rank_facts
+from sparkdl_runner.rank import rank_facts
 from sparkdl_runner.tracking.rank import metrics
 from sparkdl_runner.tracking.rank.mlflow_import import prepare
 from sparkdl_runner.tracking.rank.recorder import Recorder, Send

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from sparkdl_runner.hooks import rank_facts, resumable
+from sparkdl_runner.rank import rank_facts, resumable
 from sparkdl_runner.tracking.entries import Entry, is_metric_entry
 from sparkdl_runner.tracking.rank.metric_values import (
     as_number,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from sparkdl_runner.importing import without_collecting
+from sparkdl_runner.base.importing import without_collecting
 from sparkdl_runner.tracking.rank_run import RankRun
 
 

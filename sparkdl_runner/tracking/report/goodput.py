@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 
-from sparkdl_runner.foreign_file import ForeignFileError, build, parse_json
+from sparkdl_runner.base.foreign_file import ForeignFileError, build, parse_json
 
 TIME_TAG = "sparkdl_runner.attempt.{}.time"
 PROGRESS, START, INPUT, CHECKPOINT = "progress", "start", "input", "checkpoint"

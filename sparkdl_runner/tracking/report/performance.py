@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
+from sparkdl_runner.rank.world import World
 from sparkdl_runner.tracking.entries import Entry
 from sparkdl_runner.tracking.time_use import PARTS
-from sparkdl_runner.world import World
 
 # MLflow shows these metrics on a page of their own, so that many ranks do not hide the training's.
 SYSTEM_PREFIX = "system/"

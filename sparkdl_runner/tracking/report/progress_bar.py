@@ -9,9 +9,9 @@ import time
 import warnings
 from typing import Any
 
-from sparkdl_runner.hooks.reports import Reports
-from sparkdl_runner.shown_text import line
-from sparkdl_runner.world import World
+from sparkdl_runner.base.shown_text import line
+from sparkdl_runner.rank.reports import Reports
+from sparkdl_runner.rank.world import World
 
 MAX_METRICS = 4
 

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from sparkdl_runner.hooks.reports import Reports
-from sparkdl_runner.shown_text import line, tell
+from sparkdl_runner.base.shown_text import line, tell
+from sparkdl_runner.rank.reports import Reports
+from sparkdl_runner.rank.world import World
 from sparkdl_runner.tracking.report.performance import Counts, samples_per_second
 from sparkdl_runner.tracking.report.progress_bar import MAX_METRICS
-from sparkdl_runner.world import World
 
 LINE_SECONDS = 30.0
 

@@ -7,9 +7,9 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from sparkdl_runner.foreign_name import is_relative
+from sparkdl_runner.base.foreign_name import is_relative
+from sparkdl_runner.rank.world import World
 from sparkdl_runner.tracking.report.run_summary import Attempt
-from sparkdl_runner.world import World
 
 _KINDS = ("logs", "traces")
 

@@ -98,7 +98,7 @@ def _source(dataframe: Any, conversion_url: str) -> dict[str, str]:
     Returns:
         ``source_type`` and ``source`` of MLflow's data sets.
     """
-    from sparkdl_runner.filesystem import redact  # It needs pyarrow, which a run may not.
+    from sparkdl_runner.base.filesystem import redact  # It needs pyarrow, which a run may not.
 
     files: list[str] = []
     table: dict[str, Any] = {}

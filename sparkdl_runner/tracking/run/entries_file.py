@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from sparkdl_runner.foreign_file import open_regular, read_small, read_whole
+from sparkdl_runner.base.foreign_file import open_regular, read_small, read_whole
 
 # More than half a million metrics.
 MOST_BYTES = 64 << 20
@@ -86,7 +86,7 @@ def _folder_of(path: str) -> Iterator[tuple[int, str]]:
 
 
 def _open(url: str) -> tuple[Any, str, bool]:
-    from sparkdl_runner.filesystem import local_path, open_filesystem  # They may need pyarrow.
+    from sparkdl_runner.base.filesystem import local_path, open_filesystem  # They may need pyarrow.
 
     path = local_path(url)
     if path is not None:

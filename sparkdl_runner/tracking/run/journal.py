@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sparkdl_runner.redaction import Redactor
+from sparkdl_runner.base.redaction import Redactor
 from sparkdl_runner.tracking.entries import Entry
 from sparkdl_runner.tracking.run.server_calls import ServerCalls
 

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sparkdl_runner.foreign_file import ForeignFileError, build
-from sparkdl_runner.private_folder import private_folder
+from sparkdl_runner.base.foreign_file import ForeignFileError, build
+from sparkdl_runner.base.private_folder import private_folder
 from sparkdl_runner.tracking.report.goodput import AttemptTime
 from sparkdl_runner.tracking.report.performance import Counts
 from sparkdl_runner.tracking.report.run_summary import Attempt, RunSummary

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from sparkdl_runner.rank.world import World
 from sparkdl_runner.tracking.entries import Entry
 from sparkdl_runner.tracking.report.goodput import AttemptTime
 from sparkdl_runner.tracking.report.performance import (
@@ -18,7 +19,6 @@ from sparkdl_runner.tracking.report.performance import (
 from sparkdl_runner.tracking.report.run_summary import SKIPPED_IMAGES
 from sparkdl_runner.tracking.run import parameters_and_tags
 from sparkdl_runner.tracking.time_use import CHECKPOINT, DATA
-from sparkdl_runner.world import World
 
 
 class RankReports:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
-from sparkdl_runner.redaction import Redactor
+from sparkdl_runner.base.redaction import Redactor
 from sparkdl_runner.tracking.entries import Entry
 from sparkdl_runner.tracking.run.server_calls import TookTooLongError, first_line, within
 

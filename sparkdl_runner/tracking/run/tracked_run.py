@@ -10,11 +10,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from sparkdl_runner.errors import LaunchError, NotPicklableError
-from sparkdl_runner.hooks.reports import Reports
-from sparkdl_runner.private_folder import private_folder
-from sparkdl_runner.redaction import Redactor, secrets_of
-from sparkdl_runner.shown_text import tell
+from sparkdl_runner.base.errors import LaunchError, NotPicklableError
+from sparkdl_runner.base.private_folder import private_folder
+from sparkdl_runner.base.redaction import Redactor, secrets_of
+from sparkdl_runner.base.shown_text import tell
+from sparkdl_runner.rank.reports import Reports
+from sparkdl_runner.rank.world import World
 from sparkdl_runner.tracking.entries import Entry
 from sparkdl_runner.tracking.rank_run import NAME_TAG, RunTicket
 from sparkdl_runner.tracking.report.performance import host_entries
@@ -44,7 +45,6 @@ from sparkdl_runner.tracking.run.server_calls import first_line, problem_within
 from sparkdl_runner.tracking.run.spool import SPOOLS, Spool
 from sparkdl_runner.tracking.run.undelivered import Undelivered
 from sparkdl_runner.tracking.settings import Tracking
-from sparkdl_runner.world import World
 
 # Our own parameters wait so long for those of the function, which MLflow's page then shows first.
 OWN_SECONDS = 30.0

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from sparkdl_runner.foreign_name import is_run_id
-from sparkdl_runner.redaction import Redactor
+from sparkdl_runner.base.foreign_name import is_run_id
+from sparkdl_runner.base.redaction import Redactor
 from sparkdl_runner.tracking.entries import Entry, is_entry
 from sparkdl_runner.tracking.run import entries_file
 from sparkdl_runner.tracking.run.journal import Journal, earlier_values
@@ -159,6 +159,8 @@ def _lines(entries: Sequence[Entry]) -> bytes:
 
 
 def _open(url: str) -> tuple[Any, str]:
-    from sparkdl_runner.filesystem import open_filesystem  # It needs pyarrow, which a run may not.
+    from sparkdl_runner.base.filesystem import (
+        open_filesystem,  # It needs pyarrow, which a run may not.
+    )
 
     return open_filesystem(url)

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner import world
+from sparkdl_runner.base.shown_text import tell
 from sparkdl_runner.network.inputs import Inputs
-from sparkdl_runner.shown_text import tell
+from sparkdl_runner.rank import world
 from sparkdl_runner.tracking.models.log_checks import check_can_log
-from sparkdl_runner.training.plan import Trained, TrainingPlan, columns_of, train
+from sparkdl_runner.training.description.plan import Trained, TrainingPlan, columns_of, train
 
 if TYPE_CHECKING:
     import torch

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Literal
 
-from sparkdl_runner import world
 from sparkdl_runner.network.inputs import FeatureCols
+from sparkdl_runner.rank import world
 
 if TYPE_CHECKING:
     from sparkdl_runner.data import SparkDatasetConverter
-    from sparkdl_runner.training.early_stopping import EarlyStopping
-    from sparkdl_runner.training.trainer import Trainer
+    from sparkdl_runner.training.loop.early_stopping import EarlyStopping
+    from sparkdl_runner.training.loop.trainer import Trainer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ def train(
 ) -> Trained | None:
     """Trains on this rank's shard. Returns what was trained, on rank 0."""
     from sparkdl_runner.checkpoint import CheckpointManager
-    from sparkdl_runner.training.trainer import Trainer
+    from sparkdl_runner.training.loop.trainer import Trainer
 
     with ExitStack() as stack:
         checkpoints = None

@@ -6,13 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner.driver.calls.call import pack
-from sparkdl_runner.estimator.fitting.footers import extremes
-from sparkdl_runner.estimator.fitting.tasks import ignored_class
-from sparkdl_runner.training.plan import TrainingPlan, columns_of, train
+from sparkdl_runner.launch.driver.calls.call import pack
+from sparkdl_runner.training.description.plan import TrainingPlan, columns_of, train
+from sparkdl_runner.training.fitting.footers import extremes
+from sparkdl_runner.training.fitting.tasks import ignored_class
 
 if TYPE_CHECKING:
-    from sparkdl_runner.estimator.fitting.conversions import FitData
+    from sparkdl_runner.training.fitting.conversions import FitData
 
 
 def by_label(name: str, values: Sequence[Any], labels: Sequence[str]) -> dict[str, Any]:

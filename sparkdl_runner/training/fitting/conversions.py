@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 
 from sparkdl_runner.data.convert import conversion
+from sparkdl_runner.data.convert.converter import DEFAULT_ROW_GROUP_SIZE_BYTES
 from sparkdl_runner.data.convert.plan import plan_conversion, quoted
-from sparkdl_runner.data.converter import DEFAULT_ROW_GROUP_SIZE_BYTES
+from sparkdl_runner.data.convert.split import make_split_converters
 from sparkdl_runner.data.dataset.place import CachePlace
 from sparkdl_runner.data.errors import NullSplitError
-from sparkdl_runner.data.split import make_split_converters
-from sparkdl_runner.estimator.fitting.columns import (
+from sparkdl_runner.estimator.prediction.frame import network_columns
+from sparkdl_runner.training.fitting.columns import (
     NOT_WHOLE,
     is_fractional,
     no_split,
@@ -25,8 +26,7 @@ from sparkdl_runner.estimator.fitting.columns import (
     split_condition,
     whole_labels,
 )
-from sparkdl_runner.estimator.fitting.footers import extremes
-from sparkdl_runner.estimator.prediction.frame import network_columns
+from sparkdl_runner.training.fitting.footers import extremes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

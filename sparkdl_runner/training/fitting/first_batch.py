@@ -8,17 +8,17 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner.errors import NotPicklableError
-from sparkdl_runner.estimator.described import described
-from sparkdl_runner.estimator.fitting.checks import check_labels
+from sparkdl_runner.base.errors import NotPicklableError
 from sparkdl_runner.network.inputs import Inputs
 from sparkdl_runner.network.outputs import Task, by_label
-from sparkdl_runner.training.plan import TrainingPlan, columns_of
+from sparkdl_runner.training.description.described import described
+from sparkdl_runner.training.description.plan import TrainingPlan, columns_of
+from sparkdl_runner.training.fitting.checks import check_labels
 
 if TYPE_CHECKING:
     import torch
 
-    from sparkdl_runner.estimator.fitting.conversions import FitData
+    from sparkdl_runner.training.fitting.conversions import FitData
 
 _ROWS = 8
 """Rows of the batch, at most: enough to tell rows from another dimension."""
@@ -159,9 +159,9 @@ def _call(network: torch.nn.Module, inputs: Inputs, batch: Mapping[str, torch.Te
 def _check_loss(plan: TrainingPlan, outputs: Any, batch: Mapping[str, torch.Tensor]) -> None:
     import torch
 
-    from sparkdl_runner.training.losses import Losses
-    from sparkdl_runner.training.metrics import Metrics
-    from sparkdl_runner.training.ranks import Ranks
+    from sparkdl_runner.training.loop.losses import Losses
+    from sparkdl_runner.training.loop.metrics import Metrics
+    from sparkdl_runner.training.loop.ranks import Ranks
 
     losses = Losses(
         loss=plan.loss,

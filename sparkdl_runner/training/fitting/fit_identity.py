@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sparkdl_runner.estimator.fitting.conversions import FitData
-    from sparkdl_runner.training.plan import TrainingPlan
+    from sparkdl_runner.training.description.plan import TrainingPlan
+    from sparkdl_runner.training.fitting.conversions import FitData
 
 _OF_NO_MATTER = ("epochs", "checkpoint_dir", "callbacks", "early_stopping", "batch_size_per_rank")
 """A fit may go on with more epochs, and on other ranks if their global batch is the same."""

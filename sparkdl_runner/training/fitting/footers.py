@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
+from sparkdl_runner.base.foreign_file import open_input
 from sparkdl_runner.data.dataset.footers import footer_bytes, in_threads
+from sparkdl_runner.data.dataset.view.bounds import min_max
 from sparkdl_runner.data.parquet.arrow_schema import read_metadata
-from sparkdl_runner.data.view.bounds import min_max
-from sparkdl_runner.foreign_file import open_input
 
 if TYPE_CHECKING:
     from sparkdl_runner.data import SparkDatasetConverter

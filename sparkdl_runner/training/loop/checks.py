@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from sparkdl_runner.checkpoint.arguments import require_whole
-from sparkdl_runner.training.early_stopping import EarlyStopping
-from sparkdl_runner.training.ranks import STRATEGIES
+from sparkdl_runner.training.loop.early_stopping import EarlyStopping
+from sparkdl_runner.training.loop.ranks import STRATEGIES
 
 PRECISIONS = ("fp32", "bf16")
 

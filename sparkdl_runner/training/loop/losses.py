@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sparkdl_runner.network.outputs import by_label
-from sparkdl_runner.training.loss_kinds import LossKind, labels_problem, loss_kind
+from sparkdl_runner.training.loop.loss_kinds import LossKind, labels_problem, loss_kind
 
 Loss = Callable[[Any, Any], Tensor]
 ClassWeights = Mapping[int, float] | Mapping[str, Mapping[int, float]]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparkdl_runner.training.ranks import Ranks
+from sparkdl_runner.training.loop.ranks import Ranks
 
 
 class Metrics:

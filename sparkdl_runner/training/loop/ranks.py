@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from sparkdl_runner import world
+from sparkdl_runner.rank import world
 
 Strategy = Literal["ddp", "fsdp2"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)

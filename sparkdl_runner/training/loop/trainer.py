@@ -15,14 +15,14 @@ from sparkdl_runner.checkpoint import CheckpointManager
 from sparkdl_runner.checkpoint.stopping import Stop, should_stop
 from sparkdl_runner.network.inputs import FeatureCols, Inputs
 from sparkdl_runner.tracking import log_metrics
-from sparkdl_runner.training import batches
-from sparkdl_runner.training.batches import Batch, on_device, rows_of
-from sparkdl_runner.training.checks import check_arguments, made
-from sparkdl_runner.training.early_stopping import EarlyStopping
-from sparkdl_runner.training.learning_rate import LearningRate
-from sparkdl_runner.training.losses import ClassWeights, Loss, Losses, Pairs
-from sparkdl_runner.training.metrics import Metrics
-from sparkdl_runner.training.ranks import MakeOptimizer, Strategy, connect
+from sparkdl_runner.training.loop import batches
+from sparkdl_runner.training.loop.batches import Batch, on_device, rows_of
+from sparkdl_runner.training.loop.checks import check_arguments, made
+from sparkdl_runner.training.loop.early_stopping import EarlyStopping
+from sparkdl_runner.training.loop.learning_rate import LearningRate
+from sparkdl_runner.training.loop.losses import ClassWeights, Loss, Losses, Pairs
+from sparkdl_runner.training.loop.metrics import Metrics
+from sparkdl_runner.training.loop.ranks import MakeOptimizer, Strategy, connect
 from sparkdl_runner.training.resuming import restore, save
 from sparkdl_runner.training.steps import take_step
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import psutil
 import torch
 
-from sparkdl_runner import world
-from sparkdl_runner.hooks.control_group import limit_bytes
+from sparkdl_runner.rank import world
+from sparkdl_runner.rank.control_group import limit_bytes
 
 
 class DeviceMemory(NamedTuple):

@@ -37,10 +37,10 @@ pytestmark = [
 # ends with its rank, and a process that is none of the ranks.
 EXECUTOR = """
 bash -c 'trap "sleep 1; echo saved; exit" TERM; echo began; while :; do sleep 0.1; done' \
-    python -m sparkdl_runner.worker &
+    python -m sparkdl_runner.launch.worker &
 rank=$!
 bash -c 'trap "" TERM; while kill -0 $3; do sleep 0.1; done 2>/dev/null; echo the guard ended' \
-    python -m sparkdl_runner.worker $rank &
+    python -m sparkdl_runner.launch.worker $rank &
 bash -c 'trap "echo told by mistake" TERM; while :; do sleep 0.1; done' executor &
 other=$!
 sleep 0.5

@@ -19,7 +19,7 @@ import pyspark
 import pytest
 from hosts import Hosts, why_not
 
-from sparkdl_runner.wire import network
+from sparkdl_runner.launch.wire import network
 
 REASON = why_not()
 pytestmark = [

@@ -36,7 +36,7 @@ def numbers() -> pa.Table:
 def write_delta(store: ObjectStore) -> str:
     from deltalake import DeltaTable, write_deltalake
 
-    from sparkdl_runner.data.lake.delta import _options
+    from sparkdl_runner.data.dataset.lake.delta import _options
 
     url = "s3://lake/delta"
     options = _options(store.options(store.behind), url)
@@ -48,7 +48,7 @@ def write_delta(store: ObjectStore) -> str:
 def write_iceberg(store: ObjectStore) -> str:
     from pyiceberg.catalog.memory import InMemoryCatalog
 
-    from sparkdl_runner.data.lake.iceberg import _options
+    from sparkdl_runner.data.dataset.lake.iceberg import _options
 
     catalog = InMemoryCatalog(
         "here", warehouse="s3://lake", **_options(store.options(store.behind))

@@ -18,8 +18,8 @@ from sparkdl_runner.data import (
     make_spark_converter,
     write_conversion,
 )
+from sparkdl_runner.data.consumers.petastorm.engine import obstacle
 from sparkdl_runner.data.dataset.manifest import MANIFEST_NAME
-from sparkdl_runner.data.petastorm.engine import obstacle
 
 pytestmark = pytest.mark.integration
 

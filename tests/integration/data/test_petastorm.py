@@ -19,8 +19,8 @@ from pyspark.ml.linalg import Vectors
 from pyspark.sql import functions as F
 
 from sparkdl_runner.data import DatasetError, SparkDatasetConverter, make_spark_converter
-from sparkdl_runner.data.petastorm.engine import obstacle
-from sparkdl_runner.data.petastorm.unischema import UNISCHEMA_KEY
+from sparkdl_runner.data.consumers.petastorm.engine import obstacle
+from sparkdl_runner.data.consumers.petastorm.unischema import UNISCHEMA_KEY
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("cache_dir")]
 
@@ -377,7 +377,7 @@ def test_a_converter_that_petastorm_made(spark, cache_dir, petastorm):
 def test_both_writers_make_the_same_layout(spark, monkeypatch, by_petastorm):
     if not by_petastorm or obstacle() is not None:
         monkeypatch.setattr(
-            "sparkdl_runner.data.petastorm.engine.can_convert", lambda *arguments: False
+            "sparkdl_runner.data.consumers.petastorm.engine.can_convert", lambda *arguments: False
         )
     df = spark.range(0, 20, 1, 2).select("id", (F.col("id") / 2).alias("half"))
     converter = make_spark_converter(df)

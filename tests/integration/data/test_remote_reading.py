@@ -21,7 +21,8 @@ import pytest
 from benchmarks.object_store import ObjectStore, every, object_store
 from benchmarks.remote import upload
 
-from sparkdl_runner.data import DatasetError, make_spark_converter, retrying
+from sparkdl_runner.base import retrying
+from sparkdl_runner.data import DatasetError, make_spark_converter
 from sparkdl_runner.data.dataset.describe import describe_parquet
 
 pytestmark = [pytest.mark.integration, pytest.mark.one_lane]

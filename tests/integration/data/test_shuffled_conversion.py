@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sparkdl_runner.data import make_spark_converter
-from sparkdl_runner.data.spark_dataset_converter import SparkDatasetConverter
+from sparkdl_runner.data.consumers.spark_dataset_converter import SparkDatasetConverter
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("cache_dir")]
 ROWS = 20_000

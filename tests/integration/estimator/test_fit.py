@@ -16,10 +16,10 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from sparkdl_runner import RunConfig
 from sparkdl_runner.data.convert import conversion
-from sparkdl_runner.data.split import make_split_converters
-from sparkdl_runner.estimator.fitting.columns import split_condition
-from sparkdl_runner.estimator.fitting.conversions import Conversions, Selection, convert
+from sparkdl_runner.data.convert.split import make_split_converters
 from sparkdl_runner.tracking import Tracking
+from sparkdl_runner.training.fitting.columns import split_condition
+from sparkdl_runner.training.fitting.conversions import Conversions, Selection, convert
 
 
 @pytest.fixture

@@ -103,7 +103,7 @@ def test_a_killed_search_goes_on_with_its_study_and_prunes(tmp_path: Path, no_to
             time.sleep(0.1)
         os.killpg(first.pid, signal.SIGKILL)
         first.wait()
-    assert wait_until_gone("sparkdl_runner.worker")
+    assert wait_until_gone("sparkdl_runner.launch.worker")
     time.sleep(2.5)  # Its heartbeat is old.
 
     second = subprocess.run(command, capture_output=True, text=True, check=False, **where)

@@ -24,7 +24,7 @@ from sparkdl_runner import (
     WorkerDiedError,
     current_world,
 )
-from sparkdl_runner.driver.spark import start_notices
+from sparkdl_runner.launch.driver.spark import start_notices
 
 pytestmark = pytest.mark.integration
 
@@ -217,4 +217,4 @@ def test_dynamic_allocation_is_refused_in_one_sentence(cluster, monkeypatch):
             HorovodRunner(np=2).run(print)
     finally:
         configuration.set("spark.dynamicAllocation.enabled", "false")
-    assert not running("sparkdl_runner.worker")
+    assert not running("sparkdl_runner.launch.worker")

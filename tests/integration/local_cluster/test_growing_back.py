@@ -11,7 +11,7 @@ import pytest
 import rank_functions
 
 from sparkdl_runner import DistributedRunner, RunConfig
-from sparkdl_runner.driver.spark import growth
+from sparkdl_runner.launch.driver.spark import growth
 
 pytestmark = [pytest.mark.integration, pytest.mark.one_lane]
 

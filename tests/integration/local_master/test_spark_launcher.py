@@ -29,10 +29,10 @@ from sparkdl_runner import (
     WorkerFailedError,
     current_world,
 )
-from sparkdl_runner.driver.log_server import LogServer
-from sparkdl_runner.driver.spark import start_notices
-from sparkdl_runner.wire import network
-from sparkdl_runner.wire.channel import ChannelAddress
+from sparkdl_runner.launch.driver.log_server import LogServer
+from sparkdl_runner.launch.driver.spark import start_notices
+from sparkdl_runner.launch.wire import network
+from sparkdl_runner.launch.wire.channel import ChannelAddress
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("spark")]
 LIGHT = pytest.mark.usefixtures("light_spark_ranks")
@@ -369,7 +369,7 @@ def test_a_cancelled_run_leaves_no_process(spark, how):
     thread.join(10)
     assert not thread.is_alive()
     assert ended == ["The Spark job was cancelled before the ranks had finished."]
-    assert wait_until_gone("sparkdl_runner.worker")
+    assert wait_until_gone("sparkdl_runner.launch.worker")
 
 
 @pytest.mark.parametrize(
@@ -413,7 +413,7 @@ def test_an_interrupted_or_killed_driver_leaves_no_process(tmp_path, master, num
         # One that is interrupted ends its ranks first, so it says itself when they are to be gone.
         driver.wait(30)
         assert wait_until_gone("4713")
-        assert wait_until_gone("sparkdl_runner.worker")
+        assert wait_until_gone("sparkdl_runner.launch.worker")
         said = driver.stdout.read()
     assert said == ("interrupted\n" if number == signal.SIGINT else "")
 

@@ -20,10 +20,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparkdl_runner import DistributedRunner, HorovodRunner, runner
+from sparkdl_runner.base.private_folder import private_folder
 from sparkdl_runner.data import make_spark_converter
 from sparkdl_runner.data.dataset.leftovers import process_directory
 from sparkdl_runner.data.errors import ChangedFileError
-from sparkdl_runner.private_folder import private_folder
 
 NOBODY, SOMEBODY = 65534, 65533
 DAEMON = 1

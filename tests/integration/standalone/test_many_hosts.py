@@ -311,7 +311,7 @@ def test_a_host_whose_link_is_cut_in_an_allreduce_is_named_in_time(spark, hosts,
         place = f"on host {caught.value.host} ({hosts.addresses[1]})"
         assert place in str(caught.value)
         # The host that is cut off ends its own rank: it has not heard the driver for 8 s.
-        assert wait_until_gone("sparkdl_runner.worker", timeout_seconds=15), workers()
+        assert wait_until_gone("sparkdl_runner.launch.worker", timeout_seconds=15), workers()
     finally:
         hosts.mend(1)
     deadline = time.monotonic() + 60

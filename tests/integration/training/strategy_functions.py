@@ -13,8 +13,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.experimental import context_parallel
 from torch.nn.functional import mse_loss
 
-from sparkdl_runner.backends import get_backend
 from sparkdl_runner.checkpoint import CheckpointManager, CheckpointMismatchError
+from sparkdl_runner.launch.backends import get_backend
 
 Losses = dict[int, float]
 

@@ -15,7 +15,7 @@ from torchmetrics.classification import BinaryAccuracy, MulticlassAccuracy, Mult
 
 from sparkdl_runner import Trainer, current_world
 from sparkdl_runner.checkpoint import CheckpointManager
-from sparkdl_runner.training.early_stopping import EarlyStopping
+from sparkdl_runner.training.loop.early_stopping import EarlyStopping
 from training_tables import LOSSES, network, open_table
 
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)

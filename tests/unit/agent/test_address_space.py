@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from sparkdl_runner.agent.host.address_space import lift_limit
+from sparkdl_runner.launch.agent.host.address_space import lift_limit
 
 LIMIT = 4 << 30
 
@@ -32,7 +32,7 @@ def test_a_limit_that_may_be_lifted_is_lifted(limited_process):
 def test_a_limit_that_the_kernel_keeps_is_told_with_its_size_and_the_setting():
     code = (
         "import os, resource\n"
-        "from sparkdl_runner.agent.host.address_space import lift_limit\n"
+        "from sparkdl_runner.launch.agent.host.address_space import lift_limit\n"
         f"resource.setrlimit(resource.RLIMIT_AS, ({LIMIT}, {LIMIT}))\n"
         "if os.geteuid() == 0: os.setuid(65534)\n"
         "print(lift_limit(0))"

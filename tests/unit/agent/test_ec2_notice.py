@@ -11,8 +11,8 @@ import pytest
 from hostile_server import MOST_BYTES as HOSTILE_BYTES
 from hostile_server import Hostile
 from metadata_service import NO_HTTP, MetadataService, metadata_service, notice
-from sparkdl_runner.agent.host import ec2_notice
-from sparkdl_runner.agent.host.ec2_notice import SpotNotice, endpoint
+from sparkdl_runner.launch.agent.host import ec2_notice
+from sparkdl_runner.launch.agent.host.ec2_notice import SpotNotice, endpoint
 
 PATIENCE_SECONDS = 30
 

@@ -7,7 +7,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from sparkdl_runner.agent.host_metrics import HostMetrics
+from sparkdl_runner.launch.agent.host_metrics import HostMetrics
 
 
 class NVMLError(Exception):

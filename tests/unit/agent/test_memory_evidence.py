@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from sparkdl_runner.agent import memory_evidence
-from sparkdl_runner.agent.memory_evidence import MemoryEvidence
-from sparkdl_runner.hooks import control_group
+from sparkdl_runner.launch.agent import memory_evidence
+from sparkdl_runner.launch.agent.memory_evidence import MemoryEvidence
+from sparkdl_runner.rank import control_group
 
 
 @pytest.fixture

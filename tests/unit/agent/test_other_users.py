@@ -13,12 +13,12 @@ from typing import Any
 import psutil
 import pytest
 
-from sparkdl_runner.agent.host import other_users
-from sparkdl_runner.agent.rank_task import RankTask
+from sparkdl_runner.base.errors import LaunchError
 from sparkdl_runner.config import RunConfig
-from sparkdl_runner.driver.local_launcher import LocalGang
-from sparkdl_runner.errors import LaunchError
-from sparkdl_runner.wire.attempt import Attempt
+from sparkdl_runner.launch.agent.host import other_users
+from sparkdl_runner.launch.agent.rank_task import RankTask
+from sparkdl_runner.launch.driver.local_launcher import LocalGang
+from sparkdl_runner.launch.wire.attempt import Attempt
 
 NEIGHBOUR = 54321
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")

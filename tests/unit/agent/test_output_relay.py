@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl_runner.agent.output_relay import MAX_LINE_CHARACTERS, TAIL_LINES, OutputRelay
-from sparkdl_runner.agent.rank_log import RankLog
-from sparkdl_runner.redaction import LONGEST_SHAPE_BYTES, Redactor
+from sparkdl_runner.base.redaction import LONGEST_SHAPE_BYTES, Redactor
+from sparkdl_runner.launch.agent.output_relay import MAX_LINE_CHARACTERS, TAIL_LINES, OutputRelay
+from sparkdl_runner.launch.agent.rank_log import RankLog
 
 
 def relayed(

@@ -14,16 +14,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparkdl_runner.agent import rank_folder
-from sparkdl_runner.agent.rank_folder import ABANDONED_SECONDS, RankFolder, leave_files
+from sparkdl_runner.launch.agent import rank_folder
+from sparkdl_runner.launch.agent.rank_folder import ABANDONED_SECONDS, RankFolder, leave_files
+from sparkdl_runner.launch.wire.messages import FilePart
 from sparkdl_runner.tracking.rank_run import folder_prefix
-from sparkdl_runner.wire.messages import FilePart
 
 EMPTY = SimpleNamespace(path=None, size_bytes=0)
 """The log of a rank that has printed nothing."""
 HOLD = """
 import sys, time
-from sparkdl_runner.agent.rank_folder import RankFolder
+from sparkdl_runner.launch.agent.rank_folder import RankFolder
 folder = RankFolder(sys.argv[1])
 print("held", flush=True)
 time.sleep(600)

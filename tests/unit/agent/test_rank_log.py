@@ -5,10 +5,10 @@ import stat
 
 import pytest
 
-from sparkdl_runner.agent import rank_log as module
-from sparkdl_runner.agent.rank_log import RankLog, rank_log, remove_old_runs
-from sparkdl_runner.private_folder import private_folder
-from sparkdl_runner.world import Peer, assign_ranks
+from sparkdl_runner.base.private_folder import private_folder
+from sparkdl_runner.launch.agent import rank_log as module
+from sparkdl_runner.launch.agent.rank_log import RankLog, rank_log, remove_old_runs
+from sparkdl_runner.rank.world import Peer, assign_ranks
 
 WORLD = assign_ranks(
     [Peer(partition=0, host="h", host_key="k", address="127.0.0.1", interface="lo")],

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl_runner.agent.spares import pool
-from sparkdl_runner.agent.spares.pool import end_spares, keep_spares, start_workers
+from sparkdl_runner.launch.agent.spares import pool
+from sparkdl_runner.launch.agent.spares.pool import end_spares, keep_spares, start_workers
 
 # Answers the offer of work as a spare does, and stays.
 CODE = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkdl_runner.agent.spares import start_conditions
+from sparkdl_runner.launch.agent.spares import start_conditions
 
 
 @pytest.mark.parametrize(

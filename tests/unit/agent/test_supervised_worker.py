@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl_runner.agent import supervision
-from sparkdl_runner.agent.rank_log import RankLog
-from sparkdl_runner.agent.supervision import supervise
-from sparkdl_runner.agent.worker_process import WorkerProcess
-from sparkdl_runner.wire import messages
-from sparkdl_runner.wire.control import Envelope
-from sparkdl_runner.wire.outcome import Outcome, Status
-from sparkdl_runner.world import Peer, World, assign_ranks
+from sparkdl_runner.launch.agent import supervision
+from sparkdl_runner.launch.agent.rank_log import RankLog
+from sparkdl_runner.launch.agent.supervision import supervise
+from sparkdl_runner.launch.agent.worker_process import WorkerProcess
+from sparkdl_runner.launch.wire import messages
+from sparkdl_runner.launch.wire.control import Envelope
+from sparkdl_runner.launch.wire.outcome import Outcome, Status
+from sparkdl_runner.rank.world import Peer, World, assign_ranks
 
 WORLD = assign_ranks(
     [Peer(partition=0, host="h", host_key="k", address="127.0.0.1", interface="lo")],
@@ -72,7 +72,7 @@ class Heard:
 def worker(folder: Path, script: str, grace_seconds: float = 30.0) -> Iterator[WorkerProcess]:
     code, python = folder / "worker.py", folder / "python"
     code.write_text(SPEAKS + script)
-    # It is called with -P -m sparkdl_runner.worker, which are for the real one.
+    # It is called with -P -m sparkdl_runner.launch.worker, which are for the real one.
     python.write_text(f'#!/bin/sh\nshift 3\nexec "{sys.executable}" -I -S "{code}" "$@"\n')
     python.chmod(0o700)
     real, sys.executable = sys.executable, str(python)

@@ -8,15 +8,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparkdl_runner.agent.rank_log import rank_log
-from sparkdl_runner.agent.supervision import Report, _Supervision, supervise
-from sparkdl_runner.agent.worker_process import WorkerProcess
 from sparkdl_runner.config import RunConfig
-from sparkdl_runner.wire.attempt import Attempt
-from sparkdl_runner.wire.control import Envelope
-from sparkdl_runner.wire.messages import Failed, PlainValue, Raised, Returned
-from sparkdl_runner.wire.outcome import Status
-from sparkdl_runner.world import Peer, assign_ranks
+from sparkdl_runner.launch.agent.rank_log import rank_log
+from sparkdl_runner.launch.agent.supervision import Report, _Supervision, supervise
+from sparkdl_runner.launch.agent.worker_process import WorkerProcess
+from sparkdl_runner.launch.wire.attempt import Attempt
+from sparkdl_runner.launch.wire.control import Envelope
+from sparkdl_runner.launch.wire.messages import Failed, PlainValue, Raised, Returned
+from sparkdl_runner.launch.wire.outcome import Status
+from sparkdl_runner.rank.world import Peer, assign_ranks
 
 PEER = Peer(partition=0, host="h", host_key="k", address="::1", interface="lo")
 WORLD = assign_ranks([PEER], backend="torch")[0]

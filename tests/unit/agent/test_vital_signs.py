@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from sparkdl_runner.agent import vital_signs
-from sparkdl_runner.agent.vital_signs import Observer
-from sparkdl_runner.wire.messages import Pulse
+from sparkdl_runner.launch.agent import vital_signs
+from sparkdl_runner.launch.agent.vital_signs import Observer
+from sparkdl_runner.launch.wire.messages import Pulse
 
 
 @pytest.fixture

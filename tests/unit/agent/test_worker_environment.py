@@ -11,19 +11,19 @@ import pytest
 
 import sparkdl_runner
 from sparkdl_runner import RunConfig
-from sparkdl_runner.agent.worker_environment import (
+from sparkdl_runner.launch.agent.worker_environment import (
     driver_search_path,
     driver_variables,
     worker_environment,
 )
-from sparkdl_runner.backends.environment import beside_own
-from sparkdl_runner.tracking.run import parameters_and_tags
-from sparkdl_runner.worker.search_path import (
+from sparkdl_runner.launch.backends.environment import beside_own
+from sparkdl_runner.launch.worker.search_path import (
     LATER_PATH,
     complete_search_path,
     extra_search_path,
     search_path_for_children,
 )
+from sparkdl_runner.tracking.run import parameters_and_tags
 
 
 def test_threads_are_those_of_the_task_unless_someone_has_chosen(monkeypatch):

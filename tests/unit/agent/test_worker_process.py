@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from sparkdl_runner.agent.worker_process import WorkerProcess
+from sparkdl_runner.launch.agent.worker_process import WorkerProcess
 
 
 def test_a_process_that_cannot_be_started_leaves_nothing_open(monkeypatch):

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl_runner.backends import Rendezvous, get_backend, torch_store
+from sparkdl_runner.base.errors import LaunchError
 from sparkdl_runner.config import RunConfig
-from sparkdl_runner.errors import LaunchError
-from sparkdl_runner.wire.attempt import Attempt
-from sparkdl_runner.world import Peer, assign_ranks
+from sparkdl_runner.launch.backends import Rendezvous, get_backend, torch_store
+from sparkdl_runner.launch.wire.attempt import Attempt
+from sparkdl_runner.rank.world import Peer, assign_ranks
 
 PEERS = [
     Peer(partition=i, host=host, host_key=host, address="10.0.0.1", interface="eth1")

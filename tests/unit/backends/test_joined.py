@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparkdl_runner.backends import joined
+from sparkdl_runner.launch.backends import joined
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from sparkdl_runner.backends import packet_filter
+from sparkdl_runner.launch.backends import packet_filter
 
 # More than a conditional jump reaches over.
 MANY = [f"10.0.{i}.{j}" for i in range(4) for j in range(200)]

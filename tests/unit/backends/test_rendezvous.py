@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkdl_runner.backends.horovod_backend import address_for_ranks
-from sparkdl_runner.backends.rendezvous import server
-from sparkdl_runner.backends.rendezvous import store as rendezvous
-from sparkdl_runner.backends.rendezvous.server import parse_request
-from sparkdl_runner.backends.rendezvous.store import RendezvousStore
-from sparkdl_runner.wire import network
+from sparkdl_runner.launch.backends.horovod_backend import address_for_ranks
+from sparkdl_runner.launch.backends.rendezvous import server
+from sparkdl_runner.launch.backends.rendezvous import store as rendezvous
+from sparkdl_runner.launch.backends.rendezvous.server import parse_request
+from sparkdl_runner.launch.backends.rendezvous.store import RendezvousStore
+from sparkdl_runner.launch.wire import network
 
 SECRET = "s3cret"
 

@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sparkdl_runner.backends.rendezvous import cache
-from sparkdl_runner.backends.rendezvous.cache import RendezvousCache
-from sparkdl_runner.backends.rendezvous.server import prefix_of
-from sparkdl_runner.backends.rendezvous.store import RendezvousStore
-from sparkdl_runner.wire import network
+from sparkdl_runner.launch.backends.rendezvous import cache
+from sparkdl_runner.launch.backends.rendezvous.cache import RendezvousCache
+from sparkdl_runner.launch.backends.rendezvous.server import prefix_of
+from sparkdl_runner.launch.backends.rendezvous.store import RendezvousStore
+from sparkdl_runner.launch.wire import network
 
 SECRET, LOOPBACK = "s3cret", frozenset({"127.0.0.1"})
 HOSTS, RANKS_PER_HOST = 3, 4

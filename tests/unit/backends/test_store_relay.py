@@ -11,9 +11,9 @@ from datetime import timedelta
 
 import pytest
 
-from sparkdl_runner.backends import store_relay
-from sparkdl_runner.backends.store_relay import StoreRelay
-from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.base.errors import LaunchError
+from sparkdl_runner.launch.backends import store_relay
+from sparkdl_runner.launch.backends.store_relay import StoreRelay
 
 NOBODY = 65534
 

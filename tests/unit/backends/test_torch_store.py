@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from sparkdl_runner.backends import get_backend, torch_store
+from sparkdl_runner.launch.backends import get_backend, torch_store
 
 torch = pytest.importorskip("torch")
 distributed_c10d = pytest.importorskip("torch.distributed.distributed_c10d")

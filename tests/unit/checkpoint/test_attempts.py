@@ -30,8 +30,8 @@ def test_attempts_are_counted(tmp_path):
 
 
 def test_the_attempt_of_the_run_is_the_least(tmp_path, monkeypatch):
-    from sparkdl_runner import world
-    from sparkdl_runner.world import Peer, assign_ranks
+    from sparkdl_runner.rank import world
+    from sparkdl_runner.rank.world import Peer, assign_ranks
 
     peer = Peer(partition=0, host="h", host_key="h", address="::1", interface="lo")
     monkeypatch.setattr(world, "_current", assign_ranks([peer], backend="x", attempt=4)[0])

@@ -24,7 +24,7 @@ from sparkdl_runner.checkpoint.directory import retrying
 from sparkdl_runner.checkpoint.directory.local_storage import LocalStorage
 from sparkdl_runner.checkpoint.save import commit
 from sparkdl_runner.checkpoint.save.policy import SavePolicy
-from sparkdl_runner.hooks import rank_facts
+from sparkdl_runner.rank import rank_facts
 
 
 def fail_writes(

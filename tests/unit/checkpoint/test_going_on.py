@@ -17,7 +17,7 @@ from sparkdl_runner.checkpoint import (
     CheckpointMismatchError,
     mismatch,
 )
-from sparkdl_runner.hooks import rank_facts, resumable
+from sparkdl_runner.rank import rank_facts, resumable
 
 STEPS = 8
 

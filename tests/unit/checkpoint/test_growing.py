@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from sparkdl_runner.checkpoint import CheckpointManager, Growing, should_stop
-from sparkdl_runner.hooks import stop_request
+from sparkdl_runner.rank import stop_request
 
 REASON = "2 → 4 ranks: executor h came back"
 

@@ -20,7 +20,7 @@ from sparkdl_runner.checkpoint import (
 )
 from sparkdl_runner.checkpoint.save.schedule import Schedule
 from sparkdl_runner.checkpoint.stopping import StopAgreement
-from sparkdl_runner.hooks import preemption
+from sparkdl_runner.rank import preemption
 
 
 class Together:
@@ -210,8 +210,8 @@ def test_outside_of_the_main_thread_signals_are_left_alone(tmp_path):
 
 
 def test_several_ranks_without_a_backend_are_told_what_to_do(tmp_path, monkeypatch):
-    from sparkdl_runner import world
-    from sparkdl_runner.world import Peer, assign_ranks
+    from sparkdl_runner.rank import world
+    from sparkdl_runner.rank.world import Peer, assign_ranks
 
     found = [
         Peer(partition=p, host="h", host_key="h", address="::1", interface="lo") for p in range(2)

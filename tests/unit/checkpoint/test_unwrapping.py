@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from sparkdl_runner.base.unwrapping import unwrapped
 from sparkdl_runner.checkpoint import CheckpointManager
-from sparkdl_runner.unwrapping import unwrapped
 
 
 class HasModule(nn.Module):

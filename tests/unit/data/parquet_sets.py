@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 
+from sparkdl_runner.data.batches.loader import ArrowLoader
 from sparkdl_runner.data.dataset.describe import describe_parquet
 from sparkdl_runner.data.dataset.manifest import Manifest
-from sparkdl_runner.data.loader import ArrowLoader
 from sparkdl_runner.data.order import defaults
 
 LOCAL = pa.fs.LocalFileSystem()

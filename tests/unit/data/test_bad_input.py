@@ -15,12 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 from parquet_sets import LOCAL, load, numbered, one, write_groups
 
-from sparkdl_runner import world
 from sparkdl_runner.data.dataset.describe import describe_parquet
 from sparkdl_runner.data.dataset.files import pack, unpack
 from sparkdl_runner.data.dataset.manifest import MANIFEST_NAME, Manifest
 from sparkdl_runner.data.errors import DatasetError, NoManifestError, StateError
-from sparkdl_runner.world import World
+from sparkdl_runner.rank import world
+from sparkdl_runner.rank.world import World
 
 
 @pytest.fixture

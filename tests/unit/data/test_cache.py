@@ -23,7 +23,7 @@ from sparkdl_runner.data.dataset.place import (
     directory_url,
     parent_cache_dir_url,
 )
-from sparkdl_runner.data.read.disk_cache import DiskCache
+from sparkdl_runner.data.remote.disk_cache import DiskCache
 
 
 class FakeSpark:

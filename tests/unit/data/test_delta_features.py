@@ -17,7 +17,7 @@ from pyroaring import BitMap64
 from test_delta_tables import added, deletion_vector, log, protocol, rows_of
 
 from sparkdl_runner.data import DatasetError, make_spark_converter
-from sparkdl_runner.data.lake import deletion_vectors
+from sparkdl_runner.data.dataset.lake import deletion_vectors
 from sparkdl_runner.data.read.costs import row_bytes
 
 _WIDENED = Path(__file__).parent / "delta-widened.tar.gz"

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl_runner.data.read import disk_cache
-from sparkdl_runner.data.read.disk_cache import DiskCache
+from sparkdl_runner.data.remote import disk_cache
+from sparkdl_runner.data.remote.disk_cache import DiskCache
 
 FAR = 1 << 30
 

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from sparkdl_runner.data import DatasetError, SparkDatasetConverter
-from sparkdl_runner.data import spark_dataset_converter as dataset_module
-from sparkdl_runner.data.engine_choice import (
+from sparkdl_runner.data.consumers import spark_dataset_converter as dataset_module
+from sparkdl_runner.data.consumers.engine_choice import (
     PETASTORM_ONLY,
     SHARED,
     TUNING,
@@ -20,9 +20,9 @@ from sparkdl_runner.data.engine_choice import (
     wanted_tail,
     wants_shuffle,
 )
+from sparkdl_runner.data.consumers.petastorm import engine
+from sparkdl_runner.data.consumers.petastorm.unischema import Unischema
 from sparkdl_runner.data.order.shard import resolve_shard
-from sparkdl_runner.data.petastorm import engine
-from sparkdl_runner.data.petastorm.unischema import Unischema
 
 
 def test_the_sets_of_arguments_do_not_overlap():
@@ -97,8 +97,8 @@ class FakeWorld:
 
 
 def test_a_shard_that_disagrees_with_the_rank_is_an_error(monkeypatch):
-    monkeypatch.setattr("sparkdl_runner.world.in_worker", lambda: True)
-    monkeypatch.setattr("sparkdl_runner.world.current_world", FakeWorld)
+    monkeypatch.setattr("sparkdl_runner.rank.world.in_worker", lambda: True)
+    monkeypatch.setattr("sparkdl_runner.rank.world.current_world", FakeWorld)
     assert resolve_shard(None, None) == (1, 4)
     assert resolve_shard(1, 4) == (1, 4)
     with pytest.raises(ValueError, match=r"which is rank 1 of 4: .* Leave both out"):
@@ -120,9 +120,9 @@ def test_a_shard_that_disagrees_with_the_rank_is_an_error(monkeypatch):
     ],
 )
 def test_the_tail_follows_from_shards_rows_and_epochs(monkeypatch, ranks, arguments, tail):
-    monkeypatch.setattr("sparkdl_runner.world.in_worker", lambda: ranks is not None)
+    monkeypatch.setattr("sparkdl_runner.rank.world.in_worker", lambda: ranks is not None)
     here = type("World", (), {"rank": 0, "size": ranks})
-    monkeypatch.setattr("sparkdl_runner.world.current_world", here)
+    monkeypatch.setattr("sparkdl_runner.rank.world.current_world", here)
     assert wanted_tail(arguments, 100) == tail
 
 
@@ -140,8 +140,10 @@ def test_what_the_arrow_loader_is_given(monkeypatch):
         rows = 0
         schema = type("Schema", (), {"names": ["id", "x"]})
 
-    monkeypatch.setattr("sparkdl_runner.data.loader.ArrowLoader.__init__", Recorder.__init__)
-    monkeypatch.setattr("sparkdl_runner.data.loader.ArrowLoader.close", Recorder.close)
+    monkeypatch.setattr(
+        "sparkdl_runner.data.batches.loader.ArrowLoader.__init__", Recorder.__init__
+    )
+    monkeypatch.setattr("sparkdl_runner.data.batches.loader.ArrowLoader.close", Recorder.close)
     monkeypatch.setattr(dataset_module, "choose_engine", lambda *args, **kwargs: "arrow")
     converter = SparkDatasetConverter("file:///x", [], 0, manifest=FakeManifest())
     with converter.make_torch_dataloader(
@@ -161,7 +163,9 @@ def test_what_the_arrow_loader_is_given(monkeypatch):
 
 
 def test_a_pickled_schema_needs_trust(monkeypatch):
-    monkeypatch.setattr("sparkdl_runner.data.petastorm.engine.require_petastorm", lambda: None)
+    monkeypatch.setattr(
+        "sparkdl_runner.data.consumers.petastorm.engine.require_petastorm", lambda: None
+    )
     converter = SparkDatasetConverter(
         "file:///x", [], 0, unischema=Unischema(fields={}, problem="it is no schema")
     )
@@ -194,7 +198,9 @@ def test_a_refused_schema_comes_with_advice(problem, advice):
 def test_a_cache_that_petastorm_does_not_have_is_refused_before_it_is_asked(
     monkeypatch, cache_type, message
 ):
-    monkeypatch.setattr("sparkdl_runner.data.petastorm.engine.require_petastorm", lambda: None)
+    monkeypatch.setattr(
+        "sparkdl_runner.data.consumers.petastorm.engine.require_petastorm", lambda: None
+    )
     converter = SparkDatasetConverter("file:///x", [], 0)
     for chosen_by in ({"engine": "petastorm"}, {"filters": [("id", "<", 3)]}):
         with pytest.raises(ValueError, match=re.escape(message)):

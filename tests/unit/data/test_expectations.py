@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from parquet_sets import load, one, small_blocks
 
+from sparkdl_runner.data.consumers.spark_dataset_converter import SparkDatasetConverter
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.order import mixing
-from sparkdl_runner.data.spark_dataset_converter import SparkDatasetConverter
 
 ROWS, GROUP = 3_000, 50
 BLOCKS_OF_ONE = 2 * 8 * GROUP * 48  # bytes: eight lanes, each with a block of one row group

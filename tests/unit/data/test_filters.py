@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkdl_runner.data import DatasetError, make_spark_converter
-from sparkdl_runner.data.view.bounds import min_max
+from sparkdl_runner.data.dataset.view.bounds import min_max
 
 _VALUES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "whole": (pa.int32(), st.integers(-3, 3)),

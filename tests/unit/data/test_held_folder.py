@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from parquet_sets import LOCAL
 
+from sparkdl_runner.base.foreign_file import ForeignFileError
 from sparkdl_runner.data.dataset.held_folder import held
-from sparkdl_runner.foreign_file import ForeignFileError
 
 
 def test_a_file_is_written_as_the_umask_says_and_over_an_earlier_one(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 from test_delta_tables import rows_of
 
 from sparkdl_runner.data import DatasetError, make_spark_converter
-from sparkdl_runner.data.lake.iceberg import FOLDER
+from sparkdl_runner.data.dataset.lake.iceberg import FOLDER
 
 pytestmark = pytest.mark.skipif(
     int(pa.__version__.partition(".")[0]) < 17, reason="pyiceberg writes by Arrow 17 or later"
@@ -191,7 +191,7 @@ def test_folders_of_any_name(tmp_path: Path, name: str) -> None:
     from pyiceberg.catalog.sql import SqlCatalog
 
     place = f"file://{tmp_path}/{name}/t"
-    files = "sparkdl_runner.data.lake.iceberg_files.LocalFileIO"
+    files = "sparkdl_runner.data.dataset.lake.iceberg_files.LocalFileIO"
     properties = {"py-io-impl": files, FOLDER: place}
     catalog = SqlCatalog("here", uri="sqlite:///:memory:", **properties)
     catalog.create_namespace("db")

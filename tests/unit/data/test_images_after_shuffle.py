@@ -21,8 +21,8 @@ from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.decode.images import ImageSize
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.read.costs import open_group_bytes
-from sparkdl_runner.hooks import rank_facts
 from sparkdl_runner.network.images import CHANNELS, decode_image
+from sparkdl_runner.rank import rank_facts
 
 
 def photo(height: int, width: int, seed: int = 0) -> Image.Image:

@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 import pytest
 from parquet_sets import LOCAL, load, numbered, one, small_blocks, write_groups
 
+from sparkdl_runner.data.batches.loader import ArrowLoader
 from sparkdl_runner.data.dataset.describe import describe_parquet
-from sparkdl_runner.data.loader import ArrowLoader
-from sparkdl_runner.data.read import disk_cache
 from sparkdl_runner.data.read.reader import RowGroupReader
+from sparkdl_runner.data.remote import disk_cache
 
 
 def test_pages_stay_within_the_budget(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pyarrow import fs
 
+from sparkdl_runner.data.dataset.lake.iceberg import newest_metadata
 from sparkdl_runner.data.errors import DatasetError
-from sparkdl_runner.data.lake.iceberg import newest_metadata
 
 
 def newest(folder, *names):

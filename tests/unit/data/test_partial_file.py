@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sparkdl_runner.data.read.partial_file import in_memory, on_disk
-from sparkdl_runner.filesystem import is_far
+from sparkdl_runner.base.filesystem import is_far
+from sparkdl_runner.data.remote.partial_file import in_memory, on_disk
 
 
 def open_pieces(folder):

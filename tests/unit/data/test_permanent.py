@@ -6,7 +6,7 @@ import pytest
 from pyarrow import fs
 
 from sparkdl_runner.data import ConversionError
-from sparkdl_runner.data.permanent import check_replaceable
+from sparkdl_runner.data.convert.permanent import check_replaceable
 
 
 def check(folder, *, overwrite: bool) -> None:

@@ -13,9 +13,9 @@ import pytest
 from parquet_sets import numbered, write_groups
 
 from sparkdl_runner.data import DatasetError, make_spark_converter
-from sparkdl_runner.data.petastorm.arguments import without_foreign_pickles
-from sparkdl_runner.data.petastorm.engine import obstacle
-from sparkdl_runner.data.petastorm.unischema import UNISCHEMA_KEY
+from sparkdl_runner.data.consumers.petastorm.arguments import without_foreign_pickles
+from sparkdl_runner.data.consumers.petastorm.engine import obstacle
+from sparkdl_runner.data.consumers.petastorm.unischema import UNISCHEMA_KEY
 
 with_petastorm = pytest.mark.skipif(obstacle() is not None, reason="petastorm cannot run here")
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from pyarrow import fs
 
 from sparkdl_runner.data import DatasetError
+from sparkdl_runner.data.consumers.petastorm import engine as petastorm_engine
+from sparkdl_runner.data.consumers.petastorm.engine import obstacle
+from sparkdl_runner.data.consumers.petastorm.loader import PetastormLoader
 from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.dataset.row_groups import RowGroups
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
-from sparkdl_runner.data.petastorm import engine as petastorm_engine
-from sparkdl_runner.data.petastorm.engine import obstacle
-from sparkdl_runner.data.petastorm.loader import PetastormLoader
 
 
 @pytest.fixture(autouse=True, scope="module")

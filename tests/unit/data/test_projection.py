@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sparkdl_runner.data.view.view import Projection
+from sparkdl_runner.data.dataset.view.view import Projection
 
 ID, PLACE, NEW = ("id", pa.int64()), ("place", pa.string()), ("new", pa.int32())
 

@@ -8,7 +8,7 @@ from concurrent.futures import wait
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkdl_runner.data.read.read_ahead import ReadAhead
+from sparkdl_runner.data.remote.read_ahead import ReadAhead
 
 LIMIT = 10
 

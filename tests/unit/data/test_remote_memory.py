@@ -13,9 +13,9 @@ from parquet_sets import LOCAL, numbered, write_groups
 
 from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
-from sparkdl_runner.data.read import ranges, room
-from sparkdl_runner.data.read.byte_ranges import column_ranges
-from sparkdl_runner.data.read.disk_cache import DiskCache
+from sparkdl_runner.data.remote import ranges, room
+from sparkdl_runner.data.remote.byte_ranges import column_ranges
+from sparkdl_runner.data.remote.disk_cache import DiskCache
 
 
 def test_what_does_not_fit_beside_the_others_is_on_disk_until_they_are_let_go(

@@ -15,19 +15,19 @@ import pyarrow.fs as fs
 import pytest
 from parquet_sets import LOCAL, load, numbered, write_groups
 
-from sparkdl_runner import world
 from sparkdl_runner.data import DatasetError
+from sparkdl_runner.data.batches.loader import ArrowLoader
 from sparkdl_runner.data.dataset.converted import Converted
 from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.describe import Written, describe_parquet, describe_written
 from sparkdl_runner.data.dataset.files import pack
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
-from sparkdl_runner.data.loader import ArrowLoader
-from sparkdl_runner.data.read import stored_footers
-from sparkdl_runner.data.read.disk_cache import DiskCache
-from sparkdl_runner.data.read.ranges import RemoteRowGroups
-from sparkdl_runner.world import Peer, assign_ranks
+from sparkdl_runner.data.remote import stored_footers
+from sparkdl_runner.data.remote.disk_cache import DiskCache
+from sparkdl_runner.data.remote.ranges import RemoteRowGroups
+from sparkdl_runner.rank import world
+from sparkdl_runner.rank.world import Peer, assign_ranks
 
 ROWS = 200_000  # of a row group
 

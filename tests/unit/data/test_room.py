@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from sparkdl_runner.data.read.room import Room
+from sparkdl_runner.data.remote.room import Room
 
 MIB = 1 << 20
 

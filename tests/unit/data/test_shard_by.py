@@ -11,9 +11,9 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from sparkdl_runner.backends import get_backend
-from sparkdl_runner.data.engine_choice import wanted_tail
-from sparkdl_runner.data.shard_group import shard_of
+from sparkdl_runner.data.batches.shard_group import shard_of
+from sparkdl_runner.data.consumers.engine_choice import wanted_tail
+from sparkdl_runner.launch.backends import get_backend
 from training_tables import converter_of, open_table, write_table
 
 ROWS = 96

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from parquet_sets import numbered, one
 
-from sparkdl_runner.data.spark_dataset_converter import SparkDatasetConverter
+from sparkdl_runner.data.consumers.spark_dataset_converter import SparkDatasetConverter
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from deltalake import write_deltalake
 from sparkdl_runner.data import DatasetError, make_spark_converter
 from sparkdl_runner.data.batches.columns import planner
 from sparkdl_runner.data.dataset import decoded_sizes
+from sparkdl_runner.data.dataset.view.view import Projection
 from sparkdl_runner.data.parquet import scan
-from sparkdl_runner.data.view.view import Projection
 
 ROWS = pa.table({"id": range(4), "x": [["ab" * 30] * (i + 1) for i in range(4)]})
 SENTENCE = r"column 'x': the texts or bytes in the lists of one row take more than 2,147,483,647 "

@@ -18,17 +18,17 @@ from hypothesis.extra import numpy as arrays
 from PIL import Image
 
 from recorded_unischema import SCHEMA
+from sparkdl_runner.base.foreign_file import ForeignFileError
 from sparkdl_runner.data import DatasetError, make_spark_converter
-from sparkdl_runner.data.convert import existing
-from sparkdl_runner.data.decode.codecs import decoder_of, ndarrays
-from sparkdl_runner.data.errors import BadRowError
-from sparkdl_runner.data.petastorm.unischema import (
+from sparkdl_runner.data.consumers.petastorm.unischema import (
     UNISCHEMA_KEY,
     Field,
     Unischema,
     read_unischema,
 )
-from sparkdl_runner.foreign_file import ForeignFileError
+from sparkdl_runner.data.convert import existing
+from sparkdl_runner.data.decode.codecs import decoder_of, ndarrays
+from sparkdl_runner.data.errors import BadRowError
 
 
 def npy(values: Any, *, packed: bool = False) -> bytes:

@@ -89,7 +89,7 @@ def test_what_contributing_leads_to_is_there():
     paths += re.findall(r"`((?:conf|jobs|sparkdl_runner|tests)/[\w./]+)`", text)
     assert len(paths) > 15
     assert [path for path in paths if not (ROOT / path.replace("NAME", "convert")).exists()] == [
-        "sparkdl_runner/backends/NAME_backend.py"
+        "sparkdl_runner/launch/backends/NAME_backend.py"
     ]
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from sparkdl_runner import RanksApartError, RunConfig
-from sparkdl_runner.driver.apart import check_joined
-from sparkdl_runner.wire.outcome import Outcome, Status
-from sparkdl_runner.world import Peer, assign_ranks
+from sparkdl_runner.launch.driver.apart import check_joined
+from sparkdl_runner.launch.wire.outcome import Outcome, Status
+from sparkdl_runner.rank.world import Peer, assign_ranks
 
 PEERS = [
     Peer(partition=rank, host="h", host_key="k", address="::1", interface="lo") for rank in range(3)

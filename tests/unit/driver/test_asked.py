@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sparkdl_runner.driver.spark.asked import Asked, Worker, nothing_fits, told
+from sparkdl_runner.launch.driver.spark.asked import Asked, Worker, nothing_fits, told
 
 SMALL = Worker(cores=2, memory_mib=4096, gpus=0)
 # As the page of a master of Spark 4.3 has it.

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from sparkdl_runner.driver.calls.call import Call, check_call, pack
-from sparkdl_runner.driver.calls.ingredients import ingredients, refers_to
-from sparkdl_runner.errors import NotPicklableError
-from sparkdl_runner.script.script import Script
-from sparkdl_runner.wire import function
+from sparkdl_runner.base.errors import NotPicklableError
+from sparkdl_runner.launch.driver.calls.call import Call, check_call, pack
+from sparkdl_runner.launch.driver.calls.ingredients import ingredients, refers_to
+from sparkdl_runner.launch.script.script import Script
+from sparkdl_runner.launch.wire import function
 
 LOCK = threading.Lock()
 

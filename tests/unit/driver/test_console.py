@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from sparkdl_runner.driver.console import Console
+from sparkdl_runner.launch.driver.console import Console
 
 
 class Shown(Console):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from types import SimpleNamespace
 
-from sparkdl_runner.driver.spark import decommissions, launcher
-from sparkdl_runner.driver.spark.decommissions import decommission
-from sparkdl_runner.driver.spark.executors import executors_of
+from sparkdl_runner.launch.driver.spark import decommissions, launcher
+from sparkdl_runner.launch.driver.spark.decommissions import decommission
+from sparkdl_runner.launch.driver.spark.executors import executors_of
 
 STOPPED = SimpleNamespace(_jsc=None, _jvm=None)
 """A context whose session has ended."""

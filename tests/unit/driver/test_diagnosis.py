@@ -4,17 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from sparkdl_runner.driver.diagnosis import root_cause, to_error, with_failures
-from sparkdl_runner.errors import (
+from sparkdl_runner.base.errors import (
     NotPicklableError,
     ResultTooLargeError,
     WorkerDiedError,
     WorkerFailedError,
 )
-from sparkdl_runner.wire import function
-from sparkdl_runner.wire.failure_report import UnheardFailureError
-from sparkdl_runner.wire.outcome import Outcome, Status
-from sparkdl_runner.world import Peer, assign_ranks
+from sparkdl_runner.launch.driver.diagnosis import root_cause, to_error, with_failures
+from sparkdl_runner.launch.wire import function
+from sparkdl_runner.launch.wire.failure_report import UnheardFailureError
+from sparkdl_runner.launch.wire.outcome import Outcome, Status
+from sparkdl_runner.rank.world import Peer, assign_ranks
 
 WORLDS = assign_ranks(
     [

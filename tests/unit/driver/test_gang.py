@@ -7,10 +7,10 @@ import threading
 import pytest
 
 from sparkdl_runner.config import RunConfig
-from sparkdl_runner.driver import gang
-from sparkdl_runner.wire.attempt import Attempt
-from sparkdl_runner.wire.outcome import Outcome, Status
-from sparkdl_runner.world import Peer, assign_ranks
+from sparkdl_runner.launch.driver import gang
+from sparkdl_runner.launch.wire.attempt import Attempt
+from sparkdl_runner.launch.wire.outcome import Outcome, Status
+from sparkdl_runner.rank.world import Peer, assign_ranks
 
 WORLD = assign_ranks(
     [Peer(partition=0, host="h", host_key="k", address="::1", interface="lo")], backend="torch"

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparkdl_runner.driver.spark.gpu_scheduling import rank_profile
-from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.base.errors import LaunchError
+from sparkdl_runner.launch.driver.spark.gpu_scheduling import rank_profile
 
 
 def context(master="spark://host:7077", version="3.5.9", **settings):

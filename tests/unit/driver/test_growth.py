@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparkdl_runner.driver.spark import executors, growth
-from sparkdl_runner.driver.spark.executors import Executor
-from sparkdl_runner.driver.spark.growth import Growth
+from sparkdl_runner.launch.driver.spark import executors, growth
+from sparkdl_runner.launch.driver.spark.executors import Executor
+from sparkdl_runner.launch.driver.spark.growth import Growth
 
 
 class Cluster:

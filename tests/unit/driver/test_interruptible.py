@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparkdl_runner.driver.calls.interruptible import wait_until_done
-from sparkdl_runner.driver.calls.run_future import RunFuture
-from sparkdl_runner.driver.spark.job import Job
+from sparkdl_runner.launch.driver.calls.interruptible import wait_until_done
+from sparkdl_runner.launch.driver.calls.run_future import RunFuture
+from sparkdl_runner.launch.driver.spark.job import Job
 
 
 class InterruptedByTestError(Exception):

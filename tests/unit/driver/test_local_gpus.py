@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkdl_runner.driver import local_gpus
+from sparkdl_runner.launch.driver import local_gpus
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparkdl_runner.agent.spares import pool
 from sparkdl_runner.config import RunConfig
-from sparkdl_runner.driver import local_launcher
-from sparkdl_runner.wire.attempt import Attempt
+from sparkdl_runner.launch.agent.spares import pool
+from sparkdl_runner.launch.driver import local_launcher
+from sparkdl_runner.launch.wire.attempt import Attempt
 
 
 def test_workers_that_were_started_end_where_another_cannot_be(

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparkdl_runner.driver.spark import lost_hosts
-from sparkdl_runner.driver.spark.executors import Executor
-from sparkdl_runner.driver.spark.lost_hosts import LostHosts
-from sparkdl_runner.wire import network
-from sparkdl_runner.world import World
+from sparkdl_runner.launch.driver.spark import lost_hosts
+from sparkdl_runner.launch.driver.spark.executors import Executor
+from sparkdl_runner.launch.driver.spark.lost_hosts import LostHosts
+from sparkdl_runner.launch.wire import network
+from sparkdl_runner.rank.world import World
 
 
 def a_world(host: str, address: str) -> World:

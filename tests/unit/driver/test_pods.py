@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparkdl_runner.driver.spark import pods
-from sparkdl_runner.driver.spark.pods import replace_pods
+from sparkdl_runner.launch.driver.spark import pods
+from sparkdl_runner.launch.driver.spark.pods import replace_pods
 
 Pod = SimpleNamespace
 

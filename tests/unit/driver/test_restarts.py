@@ -7,10 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from sparkdl_runner import RunConfig
-from sparkdl_runner.checkpoint import Preempted
-from sparkdl_runner.driver import restarts
-from sparkdl_runner.driver.stop_request import StopRequest
-from sparkdl_runner.errors import (
+from sparkdl_runner.base.errors import (
     LaunchError,
     NotPicklableError,
     ResultTooLargeError,
@@ -20,10 +17,13 @@ from sparkdl_runner.errors import (
     WorkerFailedError,
     WorkerHungError,
 )
-from sparkdl_runner.hooks.reports import Reports
-from sparkdl_runner.wire.attempt import Attempt
-from sparkdl_runner.wire.outcome import Outcome, Status
-from sparkdl_runner.world import Peer, assign_ranks
+from sparkdl_runner.checkpoint import Preempted
+from sparkdl_runner.launch.driver import restarts
+from sparkdl_runner.launch.driver.stop_request import StopRequest
+from sparkdl_runner.launch.wire.attempt import Attempt
+from sparkdl_runner.launch.wire.outcome import Outcome, Status
+from sparkdl_runner.rank.reports import Reports
+from sparkdl_runner.rank.world import Peer, assign_ranks
 
 WORLD = assign_ranks(
     [Peer(partition=0, host="h", host_key="k", address="::1", interface="lo")], backend="torch"

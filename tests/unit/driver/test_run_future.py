@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparkdl_runner.driver.calls import run_future
-from sparkdl_runner.driver.calls.run_future import LatestProgress, RunFuture, RunProgress
-from sparkdl_runner.driver.stop_request import StopRequest
-from sparkdl_runner.errors import RunCancelledError
+from sparkdl_runner.base.errors import RunCancelledError
+from sparkdl_runner.launch.driver.calls import run_future
+from sparkdl_runner.launch.driver.calls.run_future import LatestProgress, RunFuture, RunProgress
+from sparkdl_runner.launch.driver.stop_request import StopRequest
 
 
 def future() -> RunFuture[int]:

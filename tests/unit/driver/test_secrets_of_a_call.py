@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from sparkdl_runner.base.errors import LaunchError
+from sparkdl_runner.base.redaction import HIDDEN, Redactor
 from sparkdl_runner.config import RunConfig
-from sparkdl_runner.driver import mlflow_run
-from sparkdl_runner.driver.mlflow_run import named_run, secrets_for_ranks, wanted_tracking
-from sparkdl_runner.errors import LaunchError
-from sparkdl_runner.redaction import HIDDEN, Redactor
+from sparkdl_runner.launch.driver import mlflow_run
+from sparkdl_runner.launch.driver.mlflow_run import named_run, secrets_for_ranks, wanted_tracking
 from sparkdl_runner.tracking import Tracking
 from sparkdl_runner.tracking.run.opening import named
 from sparkdl_runner.tracking.run.opening.changes import changes

@@ -8,11 +8,11 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from sparkdl_runner.base.errors import LaunchError
 from sparkdl_runner.config import RunConfig
-from sparkdl_runner.driver.spark import launcher, slots
-from sparkdl_runner.driver.stop_request import StopRequest
-from sparkdl_runner.errors import LaunchError
-from sparkdl_runner.wire.attempt import Attempt
+from sparkdl_runner.launch.driver.spark import launcher, slots
+from sparkdl_runner.launch.driver.stop_request import StopRequest
+from sparkdl_runner.launch.wire.attempt import Attempt
 
 ATTEMPT = Attempt(backend="torch", function=b"", config=RunConfig(), run="r")
 

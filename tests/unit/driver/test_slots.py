@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from sparkdl_runner.base.errors import LaunchError, RunCancelledError
 from sparkdl_runner.config import RunConfig
-from sparkdl_runner.driver.spark import slots
-from sparkdl_runner.driver.stop_request import StopRequest
-from sparkdl_runner.errors import LaunchError, RunCancelledError
+from sparkdl_runner.launch.driver.spark import slots
+from sparkdl_runner.launch.driver.stop_request import StopRequest
 
 LOCAL: Any = SimpleNamespace(master="local[2]")
 CLUSTER: Any = SimpleNamespace(master="spark://h:7077")

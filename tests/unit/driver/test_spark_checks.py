@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparkdl_runner.backends import get_backend
+from sparkdl_runner.base.errors import LaunchError
 from sparkdl_runner.config import RunConfig
-from sparkdl_runner.driver.spark.checks import check, refusals
-from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.launch.backends import get_backend
+from sparkdl_runner.launch.driver.spark.checks import check, refusals
 
 TORCH = get_backend("torch")
 

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from sparkdl_runner.driver.spark.context import check_version, require_spark_context
-from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.base.errors import LaunchError
+from sparkdl_runner.launch.driver.spark.context import check_version, require_spark_context
 
 
 @pytest.mark.parametrize("version", ["3.5.0", "3.5.9-amzn-0", "4.0.0", "4.3.0.dev1", "10.0"])

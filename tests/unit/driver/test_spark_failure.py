@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from sparkdl_runner.driver.spark.failure import executor_loss, explain, failed_partition
-from sparkdl_runner.errors import LaunchError, RunCancelledError, WorkerFailedError
-from sparkdl_runner.wire.failure_report import UnheardFailureError
-from sparkdl_runner.wire.outcome import Outcome, Status
-from sparkdl_runner.world import Peer, assign_ranks
+from sparkdl_runner.base.errors import LaunchError, RunCancelledError, WorkerFailedError
+from sparkdl_runner.launch.driver.spark.failure import executor_loss, explain, failed_partition
+from sparkdl_runner.launch.wire.failure_report import UnheardFailureError
+from sparkdl_runner.launch.wire.outcome import Outcome, Status
+from sparkdl_runner.rank.world import Peer, assign_ranks
 
 JAVA = "\n\n\tat org.apache.spark.api.python.BasePythonRunner.handle(PythonRunner.scala:572)\n"
 
@@ -21,7 +21,7 @@ def from_task(last_lines: str) -> Exception:
 
 
 def test_an_error_of_ours_keeps_its_kind_and_its_sentence():
-    text = "sparkdl_runner.errors.LaunchError: GPU 0 was given to two ranks."
+    text = "sparkdl_runner.base.errors.LaunchError: GPU 0 was given to two ranks."
     error = explain(from_task(text), python="python3")
     assert type(error) is LaunchError
     assert str(error) == "GPU 0 was given to two ranks."
@@ -42,7 +42,9 @@ def test_a_failure_that_only_spark_could_report_is_what_it_would_have_been(endin
         message="bad",
         traceback="Traceback (most recent call last):\n  here\nValueError: bad",
     )
-    text = f"sparkdl_runner.wire.outcome.UnheardFailureError: {UnheardFailureError.of(outcome)}"
+    text = (
+        f"sparkdl_runner.launch.wire.outcome.UnheardFailureError: {UnheardFailureError.of(outcome)}"
+    )
     error = explain(from_task(text + ending), python="python3")
     assert isinstance(error, WorkerFailedError)
     assert error.rank == 0

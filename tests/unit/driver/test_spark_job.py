@@ -9,7 +9,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from sparkdl_runner.driver.spark import job as spark_job
+from sparkdl_runner.launch.driver.spark import job as spark_job
 
 
 @pytest.mark.parametrize(("version", "times"), [("3.5.9", 1), ("4.0.1", 0)])

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparkdl_runner.driver.spark import start_notices
-from sparkdl_runner.driver.spark.start_notices import StartNotices
+from sparkdl_runner.launch.driver.spark import start_notices
+from sparkdl_runner.launch.driver.spark.start_notices import StartNotices
 
 DRIVER = SimpleNamespace(host="driver-1", port=43000)
 

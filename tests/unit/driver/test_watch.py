@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from sparkdl_runner.backends import get_backend, torch_store
+from sparkdl_runner.base.errors import WorkerHungError
 from sparkdl_runner.config import RunConfig
-from sparkdl_runner.driver.deadlines import is_silent, with_reason
-from sparkdl_runner.driver.diagnosis import root_cause, to_error
-from sparkdl_runner.driver.watch import Watch
-from sparkdl_runner.errors import WorkerHungError
-from sparkdl_runner.wire.messages import Stacks, VitalSigns
-from sparkdl_runner.wire.outcome import Status
-from sparkdl_runner.world import Peer, assign_ranks
+from sparkdl_runner.launch.backends import get_backend, torch_store
+from sparkdl_runner.launch.driver.deadlines import is_silent, with_reason
+from sparkdl_runner.launch.driver.diagnosis import root_cause, to_error
+from sparkdl_runner.launch.driver.watch import Watch
+from sparkdl_runner.launch.wire.messages import Stacks, VitalSigns
+from sparkdl_runner.launch.wire.outcome import Status
+from sparkdl_runner.rank.world import Peer, assign_ranks
 
 CONFIG = RunConfig(
     start_timeout_seconds=20,

@@ -11,15 +11,15 @@ from torch import nn
 from torch.nn import functional as F
 from torchmetrics.classification import MulticlassAccuracy
 
-from sparkdl_runner.errors import NotPicklableError
+from sparkdl_runner.base.errors import NotPicklableError
 from sparkdl_runner.estimator.estimator import TorchEstimator
-from sparkdl_runner.estimator.fitting.checks import by_label, check_settings
-from sparkdl_runner.estimator.fitting.columns import check_types
-from sparkdl_runner.estimator.fitting.first_batch import network_of
-from sparkdl_runner.estimator.fitting.fit_identity import checkpoint_folder
-from sparkdl_runner.estimator.fitting.tasks import ignored_class, tasks_of
-from sparkdl_runner.training.early_stopping import EarlyStopping
-from sparkdl_runner.training.plan import TrainingPlan
+from sparkdl_runner.training.description.plan import TrainingPlan
+from sparkdl_runner.training.fitting.checks import by_label, check_settings
+from sparkdl_runner.training.fitting.columns import check_types
+from sparkdl_runner.training.fitting.first_batch import network_of
+from sparkdl_runner.training.fitting.fit_identity import checkpoint_folder
+from sparkdl_runner.training.fitting.tasks import ignored_class, tasks_of
+from sparkdl_runner.training.loop.early_stopping import EarlyStopping
 
 PARTS = {
     "model": nn.Linear(4, 3),

@@ -17,9 +17,9 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from sparkdl_runner import RunConfig
 from sparkdl_runner.estimator import EarlyStopping, TorchEstimator
-from sparkdl_runner.estimator.described import parameters
 from sparkdl_runner.estimator.horovod_names import NOT_NEEDED, RENAMED
-from sparkdl_runner.training.plan import TrainingPlan
+from sparkdl_runner.training.description.described import parameters
+from sparkdl_runner.training.description.plan import TrainingPlan
 
 ADAM = partial(torch.optim.Adam, lr=0.1)
 PARTS = {"model": nn.Linear(4, 3), "optimizer": ADAM, "loss": nn.functional.cross_entropy}

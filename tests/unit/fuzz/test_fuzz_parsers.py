@@ -28,10 +28,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recorded_unischema import SCHEMA
-from sparkdl_runner.backends.exit_barrier import ExitBarrier
-from sparkdl_runner.backends.rendezvous import store as store_module
-from sparkdl_runner.backends.rendezvous.server import parse_request
-from sparkdl_runner.backends.rendezvous.store import MAX_STORE_BYTES, RendezvousStore
+from sparkdl_runner.base.errors import ConfigError
+from sparkdl_runner.base.foreign_file import ForeignFileError, build, parse_json
+from sparkdl_runner.base.redaction import Redactor
 from sparkdl_runner.checkpoint import mismatch
 from sparkdl_runner.checkpoint.directory import manifest as checkpoint_manifest
 from sparkdl_runner.checkpoint.directory import shards, state_files
@@ -39,21 +38,22 @@ from sparkdl_runner.checkpoint.directory.files import FileEntry
 from sparkdl_runner.checkpoint.directory.reader import CheckpointReader
 from sparkdl_runner.checkpoint.directory.sealed import seal, unseal
 from sparkdl_runner.checkpoint.errors import DamageError
+from sparkdl_runner.data.consumers.petastorm.unischema import Field, read_unischema
 from sparkdl_runner.data.dataset.footers import unpack_footer
 from sparkdl_runner.data.dataset.leftovers import Owner
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.decode.codecs import ndarrays
 from sparkdl_runner.data.errors import BadRowError, DatasetError
-from sparkdl_runner.data.petastorm.unischema import Field, read_unischema
-from sparkdl_runner.errors import ConfigError
-from sparkdl_runner.foreign_file import ForeignFileError, build, parse_json
 from sparkdl_runner.jobs.settings import load
 from sparkdl_runner.jobs.training.settings import TrainSettings
-from sparkdl_runner.redaction import Redactor
-from sparkdl_runner.wire import network
-from sparkdl_runner.wire.frames import LENGTH, NONCE_BYTES, FrameCodec, read_frame
-from sparkdl_runner.wire.message_json import decode, encode
-from sparkdl_runner.wire.messages import (
+from sparkdl_runner.launch.backends.exit_barrier import ExitBarrier
+from sparkdl_runner.launch.backends.rendezvous import store as store_module
+from sparkdl_runner.launch.backends.rendezvous.server import parse_request
+from sparkdl_runner.launch.backends.rendezvous.store import MAX_STORE_BYTES, RendezvousStore
+from sparkdl_runner.launch.wire import network
+from sparkdl_runner.launch.wire.frames import LENGTH, NONCE_BYTES, FrameCodec, read_frame
+from sparkdl_runner.launch.wire.message_json import decode, encode
+from sparkdl_runner.launch.wire.messages import (
     AGENT_TO_DRIVER,
     Failed,
     FilePart,
@@ -64,8 +64,8 @@ from sparkdl_runner.wire.messages import (
     ValuePart,
     ValueSent,
 )
-from sparkdl_runner.wire.outcome import Outcome, Status
-from sparkdl_runner.world import Peer, assign_ranks
+from sparkdl_runner.launch.wire.outcome import Outcome, Status
+from sparkdl_runner.rank.world import Peer, assign_ranks
 
 PEER = Peer(partition=0, host="h", host_key="k", address="127.0.0.1", interface="lo")
 WORLD = assign_ranks([PEER], backend="torch")[0]

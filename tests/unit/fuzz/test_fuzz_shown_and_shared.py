@@ -16,7 +16,10 @@ from hostile_bytes import DEEP, JSON_TOKENS, bounded, changed_bytes, changed_jso
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkdl_runner.agent.host import ec2_notice
+from sparkdl_runner.base.foreign_file import ForeignFileError, build, parse_json
+from sparkdl_runner.base.foreign_name import is_relative, is_run_id
+from sparkdl_runner.base.redaction import Redactor
+from sparkdl_runner.base.shown_text import line, lines
 from sparkdl_runner.checkpoint.directory.listing import (
     FENCES,
     attempts_in,
@@ -28,24 +31,21 @@ from sparkdl_runner.checkpoint.directory.listing import (
 )
 from sparkdl_runner.checkpoint.directory.sealed import seal, unseal
 from sparkdl_runner.checkpoint.errors import DamageError
+from sparkdl_runner.data.dataset.lake.paths import OutsideError, path_in_table
 from sparkdl_runner.data.dataset.lease import Lease as FolderLease
-from sparkdl_runner.data.lake.paths import OutsideError, path_in_table
-from sparkdl_runner.driver.spark import asked
 from sparkdl_runner.estimator.saved_values import decode
-from sparkdl_runner.foreign_file import ForeignFileError, build, parse_json
-from sparkdl_runner.foreign_name import is_relative, is_run_id
+from sparkdl_runner.launch.agent.host import ec2_notice
+from sparkdl_runner.launch.driver.spark import asked
+from sparkdl_runner.launch.wire.short_answer import Answer
 from sparkdl_runner.network import saved
 from sparkdl_runner.network.columns import Column
 from sparkdl_runner.network.inputs import Inputs
 from sparkdl_runner.network.outputs import Output
 from sparkdl_runner.network.predictor import Description
 from sparkdl_runner.network.saved import UntrustedModelError
-from sparkdl_runner.redaction import Redactor
-from sparkdl_runner.shown_text import line, lines
 from sparkdl_runner.tracking.run import undelivered
 from sparkdl_runner.tracking.run.journal import Journal
 from sparkdl_runner.tracking.run.opening.lease import ALIVE_TAG, HOLDER_TAG, Holder, Lease
-from sparkdl_runner.wire.short_answer import Answer
 
 TEXTS = st.text() | st.text(
     st.sampled_from("\x1b[2Jm;\x9b\r\n\t\x07]52;c\\\u2028\u202e\ud800ar "), max_size=40

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from sparkdl_runner.base.errors import WorkerFailedError
 from sparkdl_runner.config import RunConfig
-from sparkdl_runner.driver.diagnosis import root_cause, to_error
-from sparkdl_runner.driver.local_launcher import LocalGang
-from sparkdl_runner.errors import WorkerFailedError
-from sparkdl_runner.hooks import loader_plans
-from sparkdl_runner.hooks.loader_plans import LoaderPlans, place_of_caller
-from sparkdl_runner.wire.attempt import Attempt
-from sparkdl_runner.wire.outcome import Outcome, Status
-from sparkdl_runner.world import Peer, assign_ranks
+from sparkdl_runner.launch.driver.diagnosis import root_cause, to_error
+from sparkdl_runner.launch.driver.local_launcher import LocalGang
+from sparkdl_runner.launch.wire.attempt import Attempt
+from sparkdl_runner.launch.wire.outcome import Outcome, Status
+from sparkdl_runner.rank import loader_plans
+from sparkdl_runner.rank.loader_plans import LoaderPlans, place_of_caller
+from sparkdl_runner.rank.world import Peer, assign_ranks
 
 WORLDS = assign_ranks(
     [

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from sparkdl_runner.hooks import preemption
+from sparkdl_runner.rank import preemption
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +57,7 @@ def test_another_handler_over_this_one_is_left_in_place():
 def test_the_agents_own_signal_ends_the_rank(ours, status):
     program = (
         "import os, signal, time\n"
-        "from sparkdl_runner.hooks import preemption\n"
+        "from sparkdl_runner.rank import preemption\n"
         f"preemption.ours = lambda: {ours}\n"
         "preemption.listen()\n"
         "os.kill(os.getpid(), signal.SIGTERM)\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl_runner.hooks.process_identity import ProcessIdentity, this_process
+from sparkdl_runner.rank.process_identity import ProcessIdentity, this_process
 
 
 @pytest.fixture

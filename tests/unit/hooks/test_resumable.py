@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sparkdl_runner.hooks import rank_facts, resumable
+from sparkdl_runner.rank import rank_facts, resumable
 
 
 @pytest.fixture(autouse=True)

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from sparkdl_runner.errors import ConfigError, RunnerError
+from sparkdl_runner.base.errors import ConfigError, RunnerError
 from sparkdl_runner.jobs.settings import load
 from sparkdl_runner.jobs.tuning.pruning import Pruning
 from sparkdl_runner.jobs.tuning.settings import SearchSettings
 from sparkdl_runner.jobs.tuning.study import open_study, storage_must_answer
-from sparkdl_runner.world import Peer, assign_ranks
+from sparkdl_runner.rank.world import Peer, assign_ranks
 
 optuna = pytest.importorskip("optuna")
 

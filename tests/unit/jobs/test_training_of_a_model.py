@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from sparkdl_runner.errors import ConfigError
+from sparkdl_runner.base.errors import ConfigError
 from sparkdl_runner.jobs.settings import load
 from sparkdl_runner.jobs.training.of_model import OfModel
 from sparkdl_runner.jobs.training.plan_settings import PlanSettings
 from sparkdl_runner.jobs.training.settings import TrainSettings
-from sparkdl_runner.training.plan import TrainingPlan
+from sparkdl_runner.training.description.plan import TrainingPlan
 from training_tables import converter_of, write_table
 
 LINEAR = {"class": "torch.nn:Linear", "in_features": 3, "out_features": 2}

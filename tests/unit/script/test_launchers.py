@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl_runner.script.launchers import launcher_in
+from sparkdl_runner.launch.script.launchers import launcher_in
 
 ROOT = str(Path(__file__).parents[3])
 
@@ -61,7 +61,7 @@ def test_a_launcher_raises_before_it_has_started_anything(tmp_path, code):
     (tmp_path / "torchrun").write_text("#!/bin/sh\necho started\n")
     (tmp_path / "torchrun").chmod(0o755)
     script = (
-        "from sparkdl_runner.script import launchers\n"
+        "from sparkdl_runner.launch.script import launchers\n"
         "launchers._FUNCTIONS = [('library', 'start', 'start()', 'call it')]\n"
         "launchers.refuse_launchers('train.py')\n"
         "import subprocess\nsubprocess.run(['true'])\n"
@@ -78,6 +78,6 @@ def test_a_launcher_raises_before_it_has_started_anything(tmp_path, code):
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr.splitlines()[-1].startswith(
-        f"sparkdl_runner.errors.RunnerError: train.py starts ranks of its own by {STARTS[code]}, "
-        "and it runs in a rank already (1 of 2): "
+        "sparkdl_runner.base.errors.RunnerError: "
+        f"train.py starts ranks of its own by {STARTS[code]}, and it runs in a rank already (1 of 2): "
     )

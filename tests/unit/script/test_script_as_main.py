@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl_runner.errors import LaunchError
-from sparkdl_runner.script.script import Script
+from sparkdl_runner.base.errors import LaunchError
+from sparkdl_runner.launch.script.script import Script
 
 PROBE = '''"""Its words."""
 import json, os, pickle, sys
@@ -32,11 +32,11 @@ print(json.dumps({
 # How a rank calls it, without one.
 CALL = """
 import json, os, pickle, sys
-from sparkdl_runner.wire.function import call
-from sparkdl_runner.worker.user_traceback import user_traceback
+from sparkdl_runner.launch.wire.function import call
+from sparkdl_runner.launch.worker.user_traceback import user_traceback
 script, args, module, travels = json.loads(sys.argv[1])
-from sparkdl_runner.script.script import Script
-from sparkdl_runner.driver.calls.call import pack
+from sparkdl_runner.launch.script.script import Script
+from sparkdl_runner.launch.driver.calls.call import pack
 found = Script.find(script, args, module=module, travels=travels)
 try:
     call(pack(found))
@@ -145,7 +145,7 @@ def test_a_script_ends_as_under_python(folder, code):
     expected, found = python(folder, "end.py"), ours(folder, "end.py")
     assert (found.returncode, found.stdout) == (expected.returncode, expected.stdout)
     assert found.returncode == ENDS[code]
-    exited = "sparkdl_runner.errors.ScriptExitedError: end.py ended with exit code"
+    exited = "sparkdl_runner.base.errors.ScriptExitedError: end.py ended with exit code"
     shown = [line for line in found.stderr.splitlines() if not line.startswith(exited)]
     assert shown == expected.stderr.splitlines()
 

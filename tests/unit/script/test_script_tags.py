@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sparkdl_runner.script.script import Script
-from sparkdl_runner.script.tags import script_tags, shown_arguments
+from sparkdl_runner.launch.script.script import Script
+from sparkdl_runner.launch.script.tags import script_tags, shown_arguments
 from sparkdl_runner.tracking.run import parameters_and_tags
 from sparkdl_runner.tracking.run.parameters_and_tags import git_commit
 
@@ -29,7 +29,7 @@ def test_a_run_has_its_scripts_name_and_arguments(tmp_path):
     path = str(tmp_path / "train.py")
     tags = script_tags(Script.find(path, ["--epochs", "3" * 5000], travels=False))
     assert tags["mlflow.source.name"] == path
-    assert tags["sparkdl_runner.script"] == "train.py"
+    assert tags["sparkdl_runner.launch.script"] == "train.py"
     assert tags["sparkdl_runner.script_args"].startswith("--epochs 333")
     assert len(tags["sparkdl_runner.script_args"]) == 2000
 

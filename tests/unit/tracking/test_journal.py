@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkdl_runner.redaction import HIDDEN, Redactor
+from sparkdl_runner.base.redaction import HIDDEN, Redactor
 from sparkdl_runner.tracking.run.journal import MAX_PARAM_CHARACTERS, Journal, earlier_values
 from sparkdl_runner.tracking.run.opening.opened import Opened
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from sparkdl_runner import LaunchError, RunConfig
-from sparkdl_runner.driver.calls.ingredients import arguments
-from sparkdl_runner.hooks.process_identity import started_ticks
+from sparkdl_runner.launch.driver.calls.ingredients import arguments
+from sparkdl_runner.rank.process_identity import started_ticks
 from sparkdl_runner.tracking import Tracking
 from sparkdl_runner.tracking.rank_run import RunTicket
 from sparkdl_runner.tracking.run.opening import lease as lease_module

@@ -22,12 +22,12 @@ from checkpoint_fixtures import _torch_has_set_itself_up
 from sparkdl_runner.checkpoint import Checkpoint, CheckpointManager
 from sparkdl_runner.network.inputs import Inputs
 from sparkdl_runner.network.torch_export import NotExportableError
+from sparkdl_runner.rank.world import Peer, assign_ranks
 from sparkdl_runner.tracking.models import exported_graph
 from sparkdl_runner.tracking.models import log_model as models
 from sparkdl_runner.tracking.models.example import Example
 from sparkdl_runner.tracking.models.requirements import own_modules, requirements
-from sparkdl_runner.training.from_settings.logged import example_of
-from sparkdl_runner.world import Peer, assign_ranks
+from sparkdl_runner.training.description.logged import example_of
 
 __all__ = ["_torch_has_set_itself_up"]
 
@@ -305,7 +305,7 @@ def test_a_model_of_a_training_without_a_run_is_not_logged(
         [Peer(partition=0, host="h", host_key="k", address="127.0.0.1", interface="lo")],
         backend="torch",
     ).values()
-    monkeypatch.setattr("sparkdl_runner.world._current", world)
+    monkeypatch.setattr("sparkdl_runner.rank.world._current", world)
     assert models.log_model(nn.Identity(), input_example=torch.ones(2, 3), name="net") is None
     assert "the model 'net' was not logged: this training has no MLflow" in capsys.readouterr().out
 

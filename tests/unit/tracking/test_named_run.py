@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from sparkdl_runner.errors import LaunchError
-from sparkdl_runner.hooks.process_identity import started_ticks
+from sparkdl_runner.base.errors import LaunchError
+from sparkdl_runner.rank.process_identity import started_ticks
 from sparkdl_runner.tracking import Tracking
 from sparkdl_runner.tracking.run.opening import lease, named
 from sparkdl_runner.tracking.run.opening.lease import Lease

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from sparkdl_runner.rank.world import Peer, World, assign_ranks
 from sparkdl_runner.tracking.report.progress_bar import ProgressBar, is_watched
-from sparkdl_runner.world import Peer, World, assign_ranks
 
 WORLD: World = assign_ranks(
     [

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from sparkdl_runner.rank.world import Peer, World, assign_ranks
 from sparkdl_runner.tracking.report.progress_lines import LINE_SECONDS, ProgressLines
 from sparkdl_runner.tracking.time_use import PARTS
-from sparkdl_runner.world import Peer, World, assign_ranks
 
 WORLDS: dict[int, World] = assign_ranks(
     [

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from sparkdl_runner import tracking
-from sparkdl_runner.hooks import rank_facts
+from sparkdl_runner.rank import rank_facts
 from sparkdl_runner.tracking.rank import metrics
 from sparkdl_runner.tracking.rank import rank_tracking as rank
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from sparkdl_runner.rank.world import Peer, World, assign_ranks
 from sparkdl_runner.tracking.report.performance import Counts, host_entries
 from sparkdl_runner.tracking.run import rank_reports
 from sparkdl_runner.tracking.run.rank_reports import RankReports
 from sparkdl_runner.tracking.time_use import PARTS
-from sparkdl_runner.world import Peer, World, assign_ranks
 
 
 def worlds(*host_keys: str, attempt: int = 0) -> list[World]:

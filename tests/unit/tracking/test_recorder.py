@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparkdl_runner.hooks import resumable
+from sparkdl_runner.launch.wire.frames import MAX_FRAME_BYTES
+from sparkdl_runner.rank import resumable
 from sparkdl_runner.tracking.rank import metrics
 from sparkdl_runner.tracking.rank import recorder as module
 from sparkdl_runner.tracking.rank.recorder import OTHER_RANKS_SEND_SECONDS, SEND_SECONDS, Recorder
 from sparkdl_runner.tracking.report.performance import Performance
 from sparkdl_runner.tracking.time_use import COMMUNICATION, COMPUTE, DATA, PARTS, part_of
-from sparkdl_runner.wire.frames import MAX_FRAME_BYTES
 
 
 @pytest.fixture

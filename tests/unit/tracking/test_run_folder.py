@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from sparkdl_runner.rank.world import Peer, assign_ranks
 from sparkdl_runner.tracking.report.run_folder import RunFolder
-from sparkdl_runner.world import Peer, assign_ranks
 
 WORLD = assign_ranks(
     [Peer(partition=0, host="h", host_key="k", address="127.0.0.1", interface="lo")],

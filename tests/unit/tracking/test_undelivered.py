@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from sparkdl_runner import cli
-from sparkdl_runner.foreign_file import ForeignFileError
-from sparkdl_runner.hooks.process_identity import started_ticks
-from sparkdl_runner.private_folder import private_folder
+from sparkdl_runner.base.foreign_file import ForeignFileError
+from sparkdl_runner.base.private_folder import private_folder
+from sparkdl_runner.rank.process_identity import started_ticks
 from sparkdl_runner.tracking import Tracking
 from sparkdl_runner.tracking.run import entries_file, left_run, undelivered
 from sparkdl_runner.tracking.run.opening.lease import Lease

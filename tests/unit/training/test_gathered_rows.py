@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sparkdl_runner.training.ranks import Ranks, connect
+from sparkdl_runner.training.loop.ranks import Ranks, connect
 
 
 class ThreadRanks(Ranks):

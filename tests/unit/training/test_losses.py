@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from sparkdl_runner.training.loss_kinds import loss_kind
-from sparkdl_runner.training.losses import Losses
+from sparkdl_runner.training.loop.loss_kinds import loss_kind
+from sparkdl_runner.training.loop.losses import Losses
 
 SCORES = torch.randn(6, 3, generator=torch.Generator().manual_seed(1))
 CLASSES = torch.tensor([0, 2, 1, 1, 0, 2])

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from sparkdl_runner import plan_memory, world
+from sparkdl_runner import plan_memory
+from sparkdl_runner.rank import world
 from sparkdl_runner.training.memory import device_memory
 from sparkdl_runner.training.memory.live_bytes import Moment
 from sparkdl_runner.training.memory.step_profile import Parameter, StepProfile

@@ -14,8 +14,8 @@ from torchmetrics.classification import BinaryAUROC, MulticlassAccuracy
 
 from sparkdl_runner import Trainer
 from sparkdl_runner.checkpoint import CheckpointManager
-from sparkdl_runner.training.early_stopping import EarlyStopping
-from sparkdl_runner.training.finite import NonFiniteLossError
+from sparkdl_runner.training.loop.early_stopping import EarlyStopping
+from sparkdl_runner.training.loop.finite import NonFiniteLossError
 from training_tables import LOSSES, TABLES, network, open_table, write_sklearn
 
 Adam = partial(torch.optim.Adam, lr=0.01)

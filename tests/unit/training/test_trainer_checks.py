@@ -10,12 +10,12 @@ import torch
 from torch import nn
 from torchmetrics import MeanSquaredError
 
-from sparkdl_runner.training.checks import check_arguments, made
-from sparkdl_runner.training.early_stopping import EarlyStopping
-from sparkdl_runner.training.learning_rate import LearningRate
-from sparkdl_runner.training.metrics import Metrics
-from sparkdl_runner.training.plan import TrainingPlan
-from sparkdl_runner.training.ranks import Ranks
+from sparkdl_runner.training.description.plan import TrainingPlan
+from sparkdl_runner.training.loop.checks import check_arguments, made
+from sparkdl_runner.training.loop.early_stopping import EarlyStopping
+from sparkdl_runner.training.loop.learning_rate import LearningRate
+from sparkdl_runner.training.loop.metrics import Metrics
+from sparkdl_runner.training.loop.ranks import Ranks
 
 GOOD = {
     "model": nn.Linear(1, 1),

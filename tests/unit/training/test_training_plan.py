@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load
 from torch import nn
 
-from sparkdl_runner.training.early_stopping import EarlyStopping
-from sparkdl_runner.training.plan import TrainingPlan, columns_of, train
+from sparkdl_runner.training.description.plan import TrainingPlan, columns_of, train
+from sparkdl_runner.training.loop.early_stopping import EarlyStopping
 
 SGD = partial(torch.optim.SGD, lr=0.1)
 

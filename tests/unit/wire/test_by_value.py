@@ -9,7 +9,7 @@ import warnings
 import cloudpickle
 import pytest
 
-from sparkdl_runner.wire import by_value
+from sparkdl_runner.launch.wire import by_value
 
 CELL_NAME = "/tmp/ipykernel_1/2.py"
 CELL = """\

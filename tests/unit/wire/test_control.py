@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkdl_runner.wire.control import Envelope, Line
-from sparkdl_runner.world import Peer, assign_ranks
+from sparkdl_runner.launch.wire.control import Envelope, Line
+from sparkdl_runner.rank.world import Peer, assign_ranks
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from sparkdl_runner.driver.calls.call import pack
-from sparkdl_runner.errors import NotPicklableError
-from sparkdl_runner.wire import function
-from sparkdl_runner.world import Peer, assign_ranks
+from sparkdl_runner.base.errors import NotPicklableError
+from sparkdl_runner.launch.driver.calls.call import pack
+from sparkdl_runner.launch.wire import function
+from sparkdl_runner.rank.world import Peer, assign_ranks
 
 RANK_0 = assign_ranks(
     [Peer(partition=0, host="h", host_key="k", address="127.0.0.1", interface="lo")],

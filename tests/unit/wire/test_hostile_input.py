@@ -16,14 +16,14 @@ import pytest
 import test_log_channel
 from test_log_channel import PEERS, WORLDS, Recorder, client_of, server_of
 
-from sparkdl_runner.agent import log_client
-from sparkdl_runner.backends.rendezvous.server import parse_request
-from sparkdl_runner.backends.rendezvous.store import RendezvousStore
-from sparkdl_runner.driver import log_server
-from sparkdl_runner.wire import network
-from sparkdl_runner.wire.frames import LENGTH, NONCE_BYTES, FrameCodec, read_frame
-from sparkdl_runner.wire.message_json import encode
-from sparkdl_runner.wire.messages import Hello, Placed, Stop, Text
+from sparkdl_runner.launch.agent import log_client
+from sparkdl_runner.launch.backends.rendezvous.server import parse_request
+from sparkdl_runner.launch.backends.rendezvous.store import RendezvousStore
+from sparkdl_runner.launch.driver import log_server
+from sparkdl_runner.launch.wire import network
+from sparkdl_runner.launch.wire.frames import LENGTH, NONCE_BYTES, FrameCodec, read_frame
+from sparkdl_runner.launch.wire.message_json import encode
+from sparkdl_runner.launch.wire.messages import Hello, Placed, Stop, Text
 
 FRAMES = 50_000
 REQUESTS = 50_000
@@ -133,7 +133,7 @@ def test_a_stranger_cannot_have_more_kept_than_a_hello_takes(recorder, monkeypat
 
 
 def test_a_store_outlives_strangers_and_keeps_its_bounds(monkeypatch):
-    from sparkdl_runner.backends.rendezvous import store as rendezvous_store
+    from sparkdl_runner.launch.backends.rendezvous import store as rendezvous_store
 
     monkeypatch.setattr(rendezvous_store, "MAX_STORE_BYTES", 10_000)
     store = RendezvousStore(

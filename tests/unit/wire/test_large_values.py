@@ -19,22 +19,22 @@ import fsspec
 import pytest
 
 from sparkdl_runner import __version__
-from sparkdl_runner.agent import log_client
-from sparkdl_runner.agent.large_value import Delivery
-from sparkdl_runner.agent.log_client import LogClient
-from sparkdl_runner.backends import get_backend
+from sparkdl_runner.base.errors import NotPicklableError, RunnerError
 from sparkdl_runner.config import RunConfig
-from sparkdl_runner.driver import returned_values
-from sparkdl_runner.driver.log_server import LogServer
-from sparkdl_runner.driver.returned_values import ReturnedValues, value_of
-from sparkdl_runner.driver.watch import Watch
-from sparkdl_runner.errors import NotPicklableError, RunnerError
-from sparkdl_runner.wire import network
-from sparkdl_runner.wire.attempt import Attempt
-from sparkdl_runner.wire.messages import ValueSent
-from sparkdl_runner.wire.outcome import Outcome, Status
-from sparkdl_runner.wire.sink import Sink
-from sparkdl_runner.world import Peer, World, assign_ranks
+from sparkdl_runner.launch.agent import log_client
+from sparkdl_runner.launch.agent.large_value import Delivery
+from sparkdl_runner.launch.agent.log_client import LogClient
+from sparkdl_runner.launch.backends import get_backend
+from sparkdl_runner.launch.driver import returned_values
+from sparkdl_runner.launch.driver.log_server import LogServer
+from sparkdl_runner.launch.driver.returned_values import ReturnedValues, value_of
+from sparkdl_runner.launch.driver.watch import Watch
+from sparkdl_runner.launch.wire import network
+from sparkdl_runner.launch.wire.attempt import Attempt
+from sparkdl_runner.launch.wire.messages import ValueSent
+from sparkdl_runner.launch.wire.outcome import Outcome, Status
+from sparkdl_runner.launch.wire.sink import Sink
+from sparkdl_runner.rank.world import Peer, World, assign_ranks
 
 HERE = socket.gethostname()
 PEER = Peer(

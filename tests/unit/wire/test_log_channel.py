@@ -13,19 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkdl_runner import __version__
-from sparkdl_runner.agent import log_client
-from sparkdl_runner.agent.log_client import LogClient
-from sparkdl_runner.backends import get_backend
 from sparkdl_runner.config import RunConfig
-from sparkdl_runner.driver.log_server import LogServer
-from sparkdl_runner.driver.watch import Watch
-from sparkdl_runner.wire import network
-from sparkdl_runner.wire.assignments import Assignment
-from sparkdl_runner.wire.attempt import Attempt
-from sparkdl_runner.wire.channel import ChannelAddress
-from sparkdl_runner.wire.frames import LENGTH, MAC_BYTES, FrameCodec
-from sparkdl_runner.wire.message_json import encode
-from sparkdl_runner.wire.messages import (
+from sparkdl_runner.launch.agent import log_client
+from sparkdl_runner.launch.agent.log_client import LogClient
+from sparkdl_runner.launch.backends import get_backend
+from sparkdl_runner.launch.driver.log_server import LogServer
+from sparkdl_runner.launch.driver.watch import Watch
+from sparkdl_runner.launch.wire import network
+from sparkdl_runner.launch.wire.assignments import Assignment
+from sparkdl_runner.launch.wire.attempt import Attempt
+from sparkdl_runner.launch.wire.channel import ChannelAddress
+from sparkdl_runner.launch.wire.frames import LENGTH, MAC_BYTES, FrameCodec
+from sparkdl_runner.launch.wire.message_json import encode
+from sparkdl_runner.launch.wire.messages import (
     Failed,
     Gather,
     Hello,
@@ -41,9 +41,9 @@ from sparkdl_runner.wire.messages import (
     Text,
     VitalSigns,
 )
-from sparkdl_runner.wire.outcome import Outcome, Status
-from sparkdl_runner.wire.sink import Sink
-from sparkdl_runner.world import Peer, assign_ranks
+from sparkdl_runner.launch.wire.outcome import Outcome, Status
+from sparkdl_runner.launch.wire.sink import Sink
+from sparkdl_runner.rank.world import Peer, assign_ranks
 
 PEERS = [
     Peer(

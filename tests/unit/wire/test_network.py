@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from sparkdl_runner.errors import LaunchError
-from sparkdl_runner.wire import network
+from sparkdl_runner.base.errors import LaunchError
+from sparkdl_runner.launch.wire import network
 
 
 @pytest.mark.parametrize(

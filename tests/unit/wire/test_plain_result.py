@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkdl_runner.driver.returned_values import ReturnedValues
-from sparkdl_runner.wire.function import (
+from sparkdl_runner.launch.driver.returned_values import ReturnedValues
+from sparkdl_runner.launch.wire.function import (
     MAX_PLAIN_CHARACTERS,
     EachRanksValue,
     pack_plain_result,
     plain_result,
     unpack_result,
 )
-from sparkdl_runner.world import Peer, assign_ranks
+from sparkdl_runner.rank.world import Peer, assign_ranks
 
 PEERS = [
     Peer(partition=number, host="h", host_key="k", address="::1", interface="lo")

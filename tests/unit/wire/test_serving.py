@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from sparkdl_runner.wire import network, serving
-from sparkdl_runner.wire.serving import ServerThread
+from sparkdl_runner.launch.wire import network, serving
+from sparkdl_runner.launch.wire.serving import ServerThread
 
 
 class Echo(ServerThread):

@@ -4,8 +4,8 @@ import io
 
 import pytest
 
-from sparkdl_runner.wire.sink import write_lines
-from sparkdl_runner.world import Peer, assign_ranks
+from sparkdl_runner.launch.wire.sink import write_lines
+from sparkdl_runner.rank.world import Peer, assign_ranks
 
 WORLD = assign_ranks(
     [Peer(partition=0, host="h", host_key="k", address="127.0.0.1", interface="lo")],

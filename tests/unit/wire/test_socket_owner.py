@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl_runner.wire import socket_owner
+from sparkdl_runner.launch.wire import socket_owner
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")

@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from test_log_channel import PEERS, WORLDS, Recorder, client_of, server_of
 
-from sparkdl_runner.wire import network
-from sparkdl_runner.wire.channel import ChannelAddress
-from sparkdl_runner.wire.frames import NONCE_BYTES, FrameCodec, receive_frame
-from sparkdl_runner.wire.message_json import encode
-from sparkdl_runner.wire.messages import Confirmed, Hello, Ping, Placed, Progress, Sure
+from sparkdl_runner.launch.wire import network
+from sparkdl_runner.launch.wire.channel import ChannelAddress
+from sparkdl_runner.launch.wire.frames import NONCE_BYTES, FrameCodec, receive_frame
+from sparkdl_runner.launch.wire.message_json import encode
+from sparkdl_runner.launch.wire.messages import Confirmed, Hello, Ping, Placed, Progress, Sure
 
 KEY = bytes(range(32))
 

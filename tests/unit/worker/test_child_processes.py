@@ -9,7 +9,7 @@ from multiprocessing.reduction import ForkingPickler
 
 import pytest
 
-from sparkdl_runner.worker import child_processes
+from sparkdl_runner.launch.worker import child_processes
 
 OF_A_NOTEBOOK = """
 from collections import namedtuple

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl_runner.worker.driver_folders import (
+from sparkdl_runner.launch.worker.driver_folders import (
     changeable_by_others,
     new_folders,
     own_files,
@@ -94,5 +94,5 @@ def test_a_folder_of_a_stranger_is_left_out_and_that_is_told(
     # The driver imports from there itself.
     assert new_folders(paths, own_files()) == [str(open_to_all), str(folder)]
     # What is not known is no proof that they see the same files.
-    monkeypatch.setattr("sparkdl_runner.worker.driver_folders.boot_id", lambda: "")
+    monkeypatch.setattr("sparkdl_runner.launch.worker.driver_folders.boot_id", lambda: "")
     assert new_folders(paths, "") == [str(folder)]

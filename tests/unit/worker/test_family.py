@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from sparkdl_runner.worker import lifeline
-from sparkdl_runner.worker.lifeline import FAMILY, kill_family
+from sparkdl_runner.launch.worker import lifeline
+from sparkdl_runner.launch.worker.lifeline import FAMILY, kill_family
 
 
 def sleeper(family: str) -> subprocess.Popen[bytes]:

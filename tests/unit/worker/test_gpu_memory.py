@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.distributed import DistBackendError
 
-from sparkdl_runner.backends import get_backend
-from sparkdl_runner.worker import __main__ as worker
-from sparkdl_runner.worker import gpu_memory
+from sparkdl_runner.launch.backends import get_backend
+from sparkdl_runner.launch.worker import __main__ as worker
+from sparkdl_runner.launch.worker import gpu_memory
 
 # As torch 2.13's allocator, the driver, NCCL 2.29 and cuBLAS say it.
 OF_GPUS = [

@@ -6,7 +6,7 @@ import threading
 import weakref
 from types import SimpleNamespace
 
-from sparkdl_runner.worker import pulse
+from sparkdl_runner.launch.worker import pulse
 
 
 class Line:

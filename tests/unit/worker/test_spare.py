@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl_runner.worker import lifeline, spare
-from sparkdl_runner.worker.spare import _imported
+from sparkdl_runner.launch.worker import lifeline, spare
+from sparkdl_runner.launch.worker.spare import _imported
 
 
 def test_a_file_that_was_written_again_or_found_elsewhere_changes_what_is_imported(

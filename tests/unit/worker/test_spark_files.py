@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-from sparkdl_runner.worker import spark_files
+from sparkdl_runner.launch.worker import spark_files
 
 
 class SparkFiles:

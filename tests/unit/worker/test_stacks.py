@@ -5,13 +5,13 @@ from __future__ import annotations
 import faulthandler
 import os
 
-from sparkdl_runner.worker import stacks
-from sparkdl_runner.worker.stacks import _of_the_function
+from sparkdl_runner.launch.worker import stacks
+from sparkdl_runner.launch.worker.stacks import _of_the_function
 
 TEXT = """\
 Thread 0x1 (most recent call first):
   File "/lib/threading.py", line 324 in wait
-  File "/x/sparkdl_runner/worker/pulse.py", line 40 in beat
+  File "/x/sparkdl_runner/launch/worker/pulse.py", line 40 in beat
   File "/lib/threading.py", line 982 in run
   File "/lib/threading.py", line 1002 in _bootstrap
 
@@ -31,8 +31,8 @@ Thread 0x4 (most recent call first):
 Thread 0x5 (most recent call first):
   File "/x/sparkdl_runner/tracking/models/log_model.py", line 9 in log_model
   File "/home/me/train.py", line 7 in train
-  File "/x/sparkdl_runner/wire/function.py", line 80 in call
-  File "/x/sparkdl_runner/worker/__main__.py", line 90 in main
+  File "/x/sparkdl_runner/launch/wire/function.py", line 80 in call
+  File "/x/sparkdl_runner/launch/worker/__main__.py", line 90 in main
 """
 
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import os
 import socket
 
-from sparkdl_runner.worker import unanswered
-from sparkdl_runner.worker.unanswered import unanswered_addresses
+from sparkdl_runner.launch.worker import unanswered
+from sparkdl_runner.launch.worker.unanswered import unanswered_addresses
 
 HEAD = (
     "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  to inode\n"

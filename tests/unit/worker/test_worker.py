@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sparkdl_runner.worker import __main__ as worker
+from sparkdl_runner.launch.worker import __main__ as worker
 
 
 def test_modules_are_imported_early_up_to_one_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:

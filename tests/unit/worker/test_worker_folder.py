@@ -9,13 +9,13 @@ import textwrap
 import time
 from pathlib import Path
 
-from sparkdl_runner.agent.worker_process import WorkerProcess
-from sparkdl_runner.worker import lifeline
+from sparkdl_runner.launch.agent.worker_process import WorkerProcess
+from sparkdl_runner.launch.worker import lifeline
 
 # In place of a worker: makes its folder, and stays until it is killed.
 WORKER = """
 import os, sys, time
-from sparkdl_runner.worker import lifeline
+from sparkdl_runner.launch.worker import lifeline
 lifeline.die_with_agent(int(sys.argv[1]), os.getppid())
 os.mkdir(os.environ[lifeline.FOLDER])
 open(os.path.join(os.environ[lifeline.FOLDER], "train.py"), "w").close()

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from importlib import metadata
 from typing import TYPE_CHECKING
 
+from sparkdl_runner.base.filesystem import local_path, redact
 from sparkdl_runner.data.errors import DatasetError
-from sparkdl_runner.filesystem import local_path, redact
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

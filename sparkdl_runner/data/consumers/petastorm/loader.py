@@ -10,14 +10,14 @@ from contextlib import suppress
 from importlib import metadata
 from typing import Any
 
+from sparkdl_runner.base.filesystem import local_path, redact
 from sparkdl_runner.data.batch_iterator import CLOSED, BatchIterator
+from sparkdl_runner.data.consumers.petastorm import engine
+from sparkdl_runner.data.consumers.petastorm.arguments import without_foreign_pickles
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.order.plan import NO_LENGTH
-from sparkdl_runner.data.petastorm import engine
-from sparkdl_runner.data.petastorm.arguments import without_foreign_pickles
-from sparkdl_runner.filesystem import local_path, redact
-from sparkdl_runner.hooks import loader_plans
+from sparkdl_runner.rank import loader_plans
 
 
 class PetastormLoader:
@@ -237,7 +237,7 @@ class PetastormLoader:
             # petastorm also takes any seed as its deprecated shard_seed, with a warning.
             if self._unischema:
                 return make_reader(self._url, **arguments)
-            from sparkdl_runner.data.petastorm.listed_files import ListedFiles
+            from sparkdl_runner.data.consumers.petastorm.listed_files import ListedFiles
 
             # A file that the manifest does not list is never read, and neither is a
             # _common_metadata, whose schema petastorm would unpickle.

@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from sparkdl_runner.base.foreign_file import ForeignFileError, open_input
 from sparkdl_runner.data.dataset.manifest import NUMBER_TYPES, SCALAR_CODEC, ColumnInfo, Manifest
-from sparkdl_runner.foreign_file import ForeignFileError, open_input
 
 UNISCHEMA_KEY = b"dataset-toolkit.unischema.v1"
 """petastorm's key for a pickled schema in the metadata of ``_common_metadata``."""

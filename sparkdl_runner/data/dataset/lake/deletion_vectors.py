@@ -20,8 +20,8 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from sparkdl_runner.data.lake.paths import path_in_table
-from sparkdl_runner.foreign_file import open_input
+from sparkdl_runner.base.foreign_file import open_input
+from sparkdl_runner.data.dataset.lake.paths import path_in_table
 
 LOG = "_delta_log"
 

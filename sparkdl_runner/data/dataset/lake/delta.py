@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs
 
-from sparkdl_runner.data.errors import DatasetError
-from sparkdl_runner.data.lake.deletion_vectors import LOG, deleted_rows, find_vectors
-from sparkdl_runner.data.lake.paths import OutsideError, path_in_table
-from sparkdl_runner.data.lake.snapshot import (
+from sparkdl_runner.base.filesystem import StorageOptions, local_path, redact
+from sparkdl_runner.data.dataset.lake.deletion_vectors import LOG, deleted_rows, find_vectors
+from sparkdl_runner.data.dataset.lake.paths import OutsideError, path_in_table
+from sparkdl_runner.data.dataset.lake.snapshot import (
     Snapshot,
     TableColumn,
     TableFile,
@@ -24,7 +24,7 @@ from sparkdl_runner.data.lake.snapshot import (
     has_sure_bounds,
     missing_package,
 )
-from sparkdl_runner.filesystem import StorageOptions, local_path, redact
+from sparkdl_runner.data.errors import DatasetError
 
 _UNDERSTOOD = frozenset(
     {

@@ -12,16 +12,16 @@ import pyarrow.fs
 
 from sparkdl_runner.data.dataset.decoded_sizes import DecodedSizes, SizedFile
 from sparkdl_runner.data.dataset.footers import in_threads
+from sparkdl_runner.data.dataset.lake.parts import FilePart, read_part
+from sparkdl_runner.data.dataset.lake.snapshot import Snapshot, TableColumn
+from sparkdl_runner.data.dataset.lake.types import is_same_kind
 from sparkdl_runner.data.dataset.manifest import ColumnInfo, Manifest
 from sparkdl_runner.data.dataset.observe import Observation, depth_of, hint_of
 from sparkdl_runner.data.dataset.row_groups import RowGroups
+from sparkdl_runner.data.dataset.view.filters import Filters, RowFilter
+from sparkdl_runner.data.dataset.view.rows import MOST_BYTES, LiveRows
+from sparkdl_runner.data.dataset.view.view import View
 from sparkdl_runner.data.errors import DatasetError
-from sparkdl_runner.data.lake.parts import FilePart, read_part
-from sparkdl_runner.data.lake.snapshot import Snapshot, TableColumn
-from sparkdl_runner.data.lake.types import is_same_kind
-from sparkdl_runner.data.view.filters import Filters, RowFilter
-from sparkdl_runner.data.view.rows import MOST_BYTES, LiveRows
-from sparkdl_runner.data.view.view import View
 
 _log = logging.getLogger(__name__)
 

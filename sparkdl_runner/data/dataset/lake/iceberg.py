@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from sparkdl_runner.data.errors import DatasetError
-from sparkdl_runner.data.lake.paths import OutsideError, bare, path_in_table
-from sparkdl_runner.data.lake.snapshot import (
+from sparkdl_runner.base.filesystem import StorageOptions, local_path, redact
+from sparkdl_runner.data.dataset.lake.paths import OutsideError, bare, path_in_table
+from sparkdl_runner.data.dataset.lake.snapshot import (
     Snapshot,
     TableColumn,
     TableFile,
@@ -23,7 +23,7 @@ from sparkdl_runner.data.lake.snapshot import (
     has_sure_bounds,
     missing_package,
 )
-from sparkdl_runner.filesystem import StorageOptions, local_path, redact
+from sparkdl_runner.data.errors import DatasetError
 
 FOLDER, LISTED_FOLDER = "sparkdl-runner.folder", "sparkdl-runner.listed-folder"
 """Properties of a local table: its folder, and the one that its metadata name."""
@@ -72,7 +72,7 @@ def read_iceberg(
     try:
         options = _options(storage_options)
         if local_path(url) is not None:
-            options["py-io-impl"] = "sparkdl_runner.data.lake.iceberg_files.LocalFileIO"
+            options["py-io-impl"] = "sparkdl_runner.data.dataset.lake.iceberg_files.LocalFileIO"
             options[FOLDER] = url
         table = StaticTable.from_metadata(f"{url}{METADATA}{metadata}", options)
         table.io.properties[LISTED_FOLDER] = table.location()

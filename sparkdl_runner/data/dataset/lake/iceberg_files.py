@@ -10,8 +10,8 @@ from typing import Any
 
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from sparkdl_runner.data.lake.iceberg import FOLDER, LISTED_FOLDER
-from sparkdl_runner.data.lake.paths import OutsideError, bare
+from sparkdl_runner.data.dataset.lake.iceberg import FOLDER, LISTED_FOLDER
+from sparkdl_runner.data.dataset.lake.paths import OutsideError, bare
 
 
 class LocalFileIO(PyArrowFileIO):

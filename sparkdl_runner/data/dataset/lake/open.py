@@ -8,19 +8,19 @@ from dataclasses import dataclass
 
 from pyarrow import fs
 
+from sparkdl_runner.base.filesystem import StorageOptions, redact
 from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.foreign_folder import DELTA, ICEBERG, kind_of
-from sparkdl_runner.data.lake.delta import read_delta
-from sparkdl_runner.data.lake.describe import describe_snapshot
-from sparkdl_runner.data.lake.iceberg import (
+from sparkdl_runner.data.dataset.lake.delta import read_delta
+from sparkdl_runner.data.dataset.lake.describe import describe_snapshot
+from sparkdl_runner.data.dataset.lake.iceberg import (
     METADATA,
     METADATA_ENDING,
     newest_metadata,
     read_iceberg,
 )
-from sparkdl_runner.data.lake.snapshot import Snapshot, TableColumn, TableFile
-from sparkdl_runner.data.view.filters import Filters
-from sparkdl_runner.filesystem import StorageOptions, redact
+from sparkdl_runner.data.dataset.lake.snapshot import Snapshot, TableColumn, TableFile
+from sparkdl_runner.data.dataset.view.filters import Filters
 
 _log = logging.getLogger(__name__)
 

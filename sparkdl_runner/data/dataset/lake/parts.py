@@ -12,22 +12,22 @@ import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 
+from sparkdl_runner.base.foreign_file import open_input
 from sparkdl_runner.data.dataset.files import FileInfo
 from sparkdl_runner.data.dataset.footers import open_footer, page_rows_of, settled_time
+from sparkdl_runner.data.dataset.lake.snapshot import TableColumn, TableFile
+from sparkdl_runner.data.dataset.lake.types import can_become, stored_type
 from sparkdl_runner.data.dataset.observe import Observation, hint_of
+from sparkdl_runner.data.dataset.view.bounds import Bounds, bounds_of, of_constant
+from sparkdl_runner.data.dataset.view.filters import RowFilter
+from sparkdl_runner.data.dataset.view.rows import BoolArray
+from sparkdl_runner.data.dataset.view.view import Projection
 from sparkdl_runner.data.decode.arrays import is_readable
 from sparkdl_runner.data.errors import DatasetError
-from sparkdl_runner.data.lake.snapshot import TableColumn, TableFile
-from sparkdl_runner.data.lake.types import can_become, stored_type
 from sparkdl_runner.data.parquet.leaves import Columns
 from sparkdl_runner.data.parquet.row_groups import decoded_bytes_of
 from sparkdl_runner.data.parquet.scan import explained, rows_of_batch
 from sparkdl_runner.data.parquet.sizes import is_variable
-from sparkdl_runner.data.view.bounds import Bounds, bounds_of, of_constant
-from sparkdl_runner.data.view.filters import RowFilter
-from sparkdl_runner.data.view.rows import BoolArray
-from sparkdl_runner.data.view.view import Projection
-from sparkdl_runner.foreign_file import open_input
 
 _BATCH_ROWS = 8192
 _READ_BYTES = 1 << 20

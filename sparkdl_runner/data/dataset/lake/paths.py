@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from urllib.parse import unquote
 
-from sparkdl_runner.filesystem import redact
-from sparkdl_runner.foreign_file import is_inside
+from sparkdl_runner.base.filesystem import redact
+from sparkdl_runner.base.foreign_file import is_inside
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/*")
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparkdl_runner.data.view.view import Projection
+from sparkdl_runner.data.dataset.view.view import Projection
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparkdl_runner.data.view.bounds import Bounds
-from sparkdl_runner.data.view.filter_values import comparison, floor_as, plain
-from sparkdl_runner.data.view.rows import BoolArray
+from sparkdl_runner.data.dataset.view.bounds import Bounds
+from sparkdl_runner.data.dataset.view.filter_values import comparison, floor_as, plain
+from sparkdl_runner.data.dataset.view.rows import BoolArray
 
 Filter = tuple[str, str, Any]
 Filters = Sequence[Filter] | Sequence[Sequence[Filter]]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparkdl_runner.data.view.rows import BoolArray, LiveRows
+from sparkdl_runner.data.dataset.view.rows import BoolArray, LiveRows
 
 
 @dataclass(frozen=True, kw_only=True)

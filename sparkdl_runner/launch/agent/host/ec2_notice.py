@@ -16,8 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from sparkdl_runner.foreign_file import parse_json
-from sparkdl_runner.wire.short_answer import Answer, ask
+from sparkdl_runner.base.foreign_file import parse_json
+from sparkdl_runner.launch.wire.short_answer import Answer, ask
 
 # AWS recommends this interval.
 POLL_SECONDS = 5.0

@@ -12,8 +12,8 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 
-from sparkdl_runner.agent.spares.start_conditions import StartConditions
-from sparkdl_runner.agent.worker_process import WorkerProcess
+from sparkdl_runner.launch.agent.spares.start_conditions import StartConditions
+from sparkdl_runner.launch.agent.worker_process import WorkerProcess
 
 # The call's result travels first: importing torch would take the processors from it.
 REST_SECONDS = 0.2

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkdl_runner.agent.spares.pool import keep_spares
-from sparkdl_runner.agent.worker_environment import worker_environment
+from sparkdl_runner.launch.agent.spares.pool import keep_spares
+from sparkdl_runner.launch.agent.worker_environment import worker_environment
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,9 @@ import asyncio
 import socket
 from contextlib import suppress
 
-from sparkdl_runner.backends import Release, Rendezvous
-from sparkdl_runner.backends.listeners import Listeners
-from sparkdl_runner.backends.rendezvous.server import (
+from sparkdl_runner.launch.backends import Release, Rendezvous
+from sparkdl_runner.launch.backends.listeners import Listeners
+from sparkdl_runner.launch.backends.rendezvous.server import (
     ENTRY,
     MAX_VALUE_BYTES,
     WAIT_SECONDS,
@@ -23,7 +23,7 @@ from sparkdl_runner.backends.rendezvous.server import (
     read_answer,
     request,
 )
-from sparkdl_runner.wire import network
+from sparkdl_runner.launch.wire import network
 
 FORWARD_SECONDS = 60.0
 

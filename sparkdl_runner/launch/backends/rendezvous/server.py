@@ -14,7 +14,7 @@ import socket
 import struct
 from abc import abstractmethod
 
-from sparkdl_runner.wire.serving import ServerThread
+from sparkdl_runner.launch.wire.serving import ServerThread
 
 MAX_HEADER_BYTES = 8 * 1024
 MAX_VALUE_BYTES = 1024 * 1024

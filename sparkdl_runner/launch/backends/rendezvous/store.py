@@ -20,15 +20,15 @@ import asyncio
 import socket
 from contextlib import suppress
 
-from sparkdl_runner.backends import Release, Rendezvous, Tell
-from sparkdl_runner.backends.listeners import Listeners
-from sparkdl_runner.backends.rendezvous.server import (
+from sparkdl_runner.launch.backends import Release, Rendezvous, Tell
+from sparkdl_runner.launch.backends.listeners import Listeners
+from sparkdl_runner.launch.backends.rendezvous.server import (
     ENTRY,
     WAIT_SECONDS,
     Answer,
     KeyValueServer,
 )
-from sparkdl_runner.wire import network
+from sparkdl_runner.launch.wire import network
 
 MAX_STORE_BYTES = 256 * 1024 * 1024
 # Of the global scope each rank's value takes 136 for each other rank; other scopes take less.

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from sparkdl_runner.driver.calls.checks import check_on_driver
-from sparkdl_runner.driver.calls.ingredients import arguments, ingredients, refers_to
-from sparkdl_runner.errors import NotPicklableError
-from sparkdl_runner.script.script import Script
-from sparkdl_runner.script.tags import script_tags
+from sparkdl_runner.base.errors import NotPicklableError
+from sparkdl_runner.launch.driver.calls.checks import check_on_driver
+from sparkdl_runner.launch.driver.calls.ingredients import arguments, ingredients, refers_to
+from sparkdl_runner.launch.script.script import Script
+from sparkdl_runner.launch.script.tags import script_tags
+from sparkdl_runner.launch.wire import by_value
+from sparkdl_runner.launch.wire.function import first_line
 from sparkdl_runner.tracking.run.datasets import converters_in
-from sparkdl_runner.wire import by_value
-from sparkdl_runner.wire.function import first_line
 
 if TYPE_CHECKING:
     from sparkdl_runner.tracking.run.opening.named import Work

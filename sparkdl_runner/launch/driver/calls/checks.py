@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
-from sparkdl_runner import world
+from sparkdl_runner.base.errors import LaunchError
 from sparkdl_runner.config import RunConfig, check_min_num_proc
-from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.rank import world
 
 
 def ranks_asked(num_proc: int | tuple[int, int], config: RunConfig | None) -> tuple[int, RunConfig]:

@@ -10,11 +10,11 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from sparkdl_runner.driver.calls.interruptible import wait_until_done
-from sparkdl_runner.driver.spark.context import is_spark_connect, running_context
-from sparkdl_runner.driver.stop_request import StopRequest
-from sparkdl_runner.hooks.reports import Reports
-from sparkdl_runner.world import World
+from sparkdl_runner.launch.driver.calls.interruptible import wait_until_done
+from sparkdl_runner.launch.driver.spark.context import is_spark_connect, running_context
+from sparkdl_runner.launch.driver.stop_request import StopRequest
+from sparkdl_runner.rank.reports import Reports
+from sparkdl_runner.rank.world import World
 
 T = TypeVar("T")
 

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from sparkdl_runner.agent.spares.pool import end_spares
 from sparkdl_runner.config import RunConfig
-from sparkdl_runner.driver.spark.context import running_context
+from sparkdl_runner.launch.agent.spares.pool import end_spares
+from sparkdl_runner.launch.driver.spark.context import running_context
 
 SPARE_SECONDS = 60.0
 
@@ -39,7 +39,7 @@ def end_spare_workers() -> None:
     end_spares()
     context = running_context()
     if context is not None:
-        from sparkdl_runner.driver.spark.slots import count_slots
+        from sparkdl_runner.launch.driver.spark.slots import count_slots
 
         # In a barrier stage all tasks run at once, and so each in a Python process of its own.
         slots = count_slots(context)

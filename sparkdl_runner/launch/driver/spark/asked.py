@@ -6,10 +6,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner.driver.spark.context import settings_of
-from sparkdl_runner.foreign_file import parse_json
-from sparkdl_runner.wire import network
-from sparkdl_runner.wire.short_answer import ask
+from sparkdl_runner.base.foreign_file import parse_json
+from sparkdl_runner.launch.driver.spark.context import settings_of
+from sparkdl_runner.launch.wire import network
+from sparkdl_runner.launch.wire.short_answer import ask
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

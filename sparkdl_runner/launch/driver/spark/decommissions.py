@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner.driver.spark.executors import executors_of
-from sparkdl_runner.shown_text import tell
+from sparkdl_runner.base.shown_text import tell
+from sparkdl_runner.launch.driver.spark.executors import executors_of
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner.wire import network
+from sparkdl_runner.launch.wire import network
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from sparkdl_runner.driver.spark.context import settings_of
-from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.base.errors import LaunchError
+from sparkdl_runner.launch.driver.spark.context import settings_of
 
 if TYPE_CHECKING:
     from pyspark import RDDBarrier, SparkContext

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from sparkdl_runner.driver.spark.executors import Executor, list_executors
-from sparkdl_runner.driver.spark.slots import count_slots
+from sparkdl_runner.launch.driver.spark.executors import Executor, list_executors
+from sparkdl_runner.launch.driver.spark.slots import count_slots
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -9,9 +9,9 @@ from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner.driver.calls.interruptible import wait_until_done
-from sparkdl_runner.errors import RunCancelledError
-from sparkdl_runner.wire.outcome import Outcome
+from sparkdl_runner.base.errors import RunCancelledError
+from sparkdl_runner.launch.driver.calls.interruptible import wait_until_done
+from sparkdl_runner.launch.wire.outcome import Outcome
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -8,40 +8,40 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sparkdl_runner.agent.rank_task import RankTask
-from sparkdl_runner.backends import Backend
+from sparkdl_runner.base.errors import LaunchError, RunnerError
 from sparkdl_runner.config import RunConfig
-from sparkdl_runner.driver.deadlines import GONE_SECONDS, is_silent, with_reason
-from sparkdl_runner.driver.diagnosis import explains_the_end
-from sparkdl_runner.driver.gang import Gang
-from sparkdl_runner.driver.log_server import LogServer
-from sparkdl_runner.driver.spark import checks, failure
-from sparkdl_runner.driver.spark.context import (
+from sparkdl_runner.launch.agent.rank_task import RankTask
+from sparkdl_runner.launch.backends import Backend
+from sparkdl_runner.launch.driver.deadlines import GONE_SECONDS, is_silent, with_reason
+from sparkdl_runner.launch.driver.diagnosis import explains_the_end
+from sparkdl_runner.launch.driver.gang import Gang
+from sparkdl_runner.launch.driver.log_server import LogServer
+from sparkdl_runner.launch.driver.spark import checks, failure
+from sparkdl_runner.launch.driver.spark.context import (
     end_of,
     is_single_host,
     listen_on_driver,
     require_spark_context,
 )
-from sparkdl_runner.driver.spark.decommissions import Decommissions, decommission
-from sparkdl_runner.driver.spark.executors import executors_of, silent_hosts
-from sparkdl_runner.driver.spark.gpu_scheduling import barrier_stage, rank_profile
-from sparkdl_runner.driver.spark.growth import Growth
-from sparkdl_runner.driver.spark.job import Job, let_the_jvm_exit, tagged
-from sparkdl_runner.driver.spark.lent_function import lent
-from sparkdl_runner.driver.spark.lost_hosts import LostHosts
-from sparkdl_runner.driver.spark.sizes import most_result_bytes, refuse_too_large_function
-from sparkdl_runner.driver.spark.slots import SlotCheck, wait_for_slots
-from sparkdl_runner.driver.spark.spares import spare_task
-from sparkdl_runner.driver.spark.start_notices import StartNotices
-from sparkdl_runner.driver.stop_request import StopRequest
-from sparkdl_runner.driver.watch import Verdict
-from sparkdl_runner.errors import LaunchError, RunnerError
-from sparkdl_runner.hooks.reports import Reports
-from sparkdl_runner.wire.attempt import Attempt
-from sparkdl_runner.wire.channel import FLUSH_SECONDS
-from sparkdl_runner.wire.messages import RequestGrowth, RequestStop, Stacks
-from sparkdl_runner.wire.outcome import Outcome, Status
-from sparkdl_runner.world import World
+from sparkdl_runner.launch.driver.spark.decommissions import Decommissions, decommission
+from sparkdl_runner.launch.driver.spark.executors import executors_of, silent_hosts
+from sparkdl_runner.launch.driver.spark.gpu_scheduling import barrier_stage, rank_profile
+from sparkdl_runner.launch.driver.spark.growth import Growth
+from sparkdl_runner.launch.driver.spark.job import Job, let_the_jvm_exit, tagged
+from sparkdl_runner.launch.driver.spark.lent_function import lent
+from sparkdl_runner.launch.driver.spark.lost_hosts import LostHosts
+from sparkdl_runner.launch.driver.spark.sizes import most_result_bytes, refuse_too_large_function
+from sparkdl_runner.launch.driver.spark.slots import SlotCheck, wait_for_slots
+from sparkdl_runner.launch.driver.spark.spares import spare_task
+from sparkdl_runner.launch.driver.spark.start_notices import StartNotices
+from sparkdl_runner.launch.driver.stop_request import StopRequest
+from sparkdl_runner.launch.driver.watch import Verdict
+from sparkdl_runner.launch.wire.attempt import Attempt
+from sparkdl_runner.launch.wire.channel import FLUSH_SECONDS
+from sparkdl_runner.launch.wire.messages import RequestGrowth, RequestStop, Stacks
+from sparkdl_runner.launch.wire.outcome import Outcome, Status
+from sparkdl_runner.rank.reports import Reports
+from sparkdl_runner.rank.world import World
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from sparkdl_runner.driver.spark import failure
+from sparkdl_runner.launch.driver.spark import failure
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from sparkdl_runner.driver.spark import yarn
-from sparkdl_runner.driver.spark.executors import Executor, list_executors
-from sparkdl_runner.driver.spark.pods import replace_pods
-from sparkdl_runner.shown_text import tell
-from sparkdl_runner.wire import network
-from sparkdl_runner.world import World
+from sparkdl_runner.base.shown_text import tell
+from sparkdl_runner.launch.driver.spark import yarn
+from sparkdl_runner.launch.driver.spark.executors import Executor, list_executors
+from sparkdl_runner.launch.driver.spark.pods import replace_pods
+from sparkdl_runner.launch.wire import network
+from sparkdl_runner.rank.world import World
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -12,9 +12,9 @@ import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner import java
-from sparkdl_runner.driver.spark.context import is_stopped, settings_of
-from sparkdl_runner.shown_text import tell
+from sparkdl_runner.base import java
+from sparkdl_runner.base.shown_text import tell
+from sparkdl_runner.launch.driver.spark.context import is_stopped, settings_of
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -8,10 +8,10 @@ from collections.abc import Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from sparkdl_runner.driver.spark.executors import has_tasks, hosts_of, jobs_with_tasks
-from sparkdl_runner.driver.watch import Watch
-from sparkdl_runner.shown_text import tell
-from sparkdl_runner.wire.channel import ChannelAddress
+from sparkdl_runner.base.shown_text import tell
+from sparkdl_runner.launch.driver.spark.executors import has_tasks, hosts_of, jobs_with_tasks
+from sparkdl_runner.launch.driver.watch import Watch
+from sparkdl_runner.launch.wire.channel import ChannelAddress
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner.driver.spark.context import settings_of
-from sparkdl_runner.shown_text import tell
+from sparkdl_runner.base.shown_text import tell
+from sparkdl_runner.launch.driver.spark.context import settings_of
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from sparkdl_runner.redaction import Redactor
+from sparkdl_runner.base.redaction import Redactor
 from sparkdl_runner.tracking.run import datasets
 from sparkdl_runner.tracking.run.parameters_and_tags import parameters
 
