@@ -1,6 +1,6 @@
 """Tests of what guards files and ports, by a user without rights, without a home and a name.
 
-Most tests are run by root, in containers and here, to whom the kernel grants what it refuses others.
+Most tests are run by root, also in containers, to whom the kernel grants what it refuses others.
 """
 
 from __future__ import annotations
