@@ -221,10 +221,7 @@ def found_in(folder: subprocess.Popen[str], seconds: float) -> dict[str, Any]:
 class Staying(urllib.request.HTTPRedirectHandler):
     """Follows no redirection, before which all of an answer would be read."""
 
-    def redirect_request(self, *_: Any) -> None:
-        """No other request."""
-
-    def http_error_302(self, *_: Any) -> None:
+    def http_error_302(self, *_: Any, **__: Any) -> Any:
         """Leaves the answer as it is."""
 
     http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
