@@ -15,6 +15,7 @@ import socket
 import subprocess
 import tempfile
 import traceback
+import uuid
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -251,6 +252,16 @@ def a_conversion_that_is_swapped_for_a_link(scene: Scene) -> None:
     assert list(scene.private.iterdir()) == [scene.thesis]
 
 
+def a_folder_that_is_given_a_conversions_name(scene: Scene) -> None:
+    mine = scene.shared / "mine"
+    mine.mkdir()
+    (mine / "part-0.parquet").write_text("years of work")
+    name = f"{replacing.SUBFOLDER_PREFIX}20260101000000-{uuid.uuid4()}"
+    scene.attack(f"mv {mine} {scene.shared}/{name}")
+    convert(scene)
+    assert (scene.shared / name / "part-0.parquet").read_text() == "years of work"
+
+
 def a_private_folder_that_they_made_first(scene: Scene) -> None:
     theirs = scene.shared / f"logs-{VICTIM}"
     for way in (f"mkdir -m 777 {theirs}", f"ln -sn {scene.private} {theirs}", f"mkfifo {theirs}"):
@@ -277,6 +288,7 @@ ROWS = (
     a_manifest_that_is_a_link,
     a_manifest_that_becomes_a_link,
     a_conversion_that_is_swapped_for_a_link,
+    a_folder_that_is_given_a_conversions_name,
     a_private_folder_that_they_made_first,
 )
 
