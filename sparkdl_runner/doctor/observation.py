@@ -18,6 +18,8 @@ HOST_SECONDS = 45.0
 """How long looking at one host may take, the loading of native libraries included."""
 START_SECONDS = 90.0 + RunConfig().slot_wait_seconds
 """How long a session may take to start, with its executors."""
+ARCHIVES_SECONDS = 300.0
+"""How much longer, where each host must get and unpack a Python environment first."""
 STAGE_SECONDS = 90.0
 """How long the stage may take that looks at them."""
 
@@ -45,13 +47,15 @@ def facts_of(host: Child, deadline: float) -> dict[str, Any]:
         return {"error": "; ".join([str(error), *host.output()[-2:]])}
 
 
-def answers_of_session(child: Child) -> dict[str, Any]:
-    """The facts about a session, and about its executors (``stage``).
+def answers_of_session(child: Child, settings: Mapping[str, str]) -> dict[str, Any]:
+    """The facts about a session of these settings, and about its executors (``stage``).
 
     Where it did not start there is an ``error`` and what Spark wrote (``output``).
     """
+    has_archives = "spark.archives" in settings or "spark.yarn.dist.archives" in settings
+    seconds = START_SECONDS + (ARCHIVES_SECONDS if has_archives else 0)
     try:
-        session = child.answer(time.monotonic() + START_SECONDS)["session"]
+        session = child.answer(time.monotonic() + seconds)["session"]
     except NoAnswerError as error:
         session = {"error": str(error)}
     if "error" in session:
