@@ -303,7 +303,10 @@ def test_a_container_over_its_memory_is_named_and_the_training_goes_on(
     job += ["--tracking-uri", server, "--experiment", "memory", "--steps", "40"]
     with Submission(yarn, tmp_path / "log", job) as submission:
         told = submission.succeed()
-    assert re.search(r"running .*beyond.*physical memory", told, re.IGNORECASE)
+    lost = (
+        r"Rank 1 of 2 on host \w+ is lost: .*exceeding physical memory limits.*Restarting all ranks"
+    )
+    assert re.search(lost, told)
     assert "the last attempt went on from 10" in told
     (run,) = runs_of(store, "memory")
     assert run.info.status == "FINISHED"
