@@ -154,7 +154,7 @@ def test_the_doctor_passes_with_the_environment(yarn, server, tmp_path, environm
         command += ["--conf", f"{name}={size}"]
     variables = {"PYSPARK_PYTHON": "./environment/bin/python", "PYTHONPATH": ""}
     log = tmp_path / "log"
-    assert run_on_head(yarn, log, command, variables).wait(400) == 0, log.read_text()
+    assert run_on_head(yarn, log, command, variables).wait(600) == 0, log.read_text()
 
 
 @pytest.mark.parametrize("backend", ["horovod", "torch"])
