@@ -12,14 +12,12 @@ from typing import Any
 from sparkdl_runner.config import RunConfig
 from sparkdl_runner.doctor import scripts, tracking_server
 from sparkdl_runner.doctor.child import Child, NoAnswerError
-from sparkdl_runner.doctor.question import Question
+from sparkdl_runner.doctor.question import Question, unpack_seconds
 
 HOST_SECONDS = 45.0
 """How long looking at one host may take, the loading of native libraries included."""
 START_SECONDS = 90.0 + RunConfig().slot_wait_seconds
 """How long a session may take to start, with its executors."""
-ARCHIVES_SECONDS = 300.0
-"""How much longer, where each host must get and unpack a Python environment first."""
 STAGE_SECONDS = 90.0
 """How long the stage may take that looks at them."""
 
@@ -52,8 +50,7 @@ def answers_of_session(child: Child, settings: Mapping[str, str]) -> dict[str, A
 
     Where it did not start there is an ``error`` and what Spark wrote (``output``).
     """
-    has_archives = "spark.archives" in settings or "spark.yarn.dist.archives" in settings
-    seconds = START_SECONDS + (ARCHIVES_SECONDS if has_archives else 0)
+    seconds = START_SECONDS + unpack_seconds(settings)
     try:
         session = child.answer(time.monotonic() + seconds)["session"]
     except NoAnswerError as error:

@@ -10,6 +10,7 @@ import pytest
 
 from sparkdl_runner.doctor import observation
 from sparkdl_runner.doctor.child import NoAnswerError
+from sparkdl_runner.doctor.question import UNPACK_SECONDS
 
 QUESTION: Any = SimpleNamespace(
     backends=["horovod", "torch"],
@@ -71,7 +72,7 @@ def test_a_session_may_take_longer_where_hosts_unpack_an_environment(
     monkeypatch.setattr(time, "monotonic", lambda: 0.0)
     for settings in ({}, {name: "environment.tar.gz#environment"}):
         observation.answers_of_session(Asked("it died"), settings)
-    assert deadlines[1] - deadlines[0] == observation.ARCHIVES_SECONDS
+    assert deadlines[1] - deadlines[0] == UNPACK_SECONDS
 
 
 def test_a_host_that_does_not_answer_is_told_with_its_last_words() -> None:
