@@ -101,7 +101,7 @@ base=$environments/$lane-$version-$key
 # What is kept there is run, and packed for the cluster.
 fault=$(fault_of_path "$base")
 [ -z "$fault" ] || fail "found $fault, on the way to the cache folder $environments, from which programs" \
-    "are run: expected all of it to be $(id -un)'s or root's, and writable by nobody else. Set" \
+    "are run: expected all of it to be yours or root's, and writable by nobody else. Set" \
     "XDG_CACHE_HOME to such a folder, or correct that (chown, chmod go-w)."
 (umask 022 && mkdir -p "$base") 2>/dev/null ||
     fail "cannot write to $base; set XDG_CACHE_HOME to a folder that can be written."

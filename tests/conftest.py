@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import getpass
 import importlib.util
 import os
 import sys
@@ -17,6 +16,7 @@ import pytest
 
 import mlflow_stores
 import processes  # noqa: F401  # marks what the tests start
+from sparkdl_runner.base.private_folder import user_name
 
 # They read scripts, settings and pages, or look at what meets neither Spark nor Arrow nor NumPy:
 # processes, messages and backends.
@@ -45,10 +45,9 @@ IN_CLASSIC_LANE = importlib.util.find_spec("petastorm") is not None
 os.environ.pop("MLFLOW_TRACKING_URI", None)
 # Nor does MLflow tell its makers of the tests, for which it would set a variable of its own.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-# torch sets this itself, to the same, when it first exports a network.
+# torch would set this itself when it first exports a network.
 os.environ.setdefault(
-    "TORCHINDUCTOR_CACHE_DIR",
-    os.path.join(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}"),
+    "TORCHINDUCTOR_CACHE_DIR", os.path.join(tempfile.gettempdir(), f"torchinductor_{user_name()}")
 )
 
 

@@ -221,7 +221,7 @@ check_path() {
     local fault mine=root
     [ -z "$sha256" ] && [ "${trusted:-0}" = 0 ] || return 0
     fault=$(fault_of_path "$1")
-    [ $EUID = 0 ] || mine="root's or $(id -un)"
+    [ $EUID = 0 ] || mine="yours or root"
     [ -z "$fault" ] || fail "found $fault, and the wheel in $wheelhouse is installed: expected all" \
         "on the way to it to be $mine's, and writable by nobody else. Remove the wheels there and" \
         "correct that (chown, chmod go-w), or name another folder with --wheelhouse; or give the" \

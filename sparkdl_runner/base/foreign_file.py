@@ -12,6 +12,7 @@ import functools
 import json
 import os
 import stat
+import sys
 import types
 import typing
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -76,13 +77,27 @@ def open_input(filesystem: fs.FileSystem, path: str) -> pa.NativeFile:
         os.close(fd)
 
 
-def read_into(stream: pa.NativeFile, start: int, memory: memoryview) -> int:
+def read_into(
+    stream: pa.NativeFile, start: int, memory: memoryview, *, request_bytes: int = sys.maxsize
+) -> int:
     """Reads a part of a file to memory, in one request; returns how many bytes there were.
 
     Several threads may read the same file.
+
+    Args:
+        stream: The file.
+        start: Where the part begins.
+        memory: Is filled.
+        request_bytes: A larger part takes several requests of so many bytes.
     """
+    done = 0
     with stream.get_stream(start, len(memory)) as part:
-        return int(part.readinto(memory))
+        for place in range(0, len(memory), request_bytes):
+            wanted = memory[place : place + request_bytes]
+            done += part.readinto(wanted)
+            if done < place + len(wanted):
+                break
+    return done
 
 
 def read_small(filesystem: fs.FileSystem, path: str, limit_bytes: int) -> bytes:

@@ -29,6 +29,7 @@ _KINDS = {
 # By default a wrong name or port is tried for three minutes. What may be tried for longer, such as
 # the files of checkpoints, is tried again by its caller.
 _PATIENCE = {"dfs.client.failover.max.attempts": "4"}
+_PIECE_BYTES = 1 << 20
 _REMOTE_ERROR = re.compile(r'\w*Error\("([\w.$]+)", "(.*)"\)', re.DOTALL)
 
 
@@ -160,15 +161,26 @@ class _Told:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
 
-    def read(self, size: int = -1) -> bytes:
+    def read(self, size: int = -1) -> memoryview:
         with _told(self._path):
-            content: bytes = self._file.read(size)
-            return content
+            start, end = self._file.tell(), len(self._file)
+            size = end - start if size < 0 else min(size, end - start)
+            memory = memoryview(pa.allocate_buffer(size)).cast("B")
+            place = 0
+            # hdfs-native's own read takes all the memory twice, new each time.
+            for piece in self._file.read_range_stream(start, size):
+                memory[place : place + len(piece)] = piece
+                place += len(piece)
+            self._file.seek(start + place)
+            return memory[:place]
 
     def write(self, data: Any) -> int:
+        memory = memoryview(data).cast("B")
         with _told(self._path):
-            written: int = self._file.write(data)
-            return written
+            for place in range(0, len(memory), _PIECE_BYTES):
+                # Of Arrow's buffers, hdfs-native would take each byte as a number of Python's.
+                self._file.write(bytes(memory[place : place + _PIECE_BYTES]))
+        return len(memory)
 
     def close(self) -> None:
         if not self.closed:

@@ -55,6 +55,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a setting of Spark's, as in spark-submit; may be repeated",
     )
     parser.add_argument(
+        "--archives",
+        type=lambda text: ("spark.archives", text),
+        action="append",
+        dest="conf",
+        metavar="FILE#FOLDER",
+        help="sent to executors and unpacked there, as in spark-submit: such as the Python "
+        "environment of which PYSPARK_PYTHON is a file",
+    )
+    parser.add_argument(
         "--tracking-uri", help="MLflow's (default: MLFLOW_TRACKING_URI)", metavar="URI"
     )
     parser.add_argument(

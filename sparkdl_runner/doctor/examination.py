@@ -66,7 +66,8 @@ def _look_at_everything(question: Question) -> list[Finding]:
         else:
             child = observation.start_session(question, request)
             stack.callback(child.close)
-            session = observation.answers_of_session(child) | {"num_proc": question.num_proc}
+            session = observation.answers_of_session(child, installed.settings)
+            session["num_proc"] = question.num_proc
         driver = Place(
             facts=observation.facts_of(host, deadline),
             question=question,

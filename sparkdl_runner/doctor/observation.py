@@ -12,7 +12,7 @@ from typing import Any
 from sparkdl_runner.config import RunConfig
 from sparkdl_runner.doctor import scripts, tracking_server
 from sparkdl_runner.doctor.child import Child, NoAnswerError
-from sparkdl_runner.doctor.question import Question
+from sparkdl_runner.doctor.question import Question, unpack_seconds
 
 HOST_SECONDS = 45.0
 """How long looking at one host may take, the loading of native libraries included."""
@@ -45,13 +45,14 @@ def facts_of(host: Child, deadline: float) -> dict[str, Any]:
         return {"error": "; ".join([str(error), *host.output()[-2:]])}
 
 
-def answers_of_session(child: Child) -> dict[str, Any]:
-    """The facts about a session, and about its executors (``stage``).
+def answers_of_session(child: Child, settings: Mapping[str, str]) -> dict[str, Any]:
+    """The facts about a session of these settings, and about its executors (``stage``).
 
     Where it did not start there is an ``error`` and what Spark wrote (``output``).
     """
+    seconds = START_SECONDS + unpack_seconds(settings)
     try:
-        session = child.answer(time.monotonic() + START_SECONDS)["session"]
+        session = child.answer(time.monotonic() + seconds)["session"]
     except NoAnswerError as error:
         session = {"error": str(error)}
     if "error" in session:

@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+UNPACK_SECONDS = 300.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
@@ -33,6 +35,11 @@ class Question:
     def horovod_is_wanted(self) -> bool:
         """Whether it is a problem that there is no Horovod."""
         return self.backends == ("horovod",)
+
+
+def unpack_seconds(settings: Mapping[str, str]) -> float:
+    """How much later executors may start, since their hosts unpack an environment first."""
+    return UNPACK_SECONDS if {"spark.archives", "spark.yarn.dist.archives"} & set(settings) else 0
 
 
 def is_under_submit(environment: Mapping[str, str] = os.environ) -> bool:

@@ -90,12 +90,15 @@ def _start(request: dict[str, Any]) -> SparkContext:
 def _describe(context: SparkContext, request: dict[str, Any]) -> dict[str, Any]:
     from sparkdl_runner.base.errors import LaunchError
     from sparkdl_runner.config import RunConfig
+    from sparkdl_runner.doctor.question import unpack_seconds
     from sparkdl_runner.launch.backends import get_backend
     from sparkdl_runner.launch.driver.spark import checks, slots
     from sparkdl_runner.launch.driver.spark.context import is_single_host
 
     context.setLogLevel("ERROR")
-    config, profile = RunConfig(), _profile(context)
+    longer = unpack_seconds(dict(context.getConf().getAll()))
+    config = RunConfig(slot_wait_seconds=RunConfig().slot_wait_seconds + longer)
+    profile = _profile(context)
     checked = checks.refusals(context, get_backend(request["backend"]), config)
     refusals = {name: str(error) for name, error in checked if error is not None}
     try:

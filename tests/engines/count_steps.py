@@ -17,8 +17,15 @@ from sparkdl_runner.tracking import Tracking
 STEP_SECONDS = 0.1
 
 
-def count(folder: str, steps: int, backend: str) -> int:
-    """Takes steps until there are so many. Returns the step from which this attempt went on."""
+def count(folder: str, steps: int, backend: str, hoard_mb: int) -> int:
+    """Takes steps until there are so many. Returns the step from which this attempt went on.
+
+    Args:
+        folder: For checkpoints.
+        steps: How many.
+        backend: ``horovod`` or ``torch``.
+        hoard_mb: What rank 1 of the first attempt takes of its host's memory at the 15th step.
+    """
     import torch
 
     from sparkdl_runner import current_world
@@ -41,12 +48,15 @@ def count(folder: str, steps: int, backend: str) -> int:
     with CheckpointManager(folder) as checkpoints:
         restored = checkpoints.restore(model)
         first = restored.step if restored else 0
+        hoard = []
         print(f"rank {rank} begins at {first} at {time.time():.1f}, process {os.getpid()}")
         for step in range(first + 1, steps + 1):
             reduce(torch.ones(1))
             time.sleep(STEP_SECONDS)
             print(f"rank {rank} has taken step {step} at {time.time():.1f}", flush=True)
             log_metrics(step, counted=step)
+            if rank == 1 and step == 15 and not first:
+                hoard.append(os.urandom(1 << 20) * hoard_mb)
             if step % 10 == 0:
                 checkpoints.save(step, model)
     return first
@@ -59,6 +69,7 @@ if __name__ == "__main__":
     parser.add_argument("--experiment", required=True)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--backend", default="torch")
+    parser.add_argument("--hoard-mb", type=int, default=0)
     parser.add_argument("--max-restarts", type=int, default=2)
     parser.add_argument("--slot-wait-seconds", type=float, default=60.0)
     options = parser.parse_args()
@@ -70,6 +81,12 @@ if __name__ == "__main__":
         tracking=tracking,
     )
     runner = DistributedRunner(num_proc=2, backend=options.backend, config=config)
-    first = runner.run(count, folder=options.folder, steps=options.steps, backend=options.backend)
+    first = runner.run(
+        count,
+        folder=options.folder,
+        steps=options.steps,
+        backend=options.backend,
+        hoard_mb=options.hoard_mb,
+    )
     print(f"the last attempt went on from {first}", flush=True)
     spark.stop()

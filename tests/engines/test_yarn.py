@@ -86,6 +86,53 @@ def test_a_training_in_client_mode(yarn, server, store, tmp_path, backend):
     assert run.data.params["world_size"] == "2"
 
 
+SCRIPT = """
+import sys
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+print("rank", dist.get_rank(), "of", int(total), "has", sys.argv[1:])
+"""
+
+
+def test_a_script_with_arguments(yarn, server, tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "train.yaml").write_text(
+        f"script: {tmp_path}/script.py\nargs: [--word, two words]\nnum_proc: 2\n"
+        f"mlflow: {{tracking_uri: '{server}', experiment: script}}\n"
+    )
+    job = [str(ROOT / "jobs" / "train.py"), "--config", str(tmp_path / "train.yaml")]
+    with Submission(yarn, tmp_path / "log", job) as submission:
+        told = submission.succeed()
+    for rank in (0, 1):
+        assert f"rank {rank} of 2 has ['--word', 'two words']" in told
+
+
+def test_two_trials_at_a_time(yarn, server, store, tmp_path):
+    (tmp_path / "tune.yaml").write_text(
+        "example: digits\nnum_proc: 1\nbackend: torch\nhyperparameters: {epochs: 1}\n"
+        f"mlflow: {{tracking_uri: '{server}', experiment: tune}}\n"
+        f"cache_url: file://{tmp_path}/cache\n"
+        "tune: {metric: accuracy, trials: 2, search_space: {batch_size: {choices: [16, 32]}}}\n"
+    )
+    job = [str(ROOT / "jobs" / "tune.py"), "--config", str(tmp_path / "tune.yaml")]
+    with Submission(yarn, tmp_path / "log", job) as submission:
+        assert "2 trials, 2 at a time" in submission.succeed()
+    trials = [run for run in runs_of(store, "tune") if "mlflow.parentRunId" in run.data.tags]
+    assert [run.info.status for run in trials] == ["FINISHED"] * 2
+    assert max(run.info.start_time for run in trials) < min(run.info.end_time for run in trials)
+
+
+def test_the_estimator(yarn, tmp_path):
+    job = [str(Path(__file__).with_name("estimate.py")), f"file://{tmp_path}/cache"]
+    with Submission(yarn, tmp_path / "log", job) as submission:
+        assert "all sums are predicted" in submission.succeed()
+
+
 def test_the_doctor_says_what_executors_lack(yarn, tmp_path):
     command = [sys.executable, "-m", "sparkdl_runner.doctor", "--master", "yarn", "--np", "2"]
     command += ["--backend", "torch"]
@@ -96,6 +143,18 @@ def test_the_doctor_says_what_executors_lack(yarn, tmp_path):
     assert run_on_head(yarn, log, command, variables).wait(300) == 1
     told = " ".join(log.read_text().split())
     assert "The executor's Python (/usr/bin/python3) cannot import sparkdl_runner" in told
+
+
+def test_the_doctor_passes_with_the_environment(yarn, server, tmp_path, environment):
+    command = [sys.executable, "-m", "sparkdl_runner.doctor", "--master", "yarn", "--np", "2"]
+    command += ["--archives", f"{environment['ENVIRONMENT']}#environment"]
+    command += ["--conf", f"spark.yarn.archive={environment['SPARK_ARCHIVE']}"]
+    command += ["--tracking-uri", server, "--folder", f"{yarn.hdfs}/checkpoints"]
+    for name, size in SMALL.items():
+        command += ["--conf", f"{name}={size}"]
+    variables = {"PYSPARK_PYTHON": "./environment/bin/python", "PYTHONPATH": ""}
+    log = tmp_path / "log"
+    assert run_on_head(yarn, log, command, variables).wait(600) == 0, log.read_text()
 
 
 @pytest.mark.parametrize("backend", ["horovod", "torch"])
@@ -235,6 +294,22 @@ def nothing_is_left(yarn: Yarn) -> bool:
             return False
         time.sleep(0.2)
     return True
+
+
+def test_a_container_over_its_memory_is_named_and_the_training_goes_on(
+    yarn, server, store, tmp_path
+):
+    job = [COUNT_STEPS, "--folder", str(tmp_path / "checkpoints"), "--hoard-mb", "2500"]
+    job += ["--tracking-uri", server, "--experiment", "memory", "--steps", "40"]
+    with Submission(yarn, tmp_path / "log", job) as submission:
+        told = submission.succeed()
+    lost = (
+        r"Rank 1 of 2 on host \w+ is lost: .*exceeding physical memory limits.*Restarting all ranks"
+    )
+    assert re.search(lost, told)
+    assert "the last attempt went on from 10" in told
+    (run,) = runs_of(store, "memory")
+    assert run.info.status == "FINISHED"
 
 
 def test_all_ends_with_the_driver(yarn, server, tmp_path):

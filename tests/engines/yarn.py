@@ -170,6 +170,10 @@ class Yarn:
                 "yarn.nodemanager.resource.memory-mb": "6144",
                 "yarn.nodemanager.resource.cpu-vcores": "4",
                 "yarn.nodemanager.vmem-check-enabled": "false",
+                # By default, Hadoop 3.3 leaves it to control groups to end a container over its
+                # memory, also where it uses none.
+                "yarn.nodemanager.resource.memory.enforced": "false",
+                "yarn.nodemanager.container-monitor.interval-ms": "500",
                 "yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage": (
                     "99.9"
                 ),

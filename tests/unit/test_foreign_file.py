@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import fsspec
+import pyarrow as pa
 import pytest
 from pyarrow import fs
 
@@ -18,6 +20,7 @@ from sparkdl_runner.base.foreign_file import (
     is_inside,
     open_regular,
     parse_json,
+    read_into,
     read_small,
 )
 
@@ -123,3 +126,21 @@ def test_paths_that_lead_out_of_a_folder():
     assert not any(
         map(is_inside, ["", "/a", "a/", "a//b", "..", "../a", "a/../../b", "./a", "a\0"])
     )
+
+
+def test_a_part_is_read_by_requests_of_at_most_so_many_bytes():
+    asked = []
+
+    class File(io.BytesIO):
+        def read(self, size=-1):
+            asked.append(size)
+            return super().read(size)
+
+    memory = memoryview(bytearray(10))
+    with pa.PythonFile(File(b"0123456789"), mode="r") as stream:
+        assert read_into(stream, 2, memory, request_bytes=3) == 8
+        assert bytes(memory) == b"23456789\0\0"
+        assert asked[:3] == [3, 3, 3]
+        asked.clear()
+        assert read_into(stream, 0, memory) == 10
+        assert asked == [10]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
+import pyarrow as pa
 import pytest
 
-from sparkdl_runner.base.hdfs import _told, open_hdfs
+from sparkdl_runner.base.hdfs import _PIECE_BYTES, _Told, _told, open_hdfs
 
 
 @pytest.fixture(autouse=True)
@@ -57,3 +59,51 @@ def test_what_a_server_refuses_is_pythons_error_in_one_line(
         raise error
     assert type(raised.value) is kind
     assert str(raised.value) == told
+
+
+class _File:
+    """A file of hdfs-native: what is slow there is missing here."""
+
+    def __init__(self, content: bytes = b"") -> None:
+        self.content, self.place = content, 0
+
+    def __len__(self) -> int:
+        return len(self.content)
+
+    def tell(self) -> int:
+        return self.place
+
+    def seek(self, place: int, whence: int = os.SEEK_SET) -> None:
+        self.place = place + (0, self.place, len(self.content))[whence]
+
+    def read_range_stream(self, offset: int, length: int) -> Iterator[bytes]:
+        for place in range(offset, offset + length, 7):
+            yield self.content[place : min(place + 7, offset + length)]
+
+    def write(self, data: object) -> int:
+        assert isinstance(data, bytes)
+        assert len(data) <= _PIECE_BYTES
+        self.content += data
+        return len(data)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_file_is_read_by_streams_of_pieces() -> None:
+    content = bytes(range(100))
+    file = pa.PythonFile(_Told(_File(content), "/a"), mode="r")
+    assert file.read(10) == content[:10]
+    assert file.read_at(33, 50) == content[50:83]
+    file.seek(90)
+    assert file.read() == content[90:]
+    assert file.read(10) == b""
+
+
+@pytest.mark.parametrize("size", [0, 5, _PIECE_BYTES, 2 * _PIECE_BYTES + 5])
+def test_any_memory_is_written_as_bytes_in_pieces(size: int) -> None:
+    file, content = _File(), os.urandom(size)
+    for memory in (content, memoryview(content), pa.py_buffer(content)):
+        with pa.PythonFile(_Told(file, "/a"), mode="w") as stream:
+            stream.write(memory)
+    assert file.content == 3 * content

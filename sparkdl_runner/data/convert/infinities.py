@@ -15,7 +15,8 @@ from sparkdl_runner.data.convert.plan import quoted
 _MOST_COUNTS = 16
 """Columns with a count each; of more, neighbours share one, since each count costs time."""
 
-_INFINITIES = (float("inf"), float("-inf"))
+_INFINITIES = "array(float('infinity'), float('-infinity'))"
+"""In SQL."""
 
 _log = logging.getLogger(__name__)
 
@@ -28,13 +29,14 @@ def count_infinite(schema: t.StructType, narrowed: tuple[str, ...]) -> Iterator[
         narrowed: Columns whose doubles become float32.
     """
     for index, names in enumerate(_groups(schema, narrowed)):
-        if len(names) > 1:
-            # Text, since a Column takes several calls to the JVM, and there may be thousands.
-            numbers = ", ".join(map(quoted, names))
-            found = F.expr(f"exists(array({numbers}), it -> abs(it) = float('infinity'))")
-        else:
-            found = _is_infinite(F.col(quoted(names[0])), schema[names[0]].dataType)
-        yield f"infinite-{index}", found
+        kind = schema[names[0]].dataType
+        if isinstance(kind, t.ArrayType):
+            yield f"infinite-{index}", _holds_infinite(F.col(quoted(names[0])), kind)
+            continue
+        # Text, since a Column takes several calls to the JVM, and there may be thousands. No
+        # lambda: Spark would interpret it for each number, which took longer than the writing.
+        numbers = ", ".join(map(quoted, names))
+        yield f"infinite-{index}", F.expr(f"arrays_overlap(array({numbers}), {_INFINITIES})")
 
 
 def _groups(schema: t.StructType, narrowed: tuple[str, ...]) -> list[tuple[str, ...]]:
@@ -46,18 +48,11 @@ def _groups(schema: t.StructType, narrowed: tuple[str, ...]) -> list[tuple[str, 
     return groups + [(name,) for name in lists]
 
 
-def _is_infinite(column: Column, kind: t.DataType) -> Column:
-    if not isinstance(kind, t.ArrayType):
-        return _is_infinite_number(column)
+def _holds_infinite(column: Column, kind: t.ArrayType) -> Column:
     inner = kind.elementType
     if isinstance(inner, t.ArrayType):
-        return F.exists(column, lambda value: _is_infinite(value, inner))
-    high, low = (F.array_contains(column, F.lit(one).cast(inner)) for one in _INFINITIES)
-    return high | low
-
-
-def _is_infinite_number(number: Column) -> Column:
-    return F.abs(number) == F.lit(_INFINITIES[0])
+        return F.exists(column, lambda value: _holds_infinite(value, inner))
+    return F.arrays_overlap(column, F.expr(_INFINITIES))
 
 
 def warn_of_infinite(

@@ -34,6 +34,7 @@ from sparkdl_runner.data.dataset.manifest import MANIFEST_NAME, MOST_BYTES, Mani
 from sparkdl_runner.data.errors import ConversionError, DatasetError, NoManifestError
 
 SUBFOLDER_PREFIX = "_conversion-"
+_FILES = "files"
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ def replace(
     name = f"{SUBFOLDER_PREFIX}{time.strftime('%Y%m%d%H%M%S')}-{uuid.uuid4()}"
     try:
         _begin(filesystem, folder, name, application_id)
-        manifest = write(f"{name}/files/")
+        manifest = write(f"{name}/{_FILES}/")
         # In a thread, where no exception of a signal handler can end it half-way: an object store
         # keeps what was written when the file is closed, whether that is complete or not.
         with ThreadPoolExecutor(1, "sparkdl-manifest") as thread:
@@ -213,8 +214,16 @@ def remove_abandoned(filesystem: fs.FileSystem, folder: str) -> None:
             continue
         try:
             with held(filesystem, one.path) as sub_folder:
-                if _writer_of(filesystem, sub_folder.path) is None:  # Else it has begun meanwhile.
-                    sub_folder.delete()
+                if _writer_of(filesystem, sub_folder.path) is not None:
+                    continue  # It has begun meanwhile.
+                if strange := _not_of_a_conversion(filesystem, sub_folder.path):
+                    _log.warning(
+                        "%s is left alone: it holds %r, which no conversion makes.",
+                        one.path,
+                        strange,
+                    )
+                    continue
+                sub_folder.delete()
         except OSError as error:
             _log.warning("Cannot delete %s, which nobody reads: %s", one.path, error)
 
@@ -233,6 +242,15 @@ def _remove_flat(filesystem: fs.FileSystem, folder: str) -> None:
             for one in (f".{name}.crc", name):
                 if one in there:
                     flat.remove(one)
+
+
+def _not_of_a_conversion(filesystem: fs.FileSystem, path: str) -> str | None:
+    """What a folder holds beside what a conversion's sub folder holds, or None.
+
+    Who may write to the folder above can give any folder there a conversion's name.
+    """
+    names = {one.base_name for one in filesystem.get_file_info(fs.FileSelector(path))}
+    return min(names - {_FILES, MARKER_NAME, MANIFEST_NAME}, default=None)
 
 
 def _subfolders_of(manifest: Manifest) -> set[str]:

@@ -13,6 +13,7 @@ import importlib.util
 import json
 import os
 import platform
+import queue
 import re
 import resource
 import shutil
@@ -217,11 +218,31 @@ def found_in(folder: subprocess.Popen[str], seconds: float) -> dict[str, Any]:
     return json.loads(line) if line else {"error": f"no answer came within {seconds:g} s"}
 
 
+class Staying(urllib.request.HTTPRedirectHandler):
+    """Follows no redirection, before which all of an answer would be read."""
+
+    def http_error_302(self, *_: Any, **__: Any) -> Any:
+        """Leaves the answer as it is."""
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
+
+
 def server(url: str, seconds: float) -> str | None:
     """Why a web server cannot be reached from here, or None."""
+    answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    # A socket's own limit begins anew with each byte, and looking up a name has none.
+    threading.Thread(target=lambda: answers.put(asked(url, seconds)), daemon=True).start()
     try:
-        with urllib.request.urlopen(url, timeout=seconds):  # noqa: S310 - http or https
-            return None
+        return answers.get(timeout=seconds + 1)
+    except queue.Empty:
+        return f"no complete HTTP header came within {seconds:g} s"
+
+
+def asked(url: str, seconds: float) -> str | None:
+    """The same, if need be after a longer time."""
+    try:
+        urllib.request.build_opener(Staying).open(url, timeout=seconds).close()
+        return None
     except urllib.error.HTTPError:
         return None  # It is there; what it thinks of us, the driver asks.
     except Exception as error:

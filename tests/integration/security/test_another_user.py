@@ -18,6 +18,7 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from ordinary_user import run_as
 
 from sparkdl_runner import DistributedRunner, HorovodRunner, runner
 from sparkdl_runner.base.private_folder import private_folder
@@ -163,21 +164,8 @@ def train_on_another_host(folder: Path) -> float:
 def by_an_ordinary_user(
     train: Callable[[Path], float], folder: Path, user: int = SOMEBODY
 ) -> float:
-    """Trains as a user who has no right but to read what lies in root's folders, as Python may.
-
-    It has no home, and ``SOMEBODY`` has no name either.
-    """
-    os.chown(folder, user, user)
-    right = "-all,+dac_read_search"
-    ids = [f"--reuid={user}", f"--regid={user}", "--clear-groups"]
-    rights = [f"--inh-caps={right}", f"--ambient-caps={right}"]
-    code = f"import {__name__} as t; print(t.{train.__name__}(t.Path({str(folder)!r})))"
-    path = os.pathsep.join(sys.path)
-    environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": path}
-    environment.pop("HOME", None)
-    command = ["setpriv", *ids, *rights, sys.executable, "-c", code]
-    done = subprocess.run(command, env=environment, cwd=folder, stdout=subprocess.PIPE, text=True)
-    return float(done.stdout.split()[-1])
+    """Trains as a user who has no home; ``SOMEBODY`` has no name either."""
+    return float(run_as(user, train, folder).split()[-1])
 
 
 @pytest.fixture(params=["root", "an ordinary user"])

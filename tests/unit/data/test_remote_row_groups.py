@@ -45,6 +45,7 @@ class _CountedFile:
         self._counts["reads"] += 1
         content: bytes = self._file.read(size)
         self._counts["bytes"] += len(content)
+        self._counts["largest"] = max(self._counts["largest"], len(content))
         return content
 
 
@@ -53,7 +54,11 @@ class _FarHandler(fs.FSSpecHandler):
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
+        self.kind = "far"
         self._local = fs.LocalFileSystem()
+
+    def get_type_name(self):
+        return self.kind
 
     def get_file_info(self, paths):
         return self._local.get_file_info(paths)
@@ -93,6 +98,22 @@ def test_lanes_of_a_rank_that_share_a_row_group_fetch_it_once(tmp_path, far, gro
         assert list(rows(loader)) == expected
     assert far.counts["reads"] <= 1 + groups, "the footer, and each row group"
     assert far.counts["bytes"] <= 1.1 * size + (64 << 10)
+
+
+def test_of_hdfs_a_row_group_comes_in_parts(tmp_path, far):
+    numbers = 1 << 20  # Eight MiB, some of which a dictionary takes.
+    table = pa.table({"id": np.random.default_rng(0).permutation(numbers + 1)})
+    manifest = write_groups(tmp_path, table, [[numbers, 1]])
+    largest = {}
+    for far.kind in ("far", "hdfs"):
+        far.counts.clear()
+        with ArrowLoader(
+            manifest, fs.PyFileSystem(far), str(tmp_path), batch_size=1 << 20, device="numpy"
+        ) as loader:
+            next(iter(loader))
+        largest[far.kind] = far.counts["largest"]
+    assert largest["far"] > 5 << 20
+    assert largest["hdfs"] == 4 << 20
 
 
 @pytest.mark.parametrize("shares", [True, False])

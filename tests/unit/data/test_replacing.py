@@ -162,8 +162,8 @@ def test_a_folder_that_cannot_be_written_is_named() -> None:
 def leave_behind(folder: Path, **changes: object) -> Path:
     """A half-written conversion whose marker tells of this process, but for the changes."""
     left = folder / "_conversion-left"
-    left.mkdir(parents=True)
-    (left / "part-0.parquet").write_text("half")
+    (left / "files").mkdir(parents=True)
+    (left / "files" / "part-0.parquet").write_text("half")
     owner = {**vars(Owner.this_process(left.name, "local-1")), **changes}
     (left / MARKER_NAME).write_text(json.dumps(owner))
     return left

@@ -31,6 +31,11 @@ def test_arguments():
     assert found.run is command.run
 
 
+def test_archives_are_a_setting_of_spark():
+    found = parse("--archives", "hdfs:///env.tar.gz#environment", "--conf", "spark.a=b")
+    assert found.conf == [("spark.archives", "hdfs:///env.tar.gz#environment"), ("spark.a", "b")]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

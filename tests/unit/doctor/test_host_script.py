@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from hostile_server import MOST_BYTES, Hostile
 from sparkdl_runner.doctor.scripts import host
 
 
@@ -194,6 +195,27 @@ def test_a_server_is_there_whatever_it_answers(address: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     assert "refused" in str(host.server(f"http://127.0.0.1:{port}", 30))
+
+
+@pytest.mark.parametrize(
+    ("beginning", "piece", "pause_seconds", "said"),
+    [
+        (b"HTTP/1.1 200 OK\r\nX: ", b"x", 0.1, "no complete HTTP header came within 0.3 s"),
+        (b"HTTP/1.1 302 Found\r\nLocation: /x\r\n\r\n", b"x" * (1 << 16), 0.0, None),
+        (b"HTTP/1.1 308 Moved\r\nLocation: /x\r\n\r\n", b"x", 0.1, None),
+    ],
+    ids=["a head that drips", "a redirection without end", "one that drips"],
+)
+def test_a_server_is_neither_waited_for_nor_read_without_end(
+    beginning: bytes, piece: bytes, pause_seconds: float, said: str | None
+) -> None:
+    hostile = Hostile()
+    hostile.beginning, hostile.piece, hostile.pause_seconds = beginning, piece, pause_seconds
+    try:
+        assert host.server(hostile.uri, 0.3) == said
+    finally:
+        hostile.close()
+    assert hostile.sent_bytes < MOST_BYTES
 
 
 def test_a_folders_process_tells_its_line_amid_noise_or_is_ended() -> None:

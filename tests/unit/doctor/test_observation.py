@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from sparkdl_runner.doctor import observation
 from sparkdl_runner.doctor.child import NoAnswerError
+from sparkdl_runner.doctor.question import UNPACK_SECONDS
 
 QUESTION: Any = SimpleNamespace(
     backends=["horovod", "torch"],
@@ -53,7 +55,24 @@ OUTPUT = ["first", "second", "third"]
 def test_a_session_answers_in_two_parts_of_which_each_may_fail(
     answers: list[Any], facts: dict[str, Any]
 ) -> None:
-    assert observation.answers_of_session(Answering(*answers)) == facts
+    assert observation.answers_of_session(Answering(*answers), {}) == facts
+
+
+@pytest.mark.parametrize("name", ["spark.archives", "spark.yarn.dist.archives"])
+def test_a_session_may_take_longer_where_hosts_unpack_an_environment(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    deadlines: list[float] = []
+
+    class Asked(Answering):
+        def answer(self, deadline: float) -> Any:
+            deadlines.append(deadline)
+            return super().answer(deadline)
+
+    monkeypatch.setattr(time, "monotonic", lambda: 0.0)
+    for settings in ({}, {name: "environment.tar.gz#environment"}):
+        observation.answers_of_session(Asked("it died"), settings)
+    assert deadlines[1] - deadlines[0] == UNPACK_SECONDS
 
 
 def test_a_host_that_does_not_answer_is_told_with_its_last_words() -> None:

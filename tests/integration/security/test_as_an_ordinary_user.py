@@ -1,0 +1,38 @@
+"""Tests of what guards files and ports, by a user without rights, without a home and a name.
+
+Most tests are run by root, also in containers, to whom the kernel grants what it refuses others.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from ordinary_user import run_as
+
+SOMEBODY = 65533
+UNIT = Path(__file__).parents[2] / "unit"
+TESTS = (
+    *("test_private_folder.py", "test_foreign_file.py", "agent/test_rank_log.py"),
+    *("backends/test_rendezvous.py", "backends/test_rendezvous_cache.py", "data/test_leases.py"),
+    *("data/test_held_folder.py", "data/test_leftovers.py", "data/test_replacing.py"),
+    *("data/test_verified_files.py", "wire/test_socket_owner.py", "worker/test_driver_folders.py"),
+)
+"""Those that take no more than a second or two."""
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.one_lane,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user"),
+]
+
+
+def run_tests(folder: Path) -> int:
+    names = [str(UNIT / name) for name in TESTS]
+    return int(pytest.main(["-q", "-p", "no:cacheprovider", f"--basetemp={folder}/tests", *names]))
+
+
+def test_tests_pass_that_no_root_runs(tmp_path: Path) -> None:
+    said = run_as(SOMEBODY, run_tests, tmp_path)
+    assert said.endswith("\n0\n"), said
