@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TextIO
 
-from sparkdl_runner import __version__
+from sparkdl_runner.base.version import __version__
 from sparkdl_runner.doctor.findings.finding import (
     DRIVER,
     NOT_CHECKED,

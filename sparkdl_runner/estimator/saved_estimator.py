@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
 from pyspark.sql.utils import is_remote
 
-from sparkdl_runner import __version__
+from sparkdl_runner.base.version import __version__
 from sparkdl_runner.estimator.saved_values import decode, encode
 from sparkdl_runner.estimator.trust import is_trusted
 

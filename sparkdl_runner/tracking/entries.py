@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+ATTEMPT_TAG = "sparkdl_runner.attempt"
+"""The tag that has the number of the attempt that is running."""
+
 Entry = list[Any]
 """``["metric", key, value, timestamp_ms, step, more]``, ``["param", key, value]`` or
 ``["tag", key, value]``."""

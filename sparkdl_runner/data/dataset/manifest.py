@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.fs
 
-from sparkdl_runner import __version__
+from sparkdl_runner.base.version import __version__
 from sparkdl_runner.base.foreign_file import (
     ForeignFileError,
     build,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparkdl_runner import __version__
+from sparkdl_runner.base.version import __version__
 from sparkdl_runner.doctor.findings.checks import EXECUTOR, PYTHON, Place
 from sparkdl_runner.doctor.findings.finding import Finding, not_checked, ok, problem
 from sparkdl_runner.doctor.findings.versions import (

@@ -8,13 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from sparkdl_runner.base.redaction import Redactor
-from sparkdl_runner.tracking.entries import Entry
+from sparkdl_runner.tracking.entries import ATTEMPT_TAG, Entry
 from sparkdl_runner.tracking.run.server_calls import ServerCalls
 
 if TYPE_CHECKING:
     from sparkdl_runner.tracking.run.opening.opened import Opened
 
-ATTEMPT_TAG = "sparkdl_runner.attempt"
 MAX_PARAM_CHARACTERS = 6000
 MAX_TAG_CHARACTERS = 8000
 # A metric may have millions of points, which come page by page.

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from sparkdl_runner import __version__
+from sparkdl_runner.base.version import __version__
 from sparkdl_runner.tracking.entries import Entry
 from sparkdl_runner.tracking.report.markdown import escaped
 from sparkdl_runner.tracking.report.run_summary import (

@@ -12,7 +12,7 @@ from sparkdl_runner.base.errors import LaunchError
 from sparkdl_runner.base.foreign_name import is_run_id
 from sparkdl_runner.base.redaction import Redactor
 from sparkdl_runner.base.shown_text import tell
-from sparkdl_runner.tracking.run.journal import ATTEMPT_TAG
+from sparkdl_runner.tracking.entries import ATTEMPT_TAG
 from sparkdl_runner.tracking.run.opening.lease import Holder, Lease
 from sparkdl_runner.tracking.run.opening.store import Store, connect, open_store
 from sparkdl_runner.tracking.run.server_calls import ServerCalls
