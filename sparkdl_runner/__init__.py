@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from sparkdl_runner.base.errors import WorkerError as WorkerError
     from sparkdl_runner.base.errors import WorkerFailedError as WorkerFailedError
     from sparkdl_runner.base.errors import WorkerHungError as WorkerHungError
-    from sparkdl_runner.config import RunConfig as RunConfig
     from sparkdl_runner.horovod_runner import HorovodRunner as HorovodRunner
+    from sparkdl_runner.launch.config import RunConfig as RunConfig
     from sparkdl_runner.launch.driver.calls.spares import end_spare_workers as end_spare_workers
     from sparkdl_runner.launch.worker.driver_log import log_to_driver as log_to_driver
     from sparkdl_runner.rank.world import World as World
@@ -39,7 +39,7 @@ _HOMES = {
     "NotPicklableError": "base.errors",
     "RanksApartError": "base.errors",
     "RunCancelledError": "base.errors",
-    "RunConfig": "config",
+    "RunConfig": "launch.config",
     "RunnerError": "base.errors",
     "ScriptExitedError": "base.errors",
     "WorkerDiedError": "base.errors",

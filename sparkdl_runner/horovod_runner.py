@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from sparkdl_runner.config import RunConfig
+from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.calls.checks import check_config, check_count
 from sparkdl_runner.launch.driver.calls.run_future import RunFuture
 from sparkdl_runner.runner import DistributedRunner

@@ -12,13 +12,13 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from sparkdl_runner.base.errors import RunnerError
 from sparkdl_runner.base.shown_text import tell
-from sparkdl_runner.config import RunConfig
 from sparkdl_runner.launch.agent.worker_environment import (
     driver_search_path,
     driver_variables,
     own_files,
 )
 from sparkdl_runner.launch.backends import get_backend
+from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.calls.call import Call, check_call
 from sparkdl_runner.launch.driver.calls.checks import ranks_asked
 from sparkdl_runner.launch.driver.calls.run_future import LatestProgress, RunFuture

@@ -26,7 +26,7 @@ import cloudpickle
 from benchmarks.leftovers import belongings, leftovers
 from benchmarks.namespace_gang import NamespaceGang, Namespaces
 from sparkdl_runner.base.errors import RunnerError
-from sparkdl_runner.config import RunConfig
+from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.calls.call import pack
 from sparkdl_runner.launch.driver.diagnosis import result_of
 from sparkdl_runner.launch.wire.attempt import Attempt

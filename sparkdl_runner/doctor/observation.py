@@ -9,10 +9,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparkdl_runner.config import RunConfig
 from sparkdl_runner.doctor import scripts, tracking_server
 from sparkdl_runner.doctor.child import Child, NoAnswerError
 from sparkdl_runner.doctor.question import Question, unpack_seconds
+from sparkdl_runner.launch.config import RunConfig
 
 HOST_SECONDS = 45.0
 """How long looking at one host may take, the loading of native libraries included."""

@@ -89,9 +89,9 @@ def _start(request: dict[str, Any]) -> SparkContext:
 
 def _describe(context: SparkContext, request: dict[str, Any]) -> dict[str, Any]:
     from sparkdl_runner.base.errors import LaunchError
-    from sparkdl_runner.config import RunConfig
     from sparkdl_runner.doctor.question import unpack_seconds
     from sparkdl_runner.launch.backends import get_backend
+    from sparkdl_runner.launch.config import RunConfig
     from sparkdl_runner.launch.driver.spark import checks, slots
     from sparkdl_runner.launch.driver.spark.context import is_single_host
 

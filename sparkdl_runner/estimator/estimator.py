@@ -13,7 +13,6 @@ from pyspark.ml.param import Param
 from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import functions as F
 
-from sparkdl_runner.config import RunConfig
 from sparkdl_runner.data.convert.plan import quoted
 from sparkdl_runner.estimator.horovod_names import refuse_other_names, refuses_other_names
 from sparkdl_runner.estimator.model import TorchModel
@@ -22,6 +21,7 @@ from sparkdl_runner.estimator.prediction.frame import require_frame
 from sparkdl_runner.estimator.prediction.logged_model import log_fitted
 from sparkdl_runner.estimator.saved_estimator import EstimatorReader, EstimatorWriter
 from sparkdl_runner.estimator.trust import is_trusted
+from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.spark import checks as launch_checks
 from sparkdl_runner.launch.driver.spark.context import require_spark_context
 from sparkdl_runner.network.inputs import Inputs

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 from pyspark.ml.param import Param, Params, TypeConverters
 
-from sparkdl_runner.config import RunConfig
 from sparkdl_runner.estimator import values
+from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.training.description.described import described
 from sparkdl_runner.training.loop.early_stopping import EarlyStopping
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import cloudpickle
 
-from sparkdl_runner.config import RunConfig
 from sparkdl_runner.estimator.trust import how_to_trust
+from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.network.saved import UntrustedModelError
 from sparkdl_runner.tracking.settings import Tracking
 from sparkdl_runner.training.description.described import described

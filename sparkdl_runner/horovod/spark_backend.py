@@ -11,8 +11,8 @@ from typing import Any
 
 from sparkdl_runner.base.errors import LaunchError
 from sparkdl_runner.base.nearest import nearest
-from sparkdl_runner.config import RunConfig
 from sparkdl_runner.launch.agent.worker_environment import HOSTS_OWN
+from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.calls.ingredients import ingredients
 from sparkdl_runner.launch.driver.spark.context import require_spark_context
 from sparkdl_runner.launch.driver.spark.gpu_scheduling import rank_profile

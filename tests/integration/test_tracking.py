@@ -38,7 +38,7 @@ from sparkdl_runner import (
     RunConfig,
     WorkerFailedError,
 )
-from sparkdl_runner.config import RunConfig as AnyConfig
+from sparkdl_runner.launch.config import RunConfig as AnyConfig
 from sparkdl_runner.tracking import Tracking
 
 pytestmark = [pytest.mark.integration, pytest.mark.one_lane]

@@ -19,13 +19,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.fs
 
-from sparkdl_runner.base.version import __version__
 from sparkdl_runner.base.foreign_file import (
     ForeignFileError,
     build,
     parse_json,
     read_small,
 )
+from sparkdl_runner.base.version import __version__
 from sparkdl_runner.data.dataset.files import FileInfo, Files, pack
 from sparkdl_runner.data.dataset.footers import unpack_sizes
 from sparkdl_runner.data.dataset.held_folder import HeldFolder, held

@@ -9,8 +9,8 @@ from sparkdl_runner.base.shown_text import tell
 from sparkdl_runner.tracking.settings import Tracking
 
 if TYPE_CHECKING:
-    from sparkdl_runner.config import RunConfig
     from sparkdl_runner.estimator.model import TorchModel
+    from sparkdl_runner.launch.config import RunConfig
 
 
 def log_fitted(model: TorchModel, config: RunConfig) -> None:

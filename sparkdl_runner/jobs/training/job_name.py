@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from sparkdl_runner.config import MOST_NAME_CHARACTERS
+from sparkdl_runner.launch.config import MOST_NAME_CHARACTERS
 
 _DATABRICKS_JOB, _DATABRICKS_RUN = "mlflow.databricks.jobID", "mlflow.databricks.jobRunID"
 _AIRFLOW = ("AIRFLOW_CTX_DAG_ID", "AIRFLOW_CTX_TASK_ID", "AIRFLOW_CTX_DAG_RUN_ID")

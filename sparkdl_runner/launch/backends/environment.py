@@ -10,7 +10,7 @@ from sparkdl_runner.launch.backends import Rendezvous
 from sparkdl_runner.rank.world import World
 
 if TYPE_CHECKING:
-    from sparkdl_runner.config import RunConfig
+    from sparkdl_runner.launch.config import RunConfig
 
 # The driver names the rank that is late. A library that gave up first would blame the ranks that
 # waited for it; so it waits longer, and gives up only where the driver is gone.

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from sparkdl_runner.config import RunConfig
+from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.consequences import (
     MOST_LINES,
     cut,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sparkdl_runner.base.errors import RanksApartError
 from sparkdl_runner.base.shown_text import tell
-from sparkdl_runner.config import RunConfig
+from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.wire.outcome import Outcome, Status
 
 

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from sparkdl_runner.config import RunConfig
+from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.wire.messages import VitalSigns
 from sparkdl_runner.launch.wire.outcome import Outcome, Status
 from sparkdl_runner.rank.world import World

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner.base.errors import LaunchError
 from sparkdl_runner.base.redaction import Redactor, secrets_of
-from sparkdl_runner.config import RunConfig
+from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.calls.call import Call
 from sparkdl_runner.tracking.run.opening.store import is_set_up
 from sparkdl_runner.tracking.settings import Tracking

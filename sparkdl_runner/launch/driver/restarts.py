@@ -17,7 +17,7 @@ from sparkdl_runner.base.errors import (
     WorkerFailedError,
 )
 from sparkdl_runner.base.shown_text import tell
-from sparkdl_runner.config import RunConfig
+from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.apart import check_joined
 from sparkdl_runner.launch.driver.diagnosis import result_of, root_cause
 from sparkdl_runner.launch.driver.launcher import Launcher

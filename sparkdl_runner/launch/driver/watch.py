@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 from sparkdl_runner.base.shown_text import tell
-from sparkdl_runner.config import RunConfig
 from sparkdl_runner.launch.backends import Backend
+from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver import all_waiting, deadlines
 from sparkdl_runner.launch.driver.deadlines import SeenRank
 from sparkdl_runner.launch.wire.messages import Stacks, VitalSigns

@@ -6,10 +6,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sparkdl_runner.tracking.entries import Entry
+from sparkdl_runner.tracking.entries import ATTEMPT_TAG, Entry
 from sparkdl_runner.tracking.report.goodput import TIME_TAG, AttemptTime, goodput_of, times_in
 from sparkdl_runner.tracking.report.run_summary import Attempt
-from sparkdl_runner.tracking.entries import ATTEMPT_TAG
 from sparkdl_runner.tracking.run.opening.opened import Opened
 from sparkdl_runner.tracking.run.rank_reports import RankReports
 

@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from sparkdl_runner.base.errors import LaunchError
-from sparkdl_runner.config import RunConfig
 from sparkdl_runner.launch.agent.host import other_users
 from sparkdl_runner.launch.agent.rank_task import RankTask
+from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.local_launcher import LocalGang
 from sparkdl_runner.launch.wire.attempt import Attempt
 

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparkdl_runner.config import RunConfig
 from sparkdl_runner.launch.agent.rank_log import rank_log
 from sparkdl_runner.launch.agent.supervision import Report, _Supervision, supervise
 from sparkdl_runner.launch.agent.worker_process import WorkerProcess
+from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.wire.attempt import Attempt
 from sparkdl_runner.launch.wire.control import Envelope
 from sparkdl_runner.launch.wire.messages import Failed, PlainValue, Raised, Returned

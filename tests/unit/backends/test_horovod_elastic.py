@@ -9,9 +9,9 @@ import torch
 from horovod.common.elastic import ObjectState
 
 from sparkdl_runner.checkpoint import CheckpointError
-from sparkdl_runner.config import RunConfig
 from sparkdl_runner.launch.backends import horovod_elastic
 from sparkdl_runner.launch.backends.horovod_elastic import PLACE, run_fn
+from sparkdl_runner.launch.config import RunConfig
 
 
 class LostRankError(Exception):

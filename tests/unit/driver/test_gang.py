@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from sparkdl_runner.config import RunConfig
+from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver import gang
 from sparkdl_runner.launch.wire.attempt import Attempt
 from sparkdl_runner.launch.wire.outcome import Outcome, Status

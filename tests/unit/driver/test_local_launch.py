@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparkdl_runner.config import RunConfig
 from sparkdl_runner.launch.agent.spares import pool
+from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver import local_launcher
 from sparkdl_runner.launch.wire.attempt import Attempt
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparkdl_runner.config import RunConfig
+from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.calls.spares import SPARE_SECONDS, spare_seconds
 
 

@@ -8,10 +8,10 @@ import pyspark
 import pytest
 
 from sparkdl_runner.base.errors import ConfigError
-from sparkdl_runner.config import RunConfig
 from sparkdl_runner.jobs.settings import load
 from sparkdl_runner.jobs.training.job_name import _spark_application, job_name
 from sparkdl_runner.jobs.training.settings import TrainSettings
+from sparkdl_runner.launch.config import RunConfig
 
 SETTINGS = {"function": "a:b", "hyperparameters": {"epochs": 3}, "num_proc": 2}
 

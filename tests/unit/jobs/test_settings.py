@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_runner.base.errors import ConfigError
-from sparkdl_runner.config import RunConfig
 from sparkdl_runner.jobs.settings import load
 from sparkdl_runner.jobs.settings.yaml_file import parse_value, read_yaml
 from sparkdl_runner.jobs.training.settings import TrainSettings
 from sparkdl_runner.jobs.tuning.settings import TuneSettings
+from sparkdl_runner.launch.config import RunConfig
 
 GOOD = {"example": "digits", "num_proc": 2}
 

@@ -20,11 +20,11 @@ import pytest
 
 from sparkdl_runner import __version__
 from sparkdl_runner.base.errors import NotPicklableError, RunnerError
-from sparkdl_runner.config import RunConfig
 from sparkdl_runner.launch.agent import log_client
 from sparkdl_runner.launch.agent.large_value import Delivery
 from sparkdl_runner.launch.agent.log_client import LogClient
 from sparkdl_runner.launch.backends import get_backend
+from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver import returned_values
 from sparkdl_runner.launch.driver.log_server import LogServer
 from sparkdl_runner.launch.driver.returned_values import ReturnedValues, value_of

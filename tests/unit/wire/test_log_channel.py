@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkdl_runner import __version__
-from sparkdl_runner.config import RunConfig
 from sparkdl_runner.launch.agent import log_client
 from sparkdl_runner.launch.agent.log_client import LogClient
 from sparkdl_runner.launch.backends import get_backend
+from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.log_server import LogServer
 from sparkdl_runner.launch.driver.watch import Watch
 from sparkdl_runner.launch.wire import network

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from sparkdl_runner.config import RunConfig
 from sparkdl_runner.launch.agent.spares.pool import end_spares
+from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.spark.context import running_context
 
 SPARE_SECONDS = 60.0

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sparkdl_runner.base.errors import LaunchError, RunnerError
-from sparkdl_runner.config import RunConfig
 from sparkdl_runner.launch.agent.rank_task import RankTask
 from sparkdl_runner.launch.backends import Backend
+from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.deadlines import GONE_SECONDS, is_silent, with_reason
 from sparkdl_runner.launch.driver.diagnosis import explains_the_end
 from sparkdl_runner.launch.driver.gang import Gang

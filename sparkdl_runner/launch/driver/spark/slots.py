@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sparkdl_runner.base.errors import LaunchError, RunCancelledError
 from sparkdl_runner.base.shown_text import tell
-from sparkdl_runner.config import RunConfig
+from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.spark.asked import nothing_fits
 from sparkdl_runner.launch.driver.spark.context import end_of, is_single_host
 from sparkdl_runner.launch.driver.stop_request import StopRequest

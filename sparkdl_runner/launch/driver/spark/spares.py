@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from sparkdl_runner.config import RunConfig
 from sparkdl_runner.launch.agent.spares.task import SpareTask
 from sparkdl_runner.launch.agent.worker_environment import driver_variables
+from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.spark.context import require_spark_context, settings_of
 from sparkdl_runner.launch.driver.spark.gpu_scheduling import barrier_stage, rank_profile
 

@@ -1,0 +1,1 @@
+"""Starts ranks, supervises them and starts them again: three processes, and what they say."""
