@@ -91,4 +91,5 @@ def train(
             batch_size=batch_size,
             checkpoint_url=checkpoint_url,
             chaos=chaos,
+            seed=SEED,
         )

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from sparkdl_runner import current_world, log_to_driver
 from sparkdl_runner.checkpoint import CheckpointManager
-from sparkdl_runner.examples.digits import SEED
 from sparkdl_runner.tracking import log_metrics, log_model
 
 if TYPE_CHECKING:
@@ -86,6 +85,7 @@ def fit(
     batch_size: int,
     checkpoint_url: str | None,
     chaos: bool,
+    seed: int,
 ) -> dict[str, Any]:
     """Trains on this rank's shard, evaluates after each epoch, and logs the model.
 
@@ -100,15 +100,16 @@ def fit(
         checkpoint_url: Where checkpoints are kept, from which a restarted training goes on; None
             for no checkpoints.
         chaos: Whether the last rank kills itself half-way, in the first attempt.
+        seed: Of the order of rows.
 
     Returns:
         ``accuracy`` on the test rows, and ``attempts``, how often the ranks were started.
     """
     world = current_world()
     if world.rank == 0:
-        log_parameters(optimizer, epochs, len(train_data), len(test_data))
+        log_parameters(optimizer, epochs, len(train_data), len(test_data), seed)
     with (
-        train_data.make_torch_dataloader(batch_size, num_epochs=1, seed=SEED) as train_loader,
+        train_data.make_torch_dataloader(batch_size, num_epochs=1, seed=seed) as train_loader,
         # Every row counts once, also where the ranks' numbers of rows differ.
         test_data.make_torch_dataloader(
             512, num_epochs=1, shuffle=False, tail="uneven"
@@ -173,7 +174,7 @@ def evaluate(model: nn.Module, loader: Any, sum_over_ranks: Callable[[Tensor], T
 
 
 def log_parameters(
-    optimizer: torch.optim.Optimizer, epochs: int, train_rows: int, test_rows: int
+    optimizer: torch.optim.Optimizer, epochs: int, train_rows: int, test_rows: int, seed: int
 ) -> None:
     """Logs the example's own parameters, if there is a run; the runner logs how it is run."""
     # Importing it takes seconds, and ranks other than 0 do not need it.
@@ -185,7 +186,7 @@ def log_parameters(
         {
             "epochs": epochs,
             "learning_rate": optimizer.param_groups[0]["lr"],
-            "seed": SEED,
+            "seed": seed,
             "train_rows": train_rows,
             "test_rows": test_rows,
         }

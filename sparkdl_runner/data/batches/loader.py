@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pyarrow import fs
 
@@ -12,7 +12,7 @@ from sparkdl_runner.data.batches.columns.plan import plan_columns
 from sparkdl_runner.data.batches.expectations import check_memory
 from sparkdl_runner.data.batches.feed import Feed, Transform
 from sparkdl_runner.data.batches.image_decoder import OnBadImage
-from sparkdl_runner.data.batches.memory import memory_of
+from sparkdl_runner.data.batches.memory import ArrayMemory
 from sparkdl_runner.data.batches.order_arguments import OrderArguments
 from sparkdl_runner.data.batches.passes import Passes
 from sparkdl_runner.data.batches.pipeline import Pipeline
@@ -31,6 +31,11 @@ from sparkdl_runner.data.read.costs import DataCosts
 from sparkdl_runner.data.read.memory_plan import MemoryLimit
 from sparkdl_runner.data.read.reader import RowGroupReader
 from sparkdl_runner.data.remote.cache_choice import DECODED, open_cache
+
+if TYPE_CHECKING:
+    import torch
+
+    from sparkdl_runner.data.batches.device import PinnedRing
 
 
 class ArrowLoader:
@@ -210,7 +215,7 @@ class ArrowLoader:
             limit=limit,
             costs=costs,
             reader=RowGroupReader(files, cache=cache, memory_bytes=files_bytes),
-            memory=memory_of(device),
+            memory=_memory_of(device),
             transform=transform,
             sample_transform=sample_transform,
             on_bad_image=on_bad_image,
@@ -307,3 +312,12 @@ class ArrowLoader:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _memory_of(device: torch.device | str | None) -> ArrayMemory | PinnedRing:
+    """The memory of batches. Arrays need no torch."""
+    if isinstance(device, str) and device == "numpy":
+        return ArrayMemory()
+    from sparkdl_runner.data.batches.device import memory_for
+
+    return memory_for(device)

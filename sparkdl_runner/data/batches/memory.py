@@ -7,17 +7,11 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from sparkdl_runner.data.decode.arrays import Array
-
-if TYPE_CHECKING:
-    import torch
-
-    from sparkdl_runner.data.batches.device import PinnedRing
-
 
 _ALIGNMENT = 64
 """Bytes. JAX copies what does not begin at a multiple of this."""
@@ -88,16 +82,3 @@ class ArrayMemory:
 
     def receive(self, batch: Mapping[str, Any], ticket: Any) -> None:
         """Called in the caller's thread before it gets a batch."""
-
-
-def memory_of(device: torch.device | str | None) -> ArrayMemory | PinnedRing:
-    """The memory of batches for ``ArrowLoader(device=…)``. Arrays need no torch.
-
-    Raises:
-        ValueError: There is no such device.
-    """
-    if isinstance(device, str) and device == "numpy":
-        return ArrayMemory()
-    from sparkdl_runner.data.batches.device import memory_for
-
-    return memory_for(device)

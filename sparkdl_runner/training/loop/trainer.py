@@ -19,12 +19,11 @@ from sparkdl_runner.training.loop import batches
 from sparkdl_runner.training.loop.batches import Batch, on_device, rows_of
 from sparkdl_runner.training.loop.checks import check_arguments, made
 from sparkdl_runner.training.loop.early_stopping import EarlyStopping
+from sparkdl_runner.training.loop.finite import LossValue, require_finite
 from sparkdl_runner.training.loop.learning_rate import LearningRate
 from sparkdl_runner.training.loop.losses import ClassWeights, Loss, Losses, Pairs
 from sparkdl_runner.training.loop.metrics import Metrics
 from sparkdl_runner.training.loop.ranks import MakeOptimizer, Strategy, connect
-from sparkdl_runner.training.resuming import restore, save
-from sparkdl_runner.training.steps import take_step
 
 Hook = Callable[["Trainer"], None]
 History = list[dict[str, float]]
@@ -156,13 +155,13 @@ class Trainer:
             ValueError: There is not one whole batch, or labels do not fit the model's outputs.
         """
         steps = math.ceil(batches.require_batches(train_data) / self.gradient_accumulation_steps)
-        is_read, is_trained = restore(self, train_data), False
+        is_read, is_trained = self._restore(train_data), False
         while len(self.history) < epochs and not self.should_stop:
             self.epoch, is_due, is_trained = len(self.history), False, True
             self.network.train()
             rest = iter(()) if is_read else batches.rest_of_epoch(train_data, self.epoch)
             while window := list(islice(rest, self.gradient_accumulation_steps)):
-                rows = take_step(self, window, self.step / steps)
+                rows = self._take_step(window, self.step / steps)
                 progress: dict[str, Any] = {"epoch": self.epoch + 1, "total_steps": epochs * steps}
                 log_metrics(self.step, loss=self.loss, samples=rows, **progress)
                 if self.on_step:
@@ -171,7 +170,7 @@ class Trainer:
                     is_due = self.checkpoints.due(self.step)
                     # After an epoch's last step its evaluation comes first, but for SIGTERM.
                     if is_due and (self.step % steps or self.checkpoints.preempted):
-                        save(self, train_data)
+                        self._save(train_data)
                 if stop := should_stop():
                     self.stop = stop
                     break
@@ -180,9 +179,9 @@ class Trainer:
             self._end_epoch(validation_data)
             is_read = self._checks_labels = False
             if is_due and len(self.history) < epochs and not self.should_stop:
-                save(self, train_data)
+                self._save(train_data)
         if is_trained and self.checkpoints:
-            save(self, train_data)
+            self._save(train_data)
         if self.best_weights is not None:
             self.ranks.load_weights(self.model, self.best_weights)
         return self.history
@@ -257,3 +256,111 @@ class Trainer:
         if self.on_epoch:
             self.on_epoch(self)
         self.should_stop = bool(self.ranks.sum(torch.tensor([float(self.should_stop)])))
+
+    def _take_step(self, window: Sequence[Batch], epochs_done: float) -> int:
+        """Takes a step with the mean gradient of some batches.
+
+        Args:
+            window: The batches, of which only the last passes average gradients over the ranks.
+            epochs_done: With the part of the one that goes on, for the warm-up.
+
+        Returns:
+            The rows of all batches.
+
+        Raises:
+            NonFiniteLossError: The loss of a batch is NaN or infinite.
+            TypeError: ``train_step`` returned no loss.
+        """
+        ranks, rows = self.ranks, 0
+        self.optimizer.zero_grad()
+        self.loss = 0.0
+        for place, on_host in enumerate(window, 1):
+            batch = on_device(on_host, ranks.device)
+            alone = place < len(window)
+            with ranks.without_allreduce(self.network) if alone else nullcontext():
+                with self.autocast():
+                    loss = self.train_step(batch)
+                _require_loss(loss)
+                value = LossValue(loss)
+                if not loss.is_cuda:  # On a GPU the number is awaited behind the backward pass.
+                    require_finite(float(value), self.step + 1, ranks.rank, batch)
+                (loss if len(window) == 1 else loss / len(window)).backward()
+            number, count = float(value), rows_of(on_host, self.losses.labels[0])
+            require_finite(number, self.step + 1, ranks.rank, batch)
+            rows += count
+            self.loss += number / len(window)
+            self.loss_and_rows[0] += number * count
+            self.loss_and_rows[1] += count
+        with self.learning_rate.of_step(epochs_done):
+            ranks.step(self.optimizer, self.model, self.gradient_clip_norm)
+        self.step += 1
+        return rows
+
+    def _save(self, train_data: Any) -> None:
+        """Saves all that a training needs to go on; to be called by all ranks."""
+        assert self.checkpoints is not None  # noqa: S101 - the caller has asked
+        # From now on ranks have equal buffers, as they would after they are restored.
+        self.ranks.broadcast_buffers(self.model)
+        totals = self.ranks.gather(torch.tensor([self.loss_and_rows], dtype=torch.float64))
+        extra: dict[str, Any] = {
+            "history": self.history,
+            "loss_and_rows": torch.cat(totals).tolist(),
+            "should_stop": self.should_stop,
+            "best_weights": self.best_weights,
+            "best_step": self.best_step,
+            "learning_rate": self.learning_rate.state_dict(),
+        }
+        is_evaluated = len(self.history) > self.epoch
+        extra["is_read"] = train_data.epoch > self.epoch and not is_evaluated
+        self.checkpoints.save(
+            self.step,
+            self.model,
+            self.optimizer,
+            train_data,
+            extra=extra,
+            epoch=len(self.history),
+            metrics=self.history[-1] if is_evaluated else None,
+        )
+
+    def _restore(self, train_data: Any) -> bool:
+        """Goes on from the newest checkpoint, if there is one; to be called by all ranks.
+
+        Returns:
+            Whether all batches of the epoch are taken, and only its evaluation is left.
+
+        Raises:
+            TypeError: The loader cannot go on in the middle of an epoch.
+        """
+        if self.checkpoints is None:
+            return False
+        if not hasattr(train_data, "load_state_dict"):
+            raise TypeError(
+                f"train_data is a {type(train_data).__name__}, which has no state to save; with "
+                "checkpoints, give a loader of make_torch_dataloader."
+            )
+        restored = self.checkpoints.restore(self.model, self.optimizer, train_data)
+        if restored is None:
+            return False
+        state, ranks = restored.extra, self.ranks
+        self.step, self.history = restored.step, state["history"]
+        self.should_stop, self.best_weights = state["should_stop"], state["best_weights"]
+        self.best_step = state.get("best_step", 0)  # Earlier versions did not keep it.
+        self.learning_rate.load_state_dict(state["learning_rate"])
+        totals = state["loss_and_rows"]
+        if len(totals) == ranks.size:
+            self.loss_and_rows = totals[ranks.rank]
+        else:  # They were other ranks; all that counts is the sum.
+            whole = [sum(column) for column in zip(*totals, strict=True)]
+            self.loss_and_rows = whole if ranks.rank == 0 else [0.0, 0.0]
+        return bool(state["is_read"])
+
+
+def _require_loss(loss: object) -> None:
+    if isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad:
+        return
+    found = f"a {type(loss).__name__}"
+    if isinstance(loss, Tensor):
+        found = f"a tensor {list(loss.shape)}" + ("" if loss.requires_grad else " without gradient")
+    raise TypeError(
+        f"train_step returned {found}; expected a tensor of one number that has a gradient."
+    )

@@ -25,8 +25,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from sparkdl_runner.training.loop.checks import made
+from sparkdl_runner.training.loop.ranks import units
 from sparkdl_runner.training.memory.live_bytes import GRADIENT, STATE, LiveBytes, Moment
-from sparkdl_runner.training.sharded import units
 
 LossOfBatch = Callable[[nn.Module, Any], Tensor]
 _META = torch.device("meta")

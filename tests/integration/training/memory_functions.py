@@ -142,7 +142,7 @@ def _prepared(model: nn.Module, strategy: str) -> tuple[nn.Module, Any]:
     if strategy == "fsdp2":
         from torch.distributed.fsdp import fully_shard
 
-        from sparkdl_runner.training.sharded import units
+        from sparkdl_runner.training.loop.ranks import units
 
         for unit in units(model):
             fully_shard(unit)

@@ -79,5 +79,6 @@ def test_a_launcher_raises_before_it_has_started_anything(tmp_path, code):
     assert done.stdout == ""
     assert done.stderr.splitlines()[-1].startswith(
         "sparkdl_runner.base.errors.RunnerError: "
-        f"train.py starts ranks of its own by {STARTS[code]}, and it runs in a rank already (1 of 2): "
+        f"train.py starts ranks of its own by {STARTS[code]}, "
+        "and it runs in a rank already (1 of 2): "
     )
