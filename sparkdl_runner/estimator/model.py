@@ -23,7 +23,6 @@ from pyspark.ml.util import (
 
 from sparkdl_runner.estimator.prediction.frame import (
     as_network_takes,
-    network_columns,
     require_frame,
     with_float_type,
 )
@@ -36,6 +35,7 @@ from sparkdl_runner.network.outputs import PREDICTION, Output, Task
 from sparkdl_runner.network.predictor import Description
 from sparkdl_runner.network.saved import Network
 from sparkdl_runner.network.spark_worker import PackedNetwork, Prediction, field, key_of
+from sparkdl_runner.training.fitting.network_columns import network_columns
 
 if TYPE_CHECKING:
     import torch

@@ -17,7 +17,6 @@ from sparkdl_runner.data.convert.plan import plan_conversion, quoted
 from sparkdl_runner.data.convert.split import make_split_converters
 from sparkdl_runner.data.dataset.place import CachePlace
 from sparkdl_runner.data.errors import NullSplitError
-from sparkdl_runner.estimator.prediction.frame import network_columns
 from sparkdl_runner.training.fitting.columns import (
     NOT_WHOLE,
     is_fractional,
@@ -27,6 +26,7 @@ from sparkdl_runner.training.fitting.columns import (
     whole_labels,
 )
 from sparkdl_runner.training.fitting.footers import extremes
+from sparkdl_runner.training.fitting.network_columns import network_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

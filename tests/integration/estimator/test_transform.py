@@ -89,7 +89,7 @@ def model_of(network, names, outputs, **options):
 
 
 def known(frame, network, names, outputs, reading=None, lengths=None, **options):
-    from sparkdl_runner.estimator.prediction.frame import network_columns
+    from sparkdl_runner.training.fitting.network_columns import network_columns
 
     columns = network_columns(frame.schema, names, reading, lengths)
     return model_of(network, names, outputs, columns=columns, **options)
@@ -133,7 +133,7 @@ def test_several_inputs_and_outputs_and_padded_lists(frame):
     network = words_network()
     names = {"words": "words", "others": ["c1", "c2"]}
     from sparkdl_runner.estimator import TorchModel
-    from sparkdl_runner.estimator.prediction.frame import network_columns
+    from sparkdl_runner.training.fitting.network_columns import network_columns
 
     columns = network_columns(frame.schema, ["words", "c1", "c2"], {"pad": {"words": 4}})
     outputs = {"kind": "multiclass", "price": "regression"}
