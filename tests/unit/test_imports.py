@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -16,92 +17,24 @@ import sparkdl_runner
 PACKAGE = Path(sparkdl_runner.__file__).parent
 HEAVY = {"torch", "tensorflow", "horovod", "pyspark", "mlflow", "petastorm"}
 
-# From the bottom up. A part imports from its own package and from the rows above it in this list.
-# Modules are named where a package would say too little.
-FLOORS = [
-    {"shown_text"},
-    {
-        "errors",
-        "redaction",
-        "importing",
-        "unwrapping",
-        "private_folder",
-        "foreign_file",
-        "storage_errors",
-        "hdfs",
-    },
-    {"world", "filesystem", "foreign_name", "cli", "java", "network"},
-    {"hooks"},
-    {
-        "tracking.settings",
-        "tracking.entries",
-        "tracking.rank_run",
-        "tracking.time_use",
-        "tracking.local_store",
-    },
-    {
-        "tracking.report",
-        "checkpoint.errors",
-        "checkpoint.arguments",
-        "checkpoint.generators",
-        "checkpoint.stateful",
-    },
-    {"tracking.run", "checkpoint.directory"},
-    {"data.errors", "data.retrying", "data.batch_iterator", "checkpoint.peers"},
-    {"checkpoint.stopping"},
-    {
-        "tracking.rank",
-        "checkpoint.sharded",
-        "checkpoint.names",
-        "data.decode",
-        "data.order",
-        "data.view",
-    },
-    {"data.parquet"},
-    {"tracking.models", "checkpoint.mismatch", "data.dataset", "data.shard_group"},
-    {"checkpoint.save", "checkpoint.read"},
-    {
-        "tracking",
-        "checkpoint.restoring",
-        "checkpoint.loading",
-        "data.read",
-        "data.petastorm",
-        "data.lake",
-    },
-    {"config", "checkpoint.manager", "checkpoint.command", "data.batches"},
-    {"checkpoint", "data.loader", "wire"},
-    {"backends", "data.engine_choice"},
-    {"data.loader_context"},
-    {"data.consumers"},
-    {"worker", "data.spark_dataset_converter"},
-    {"agent", "script"},
-    {"data.convert"},
-    {"driver", "data.converter"},
-    {"runner", "data"},
-    {"horovod_runner", "horovod", "doctor.question", "training"},
-    {"examples", "doctor.findings", "jobs.settings", "estimator"},
-    {"doctor", "jobs.spark"},
-    {"jobs.training", "jobs.scoring"},
-    {"jobs"},
-    {"__main__"},
-]
 # Each of these is of use without the others, and without anything that launches.
 BESIDE_ONE_ANOTHER = {"data", "tracking", "checkpoint"}
-FOR_ALL = {
-    "shown_text",
-    "errors",
-    "redaction",
-    "importing",
-    "unwrapping",
-    "private_folder",
-    "foreign_file",
-    "foreign_name",
-    "storage_errors",
-    "world",
-    "filesystem",
-    "network",
-    "hooks",
-}
+FOR_ALL = {"base", "network", "rank"}
+
+
+def levels() -> dict[str, int]:
+    """The height of each folder in the table of docs/design.md, whose last row is the ground."""
+    text = (PACKAGE.parent / "docs" / "design.md").read_text()
+    table = text.partition("| folder | holds |")[2].partition("\n\n")[0]
+    rows = [row.split("|")[1] for row in table.strip().splitlines()[1:]]
+    return {
+        name.replace("/", "."): height
+        for height, row in enumerate(reversed(rows))
+        for name in re.findall(r"`([^`]+)`", row)
+    }
+
+
+LEVEL = levels()
 
 
 def run_python(code: str) -> str:
@@ -174,15 +107,12 @@ def name_of(path: Path) -> str:
 
 
 def part_of(module: str) -> str | None:
-    """The entry of ``FLOORS`` that a module belongs to: the longest that it begins with."""
+    """The entry of the table that a module belongs to: the longest that it begins with."""
     names = module.split(".")
     for length in range(len(names), 0, -1):
         if (name := ".".join(names[:length])) in LEVEL:
             return name
     return None
-
-
-LEVEL = {name: number for number, row in enumerate(FLOORS) for name in row}
 
 
 def is_module(name: str) -> bool:
@@ -207,10 +137,10 @@ def imports_of(path: Path) -> set[str]:
 def test_imports_run_one_way():
     for path in PACKAGE.rglob("*.py"):
         module = name_of(path)
-        if not module:
+        if module in ("", "__main__"):
             continue  # The package itself names what it loads when it is asked for it.
         own = part_of(module)
-        assert own is not None, f"name {module} or its package in FLOORS"
+        assert own is not None, f"name {module} or its folder in docs/design.md"
         for imported in imports_of(path):
             part = part_of(imported)
             assert part is not None, f"{module} imports {imported}"
