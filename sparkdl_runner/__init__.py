@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 from sparkdl_runner.base.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from sparkdl_runner.base.errors import LaunchError as LaunchError
-    from sparkdl_runner.base.errors import NotPicklableError as NotPicklableError
-    from sparkdl_runner.base.errors import RanksApartError as RanksApartError
-    from sparkdl_runner.base.errors import RunCancelledError as RunCancelledError
-    from sparkdl_runner.base.errors import RunnerError as RunnerError
-    from sparkdl_runner.base.errors import ScriptExitedError as ScriptExitedError
-    from sparkdl_runner.base.errors import WorkerDiedError as WorkerDiedError
-    from sparkdl_runner.base.errors import WorkerError as WorkerError
-    from sparkdl_runner.base.errors import WorkerFailedError as WorkerFailedError
-    from sparkdl_runner.base.errors import WorkerHungError as WorkerHungError
+    from sparkdl_runner.errors import LaunchError as LaunchError
+    from sparkdl_runner.errors import NotPicklableError as NotPicklableError
+    from sparkdl_runner.errors import RanksApartError as RanksApartError
+    from sparkdl_runner.errors import RunCancelledError as RunCancelledError
+    from sparkdl_runner.errors import RunnerError as RunnerError
+    from sparkdl_runner.errors import ScriptExitedError as ScriptExitedError
+    from sparkdl_runner.errors import WorkerDiedError as WorkerDiedError
+    from sparkdl_runner.errors import WorkerError as WorkerError
+    from sparkdl_runner.errors import WorkerFailedError as WorkerFailedError
+    from sparkdl_runner.errors import WorkerHungError as WorkerHungError
     from sparkdl_runner.horovod_runner import HorovodRunner as HorovodRunner
     from sparkdl_runner.launch.config import RunConfig as RunConfig
     from sparkdl_runner.launch.driver.calls.spares import end_spare_workers as end_spare_workers
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 _HOMES = {
     "DistributedRunner": "runner",
     "HorovodRunner": "horovod_runner",
-    "LaunchError": "base.errors",
-    "NotPicklableError": "base.errors",
-    "RanksApartError": "base.errors",
-    "RunCancelledError": "base.errors",
+    "LaunchError": "errors",
+    "NotPicklableError": "errors",
+    "RanksApartError": "errors",
+    "RunCancelledError": "errors",
     "RunConfig": "launch.config",
-    "RunnerError": "base.errors",
-    "ScriptExitedError": "base.errors",
-    "WorkerDiedError": "base.errors",
-    "WorkerError": "base.errors",
-    "WorkerFailedError": "base.errors",
-    "WorkerHungError": "base.errors",
+    "RunnerError": "errors",
+    "ScriptExitedError": "errors",
+    "WorkerDiedError": "errors",
+    "WorkerError": "errors",
+    "WorkerFailedError": "errors",
+    "WorkerHungError": "errors",
     "Trainer": "training.loop.trainer",
     "World": "rank.world",
     "current_world": "rank.world",

@@ -10,8 +10,8 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar, cast
 
-from sparkdl_runner.base.errors import RunnerError
 from sparkdl_runner.base.shown_text import tell
+from sparkdl_runner.errors import RunnerError
 from sparkdl_runner.launch.agent.worker_environment import (
     driver_search_path,
     driver_variables,

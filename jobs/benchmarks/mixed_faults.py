@@ -25,7 +25,7 @@ import cloudpickle
 
 from benchmarks.leftovers import belongings, leftovers
 from benchmarks.namespace_gang import NamespaceGang, Namespaces
-from sparkdl_runner.base.errors import RunnerError
+from sparkdl_runner.errors import RunnerError
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.calls.call import pack
 from sparkdl_runner.launch.driver.diagnosis import result_of

@@ -20,7 +20,7 @@ from typing import Any
 import cloudpickle
 
 from benchmarks.processes import module_command, module_environment
-from sparkdl_runner.base.errors import RunnerError
+from sparkdl_runner.errors import RunnerError
 from sparkdl_runner.launch.agent.rank_task import RankTask
 from sparkdl_runner.launch.agent.spares.task import SpareTask
 from sparkdl_runner.launch.driver.diagnosis import explains_the_end

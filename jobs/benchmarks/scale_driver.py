@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.processes import module_command, module_environment
 from sparkdl_runner import __version__
-from sparkdl_runner.base.errors import RunnerError
+from sparkdl_runner.errors import RunnerError
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.diagnosis import result_of
 from sparkdl_runner.launch.driver.gang import Gang

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from sparkdl_runner.base.errors import ConfigError
 from sparkdl_runner.base.filesystem import join_url, local_path, redact
 from sparkdl_runner.checkpoint.directory.listing import committed
 from sparkdl_runner.checkpoint.directory.manifest import (
@@ -18,6 +17,7 @@ from sparkdl_runner.checkpoint.directory.manifest import (
 )
 from sparkdl_runner.checkpoint.directory.storage import Storage, directory_url, open_storage
 from sparkdl_runner.checkpoint.errors import DamageError
+from sparkdl_runner.errors import ConfigError
 
 
 def add_parser(subparsers: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparkdl_runner.base.errors import RunnerError
+from sparkdl_runner.errors import RunnerError
 
 
 class CheckpointError(RunnerError):

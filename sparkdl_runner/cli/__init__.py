@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from types import ModuleType
 
 import sparkdl_runner
-from sparkdl_runner.base.errors import ConfigError, LaunchError
 from sparkdl_runner.base.nearest import did_you_mean
 from sparkdl_runner.cli.command_line import Parser, guarded
+from sparkdl_runner.errors import ConfigError, LaunchError
 
 # A job imports these at once, and the extra jobs brings them. It checks the others itself.
 _JOBS_NEED = {"pydantic", "yaml"}

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from sparkdl_runner.base.errors import ConfigError, LaunchError, RunnerError, ScriptExitedError
 from sparkdl_runner.base.nearest import nearest
+from sparkdl_runner.errors import ConfigError, LaunchError, RunnerError, ScriptExitedError
 
 DONE = 0
 FAILED = 1

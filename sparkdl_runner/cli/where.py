@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from sparkdl_runner.base.errors import ConfigError
 from sparkdl_runner.base.nearest import did_you_mean
+from sparkdl_runner.errors import ConfigError
 
 ENTRY = Path(__file__).parents[1] / "jobs" / "entry"
 

@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sparkdl_runner.base import java
 from sparkdl_runner.doctor.findings.checks import Checks
 from sparkdl_runner.doctor.findings.finding import Finding, ok, problem, warning
 from sparkdl_runner.doctor.findings.versions import out_of_range, range_of
 from sparkdl_runner.doctor.question import Question, is_under_submit
-from sparkdl_runner.launch.driver.spark import context
+from sparkdl_runner.launch.driver.spark import context, java
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -88,8 +88,8 @@ def _start(request: dict[str, Any]) -> SparkContext:
 
 
 def _describe(context: SparkContext, request: dict[str, Any]) -> dict[str, Any]:
-    from sparkdl_runner.base.errors import LaunchError
     from sparkdl_runner.doctor.question import unpack_seconds
+    from sparkdl_runner.errors import LaunchError
     from sparkdl_runner.launch.backends import get_backend
     from sparkdl_runner.launch.config import RunConfig
     from sparkdl_runner.launch.driver.spark import checks, slots
@@ -125,7 +125,7 @@ def _describe(context: SparkContext, request: dict[str, Any]) -> dict[str, Any]:
 
 def _profile(context: SparkContext) -> ResourceProfile | None:
     """The resources of a rank's task; None also if the check of GPUs refuses the session."""
-    from sparkdl_runner.base.errors import LaunchError
+    from sparkdl_runner.errors import LaunchError
     from sparkdl_runner.launch.driver.spark import gpu_scheduling
 
     try:
@@ -181,7 +181,7 @@ def _look_around(
 
 def _explain(error: BaseException, context: SparkContext) -> dict[str, str]:
     """Why the stage failed, as the launcher would say it."""
-    from sparkdl_runner.base.errors import LaunchError
+    from sparkdl_runner.errors import LaunchError
     from sparkdl_runner.launch.driver.spark import failure
 
     if isinstance(error, LaunchError) or not isinstance(error, Exception):

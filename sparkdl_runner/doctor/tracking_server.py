@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from sparkdl_runner.base.errors import LaunchError
 from sparkdl_runner.base.redaction import Redactor
 from sparkdl_runner.doctor.child import Child, NoAnswerError
 from sparkdl_runner.doctor.findings.checks import EXECUTOR, Place
@@ -29,6 +28,7 @@ from sparkdl_runner.doctor.findings.finding import (
     warning,
 )
 from sparkdl_runner.doctor.findings.versions import is_older, numbers
+from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.tracking.run.opening.store import check_store
 from sparkdl_runner.tracking.run.server_calls import WITHOUT, ServerCalls
 from sparkdl_runner.tracking.settings import Tracking

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sparkdl_runner.base.errors import LaunchError
 from sparkdl_runner.base.nearest import nearest
+from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.agent.worker_environment import HOSTS_OWN
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.calls.ingredients import ingredients

@@ -7,7 +7,7 @@ from typing import Literal
 
 import pydantic
 
-from sparkdl_runner.base.errors import ConfigError, RunnerError
+from sparkdl_runner.errors import ConfigError, RunnerError
 from sparkdl_runner.jobs.settings import Settings
 from sparkdl_runner.jobs.settings.command import Job
 from sparkdl_runner.jobs.spark import storage

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from sparkdl_runner.base.errors import ConfigError
+from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs import train
 from sparkdl_runner.jobs.settings import load
 from sparkdl_runner.jobs.settings.flags import as_pairs

@@ -6,9 +6,9 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner.base.errors import ConfigError
 from sparkdl_runner.base.nearest import nearest
 from sparkdl_runner.base.redaction import Redactor, secrets_of
+from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs.scoring.failure import cause
 from sparkdl_runner.jobs.scoring.features import features, spark_type
 from sparkdl_runner.jobs.scoring.output import check_columns, check_output, write_scores

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparkdl_runner.base.errors import ConfigError
+from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs.settings.command import Job
 from sparkdl_runner.jobs.training import prepared
 from sparkdl_runner.jobs.tuning.search import Search

@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sparkdl_runner.base.errors import ConfigError, LaunchError
 from sparkdl_runner.base.foreign_file import ForeignFileError
 from sparkdl_runner.base.private_folder import private_folder
 from sparkdl_runner.base.redaction import Redactor, secrets_of
 from sparkdl_runner.base.shown_text import line, lines
+from sparkdl_runner.errors import ConfigError, LaunchError
 from sparkdl_runner.tracking.report.run_folder import RunFolder
 from sparkdl_runner.tracking.run import left_run, undelivered
 from sparkdl_runner.tracking.run.delivery import Delivery

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from sparkdl_runner import DistributedRunner, HorovodRunner, RunConfig, WorkerFailedError
-from sparkdl_runner.base.errors import RunnerError
 from sparkdl_runner.cli import main
+from sparkdl_runner.errors import RunnerError
 from sparkdl_runner.tracking import Tracking
 
 pytestmark = [pytest.mark.integration, pytest.mark.one_lane]

@@ -11,7 +11,7 @@ import pytest
 
 from processes import workers
 from sparkdl_runner import DistributedRunner, RunConfig
-from sparkdl_runner.base.errors import RunnerError
+from sparkdl_runner.errors import RunnerError
 
 pytestmark = [pytest.mark.integration, pytest.mark.one_lane]
 

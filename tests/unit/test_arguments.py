@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from sparkdl_runner import DistributedRunner, HorovodRunner, RunConfig
-from sparkdl_runner.base.errors import LaunchError
+from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.backends import get_backend
 from sparkdl_runner.launch.driver.local_launcher import LocalLauncher
 from sparkdl_runner.launch.worker.driver_log import log_to_driver

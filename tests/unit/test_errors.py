@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from sparkdl_runner.base.errors import LaunchError, WorkerFailedError
+from sparkdl_runner.errors import LaunchError, WorkerFailedError
 
 OURS = "def {name}(call):\n    call()\n"
 PLACE = {"rank": 1, "host": "a", "attempt": 0, "output_tail": ()}

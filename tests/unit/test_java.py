@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl_runner.base import java
-from sparkdl_runner.base.errors import LaunchError
+from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.launch.driver.spark import java
 
 
 @pytest.mark.parametrize(

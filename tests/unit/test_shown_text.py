@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import sparkdl_runner
-from sparkdl_runner.base.errors import LaunchError
 from sparkdl_runner.base.shown_text import line, lines, tell
+from sparkdl_runner.errors import LaunchError
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkdl_runner.base.errors import LaunchError
+from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.driver.diagnosis import to_error
 from sparkdl_runner.launch.wire.assignments import assignments_of
 from sparkdl_runner.launch.wire.outcome import Outcome, Status

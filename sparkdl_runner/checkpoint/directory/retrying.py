@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from sparkdl_runner.base.errors import RunnerError
 from sparkdl_runner.base.storage_errors import StorageFailure, failure_of
 from sparkdl_runner.checkpoint.directory.storage import Storage
 from sparkdl_runner.checkpoint.errors import DamageError, UnreadableError
+from sparkdl_runner.errors import RunnerError
 
 _Answer = TypeVar("_Answer")
 # The first pause is this share of the time for trying again. A save has a call for each file and

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
-from sparkdl_runner.base.errors import LaunchError
 from sparkdl_runner.doctor.findings.finding import (
     DRIVER,
     PROBLEM,
@@ -21,6 +20,7 @@ from sparkdl_runner.doctor.findings.finding import (
     refused,
 )
 from sparkdl_runner.doctor.question import Question
+from sparkdl_runner.errors import LaunchError
 
 Seen = TypeVar("Seen")
 Found = Finding | Iterable[Finding] | None

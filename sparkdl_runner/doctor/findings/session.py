@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sparkdl_runner.base import java
 from sparkdl_runner.doctor.findings.checks import SESSION, START
 from sparkdl_runner.doctor.findings.finding import Finding, not_checked, ok, problem, refused
+from sparkdl_runner.launch.driver.spark import java
 
 
 @START("spark.start", expected="a session")

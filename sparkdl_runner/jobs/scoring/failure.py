@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from sparkdl_runner.base import java
 from sparkdl_runner.base.redaction import Redactor, secrets_of
+from sparkdl_runner.launch.driver.spark import java
 
 # MLflow writes the rows themselves before the reason. They may be confidential, so they are cut.
 _BEFORE_ROWS = "Failed to enforce schema of data "

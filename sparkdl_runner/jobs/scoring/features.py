@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner.base.errors import ConfigError
 from sparkdl_runner.base.nearest import did_you_mean
+from sparkdl_runner.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

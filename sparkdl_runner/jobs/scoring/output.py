@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from sparkdl_runner.base.errors import ConfigError, RunnerError
 from sparkdl_runner.base.filesystem import redact
+from sparkdl_runner.errors import ConfigError, RunnerError
 from sparkdl_runner.jobs.scoring.failure import cause
 from sparkdl_runner.jobs.scoring.overwriting import BESIDE_PREFIX, overwrite
 from sparkdl_runner.jobs.scoring.settings import ScoreSettings

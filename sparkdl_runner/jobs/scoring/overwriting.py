@@ -13,10 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner.base import java
-from sparkdl_runner.base.errors import RunnerError
 from sparkdl_runner.base.filesystem import redact
+from sparkdl_runner.errors import RunnerError
 from sparkdl_runner.jobs.spark.storage import open_path
+from sparkdl_runner.launch.driver.spark import java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, TypeVar
 import pydantic
 from pydantic_core import PydanticCustomError
 
-from sparkdl_runner.base.errors import ConfigError
 from sparkdl_runner.base.nearest import did_you_mean
+from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs.settings.refusal import sentence
 from sparkdl_runner.jobs.settings.yaml_file import read_yaml
 

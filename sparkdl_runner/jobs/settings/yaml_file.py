@@ -9,9 +9,9 @@ from typing import Any, BinaryIO
 
 import yaml
 
-from sparkdl_runner.base.errors import ConfigError
 from sparkdl_runner.base.foreign_file import IrregularFileError, open_regular
 from sparkdl_runner.base.nearest import nearest
+from sparkdl_runner.errors import ConfigError
 
 # A long configuration has some thousand bytes; PyYAML takes seconds for a million.
 _MOST_BYTES = 256 << 10

@@ -10,10 +10,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparkdl_runner.base import java
-from sparkdl_runner.base.errors import LaunchError
+from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.jobs.spark import class_archive, python_daemon
 from sparkdl_runner.launch.driver.local_launcher import check_cores
+from sparkdl_runner.launch.driver.spark import java
 from sparkdl_runner.launch.driver.spark.context import (
     no_spark_connect,
     refuse_spark_connect,

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pydantic
 
-from sparkdl_runner.base import java
-from sparkdl_runner.base.errors import ConfigError
 from sparkdl_runner.base.filesystem import redact
 from sparkdl_runner.base.nearest import did_you_mean, nearest
+from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs.settings import Settings
 from sparkdl_runner.jobs.spark import storage
 from sparkdl_runner.jobs.spark.csv_files import CSV_OPTIONS, check_csv
+from sparkdl_runner.launch.driver.spark import java
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

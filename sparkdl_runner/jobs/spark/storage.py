@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from sparkdl_runner.base import java
-from sparkdl_runner.base.errors import ConfigError
 from sparkdl_runner.base.filesystem import local_path, normalize_url, open_filesystem, redact
+from sparkdl_runner.errors import ConfigError
+from sparkdl_runner.launch.driver.spark import java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
-from sparkdl_runner.base.errors import ConfigError, NotPicklableError
 from sparkdl_runner.base.filesystem import join_url, redact
 from sparkdl_runner.base.redaction import Redactor, secrets_of
+from sparkdl_runner.errors import ConfigError, NotPicklableError
 from sparkdl_runner.jobs.spark import storage
 from sparkdl_runner.jobs.spark.session import is_shared, spark_session
 from sparkdl_runner.jobs.training import mlflow_run

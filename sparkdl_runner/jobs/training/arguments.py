@@ -8,8 +8,8 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sparkdl_runner.base.errors import ConfigError
 from sparkdl_runner.base.nearest import did_you_mean
+from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.launch.driver.calls.call import check_call
 
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false"}

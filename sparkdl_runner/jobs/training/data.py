@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner.base.errors import ConfigError
+from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs.spark import storage
 
 if TYPE_CHECKING:

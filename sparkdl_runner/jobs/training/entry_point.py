@@ -16,8 +16,8 @@ from typing import Any
 
 import cloudpickle
 
-from sparkdl_runner.base.errors import ConfigError
 from sparkdl_runner.base.nearest import did_you_mean, nearest
+from sparkdl_runner.errors import ConfigError
 
 
 def find_function(text: str, what: str = "function") -> Callable[..., Any]:

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from sparkdl_runner.base.errors import ConfigError, LaunchError, RunnerError
 from sparkdl_runner.base.importing import without_collecting
 from sparkdl_runner.base.redaction import Redactor, secrets_of
+from sparkdl_runner.errors import ConfigError, LaunchError, RunnerError
 from sparkdl_runner.tracking.run.opening.store import check_store, open_store
 from sparkdl_runner.tracking.run.server import is_remote
 from sparkdl_runner.tracking.run.server_calls import (

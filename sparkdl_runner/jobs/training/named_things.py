@@ -11,8 +11,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sparkdl_runner.base.errors import ConfigError
 from sparkdl_runner.base.nearest import did_you_mean
+from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs.training.arguments import check_kinds, takes
 from sparkdl_runner.jobs.training.entry_point import find_function
 from sparkdl_runner.training.description.maker import Maker, made

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sparkdl_runner.base.errors import ConfigError
 from sparkdl_runner.base.nearest import did_you_mean
+from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs.training.named_things import CLASS, function, is_named, maker, thing
 from sparkdl_runner.jobs.training.plan_settings import PlanSettings
 from sparkdl_runner.training.description.maker import Maker, sequential

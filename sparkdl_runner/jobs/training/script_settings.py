@@ -6,7 +6,7 @@ from typing import Any
 
 import pydantic
 
-from sparkdl_runner.base.errors import ConfigError
+from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs.settings import Settings
 from sparkdl_runner.launch.script.script import Script
 

@@ -11,8 +11,8 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Any
 
-from sparkdl_runner.base.errors import LaunchError, RunCancelledError, RunnerError, WorkerError
 from sparkdl_runner.base.nearest import did_you_mean
+from sparkdl_runner.errors import LaunchError, RunCancelledError, RunnerError, WorkerError
 from sparkdl_runner.jobs.training import Training, mlflow_run
 from sparkdl_runner.jobs.tuning.plots import log_plots
 from sparkdl_runner.jobs.tuning.pruning import Pruning

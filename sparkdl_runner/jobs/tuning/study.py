@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sparkdl_runner.base.errors import ConfigError, RunnerError
 from sparkdl_runner.base.redaction import Redactor
+from sparkdl_runner.errors import ConfigError, RunnerError
 from sparkdl_runner.jobs.training import named_things
 from sparkdl_runner.jobs.tuning.settings import SearchSettings
 

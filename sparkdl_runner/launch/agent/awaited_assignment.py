@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from sparkdl_runner.base.errors import RunnerError
+from sparkdl_runner.errors import RunnerError
 from sparkdl_runner.launch.wire.assignments import Assignment
 from sparkdl_runner.launch.wire.messages import Gather, Stop
 

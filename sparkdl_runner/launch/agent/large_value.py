@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from sparkdl_runner.base.errors import ResultTooLargeError
 from sparkdl_runner.base.filesystem import join_url, local_path, open_filesystem
 from sparkdl_runner.base.private_folder import private_folder
+from sparkdl_runner.errors import ResultTooLargeError
 from sparkdl_runner.launch.agent.rank_log import remove_file_of_run, remove_old_runs
 from sparkdl_runner.launch.wire.outcome import Outcome, Status
 from sparkdl_runner.rank.world import World

@@ -15,8 +15,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner.base.errors import LaunchError
 from sparkdl_runner.base.version import __version__
+from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.agent.awaited_assignment import AwaitedAssignment
 from sparkdl_runner.launch.agent.host.address_space import lift_limit
 from sparkdl_runner.launch.agent.host.ec2_notice import SpotNotice, endpoint

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sparkdl_runner.base.errors import LaunchError
+from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.rank.world import World
 
 # A worker's start is part of every launch, and it serves no rendezvous: what that takes is imported

@@ -7,8 +7,8 @@ import os
 from types import ModuleType
 from typing import NoReturn
 
-from sparkdl_runner.base.errors import RunnerError
 from sparkdl_runner.base.importing import when_imported
+from sparkdl_runner.errors import RunnerError
 
 # All of Horovod's frameworks take their init() from here.
 _BASICS = "horovod.common.basics"

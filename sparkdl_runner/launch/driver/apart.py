@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sparkdl_runner.base.errors import RanksApartError
 from sparkdl_runner.base.shown_text import tell
+from sparkdl_runner.errors import RanksApartError
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.wire.outcome import Outcome, Status
 

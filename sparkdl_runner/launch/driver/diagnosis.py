@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sparkdl_runner.base.errors import (
+from sparkdl_runner.base.shown_text import tell
+from sparkdl_runner.errors import (
     NotPicklableError,
     ResultTooLargeError,
     RunCancelledError,
@@ -16,7 +17,6 @@ from sparkdl_runner.base.errors import (
     WorkerFailedError,
     WorkerHungError,
 )
-from sparkdl_runner.base.shown_text import tell
 from sparkdl_runner.launch.driver.all_waiting import grouped_stacks
 from sparkdl_runner.launch.driver.consequences import (
     consequences,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
-from sparkdl_runner.base.errors import LaunchError
+from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.agent.host.other_users import check_host_is_not_shared
 from sparkdl_runner.launch.agent.rank_log import RankLog, rank_log
 from sparkdl_runner.launch.agent.spares.pool import keep_spares, start_workers

@@ -11,8 +11,8 @@ import socket
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from sparkdl_runner.base.errors import LaunchError
 from sparkdl_runner.base.version import __version__
+from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.driver.watch import Watch
 from sparkdl_runner.launch.wire import messages
 from sparkdl_runner.launch.wire.assignments import Assignment, assignments_of

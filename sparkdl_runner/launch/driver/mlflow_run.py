@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner.base.errors import LaunchError
 from sparkdl_runner.base.redaction import Redactor, secrets_of
+from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.calls.call import Call
 from sparkdl_runner.tracking.run.opening.store import is_set_up

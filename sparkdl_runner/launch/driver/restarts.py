@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner.base.errors import (
+from sparkdl_runner.base.shown_text import tell
+from sparkdl_runner.errors import (
     LaunchError,
     NotPicklableError,
     RanksApartError,
@@ -16,7 +17,6 @@ from sparkdl_runner.base.errors import (
     RunnerError,
     WorkerFailedError,
 )
-from sparkdl_runner.base.shown_text import tell
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.apart import check_joined
 from sparkdl_runner.launch.driver.diagnosis import result_of, root_cause

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from sparkdl_runner.base.errors import NotPicklableError, RunnerError
+from sparkdl_runner.errors import NotPicklableError, RunnerError
 from sparkdl_runner.launch.agent.large_value import keep_value, new_value_file, where
 from sparkdl_runner.launch.agent.rank_log import remove_file_of_run
 from sparkdl_runner.launch.wire.function import pack_plain_result, unpack_result

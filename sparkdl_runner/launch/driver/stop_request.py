@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from sparkdl_runner.base.errors import RunCancelledError
+from sparkdl_runner.errors import RunCancelledError
 from sparkdl_runner.rank.stop_request import MOST_BYTES
 
 

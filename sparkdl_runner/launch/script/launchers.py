@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from sparkdl_runner.base.errors import RunnerError
 from sparkdl_runner.base.importing import when_imported
+from sparkdl_runner.errors import RunnerError
 
 _COMMANDS = ("torchrun", "horovodrun", "mpirun", "deepspeed", "accelerate-launch")
 _MODULES = (

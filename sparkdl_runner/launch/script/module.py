@@ -8,8 +8,8 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from sparkdl_runner.base.errors import LaunchError
 from sparkdl_runner.base.nearest import nearest
+from sparkdl_runner.errors import LaunchError
 
 
 def find_module(name: str) -> tuple[str, str]:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sparkdl_runner.base.errors import LaunchError, ScriptExitedError
 from sparkdl_runner.base.nearest import nearest
+from sparkdl_runner.errors import LaunchError, ScriptExitedError
 from sparkdl_runner.launch.script.folder import Archive, megabytes, read_folder
 from sparkdl_runner.launch.script.launchers import refuse_launchers
 from sparkdl_runner.launch.script.main_module import run_file, run_module

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 import cloudpickle
 
-from sparkdl_runner.base.errors import NotPicklableError
+from sparkdl_runner.errors import NotPicklableError
 from sparkdl_runner.rank.world import World
 
 # A larger exception is not sent; its text and traceback are sent in any case.

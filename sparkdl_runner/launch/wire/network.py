@@ -9,7 +9,7 @@ import socket
 
 import psutil
 
-from sparkdl_runner.base.errors import LaunchError
+from sparkdl_runner.errors import LaunchError
 
 LOOPBACK = "127.0.0.1"
 PortRange = tuple[int, int]

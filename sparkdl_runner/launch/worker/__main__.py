@@ -19,8 +19,8 @@ import traceback
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from sparkdl_runner.base.errors import NotPicklableError
 from sparkdl_runner.base.importing import without_collecting
+from sparkdl_runner.errors import NotPicklableError
 from sparkdl_runner.launch.backends import Backend, get_backend, joined
 from sparkdl_runner.launch.backends.environment import beside_own
 from sparkdl_runner.launch.wire import function

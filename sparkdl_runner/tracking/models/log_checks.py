@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from sparkdl_runner.base.errors import RunnerError
+from sparkdl_runner.errors import RunnerError
 from sparkdl_runner.tracking.models.columns import Columns, names_of
 from sparkdl_runner.tracking.models.example import Example
 from sparkdl_runner.tracking.models.network_flavor import NetworkFlavor

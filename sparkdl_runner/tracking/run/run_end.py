@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from sparkdl_runner.base.errors import RunCancelledError
+from sparkdl_runner.errors import RunCancelledError
 from sparkdl_runner.tracking.report.description import NOTE_TAG, description_of, may_replace
 from sparkdl_runner.tracking.report.page import write_page
 from sparkdl_runner.tracking.report.run_folder import RunFolder

@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from sparkdl_runner.base.errors import LaunchError
 from sparkdl_runner.base.redaction import Redactor
+from sparkdl_runner.errors import LaunchError
 
 _Result = TypeVar("_Result")
 # Advice for users of Python and of YAML.

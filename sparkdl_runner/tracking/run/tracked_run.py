@@ -10,10 +10,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from sparkdl_runner.base.errors import LaunchError, NotPicklableError
 from sparkdl_runner.base.private_folder import private_folder
 from sparkdl_runner.base.redaction import Redactor, secrets_of
 from sparkdl_runner.base.shown_text import tell
+from sparkdl_runner.errors import LaunchError, NotPicklableError
 from sparkdl_runner.rank.reports import Reports
 from sparkdl_runner.rank.world import World
 from sparkdl_runner.tracking.entries import Entry

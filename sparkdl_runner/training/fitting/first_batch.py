@@ -8,7 +8,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner.base.errors import NotPicklableError
+from sparkdl_runner.errors import NotPicklableError
 from sparkdl_runner.network.inputs import Inputs
 from sparkdl_runner.network.outputs import Task, by_label
 from sparkdl_runner.training.description.described import described

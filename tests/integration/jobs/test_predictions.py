@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from sparkdl_runner.base.errors import ConfigError
+from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs.scoring.output import check_columns
 from sparkdl_runner.jobs.scoring.predictions import with_predictions
 from sparkdl_runner.network.outputs import prediction_columns

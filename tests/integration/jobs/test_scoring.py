@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sparkdl_runner.base.errors import ConfigError
+from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs import score
 from sparkdl_runner.jobs.scoring.features import features
 from sparkdl_runner.jobs.settings import command

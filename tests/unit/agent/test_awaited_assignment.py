@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from sparkdl_runner.base.errors import RunnerError
+from sparkdl_runner.errors import RunnerError
 from sparkdl_runner.launch.agent import awaited_assignment as module
 from sparkdl_runner.launch.agent.awaited_assignment import AwaitedAssignment
 from sparkdl_runner.launch.wire.messages import Gather, Stop

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from sparkdl_runner.base.errors import LaunchError
+from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.agent.host import other_users
 from sparkdl_runner.launch.agent.rank_task import RankTask
 from sparkdl_runner.launch.config import RunConfig

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl_runner.base.errors import LaunchError
+from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.backends import Rendezvous, get_backend, torch_store
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.wire.attempt import Attempt

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from sparkdl_runner.base.errors import LaunchError, RunnerError
+from sparkdl_runner.errors import LaunchError, RunnerError
 from sparkdl_runner.launch.backends import exit_barrier
 from sparkdl_runner.launch.backends.exit_barrier import ExitBarrier, enter_exit_barrier
 from sparkdl_runner.launch.wire import network

@@ -11,7 +11,7 @@ from datetime import timedelta
 
 import pytest
 
-from sparkdl_runner.base.errors import LaunchError
+from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.backends import store_relay
 from sparkdl_runner.launch.backends.store_relay import StoreRelay
 

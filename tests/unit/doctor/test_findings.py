@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl_runner.base.errors import LaunchError
 from sparkdl_runner.doctor.findings import versions
 from sparkdl_runner.doctor.findings.checks import Checks
 from sparkdl_runner.doctor.findings.finding import (
@@ -25,6 +24,7 @@ from sparkdl_runner.doctor.findings.finding import (
     refused,
     worst,
 )
+from sparkdl_runner.errors import LaunchError
 
 
 def test_the_same_of_several_hosts_is_one_finding():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from sparkdl_runner.base.errors import NotPicklableError
+from sparkdl_runner.errors import NotPicklableError
 from sparkdl_runner.launch.driver.calls.call import Call, check_call, pack
 from sparkdl_runner.launch.driver.calls.ingredients import ingredients, refers_to
 from sparkdl_runner.launch.script.script import Script

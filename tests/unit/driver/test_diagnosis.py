@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from sparkdl_runner.base.errors import (
+from sparkdl_runner.errors import (
     NotPicklableError,
     ResultTooLargeError,
     WorkerDiedError,

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from sparkdl_runner import RunConfig
-from sparkdl_runner.base.errors import (
+from sparkdl_runner.checkpoint import Preempted
+from sparkdl_runner.errors import (
     LaunchError,
     NotPicklableError,
     ResultTooLargeError,
@@ -17,7 +18,6 @@ from sparkdl_runner.base.errors import (
     WorkerFailedError,
     WorkerHungError,
 )
-from sparkdl_runner.checkpoint import Preempted
 from sparkdl_runner.launch.driver import restarts
 from sparkdl_runner.launch.driver.stop_request import StopRequest
 from sparkdl_runner.launch.wire.attempt import Attempt

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparkdl_runner.base.errors import RunCancelledError
+from sparkdl_runner.errors import RunCancelledError
 from sparkdl_runner.launch.driver.calls import run_future
 from sparkdl_runner.launch.driver.calls.run_future import LatestProgress, RunFuture, RunProgress
 from sparkdl_runner.launch.driver.stop_request import StopRequest

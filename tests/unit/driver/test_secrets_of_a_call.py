@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sparkdl_runner.base.errors import LaunchError
 from sparkdl_runner.base.redaction import HIDDEN, Redactor
+from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver import mlflow_run
 from sparkdl_runner.launch.driver.mlflow_run import named_run, secrets_for_ranks, wanted_tracking

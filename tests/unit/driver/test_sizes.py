@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sparkdl_runner.base.errors import LaunchError
+from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.driver.spark.sizes import most_result_bytes, refuse_too_large_function
 
 GIB, MIB = 1 << 30, 1 << 20

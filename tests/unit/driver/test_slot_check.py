@@ -8,7 +8,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from sparkdl_runner.base.errors import LaunchError
+from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.spark import launcher, slots
 from sparkdl_runner.launch.driver.stop_request import StopRequest

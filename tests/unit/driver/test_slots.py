@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sparkdl_runner.base.errors import LaunchError, RunCancelledError
+from sparkdl_runner.errors import LaunchError, RunCancelledError
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.spark import slots
 from sparkdl_runner.launch.driver.stop_request import StopRequest

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from sparkdl_runner.base.errors import LaunchError
+from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.driver.spark.context import check_version, require_spark_context
 
 

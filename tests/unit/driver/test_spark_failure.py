@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkdl_runner.base.errors import LaunchError, RunCancelledError, WorkerFailedError
+from sparkdl_runner.errors import LaunchError, RunCancelledError, WorkerFailedError
 from sparkdl_runner.launch.driver.spark.failure import executor_loss, explain, failed_partition
 from sparkdl_runner.launch.wire.failure_report import UnheardFailureError
 from sparkdl_runner.launch.wire.outcome import Outcome, Status
@@ -21,7 +21,7 @@ def from_task(last_lines: str) -> Exception:
 
 
 def test_an_error_of_ours_keeps_its_kind_and_its_sentence():
-    text = "sparkdl_runner.base.errors.LaunchError: GPU 0 was given to two ranks."
+    text = "sparkdl_runner.errors.LaunchError: GPU 0 was given to two ranks."
     error = explain(from_task(text), python="python3")
     assert type(error) is LaunchError
     assert str(error) == "GPU 0 was given to two ranks."

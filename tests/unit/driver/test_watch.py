@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from sparkdl_runner.base.errors import WorkerHungError
+from sparkdl_runner.errors import WorkerHungError
 from sparkdl_runner.launch.backends import get_backend, torch_store
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.deadlines import is_silent, with_reason

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 from torchmetrics.classification import MulticlassAccuracy
 
-from sparkdl_runner.base.errors import NotPicklableError
+from sparkdl_runner.errors import NotPicklableError
 from sparkdl_runner.estimator.estimator import TorchEstimator
 from sparkdl_runner.training.description.plan import TrainingPlan
 from sparkdl_runner.training.fitting.checks import by_label, check_settings

@@ -28,7 +28,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recorded_unischema import SCHEMA
-from sparkdl_runner.base.errors import ConfigError
 from sparkdl_runner.base.foreign_file import ForeignFileError, build, parse_json
 from sparkdl_runner.base.redaction import Redactor
 from sparkdl_runner.checkpoint import mismatch
@@ -44,6 +43,7 @@ from sparkdl_runner.data.dataset.leftovers import Owner
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.decode.codecs import ndarrays
 from sparkdl_runner.data.errors import BadRowError, DatasetError
+from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs.settings import load
 from sparkdl_runner.jobs.training.settings import TrainSettings
 from sparkdl_runner.launch.backends.exit_barrier import ExitBarrier

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sparkdl_runner.base.errors import WorkerFailedError
+from sparkdl_runner.errors import WorkerFailedError
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.diagnosis import root_cause, to_error
 from sparkdl_runner.launch.driver.local_launcher import LocalGang

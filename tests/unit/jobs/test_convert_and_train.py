@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from sparkdl_runner import data
-from sparkdl_runner.base.errors import ConfigError
+from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs import convert, training
 from sparkdl_runner.jobs.settings import load
 from sparkdl_runner.jobs.spark.source import Source

@@ -7,7 +7,7 @@ import sys
 import cloudpickle
 import pytest
 
-from sparkdl_runner.base.errors import ConfigError
+from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs.training.entry_point import find_function
 
 

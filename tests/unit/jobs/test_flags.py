@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sparkdl_runner.base.errors import ConfigError, LaunchError, RunnerError
 from sparkdl_runner.cli import main as cli
+from sparkdl_runner.errors import ConfigError, LaunchError, RunnerError
 from sparkdl_runner.jobs import convert, score, train, tune
 from sparkdl_runner.jobs.settings import Settings, command
 

@@ -7,7 +7,7 @@ import sys
 import pyspark
 import pytest
 
-from sparkdl_runner.base.errors import ConfigError
+from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs.settings import load
 from sparkdl_runner.jobs.training.job_name import _spark_application, job_name
 from sparkdl_runner.jobs.training.settings import TrainSettings

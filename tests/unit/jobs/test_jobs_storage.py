@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparkdl_runner.base.errors import ConfigError
+from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs.spark import storage
 
 

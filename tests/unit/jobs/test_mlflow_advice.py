@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sparkdl_runner.base.errors import ConfigError, RunnerError
+from sparkdl_runner.errors import ConfigError, RunnerError
 from sparkdl_runner.jobs import score
 from sparkdl_runner.jobs.training import mlflow_run
 from sparkdl_runner.tracking import Tracking

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sparkdl_runner.base.errors import RunnerError
+from sparkdl_runner.errors import RunnerError
 from sparkdl_runner.jobs.scoring import overwriting
 from sparkdl_runner.jobs.spark.storage import delete_if_empty
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sparkdl_runner.base.errors import ConfigError
+from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs.training import mlflow_run
 from sparkdl_runner.tracking import Tracking
 

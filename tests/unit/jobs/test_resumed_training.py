@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from sparkdl_runner.base.errors import ConfigError
+from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs import training
 from sparkdl_runner.jobs.settings import load
 from sparkdl_runner.jobs.training import mlflow_run

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from sparkdl_runner.base.errors import ConfigError, RunnerError
+from sparkdl_runner.errors import ConfigError, RunnerError
 from sparkdl_runner.jobs import tune
 from sparkdl_runner.jobs.settings import load
 from sparkdl_runner.jobs.training import mlflow_run, of_function

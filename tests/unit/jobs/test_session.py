@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pyspark.sql
 import pytest
 
-from sparkdl_runner.base.errors import LaunchError
+from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.jobs.spark import session
 from sparkdl_runner.jobs.spark.session import _is_registered
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkdl_runner.base.errors import ConfigError
+from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs.settings import load
 from sparkdl_runner.jobs.settings.yaml_file import parse_value, read_yaml
 from sparkdl_runner.jobs.training.settings import TrainSettings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkdl_runner.base.errors import ConfigError, LaunchError
+from sparkdl_runner.errors import ConfigError, LaunchError
 from sparkdl_runner.jobs.spark import session
 from sparkdl_runner.jobs.training.arguments import check_kinds
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from sparkdl_runner.base.errors import ConfigError
+from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs.settings import load
 from sparkdl_runner.jobs.training.of_model import OfModel
 from sparkdl_runner.jobs.training.plan_settings import PlanSettings

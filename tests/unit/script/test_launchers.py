@@ -78,7 +78,7 @@ def test_a_launcher_raises_before_it_has_started_anything(tmp_path, code):
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr.splitlines()[-1].startswith(
-        "sparkdl_runner.base.errors.RunnerError: "
+        "sparkdl_runner.errors.RunnerError: "
         f"train.py starts ranks of its own by {STARTS[code]}, "
         "and it runs in a rank already (1 of 2): "
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl_runner.base.errors import LaunchError
+from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.script.script import Script
 
 PROBE = '''"""Its words."""
@@ -145,7 +145,7 @@ def test_a_script_ends_as_under_python(folder, code):
     expected, found = python(folder, "end.py"), ours(folder, "end.py")
     assert (found.returncode, found.stdout) == (expected.returncode, expected.stdout)
     assert found.returncode == ENDS[code]
-    exited = "sparkdl_runner.base.errors.ScriptExitedError: end.py ended with exit code"
+    exited = "sparkdl_runner.errors.ScriptExitedError: end.py ended with exit code"
     shown = [line for line in found.stderr.splitlines() if not line.startswith(exited)]
     assert shown == expected.stderr.splitlines()
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from hostile_server import MOST_BYTES, Hostile
-from sparkdl_runner.base.errors import LaunchError
+from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.driver.spark import asked
 from sparkdl_runner.tracking import Tracking
 from sparkdl_runner.tracking.run import server

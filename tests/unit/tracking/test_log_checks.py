@@ -11,7 +11,7 @@ import mlflow
 import pytest
 import torch
 
-from sparkdl_runner.base.errors import RunnerError
+from sparkdl_runner.errors import RunnerError
 from sparkdl_runner.tracking.models.log_checks import check_can_log, check_signature
 
 Usage = namedtuple("Usage", "total used free")

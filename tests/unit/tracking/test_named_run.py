@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from sparkdl_runner.base.errors import LaunchError
+from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.rank.process_identity import started_ticks
 from sparkdl_runner.tracking import Tracking
 from sparkdl_runner.tracking.run.opening import lease, named

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparkdl_runner.base.errors import LaunchError
+from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.tracking.rank import outside_ranks
 from sparkdl_runner.tracking.run import undelivered
 from sparkdl_runner.tracking.run.opening.opened import create_run

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparkdl_runner.base.errors import LaunchError, RunCancelledError
 from sparkdl_runner.base.redaction import Redactor
+from sparkdl_runner.errors import LaunchError, RunCancelledError
 from sparkdl_runner.tracking.run.heartbeat import Heartbeat
 from sparkdl_runner.tracking.run.journal import Journal
 from sparkdl_runner.tracking.run.opening.lease import Lease

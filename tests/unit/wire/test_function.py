@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sparkdl_runner.base.errors import NotPicklableError
+from sparkdl_runner.errors import NotPicklableError
 from sparkdl_runner.launch.driver.calls.call import pack
 from sparkdl_runner.launch.wire import function
 from sparkdl_runner.rank.world import Peer, assign_ranks

@@ -19,7 +19,7 @@ import fsspec
 import pytest
 
 from sparkdl_runner import __version__
-from sparkdl_runner.base.errors import NotPicklableError, RunnerError
+from sparkdl_runner.errors import NotPicklableError, RunnerError
 from sparkdl_runner.launch.agent import log_client
 from sparkdl_runner.launch.agent.large_value import Delivery
 from sparkdl_runner.launch.agent.log_client import LogClient

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from sparkdl_runner.base.errors import LaunchError
+from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.wire import network
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from sparkdl_runner.base.errors import LaunchError
+from sparkdl_runner.errors import LaunchError
 
 # As login.defs(5) and systemd divide them: below are the system's own, whose administrators are
 # trusted; in the second range are services that systemd gives a user for as long as they run.

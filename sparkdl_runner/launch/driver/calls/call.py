@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from sparkdl_runner.base.errors import NotPicklableError
+from sparkdl_runner.errors import NotPicklableError
 from sparkdl_runner.launch.driver.calls.checks import check_on_driver
 from sparkdl_runner.launch.driver.calls.ingredients import arguments, ingredients, refers_to
 from sparkdl_runner.launch.script.script import Script

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from sparkdl_runner.base.errors import LaunchError
+from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.backends import Backend
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.spark.context import is_single_host, settings_of

@@ -7,9 +7,10 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sparkdl_runner.base import errors, java
+from sparkdl_runner import errors
 from sparkdl_runner.launch.driver.consequences import consequences
 from sparkdl_runner.launch.driver.diagnosis import to_error
+from sparkdl_runner.launch.driver.spark import java
 from sparkdl_runner.launch.driver.spark.sizes import LESS_TO_CARRY
 from sparkdl_runner.launch.wire.failure_report import UnheardFailureError
 from sparkdl_runner.launch.wire.outcome import Outcome

@@ -9,7 +9,7 @@ from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner.base.errors import RunCancelledError
+from sparkdl_runner.errors import RunCancelledError
 from sparkdl_runner.launch.driver.calls.interruptible import wait_until_done
 from sparkdl_runner.launch.wire.outcome import Outcome
 

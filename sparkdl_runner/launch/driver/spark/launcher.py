@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sparkdl_runner.base.errors import LaunchError, RunnerError
+from sparkdl_runner.errors import LaunchError, RunnerError
 from sparkdl_runner.launch.agent.rank_task import RankTask
 from sparkdl_runner.launch.backends import Backend
 from sparkdl_runner.launch.config import RunConfig

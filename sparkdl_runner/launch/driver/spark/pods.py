@@ -12,8 +12,8 @@ import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner.base import java
 from sparkdl_runner.base.shown_text import tell
+from sparkdl_runner.launch.driver.spark import java
 from sparkdl_runner.launch.driver.spark.context import is_stopped, settings_of
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from sparkdl_runner.base.errors import LaunchError, RunCancelledError
 from sparkdl_runner.base.shown_text import tell
+from sparkdl_runner.errors import LaunchError, RunCancelledError
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.spark.asked import nothing_fits
 from sparkdl_runner.launch.driver.spark.context import end_of, is_single_host

@@ -9,8 +9,8 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 
-from sparkdl_runner.base.errors import LaunchError
 from sparkdl_runner.base.foreign_file import ForeignFileError, build
+from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.rank.process_identity import ProcessIdentity, this_process
 from sparkdl_runner.tracking.entries import Entry
 from sparkdl_runner.tracking.settings import Tracking

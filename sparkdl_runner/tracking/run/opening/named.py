@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sparkdl_runner.base.errors import LaunchError
 from sparkdl_runner.base.redaction import Redactor, secrets_of
 from sparkdl_runner.base.shown_text import tell
+from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.tracking.entries import Entry
 from sparkdl_runner.tracking.run.opening.changes import changes
 from sparkdl_runner.tracking.run.opening.lease import ALIVE_TAG, Holder, Lease

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sparkdl_runner.base.errors import LaunchError
 from sparkdl_runner.base.foreign_name import is_run_id
 from sparkdl_runner.base.redaction import Redactor
 from sparkdl_runner.base.shown_text import tell
+from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.tracking.entries import ATTEMPT_TAG
 from sparkdl_runner.tracking.run.opening.lease import Holder, Lease
 from sparkdl_runner.tracking.run.opening.store import Store, connect, open_store

@@ -14,10 +14,10 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-from sparkdl_runner.base.errors import LaunchError
 from sparkdl_runner.base.importing import without_collecting
 from sparkdl_runner.base.redaction import Redactor
 from sparkdl_runner.base.shown_text import tell
+from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.tracking.local_store import make_private, make_whole
 from sparkdl_runner.tracking.run.server import REQUEST_SECONDS, is_databricks, why_unreachable
 from sparkdl_runner.tracking.run.server_calls import WITHOUT, ServerCalls

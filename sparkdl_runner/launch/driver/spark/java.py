@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sparkdl_runner.base.errors import LaunchError
+from sparkdl_runner.errors import LaunchError
 
 VECTOR_MODULE = "jdk.incubator.vector"
 ANSWER_SECONDS = 15.0
