@@ -65,10 +65,10 @@ test: $(on_lanes)  ## lint and test both lanes; LANE=classic|modern, ARGS="-k na
 
 # Three processes for two cores. The last one, of all else, waits for others most, and imports neither
 # torch nor MLflow.
-unit_of_data := $(addprefix tests/unit/,backends data docs fuzz) \
+unit_of_data := $(addprefix tests/unit/,launch/backends data docs fuzz) \
     $(wildcard tests/unit/test_*.py)
 unit_of_training := $(addprefix tests/unit/,checkpoint doctor estimator jobs network \
-    tracking training worker)
+    tracking training launch/worker)
 quick: setup-classic  ## lint and the unit tests alone, in less than 45 seconds
 	@$(MAKE) BESIDE=1 --jobs=4 --output-sync=target lint quick-data quick-training quick-others
 

@@ -22,7 +22,10 @@ from sparkdl_runner.base.private_folder import user_name
 # processes, messages and backends.
 SAME_IN_BOTH_LANES = [
     Path(__file__).parent / "unit" / folder
-    for folder in ("agent", "backends", "cli", "conf", "docs", "hooks", "wire", "worker")
+    for folder in (
+        *("cli", "conf", "docs", "rank"),
+        *("launch/agent", "launch/backends", "launch/wire", "launch/worker"),
+    )
 ]
 # Whole programs as people start them, and whole trainings: some take minutes on a slow machine, so
 # they run after all else.

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sparkdl_runner.base.redaction import HIDDEN, Redactor, is_secret_name, secrets_of
 
-SECURITY = (Path(__file__).resolve().parents[2] / "SECURITY.md").read_text()
+SECURITY = (Path(__file__).resolve().parents[3] / "SECURITY.md").read_text()
 SECTION = SECURITY.partition("### What is taken for a secret")[2].partition("\n## ")[0]
 ROWS = re.findall(r"^\| ([^|]+) \| `(.+?)` \| `(.+?)` \|$", SECTION, re.MULTILINE)
 NAMES = re.findall(r"`([^`]+)`", SECTION.partition("By its name")[2].partition("\n\n")[0])

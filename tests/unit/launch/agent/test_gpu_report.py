@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-GPU = Path(__file__).parents[2] / "gpu"
+GPU = Path(__file__).parents[3] / "gpu"
 _spec = importlib.util.spec_from_file_location("gpu_kit_run", GPU / "run.py")
 run = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(run)

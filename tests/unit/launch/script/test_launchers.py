@@ -11,7 +11,7 @@ import pytest
 
 from sparkdl_runner.launch.script.launchers import launcher_in
 
-ROOT = str(Path(__file__).parents[3])
+ROOT = str(Path(__file__).parents[4])
 
 
 @pytest.mark.parametrize(

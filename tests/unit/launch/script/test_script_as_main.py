@@ -79,7 +79,7 @@ def ours(
     folder: Path, script: str, *args: str, module: bool = False, copy: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     call = json.dumps([script, args, module, copy is not None])
-    root = str(Path(__file__).parents[3])
+    root = str(Path(__file__).parents[4])
     environment = {**os.environ, "PYTHONPATH": root, "SPARKDL_RUNNER_FOLDER": str(copy)}
     return subprocess.run(
         [sys.executable, "-P", "-c", CALL, call],

@@ -34,7 +34,7 @@ def is_gone(folder: Path) -> bool:
 def test_the_guard_removes_it_when_the_agent_is_gone(tmp_path: Path) -> None:
     folder = tmp_path / "copy"
     theirs, ours = os.pipe()
-    root = str(Path(__file__).parents[3])
+    root = str(Path(__file__).parents[4])
     own = {lifeline.FAMILY: "0f" * 16, lifeline.FOLDER: str(folder), "PYTHONPATH": root}
     with subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(WORKER), str(theirs)],
@@ -52,7 +52,7 @@ def test_the_guard_removes_it_when_the_agent_is_gone(tmp_path: Path) -> None:
 
 
 def test_the_agent_removes_it_with_the_worker(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])}
     worker = WorkerProcess(backend="horovod", environment=environment, shutdown_grace_seconds=1)
     folder = Path(worker._folder)
     try:
