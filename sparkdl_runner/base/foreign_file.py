@@ -80,7 +80,7 @@ def open_input(filesystem: fs.FileSystem, path: str) -> pa.NativeFile:
 def read_into(
     stream: pa.NativeFile, start: int, memory: memoryview, *, request_bytes: int = sys.maxsize
 ) -> int:
-    """Reads a part of a file to memory, in one request; returns how many bytes there were.
+    """Reads a part of a file to memory; returns how many bytes there were.
 
     Several threads may read the same file.
 
@@ -88,7 +88,7 @@ def read_into(
         stream: The file.
         start: Where the part begins.
         memory: Is filled.
-        request_bytes: A larger part takes several requests of so many bytes.
+        request_bytes: The most bytes of one request; by default one request reads all.
     """
     done = 0
     with stream.get_stream(start, len(memory)) as part:

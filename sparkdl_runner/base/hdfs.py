@@ -167,7 +167,7 @@ class _Told:
             size = end - start if size < 0 else min(size, end - start)
             memory = memoryview(pa.allocate_buffer(size)).cast("B")
             place = 0
-            # hdfs-native's own read takes all the memory twice, new each time.
+            # hdfs-native's own read() would allocate the whole size twice.
             for piece in self._file.read_range_stream(start, size):
                 memory[place : place + len(piece)] = piece
                 place += len(piece)
@@ -178,7 +178,7 @@ class _Told:
         memory = memoryview(data).cast("B")
         with _told(self._path):
             for place in range(0, len(memory), _PIECE_BYTES):
-                # Of Arrow's buffers, hdfs-native would take each byte as a number of Python's.
+                # hdfs-native would convert an Arrow buffer byte by byte, by numbers of Python's.
                 self._file.write(bytes(memory[place : place + _PIECE_BYTES]))
         return len(memory)
 

@@ -38,7 +38,7 @@ class Question:
 
 
 def unpack_seconds(settings: Mapping[str, str]) -> float:
-    """How much later executors may start, since their hosts unpack an environment first."""
+    """How much longer executors may take to start, where their hosts first unpack archives."""
     return UNPACK_SECONDS if {"spark.archives", "spark.yarn.dist.archives"} & set(settings) else 0
 
 

@@ -34,7 +34,7 @@ def count_infinite(schema: t.StructType, narrowed: tuple[str, ...]) -> Iterator[
             yield f"infinite-{index}", _holds_infinite(F.col(quoted(names[0])), kind)
             continue
         # Text, since a Column takes several calls to the JVM, and there may be thousands. No
-        # lambda: Spark would interpret it for each number, which took longer than the writing.
+        # lambda, which Spark would interpret for each number.
         numbers = ", ".join(map(quoted, names))
         yield f"infinite-{index}", F.expr(f"arrays_overlap(array({numbers}), {_INFINITIES})")
 

@@ -218,7 +218,8 @@ def remove_abandoned(filesystem: fs.FileSystem, folder: str) -> None:
                     continue  # It has begun meanwhile.
                 if strange := _not_of_a_conversion(filesystem, sub_folder.path):
                     _log.warning(
-                        "%s is left alone: it holds %r, which no conversion makes.",
+                        "%s is not deleted, although it is named like a conversion: it holds %r, "
+                        "which no conversion creates. Rename the folder, or delete it yourself.",
                         one.path,
                         strange,
                     )
@@ -245,9 +246,10 @@ def _remove_flat(filesystem: fs.FileSystem, folder: str) -> None:
 
 
 def _not_of_a_conversion(filesystem: fs.FileSystem, path: str) -> str | None:
-    """What a folder holds beside what a conversion's sub folder holds, or None.
+    """The name of an entry in a folder that no conversion creates, or None.
 
-    Who may write to the folder above can give any folder there a conversion's name.
+    Another user who may write to the parent folder can rename any folder there to a conversion's
+    name, also one that is not theirs.
     """
     names = {one.base_name for one in filesystem.get_file_info(fs.FileSelector(path))}
     return min(names - {_FILES, MARKER_NAME, MANIFEST_NAME}, default=None)

@@ -38,7 +38,8 @@ from sparkdl_runner.data.remote.stored_footers import StoredFooters
 
 _WHOLE_BYTES = 64 << 20
 _HDFS_REQUEST_BYTES = 4 << 20
-"""What Python passes on, in memory of its own: more would be new memory for each request."""
+"""The most bytes of one read from HDFS. Python allocates memory for each read, and a small one can
+use that of the one before."""
 _LEAST_BYTES = 256 << 10
 _CHUNK_BYTES = 1 << 10
 """Bytes of one column chunk in a footer in memory."""

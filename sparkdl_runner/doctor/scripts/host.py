@@ -239,7 +239,7 @@ def server(url: str, seconds: float) -> str | None:
 
 
 def asked(url: str, seconds: float) -> str | None:
-    """The same, if need be after a longer time."""
+    """As ``server``, but with no limit on the whole time."""
     try:
         urllib.request.build_opener(Staying).open(url, timeout=seconds).close()
         return None

@@ -11,7 +11,6 @@ from pathlib import Path
 import pyspark
 import pytest
 
-# A JVM for each, and on a local cluster another one.
 pytestmark = pytest.mark.integration
 
 SPARK = Path(__file__).parents[3] / "conf" / "spark"

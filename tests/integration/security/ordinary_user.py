@@ -1,4 +1,4 @@
-"""Runs functions of the tests as users who have no right over what belongs to others."""
+"""Runs functions of the tests as another user, who may read all files and change only their own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ def run_as(
 ) -> str:
     """Calls a function of a test module in a process of its own, as another user.
 
-    That user has no home, and no right but to read what lies in root's folders, as Python may.
+    That user has no home, and one right of root's: to read all files, since Python may lie in a
+    folder of root's.
 
     Args:
         user: The user's number.
@@ -25,7 +26,7 @@ def run_as(
         fds: Open files that it needs.
 
     Returns:
-        What it printed, its value last.
+        Its output. The last line is the function's value.
     """
     os.chown(folder, user, user)
     right = "-all,+dac_read_search"

@@ -1,6 +1,6 @@
-"""Tests of what guards files and ports, by a user without rights, without a home and a name.
+"""The tests of what guards files and ports pass for an ordinary user without a home and a name.
 
-Most tests are run by root, also in containers, to whom the kernel grants what it refuses others.
+Most test runs are root's, also in containers, and root may do what the kernel refuses others.
 """
 
 from __future__ import annotations
@@ -33,6 +33,6 @@ def run_tests(folder: Path) -> int:
     return int(pytest.main(["-q", "-p", "no:cacheprovider", f"--basetemp={folder}/tests", *names]))
 
 
-def test_tests_pass_that_no_root_runs(tmp_path: Path) -> None:
+def test_they_pass_for_an_ordinary_user(tmp_path: Path) -> None:
     said = run_as(SOMEBODY, run_tests, tmp_path)
     assert said.endswith("\n0\n"), said

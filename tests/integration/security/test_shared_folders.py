@@ -1,7 +1,7 @@
-"""In folders that others write, one ordinary user does another no harm.
+"""In folders that all may write to, one ordinary user can do another no harm.
 
-All is done by one process of the victim, which has another user act at the very moment that
-matters. Users of the attacked files are numbers without names, as in a container.
+One process of the victim plays all rows. At the moment that matters it has the other user's shell
+run a command. Both users are numbers without names, as in a container.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ pytestmark = [
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """Where a row is played."""
+    """The folders of one row, and the other user's shell."""
 
     shared: Path
     """All may write here, and rename what belongs to others."""
@@ -229,7 +229,7 @@ def a_manifest_that_is_a_link(scene: Scene) -> None:
 
 
 def a_manifest_that_becomes_a_link(scene: Scene) -> None:
-    """Where the manifest is replaced by a rename, and where it is put back."""
+    """Before a conversion commits, and before a failed one puts the earlier manifest back."""
     link = f"ln -sf {scene.thesis} {scene.shared}/{MANIFEST_NAME}"
     convert(scene, lambda _: scene.attack(link))
     assert len(make_spark_converter(str(scene.shared))) == 3
@@ -303,7 +303,11 @@ def left_by_a_process_that_ended(parent: Path) -> Path:
 
 
 def said_by(scene: Scene, script: str, cache: str, *arguments: str) -> str:
-    """What a script of ``conf/`` says, which runs and makes nothing in shared folders."""
+    """Runs a script of ``conf/``, which must fail and create nothing in the shared folder.
+
+    Returns:
+        Its error output.
+    """
     before = sorted(scene.shared.rglob("*"))
     python = scene.private / "python"
     python.write_text(PYTHON)
@@ -390,7 +394,10 @@ def too_late(*_: Any) -> None:
 
 @pytest.fixture(scope="module")
 def faults() -> dict[str, str]:
-    """What was wrong in each row, in folders that the other user reaches, as those below /tmp."""
+    """The traceback of each row that failed, by its name; empty for a row that passed.
+
+    pytest's own folders will not do: the other user cannot reach them.
+    """
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
     ours, theirs = socket.socketpair()
