@@ -5,6 +5,7 @@ from __future__ import annotations
 from sparkdl_runner.data.consumers.petastorm import engine as petastorm_engine
 from sparkdl_runner.data.consumers.spark_dataset_converter import SparkDatasetConverter
 from sparkdl_runner.data.convert.described import converter_of
+from sparkdl_runner.data.convert.infinities import warn_of_infinite
 from sparkdl_runner.data.convert.plan import ConversionPlan
 from sparkdl_runner.data.convert.write import write_parquet
 from sparkdl_runner.data.dataset.describe import commit, warn_of_ragged
@@ -38,6 +39,7 @@ def convert(
     try:
         written = write_parquet(plan, directory, timed_name(place.application_id), materialize)
         url, dataset = commit(written, place.storage_options, plan.settings.allow_nulls)
+        warn_of_infinite(plan, written, dataset.manifest)
         if warns:
             warn_of_ragged(dataset)
         return converter_of(url, dataset, delete=deleter(directory, place.storage_options))

@@ -8,7 +8,6 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
-from sparkdl_runner.data.convert.infinities import count_infinite
 from sparkdl_runner.data.convert.nulls import null_inside
 from sparkdl_runner.data.convert.plan import is_image, quoted
 from sparkdl_runner.data.dataset.describe import Written
@@ -36,7 +35,6 @@ _BYTES: dict[type[t.DataType], int] = {
 
 def measures(
     schema: t.StructType,
-    narrowed: tuple[str, ...],
     only: tuple[str, bool] | None = None,
     prefix: str = "",
 ) -> list[Column]:
@@ -47,7 +45,6 @@ def measures(
 
     Args:
         schema: Of what is measured.
-        narrowed: Its columns whose doubles become float32.
         only: A column and its value in the rows that count; by default all do.
         prefix: What the names begin with.
     """
@@ -59,8 +56,6 @@ def measures(
     found: list[Column] = []
     add("rows", F.count, F.lit(1))
     add("digest", F.bit_xor, _row_digest(schema))
-    for name, infinite in count_infinite(schema, narrowed):
-        add(name, F.count, F.when(infinite, 1))
     for index, field in enumerate(schema.fields):
         kind = field.dataType
         if not isinstance(kind, (t.ArrayType, *_WITHOUT_STATISTICS)) and not is_image(kind):

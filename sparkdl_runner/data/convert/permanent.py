@@ -83,6 +83,7 @@ def write_conversion(
         ConversionError: The files could not be written. An earlier conversion is as it was.
         DatasetError: There are nulls.
     """
+    from sparkdl_runner.data.convert.infinities import warn_of_infinite
     from sparkdl_runner.data.convert.plan import plan_conversion
     from sparkdl_runner.data.convert.write import write_parquet
 
@@ -97,6 +98,7 @@ def write_conversion(
     def write(subfolder: str) -> Manifest:
         written = write_parquet(plan, url, subfolder.rstrip("/"))
         dataset = describe_written(written, filesystem, folder, subfolder, allow_nulls)
+        warn_of_infinite(plan, written, dataset.manifest)
         warn_of_ragged(dataset)
         return dataset.manifest
 

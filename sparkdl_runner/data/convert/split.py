@@ -23,6 +23,7 @@ from sparkdl_runner.data.dataset.place import CachePlace
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from sparkdl_runner.data.convert.plan import ConversionPlan
     from sparkdl_runner.data.dataset.describe import Written
 
 
@@ -55,7 +56,7 @@ def make_split_converters(
     try:
         written = write_split_parquet(plan, split, directory, timed_name(place.application_id))
         deletes = _when_all_did(deleter(directory, None), 2)
-        found = [_describe(written[one], allow_nulls, deletes[one]) for one in (False, True)]
+        found = [_describe(plan, written[one], deletes[one]) for one in (False, True)]
     except BaseException:
         delete_quietly(directory, None)
         raise
@@ -66,13 +67,16 @@ def make_split_converters(
 
 
 def _describe(
-    written: Written, allow_nulls: bool, delete: Callable[[], None]
+    plan: ConversionPlan, written: Written, delete: Callable[[], None]
 ) -> SparkDatasetConverter | None:
+    from sparkdl_runner.data.convert.infinities import warn_of_infinite
+
     filesystem, directory = open_filesystem(normalize_url(written.url), None)
     if written.rows == 0 or filesystem.get_file_info(directory).type.name == "NotFound":
         delete()
         return None
-    url, dataset = commit(written, None, allow_nulls)
+    url, dataset = commit(written, None, plan.settings.allow_nulls)
+    warn_of_infinite(plan, written, dataset.manifest)
     return converter_of(url, dataset, delete=delete)
 
 

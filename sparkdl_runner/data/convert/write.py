@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame, DataFrameWriter, Observation
 from pyspark.sql import functions as F
 
 from sparkdl_runner.base.filesystem import join_url, redact
-from sparkdl_runner.data.convert.infinities import warn_of_infinite
 from sparkdl_runner.data.convert.measures import POSITION, measures, read_measures
 from sparkdl_runner.data.convert.plan import ConversionPlan, quoted
 from sparkdl_runner.data.convert.shared_folder import refuse_apart
@@ -49,7 +48,7 @@ def write_parquet(
     observation = Observation(f"sparkdl_runner-{uuid.uuid4()}")
     observed = (
         plan.df.withColumn(POSITION, F.monotonically_increasing_id())
-        .observe(observation, *measures(plan.df.schema, plan.narrowed))
+        .observe(observation, *measures(plan.df.schema))
         .drop(POSITION)
     )
     size_bytes, codec = plan.settings.row_group_size_bytes, plan.settings.compression_codec
@@ -65,7 +64,6 @@ def write_parquet(
     except Exception as error:
         raise ConversionError(_why_not_written(error, parent_url)) from error
     seen = _wait_for(observation)
-    warn_of_infinite(plan.df.schema, plan.narrowed, seen)
     written = read_measures(url, plan.df.schema, seen)
     return replace(written, shuffle_seed=plan.settings.shuffle_seed)
 
@@ -98,7 +96,7 @@ def write_split_parquet(
     counts = [
         measure
         for one in (False, True)
-        for measure in measures(values.schema, plan.narrowed, (split, one), _prefix(one))
+        for measure in measures(values.schema, (split, one), _prefix(one))
     ]
     undecided = F.count(F.when(F.col(quoted(split)).isNull(), 1)).alias("undecided")
     observed = (
@@ -122,7 +120,6 @@ def write_split_parquet(
             for key, value in seen.items()
             if key.startswith(_prefix(one))
         }
-        warn_of_infinite(values.schema, plan.narrowed, mine)
         folder = join_url(url, f"{split}={str(one).lower()}")
         found[one] = read_measures(folder, values.schema, mine)
     return found

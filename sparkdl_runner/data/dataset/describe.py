@@ -240,6 +240,7 @@ def describe_parquet(
         row_groups=RowGroups.of(footer.groups for footer in footers),
         schema_base64=base64.b64encode(schema.serialize().to_pybytes()).decode(),
         columns=columns,
+        may_be_infinite=frozenset().union(*[footer.may_be_infinite for footer in footers]),
         page_rows=max(footer.page_rows for footer in footers),
         footer_sizes=write_footers(filesystem, directory, footers) if keep_footers else None,
     )

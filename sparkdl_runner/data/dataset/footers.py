@@ -31,7 +31,7 @@ from sparkdl_runner.data.dataset.legacy_calendar import refuse_legacy_calendar
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.parquet.footer import WITHOUT_KEYS, columns_of, parsed_footer
 from sparkdl_runner.data.parquet.leaves import Columns
-from sparkdl_runner.data.parquet.row_groups import facts_of_row_groups
+from sparkdl_runner.data.parquet.row_groups import facts_of_row_groups, may_be_infinite
 
 FOOTERS_NAME = "_footers.bin"
 """The underscore makes Spark, Arrow and petastorm pass over it when they list a directory."""
@@ -58,6 +58,8 @@ class Footer:
     decoded_bytes: dict[str, list[int | None]]
     """For each column of variable size, the bytes of its values in each row group, once decoded;
     None where the footer does not know them."""
+    may_be_infinite: frozenset[str]
+    """As ``may_be_infinite`` says, of files that were just written."""
     page_rows: int
     """As ``page_rows_of`` says."""
     packed: bytes
@@ -219,6 +221,9 @@ class FooterReader:
                 else None,
             ),
             schema=columns.schema,
+            may_be_infinite=may_be_infinite(metadata, columns)
+            if self._just_written
+            else frozenset(),
             page_rows=page_rows_of(metadata),
             packed=_packed(tail) if self._keep else b"",
             **facts,

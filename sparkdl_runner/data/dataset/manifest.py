@@ -121,6 +121,9 @@ class Manifest:
     """Rows that a page has at least, however long the values are: ``footers.page_rows_of``."""
     page_bytes: int = PAGE_BYTES
     """Bytes after which a page is full."""
+    may_be_infinite: frozenset[str] = frozenset()
+    """Columns of float32 in which the footers of a new conversion do not rule out an infinite
+    value. Never written to a file."""
     footer_sizes: npt.NDArray[np.int64] | None = None
     """``[files]``, bytes of each footer in the file of all footers; None if there is none."""
     created_by: str = field(default_factory=lambda: f"sparkdl_runner {__version__}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -50,6 +51,30 @@ def facts_of_row_groups(metadata: pq.FileMetaData, columns: Columns) -> dict[str
         "single_values": single_values,
         "decoded_bytes": decoded_bytes,
     }
+
+
+def may_be_infinite(metadata: pq.FileMetaData, columns: Columns) -> frozenset[str]:
+    """Columns of float32, also in lists, in which the footer does not rule out an infinite value.
+
+    Where one value is NaN, writers say NaN for the greatest, or leave out both ends.
+    """
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    return frozenset(
+        name
+        for group in groups
+        for leaf, name in enumerate(columns.owners)
+        if _may_be_infinite(group.column(leaf))
+    )
+
+
+def _may_be_infinite(chunk: pq.ColumnChunkMetaData) -> bool:
+    if chunk.physical_type != "FLOAT":
+        return False
+    statistics = chunk.statistics
+    if statistics is not None and statistics.has_min_max:
+        return not (math.isfinite(statistics.min_raw) and math.isfinite(statistics.max_raw))
+    nulls = statistics.null_count if statistics is not None and statistics.has_null_count else 0
+    return bool(chunk.num_values > nulls)
 
 
 def decoded_bytes_of(

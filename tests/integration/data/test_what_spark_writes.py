@@ -126,16 +126,20 @@ def test_doubles_beyond_float32_are_told_of(spark, caplog):
     rows = rows.withColumn("single", rows["single"].cast("float"))
     with caplog.at_level(logging.WARNING):
         make_spark_converter(rows, allow_nulls=True)
-    assert "column 'high er' (1), 'low' (1), 'vector' (1), 'list' (1), 'grid' (1), now" in (
+    assert "column 'vector' (1), 'high er' (1), 'low' (1), 'list' (1), 'grid' (1), now" in (
         caplog.text
     )
     caplog.clear()
     make_spark_converter(rows, dtype=None, allow_nulls=True)
-    many = spark.range(1).selectExpr(*[f"{1e39 if i == 20 else i}D as x{i}" for i in range(33)])
+    many = spark.range(0, 3, 1, 1).selectExpr(
+        *[f"{1e39 if i == 20 else i}D as x{i}" for i in range(33)],
+        "double(element_at(array('nan', 'inf', '1'), int(id + 1))) as both",
+        "array(array(double(element_at(array('nan', 'inf', '1'), int(id + 1))))) as lists",
+    )
     with caplog.at_level(logging.WARNING):
         make_spark_converter(many)
     assert caplog.text.count("infinite") == 1
-    assert "'x18' to 'x20' (1)" in caplog.text
+    assert "column 'x20' (3), 'both' (1), 'lists' (1), now" in caplog.text
 
 
 def test_what_cannot_be_converted_is_said_before_anything_is_started(spark, settings, cache_dir):
