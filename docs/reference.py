@@ -48,7 +48,7 @@ PAGES = (
         (f"{PACKAGE}.estimator",),
         ("TorchEstimator", "TorchModel"),
     ),
-    Page("training.md", "sparkdl_runner.Trainer", (f"{PACKAGE}.training.trainer",)),
+    Page("training.md", "sparkdl_runner.Trainer", (f"{PACKAGE}.training.loop.trainer",)),
     Page("memory.md", "sparkdl_runner.plan_memory", (f"{PACKAGE}.training.memory",)),
     Page(
         "horovod.md",

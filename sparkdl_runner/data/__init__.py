@@ -28,19 +28,19 @@ if TYPE_CHECKING:
     from sparkdl_runner.data.errors import StateError as StateError
 
 _HOMES = {
-    "ArrowLoader": "loader",
+    "ArrowLoader": "batches.loader",
     "BatchDataset": "consumers.iterable_dataset",
     "ConversionError": "errors",
     "DatasetError": "errors",
     "MixedLoader": "consumers.mixture",
     "NoManifestError": "errors",
     "RowDataset": "consumers.map_dataset",
-    "SparkDatasetConverter": "spark_dataset_converter",
+    "SparkDatasetConverter": "consumers.spark_dataset_converter",
     "StateError": "errors",
     "TFDatasetContext": "consumers.tf_dataset",
-    "make_spark_converter": "converter",
+    "make_spark_converter": "convert.converter",
     "sweep_leftovers": "dataset.leftovers",
-    "write_conversion": "permanent",
+    "write_conversion": "convert.permanent",
 }
 
 __all__ = sorted(_HOMES)

@@ -14,27 +14,31 @@ import sparkdl_runner
 PACKAGE = Path(next(iter(sparkdl_runner.__path__)))
 
 SMALL_MODULES = (
-    *("checkpoint/directory/local_storage.py", "data/dataset/held_folder.py", "foreign_file.py"),
-    *("private_folder.py", "tracking/run/entries_file.py"),
+    *(
+        "checkpoint/directory/local_storage.py",
+        "data/dataset/held_folder.py",
+        "base/foreign_file.py",
+    ),
+    *("base/private_folder.py", "tracking/run/entries_file.py"),
 )
 IN_PRIVATE_FOLDERS = (
-    *("agent/rank_folder.py", "agent/rank_log.py", "data/lake/delta.py"),
-    *("data/read/cache_folder.py", "data/read/disk_cache.py", "network/saved.py"),
-    *("estimator/prediction/mlflow_model.py", "script/folder.py"),
+    *("launch/agent/rank_folder.py", "launch/agent/rank_log.py", "data/dataset/lake/delta.py"),
+    *("data/remote/cache_folder.py", "data/remote/disk_cache.py", "network/saved.py"),
+    *("estimator/prediction/mlflow_model.py", "launch/script/folder.py"),
     *("tracking/models/network_flavor.py", "tracking/rank/outside_ranks.py"),
     *("tracking/report/page.py", "tracking/report/run_folder.py"),
     *("tracking/run/left_run.py", "tracking/run/spool.py"),
 )
 """Of ``mkdtemp``, of ``private_folder``, or of a random name and mode 0700."""
 NAMES_THAT_NOBODY_KNOWS = (
-    *("agent/large_value.py", "agent/worker_process.py", "worker/lifeline.py"),
+    *("launch/agent/large_value.py", "launch/agent/worker_process.py", "launch/worker/lifeline.py"),
     *("data/convert/shared_folder.py", "doctor/scripts/folder.py", "jobs/spark/storage.py"),
     "tracking/local_store.py",
 )
 """Or a file that must be new, which is not made through a link (``O_EXCL``)."""
 OTHERS = {
     "checkpoint/directory/storage.py",  # Of object stores alone, which have no links.
-    "hdfs.py",  # It has none either.
+    "base/hdfs.py",  # It has none either.
     "checkpoint/read/host_reader.py",  # Reads another process's memory.
     "jobs/spark/class_archive.py",  # In a cache folder that others cannot change.
 }

@@ -64,7 +64,7 @@ def extra_search_path(paths: Iterable[str]) -> list[str]:
     full = [os.path.abspath(path) if path else os.getcwd() for path in paths]
     packages = sysconfig.get_path("purelib")
     ahead = full[: full.index(packages)] if packages in full else full
-    home = str(Path(__file__).parents[2])
+    home = str(Path(__file__).parents[3])
     if home in full and home not in ahead and home not in _named_by_pth_files(packages):
         ahead.append(home)
     return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 
 # The packages through which a rank comes to the user's function.
-_CALLERS = {f"sparkdl_runner.{name}" for name in ("worker", "wire", "horovod")}
+_CALLERS = {f"sparkdl_runner.{name}" for name in ("launch.worker", "launch.wire", "horovod")}
 # If a script cannot be compiled, or ends by an exit code, no frame is its own.
 _SCRIPT = "sparkdl_runner.launch.script"
 
