@@ -56,8 +56,8 @@ def test_before_an_executor_stops_its_ranks_are_told_and_waited_for(name):
     shell, flag, script = container(name)["lifecycle"]["preStop"]["exec"]["command"]
     assert (shell, flag) == ("/bin/sh", "-c")
     tell, wait = script.strip().splitlines()
-    assert tell == "pkill -TERM -f '[s]parkdl_runner.worker'"
-    assert wait.startswith("while pgrep -f '[s]parkdl_runner.worker'")
+    assert tell == "pkill -TERM -f '[s]parkdl_runner.launch.worker'"
+    assert wait.startswith("while pgrep -f '[s]parkdl_runner.launch.worker'")
     assert pod["spec"]["terminationGracePeriodSeconds"] >= 60
     # What Spark would put in its place, if it were on.
     for settings in (ROOT / "conf" / "spark").glob("*.conf"):
