@@ -103,12 +103,14 @@ class BlockLoader:
     def load(self, epoch: int, until: int) -> None:
         """Starts reading all blocks up to lane position ``until``, and later ones that fit."""
         while self._next is not None:
+            # One block may take more than what is usually loaded together.
+            together = max(self.plan.pages_together, self.arena.pages_for(self._next[1].rows))
+            after = self.arena.pages_in_use + together
             is_needed = self._is_needed(epoch, until)
-            in_use = self.arena.pages_in_use
-            after = in_use + self.plan.pages_together
             if not is_needed and (after > self.plan.page_limit or self._is_beyond_the_plan()):
                 break
-            self._load_together(epoch, until, in_use + self.plan.pages_together)
+            # Later blocks have no more pages beside those that are needed than by themselves.
+            self._load_together(epoch, until, min(after, self.plan.page_limit))
 
     def _is_beyond_the_plan(self) -> bool:
         """Whether rows that differ in length take more than was described; told once."""
@@ -134,13 +136,11 @@ class BlockLoader:
         """Starts reading blocks until so many pages are in use, and all that are needed."""
         whole: dict[tuple[int, int], list[_Target]] = {}
         parts: dict[tuple[int, int], list[_Target]] = {}
-        begun = False
         while self._next is not None:
             block_epoch, block = self._next
             after = self.arena.pages_in_use + self.arena.pages_for(block.rows)
-            if begun and not self._is_needed(epoch, until) and after > pages:
+            if not self._is_needed(epoch, until) and after > pages:
                 break
-            begun = True
             loaded = self._place(block_epoch, block)
             self._loaded.setdefault((block_epoch, block.lane), deque()).append(loaded)
             at = 0

@@ -57,6 +57,8 @@ def jobs_of(spark, action) -> int:
         action()
     finally:
         spark.sparkContext._jsc.clearJobGroup()
+    # Spark counts its jobs in a thread of its own.
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(300_000)
     return len(spark.sparkContext.statusTracker().getJobIdsForGroup(group))
 
 

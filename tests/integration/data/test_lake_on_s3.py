@@ -18,10 +18,16 @@ pytestmark = pytest.mark.integration
 ROWS, LEFT = 300, 240  # written, and left after one of five days was deleted
 
 
+def options_of(store: ObjectStore, url: str | None = None) -> dict[str, Any]:
+    """How to reach the server, whose threads may be held on a busy machine: S3's client would ask
+    again after 3 s."""
+    return {**store.options(url), "request_timeout": 120}
+
+
 @pytest.fixture(scope="module")
 def store() -> Iterator[ObjectStore]:
     with object_store() as store:
-        there = pa.fs.S3FileSystem(**store.options(store.behind), allow_bucket_creation=True)
+        there = pa.fs.S3FileSystem(**options_of(store, store.behind), allow_bucket_creation=True)
         there.create_dir("lake")
         yield store
 
@@ -39,7 +45,7 @@ def write_delta(store: ObjectStore) -> str:
     from sparkdl_runner.data.dataset.lake.delta import _options
 
     url = "s3://lake/delta"
-    options = _options(store.options(store.behind), url)
+    options = _options(options_of(store, store.behind), url)
     write_deltalake(url, numbers(), partition_by=["day"], storage_options=options)
     DeltaTable(url, storage_options=options).delete("day = 4")
     return url
@@ -51,7 +57,7 @@ def write_iceberg(store: ObjectStore) -> str:
     from sparkdl_runner.data.dataset.lake.iceberg import _options
 
     catalog = InMemoryCatalog(
-        "here", warehouse="s3://lake", **_options(store.options(store.behind))
+        "here", warehouse="s3://lake", **_options(options_of(store, store.behind))
     )
     catalog.create_namespace("db")
     table = catalog.create_table("db.iceberg", schema=numbers().schema)
@@ -80,7 +86,7 @@ FORMATS = [
 def test_ranks_list_nothing_and_are_told_when_a_file_is_deleted_in_mid_epoch(
     store: ObjectStore, write: Callable[[ObjectStore], str], advice: str
 ) -> None:
-    url, options = write(store), store.options()
+    url, options = write(store), options_of(store)
     store.forget()
     made = make_spark_converter(url, storage_options=options)
     assert len(made) == LEFT
@@ -102,7 +108,7 @@ def test_ranks_list_nothing_and_are_told_when_a_file_is_deleted_in_mid_epoch(
     day = make_spark_converter(url, storage_options=options, filters=[("day", "=", 2)])
     assert len(day) == ROWS // 5
     assert sum(path.endswith(".parquet") for path in asked) == 1, "one day of four"
-    there = pa.fs.S3FileSystem(**store.options(store.behind))
+    there = pa.fs.S3FileSystem(**options_of(store, store.behind))
     with made.make_torch_dataloader(10, cur_shard=0, **reading) as loader:
         for entry in there.get_file_info(pa.fs.FileSelector(url[len("s3://") :], recursive=True)):
             if entry.path.endswith(".parquet"):

@@ -56,6 +56,7 @@ def options(server) -> dict:
         "endpoint_override": server,
         "scheme": "http",
         "region": "us-east-1",
+        "request_timeout": 120,  # The server's threads may be held on a busy machine.
     }
 
 

@@ -243,7 +243,7 @@ def test_a_failure_is_told_to_all_who_wait_and_then_tried_again():
 
     def fail():
         started.set()
-        go.wait(10)
+        go.wait()
         raise OSError("full")
 
     def ask(convert):
@@ -254,7 +254,7 @@ def test_a_failure_is_told_to_all_who_wait_and_then_tried_again():
 
     first = threading.Thread(target=ask, args=(fail,))
     first.start()
-    started.wait(10)
+    started.wait()
     second = threading.Thread(target=ask, args=(lambda: pytest.fail("converted twice"),))
     second.start()
     while second.is_alive() and not cache._entries[0].future._condition._waiters:

@@ -20,6 +20,12 @@ from sparkdl_runner.data.remote.disk_cache import DiskCache
 FAR = 1 << 30
 
 
+@pytest.fixture(autouse=True)
+def _waits_for_slow_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine, one that fetches may be held for longer than others wait for it."""
+    monkeypatch.setattr(disk_cache, "_WAIT_SECONDS", 3600.0)
+
+
 def put(cache: DiskCache, key: str, value: bytes, start: int = 0) -> None:
     assert cache.get_or_fetch(key, lambda: memoryview(value), start) == value
 

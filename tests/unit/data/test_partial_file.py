@@ -47,7 +47,7 @@ def test_a_row_group_is_read_from_its_pieces(tmp_path, make, buffer_size):
     assert open_pieces(tmp_path) - others or kept() is not None
     assert parquet.read_row_group(1).equals(table.slice(1000, 1000))
     del parquet
-    end = time.monotonic() + 10  # Arrow's own thread may be the last to let it go.
+    end = time.monotonic() + 120  # Arrow's own thread may be the last to let it go.
     while (open_pieces(tmp_path) - others or kept() is not None) and time.monotonic() < end:
         time.sleep(0.01)
     assert not open_pieces(tmp_path) - others

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,8 @@ def test_what_does_not_fit_beside_the_others_is_on_disk_until_they_are_let_go(
         assert held[2].read_row_group(2, ["id"])["id"].to_pylist() == list(range(2000, 3000))
         held.clear()
         gc.collect()
-        assert remote._room._used_bytes == 0
+        while remote._room._used_bytes:  # Arrow's own thread may be the last to let it go.
+            time.sleep(0.001)
         held += [remote.open(number, ["id"]) for number in (3, 0)]
         assert len(on_disk) == 1
         remote.allow(3 * group)  # Three fourths of it hold two more.

@@ -6,6 +6,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import fsspec
@@ -37,15 +38,16 @@ class _CountedFile:
 
     closed = False
 
-    def __init__(self, file: pa.NativeFile, counts: Counter[str]) -> None:
-        self._file, self._counts = file, counts
+    def __init__(self, file: pa.NativeFile, counts: Counter[str], counting: threading.Lock) -> None:
+        self._file, self._counts, self._counting = file, counts, counting
         self.seek, self.tell, self.size, self.close = file.seek, file.tell, file.size, file.close
 
     def read(self, size: int) -> bytes:
-        self._counts["reads"] += 1
         content: bytes = self._file.read(size)
-        self._counts["bytes"] += len(content)
-        self._counts["largest"] = max(self._counts["largest"], len(content))
+        with self._counting:
+            self._counts["reads"] += 1
+            self._counts["bytes"] += len(content)
+            self._counts["largest"] = max(self._counts["largest"], len(content))
         return content
 
 
@@ -55,7 +57,7 @@ class _FarHandler(fs.FSSpecHandler):
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self.kind = "far"
-        self._local = fs.LocalFileSystem()
+        self._local, self._counting = fs.LocalFileSystem(), threading.Lock()
 
     def get_type_name(self):
         return self.kind
@@ -64,8 +66,10 @@ class _FarHandler(fs.FSSpecHandler):
         return self._local.get_file_info(paths)
 
     def open_input_file(self, path):
-        self.counts["opens"] += 1
-        return pa.PythonFile(_CountedFile(self._local.open_input_file(path), self.counts), "r")
+        with self._counting:
+            self.counts["opens"] += 1
+        file = self._local.open_input_file(path)
+        return pa.PythonFile(_CountedFile(file, self.counts, self._counting), "r")
 
 
 @pytest.fixture
@@ -91,6 +95,8 @@ def test_lanes_of_a_rank_that_share_a_row_group_fetch_it_once(tmp_path, far, gro
         "memory_budget_bytes": 40 << 20,
         "cache_type": "null",
         "device": "numpy",
+        # One lane reads on when the next one has begun: no thread can be ahead of another.
+        "workers_count": 1,
     }
     with load(tmp_path, manifest, **arguments) as loader:
         expected = list(rows(loader))
@@ -98,6 +104,20 @@ def test_lanes_of_a_rank_that_share_a_row_group_fetch_it_once(tmp_path, far, gro
         assert list(rows(loader)) == expected
     assert far.counts["reads"] <= 1 + groups, "the footer, and each row group"
     assert far.counts["bytes"] <= 1.1 * size + (64 << 10)
+
+
+def test_threads_that_open_a_row_group_at_once_fetch_it_once(tmp_path, far):
+    manifest = write_groups(tmp_path, pa.table({"id": np.arange(ROWS)}), [[ROWS]])
+    files = VerifiedFiles(Dataset(manifest, fs.PyFileSystem(far), str(tmp_path)))
+    remote = RemoteRowGroups(files, memory_bytes=24 << 20, stopping=threading.Event())
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            opened = list(pool.map(lambda _: remote.open(0, ["id"]), range(8)))
+        found = [one.read_row_group(0, ["id"])["id"].to_pylist() for one in opened]
+    finally:
+        remote.close()
+    assert found == [list(range(ROWS))] * 8
+    assert far.counts["reads"] == 1, "the file is one row group"
 
 
 def test_of_hdfs_a_row_group_comes_in_parts(tmp_path, far):
@@ -235,7 +255,7 @@ def test_a_file_is_opened_while_its_row_group_waits_for_memory(tmp_path, far):
     try:
         with second._room.passing(half), second._room.passing(half):
             second.read_ahead([0], ["id"])
-            assert opened.wait(10)
+            assert opened.wait(120)
         found = second.open(0, ["id"]).read_row_group(0, ["id"])
         assert found["id"].to_pylist() == list(range(200))
     finally:

@@ -168,7 +168,7 @@ def test_sound_of_different_lengths(tmp_path: Path) -> None:
 
 
 def test_all_threads_work_on_a_chunk_at_once() -> None:
-    threads, there = SampleThreads(3), threading.Barrier(3, timeout=10)
+    threads, there = SampleThreads(3), threading.Barrier(3, timeout=120)
 
     def work(row: int) -> int:
         if row in (0, 20, 39):

@@ -40,6 +40,8 @@ _FILE_IO = {
     "region": "s3.region",
     "endpoint_override": "s3.endpoint",
     "anonymous": "s3.anonymous",
+    "request_timeout": "s3.request-timeout",
+    "connect_timeout": "s3.connect-timeout",
     "account_name": "adls.account-name",
     "account_key": "adls.account-key",
     "sas_token": "adls.sas-token",
