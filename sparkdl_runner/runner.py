@@ -35,7 +35,7 @@ from sparkdl_runner.launch.driver.mlflow_run import (
 from sparkdl_runner.launch.driver.restarts import run_with_restarts
 from sparkdl_runner.launch.driver.stop_request import StopRequest
 from sparkdl_runner.launch.script.script import Script
-from sparkdl_runner.launch.wire.attempt import Attempt
+from sparkdl_runner.launch.wire.attempt import AttemptSpec
 from sparkdl_runner.launch.wire.function import on_each_rank
 from sparkdl_runner.rank.reports import Reports
 from sparkdl_runner.tracking.report.progress_bar import ProgressBar, is_watched
@@ -198,7 +198,7 @@ class DistributedRunner:
                     converters=call.conversions,
                     application_id=launcher.application_id,
                 )
-            attempt = Attempt(
+            attempt = AttemptSpec(
                 backend=self.backend.name,
                 function=call.packed,
                 config=self.config,

@@ -29,7 +29,7 @@ from sparkdl_runner.errors import RunnerError
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.calls.call import pack
 from sparkdl_runner.launch.driver.diagnosis import result_of
-from sparkdl_runner.launch.wire.attempt import Attempt
+from sparkdl_runner.launch.wire.attempt import AttemptSpec
 
 RANKS, HOSTS = 3, 2
 HANG_SECONDS, HEARTBEAT_SECONDS, SLOW_SECONDS = 8.0, 8.0, 3.0
@@ -71,7 +71,7 @@ def _break(
     told = io.StringIO()
     with tempfile.TemporaryDirectory() as folder:
         os.mkfifo(Path(folder) / "fifo")
-        attempt = Attempt(
+        attempt = AttemptSpec(
             backend=backend,
             function=pack(work_of_a_rank(), backend=backend, folder=folder),
             config=RunConfig(

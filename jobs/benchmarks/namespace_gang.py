@@ -28,7 +28,7 @@ from sparkdl_runner.launch.driver.gang import Gang
 from sparkdl_runner.launch.driver.log_server import LogServer
 from sparkdl_runner.launch.driver.watch import Verdict
 from sparkdl_runner.launch.wire import network
-from sparkdl_runner.launch.wire.attempt import Attempt
+from sparkdl_runner.launch.wire.attempt import AttemptSpec
 from sparkdl_runner.launch.wire.messages import RequestStop, Stacks
 from sparkdl_runner.launch.wire.outcome import Outcome, Status
 
@@ -99,7 +99,7 @@ class Namespaces:
 class NamespaceGang(Gang):
     """One rank in each namespace, in turn."""
 
-    def __init__(self, attempt: Attempt, num_proc: int, hosts: Namespaces) -> None:
+    def __init__(self, attempt: AttemptSpec, num_proc: int, hosts: Namespaces) -> None:
         super().__init__(attempt, num_proc, (), show_output=False)
         self._hosts = hosts
         self._server = LogServer(

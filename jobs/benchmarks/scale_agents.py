@@ -112,7 +112,7 @@ class Agent:
             is_communication_error=not is_victim,
             output_tail=("some output",) * 20,
         )
-        self._send(messages.Sure(1, messages.Failed(outcome)))
+        self._send(messages.Acknowledged(1, messages.Failed(outcome)))
 
     def _send(self, message: Message) -> None:
         self._writer.write(self._codec.seal(encode(message)))

@@ -24,7 +24,7 @@ from sparkdl_runner.launch.driver.gang import Gang
 from sparkdl_runner.launch.driver.log_server import LogServer
 from sparkdl_runner.launch.wire import network
 from sparkdl_runner.launch.wire.assignments import assignments_of
-from sparkdl_runner.launch.wire.attempt import Attempt
+from sparkdl_runner.launch.wire.attempt import AttemptSpec
 from sparkdl_runner.launch.wire.messages import Stacks
 from sparkdl_runner.launch.wire.outcome import Outcome
 from sparkdl_runner.rank.world import Peer
@@ -37,7 +37,7 @@ class SimulatedGang(Gang):
     """A gang of agents that start no workers."""
 
     def __init__(self, num_proc: int, processes: int) -> None:
-        attempt = Attempt(backend="torch", function=b"", config=RunConfig(), run="scale")
+        attempt = AttemptSpec(backend="torch", function=b"", config=RunConfig(), run="scale")
         super().__init__(attempt, num_proc, (), show_output=False)
         listener = network.listen(network.LOOPBACK)
         self.server = LogServer(

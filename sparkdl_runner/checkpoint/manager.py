@@ -16,7 +16,7 @@ from sparkdl_runner.checkpoint.directory.manifest import Name, problems_of
 from sparkdl_runner.checkpoint.directory.storage import directory_url, open_storage
 from sparkdl_runner.checkpoint.errors import CheckpointError
 from sparkdl_runner.checkpoint.restoring import Restored, require_training, restore
-from sparkdl_runner.checkpoint.save.attempt import Attempt, begin_together, warn_if_newer
+from sparkdl_runner.checkpoint.save.attempt import WriterFence, begin_together, warn_if_newer
 from sparkdl_runner.checkpoint.save.policy import OnSaveError, SavePolicy
 from sparkdl_runner.checkpoint.save.requested_end import end_if_growing, end_preempted
 from sparkdl_runner.checkpoint.save.retention import Mode, Retention
@@ -110,7 +110,7 @@ class CheckpointManager:
         self._snapshots = Snapshots(self._storage, sharded, retention)
         self._schedule = Schedule(every_steps, every_seconds, stop_request.preemption_reason)
         self._connected: peers.Peers | None = None
-        self._attempt: Attempt | None = None
+        self._attempt: WriterFence | None = None
         self._restored = False
         self._resumed_at: int | None = None
         self._closed = False
@@ -293,7 +293,7 @@ class CheckpointManager:
         self._connected = self._connected or peers.connect()
         return self._connected
 
-    def _begin(self) -> Attempt:
+    def _begin(self) -> WriterFence:
         """Begins the attempt, and so ends others, at the first ``due`` or ``save``."""
         self._attempt = self._attempt or begin_together(self._storage, self._peers())
         return self._attempt

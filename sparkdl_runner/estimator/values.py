@@ -131,7 +131,7 @@ def task(value: Any) -> Any:
 
 
 def factory(name: str, example: str) -> Convert:
-    """Something to call, and not what it makes."""
+    """Accepts a callable; refuses a finished object."""
 
     def convert(value: Any) -> Any:
         kind = type(value).__name__

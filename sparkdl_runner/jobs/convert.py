@@ -9,7 +9,7 @@ import pydantic
 
 from sparkdl_runner.errors import ConfigError, RunnerError
 from sparkdl_runner.jobs.settings import Settings
-from sparkdl_runner.jobs.settings.command import Job
+from sparkdl_runner.jobs.settings.command import Command
 from sparkdl_runner.jobs.spark import storage
 from sparkdl_runner.jobs.spark.session import spark_session
 from sparkdl_runner.jobs.spark.source import Source
@@ -77,7 +77,7 @@ def run(settings: ConvertSettings) -> None:
         )
 
 
-JOB = Job(
+JOB = Command(
     name="convert",
     summary="Convert a table or files into a folder that every rank reads its shard of.",
     example="""

@@ -14,7 +14,7 @@ from sparkdl_runner.jobs.scoring.features import features, spark_type
 from sparkdl_runner.jobs.scoring.output import check_columns, check_output, write_scores
 from sparkdl_runner.jobs.scoring.predictions import with_predictions
 from sparkdl_runner.jobs.scoring.settings import ScoreSettings
-from sparkdl_runner.jobs.settings.command import Job
+from sparkdl_runner.jobs.settings.command import Command
 from sparkdl_runner.jobs.spark.session import spark_session
 from sparkdl_runner.jobs.training import mlflow_run
 from sparkdl_runner.network.served import MAY_UNPICKLE
@@ -123,7 +123,7 @@ def _udf(spark: SparkSession, uri: str, signature: Any) -> Any:
         raise ConfigError(f"the model {uri} cannot be used: {cause(error)}.") from None
 
 
-JOB = Job(
+JOB = Command(
     name="score",
     summary="Apply a model of MLflow's to every row of a table, and write rows and predictions.",
     example="""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sparkdl_runner.jobs.settings.command import Job
+from sparkdl_runner.jobs.settings.command import Command
 from sparkdl_runner.jobs.training import mlflow_run, prepared
 from sparkdl_runner.jobs.training.job_name import job_name
 from sparkdl_runner.jobs.training.phases import Phases
@@ -67,7 +67,7 @@ def _short(value: object) -> object:
         return None
 
 
-JOB = Job(
+JOB = Command(
     name="train",
     summary="Train as allreduce ranks on Spark, in one MLflow run: by a function, or a model.",
     example="""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparkdl_runner.errors import ConfigError
-from sparkdl_runner.jobs.settings.command import Job
+from sparkdl_runner.jobs.settings.command import Command
 from sparkdl_runner.jobs.training import prepared
 from sparkdl_runner.jobs.tuning.search import Search
 from sparkdl_runner.jobs.tuning.settings import TuneSettings
@@ -22,7 +22,7 @@ def run(settings: TuneSettings) -> None:
         Search(settings, training).run()
 
 
-JOB = Job(
+JOB = Command(
     name="tune",
     summary="Search for good hyperparameters; every trial is a training and a run of its own.",
     example="""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-ours: Callable[[], bool] | None = None
+is_sent_by_agent: Callable[[], bool] | None = None
 """Whether the SIGTERM that just came is from the rank's own agent, because the run is over: then
 there is nothing to save. Set by the worker."""
 
@@ -69,7 +69,7 @@ def requested() -> bool:
 def _handle(number: int, frame: FrameType | None) -> None:
     global _requested
     # A process that the function forked has nothing to save, so the signal ends it.
-    if _listeners == 0 or os.getpid() != _pid or (ours is not None and ours()):
+    if _listeners == 0 or os.getpid() != _pid or (is_sent_by_agent and is_sent_by_agent()):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTERM)
         return

@@ -31,7 +31,7 @@ _TRIES = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attempt:
+class WriterFence:
     """One start of the training, as all of its ranks know it."""
 
     number: int
@@ -42,7 +42,7 @@ class Attempt:
     """The hosts of the ranks, in their order."""
 
 
-def begin_together(storage: Storage, peers: Peers) -> Attempt:
+def begin_together(storage: Storage, peers: Peers) -> WriterFence:
     """Takes the number of this attempt, the same on all ranks, and meets the other ranks.
 
     To be called by all ranks.
@@ -73,10 +73,10 @@ def begin_together(storage: Storage, peers: Peers) -> Attempt:
             f"What rank 0 on host {hosts[0]} wrote to {storage.shown} is not seen by "
             f"{', '.join(blind[:10])}: the directory must be on storage that all hosts share."
         )
-    return Attempt(number=number, token=token, peers=peers, hosts=hosts)
+    return WriterFence(number=number, token=token, peers=peers, hosts=hosts)
 
 
-def warn_if_newer(storage: Storage, attempt: Attempt, step: int) -> None:
+def warn_if_newer(storage: Storage, attempt: WriterFence, step: int) -> None:
     """Warns on rank 0 if ``step`` is saved, and nothing was restored, beside a newer checkpoint."""
     newest = max(committed(storage), default=None) if attempt.peers.rank == 0 else None
     if newest is not None and newest.step >= step:

@@ -46,7 +46,7 @@ class _NumberLostError(CheckpointError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class SaveRequest:
     """One rank's part of one checkpoint."""
 
     manifest: Manifest
@@ -80,7 +80,7 @@ class Commit:
     """
 
     def __init__(
-        self, storage: Storage, job: Job, hurry: threading.Event, policy: SavePolicy
+        self, storage: Storage, job: SaveRequest, hurry: threading.Event, policy: SavePolicy
     ) -> None:
         self._storage = storage
         self.job = job

@@ -6,13 +6,13 @@ from typing import NoReturn
 
 from sparkdl_runner.checkpoint import stopping
 from sparkdl_runner.checkpoint.errors import CheckpointError, Growing, Preempted
-from sparkdl_runner.checkpoint.save.attempt import Attempt
+from sparkdl_runner.checkpoint.save.attempt import WriterFence
 from sparkdl_runner.checkpoint.save.saver import Saver
 from sparkdl_runner.checkpoint.stopping import Stop
 from sparkdl_runner.rank import stop_request
 
 
-def end_preempted(saver: Saver, attempt: Attempt, stop: Stop, step: int) -> NoReturn:
+def end_preempted(saver: Saver, attempt: WriterFence, stop: Stop, step: int) -> NoReturn:
     """Waits for the checkpoint of all ranks, and raises what ends them.
 
     Args:
@@ -38,7 +38,7 @@ def end_preempted(saver: Saver, attempt: Attempt, stop: Stop, step: int) -> NoRe
     raise Preempted(step, stop.rank, attempt.hosts[stop.rank], stop.reason, stop.leaving)
 
 
-def end_if_growing(saver: Saver, attempt: Attempt, step: int, resumed_at: int | None) -> None:
+def end_if_growing(saver: Saver, attempt: WriterFence, step: int, resumed_at: int | None) -> None:
     """Raises what ends all ranks once their checkpoint is committed, if there can be more of them.
 
     Args:

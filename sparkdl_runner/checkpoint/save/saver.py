@@ -15,7 +15,7 @@ from sparkdl_runner.checkpoint.directory.manifest import Name
 from sparkdl_runner.checkpoint.directory.retrying import patiently
 from sparkdl_runner.checkpoint.directory.storage import Storage
 from sparkdl_runner.checkpoint.errors import CheckpointError, CheckpointStorageError
-from sparkdl_runner.checkpoint.save.commit import Commit, Job
+from sparkdl_runner.checkpoint.save.commit import Commit, SaveRequest
 from sparkdl_runner.checkpoint.save.policy import SavePolicy
 from sparkdl_runner.checkpoint.save.retention import Retention
 from sparkdl_runner.rank import rank_facts
@@ -51,7 +51,7 @@ class Saver:
         """Whether this step was given here to write, and nothing has failed since."""
         return step in self._saved
 
-    def start(self, job: Job) -> None:
+    def start(self, job: SaveRequest) -> None:
         """Begins to write; the save before must have been waited for."""
         self._saved.add(job.manifest.step)
         self._commit = Commit(self._storage, job, self._hurry, self._policy)

@@ -1,8 +1,7 @@
 """When to save: the same answer on all ranks at every step, without making the step wait.
 
-Ranks add up what each of them knows (my host will be taken away; rank 0's clock says that it is
-time).
-The sum is begun at one step and looked at in the next, when it is long done.
+Each rank adds what it alone knows: that its host will be taken away, and on rank 0 that the time
+has come. The sum is begun at one step and read at the next, when it is long done.
 """
 
 from __future__ import annotations

@@ -23,10 +23,10 @@ from sparkdl_runner.checkpoint.directory.state_files import SUFFIX, FlatState, f
 from sparkdl_runner.checkpoint.directory.storage import Storage
 from sparkdl_runner.checkpoint.errors import CheckpointError, CheckpointStorageError
 from sparkdl_runner.checkpoint.peers import Peers, TorchPeers
-from sparkdl_runner.checkpoint.save.attempt import Attempt
-from sparkdl_runner.checkpoint.save.commit import Job
+from sparkdl_runner.checkpoint.save.attempt import WriterFence
+from sparkdl_runner.checkpoint.save.commit import SaveRequest
 from sparkdl_runner.checkpoint.save.host_copies import HostCopies
-from sparkdl_runner.checkpoint.save.parts import Parts
+from sparkdl_runner.checkpoint.save.ownership import Ownership
 from sparkdl_runner.checkpoint.save.retention import Retention
 from sparkdl_runner.checkpoint.stateful import Stateful, state_name
 from sparkdl_runner.rank import resumable
@@ -47,19 +47,19 @@ class Snapshots:
     def __init__(self, storage: Storage, in_shards: bool | None, retention: Retention) -> None:
         self._storage = storage
         self._retention = retention
-        self._parts = Parts(in_shards)
+        self._parts = Ownership(in_shards)
         self._copies = HostCopies()
 
     def take(
         self,
-        attempt: Attempt,
+        attempt: WriterFence,
         *,
         step: int,
         given: Stateful,
         extra: Any,
         epoch: int | None,
         metrics: Mapping[str, Any] | None,
-    ) -> Job:
+    ) -> SaveRequest:
         """Copies what this rank is to write; the arguments are those of ``save``.
 
         Raises:
@@ -115,7 +115,7 @@ class Snapshots:
             best_mode=self._retention.best_mode,
             versions=_versions(),
         )
-        job = Job(
+        job = SaveRequest(
             manifest=manifest,
             rank=peers.rank,
             hosts=attempt.hosts,
@@ -141,7 +141,7 @@ class Snapshots:
         finally:
             self._copies.end()
 
-    def _require_room(self, job: Job) -> None:
+    def _require_room(self, job: SaveRequest) -> None:
         needed = self._copies.size_bytes + _SPARE_BYTES
         free = self._storage.free_bytes()
         if free is not None and free < needed:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from pyarrow import fs
 
 from sparkdl_runner.data.batch_iterator import BatchIterator
+from sparkdl_runner.data.batches.batch_queue import BatchQueue, Transform
 from sparkdl_runner.data.batches.columns.plan import plan_columns
+from sparkdl_runner.data.batches.epoch_iterator import EpochIterator
 from sparkdl_runner.data.batches.expectations import check_memory
-from sparkdl_runner.data.batches.feed import Feed, Transform
 from sparkdl_runner.data.batches.image_decoder import OnBadImage
 from sparkdl_runner.data.batches.memory import ArrayMemory
 from sparkdl_runner.data.batches.order_arguments import OrderArguments
-from sparkdl_runner.data.batches.passes import Passes
 from sparkdl_runner.data.batches.pipeline import Pipeline
 from sparkdl_runner.data.batches.sample_transform import SampleTransform
 from sparkdl_runner.data.batches.shard_group import shard_of
@@ -223,7 +223,7 @@ class ArrowLoader:
             workers_count=workers_count,
             prefetch_batches=prefetch_batches,
         )
-        self._passes = Passes(arguments.num_epochs)
+        self._passes = EpochIterator(arguments.num_epochs)
 
     def __len__(self) -> int:
         """Steps of one epoch, the same on every rank.
@@ -297,7 +297,7 @@ class ArrowLoader:
         """
         return self._passes.iterate(self._open_feed, self.steps_per_epoch)
 
-    def _open_feed(self, start: Position, end_epoch: int | None) -> Feed:
+    def _open_feed(self, start: Position, end_epoch: int | None) -> BatchQueue:
         shared = self._shared
         shared.tell(start)
         return self._pipeline.feed(shared.order, shared.rank_lanes, shared.tail, start, end_epoch)

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sparkdl_runner.data.batches.batch_queue import BatchQueue, Transform
 from sparkdl_runner.data.batches.chunks import Chunker
-from sparkdl_runner.data.batches.feed import Feed, Transform
 from sparkdl_runner.data.batches.image_decoder import ImageDecoder, OnBadImage
 from sparkdl_runner.data.batches.sample_threads import SampleThreads, cores
 from sparkdl_runner.data.batches.sample_transform import SampleTransform, SampleTransformer
@@ -91,7 +91,7 @@ class Pipeline:
         tail: Tail,
         start: Position,
         end_epoch: int | None,
-    ) -> Feed:
+    ) -> BatchQueue:
         """Prepares one pass over a rank's lanes; the feed before must have been stopped."""
         if self._arena is None or self._arena[0] is not order:
             self._arena = None  # Free the earlier arena before making one as large.
@@ -131,7 +131,7 @@ class Pipeline:
             blocks=blocks,
             chunk_steps=plan.chunk_steps,
         )
-        return Feed(
+        return BatchQueue(
             chunker=chunker,
             images=self._images,
             sample_transformer=self._transformer,

@@ -17,7 +17,7 @@ from sparkdl_runner.data.order.shard import global_batch, whole_number
 
 if TYPE_CHECKING:
     from sparkdl_runner.data.batch_iterator import BatchIterator
-    from sparkdl_runner.data.batches.feed import Batch
+    from sparkdl_runner.data.batches.batch_queue import Batch
     from sparkdl_runner.data.batches.loader import ArrowLoader
     from sparkdl_runner.data.consumers.loader_context import TorchLoaderContext
 

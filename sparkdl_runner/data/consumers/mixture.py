@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sparkdl_runner.data.batch_iterator import CLOSED, BatchIterator
-from sparkdl_runner.data.batches.feed import Batch
+from sparkdl_runner.data.batches.batch_queue import Batch
 from sparkdl_runner.data.batches.loader import ArrowLoader
 from sparkdl_runner.data.errors import StateError
 from sparkdl_runner.data.order.shard import whole_number

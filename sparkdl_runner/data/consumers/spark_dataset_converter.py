@@ -171,8 +171,9 @@ class SparkDatasetConverter:
                 :func:`~sparkdl_runner.base.filesystem.open_filesystem`.
             **reader_kwargs: Arguments of ``ArrowLoader``, or of petastorm's reader; for the
                 petastorm engine also ``steps_per_epoch`` and ``trust_unischema``. Without
-                ``tail``, ranks drop rows that fill no global batch. Data that are not sharded, or
-                fill no global batch, come whole; endless loaders then begin them again.
+                ``tail``, ranks drop rows that fill no global batch. A data set that is not sharded,
+                or smaller than a global batch, is given whole to every rank; endless loaders
+                then begin it again.
 
         Returns:
             A context manager for the loader, which is closed when the block ends.

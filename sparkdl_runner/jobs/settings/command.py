@@ -18,7 +18,7 @@ from sparkdl_runner.jobs.settings.flags import add_flags, given
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class Command:
     """A job: its settings, and what it does with them."""
 
     name: str
@@ -48,7 +48,7 @@ class Job:
         self.run(load(self.settings, arguments.config, given(arguments, self.settings)))
 
 
-def main(job: Job, argv: Sequence[str] | None = None) -> int:
+def main(job: Command, argv: Sequence[str] | None = None) -> int:
     """Runs a job and returns its exit code.
 
     Args:
@@ -60,7 +60,7 @@ def main(job: Job, argv: Sequence[str] | None = None) -> int:
     return guarded(job.name, lambda: job._begin(parser.parse_args(argv)))
 
 
-def run_script(job: Job) -> None:
+def run_script(job: Command) -> None:
     """Runs a job as a process of its own, and ends the process with its exit code."""
     # Some notebooks take even an exit with 0 for a failure.
     if code := main(job):

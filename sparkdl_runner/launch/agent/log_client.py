@@ -272,7 +272,7 @@ class LogClient:
             try:
                 connection.sendall(self._frame(message, codec))
             except OSError:
-                if not isinstance(message, messages.Sure):
+                if not isinstance(message, messages.Acknowledged):
                     self._outbox.drop(message)
                 raise
             if isinstance(message, messages.Ended):
@@ -285,8 +285,10 @@ class LogClient:
         except ValueError:
             self._outbox.drop(message)
             nothing: Message = messages.Alive()
-            if isinstance(message, messages.Sure):
-                nothing = messages.Sure(message.number, nothing)  # It is to be confirmed as well.
+            if isinstance(message, messages.Acknowledged):
+                nothing = messages.Acknowledged(
+                    message.number, nothing
+                )  # It is to be confirmed as well.
             return codec.seal(encode(nothing))
 
     def _listen(self, connection: socket.socket, codec: FrameCodec) -> None:

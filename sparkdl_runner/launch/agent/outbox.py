@@ -7,13 +7,13 @@ import threading
 from collections import deque
 
 from sparkdl_runner.launch.wire.messages import (
+    Acknowledged,
     Alive,
     Ended,
     Message,
     Output,
     Placed,
     PlainValue,
-    Sure,
     Text,
     ValuePart,
 )
@@ -22,14 +22,14 @@ from sparkdl_runner.launch.wire.messages import (
 class Outbox:
     """Messages in the order in which they are sent. Used by any number of threads.
 
-    A sure message stays here until the driver has confirmed it, as the connection that carried it
+    An acknowledged message stays here until the driver has confirmed it, as the connection that carried it
     may break.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._queue: deque[Message] = deque()
-        self._unconfirmed: deque[Sure] = deque()
+        self._unconfirmed: deque[Acknowledged] = deque()
         self._numbers = itertools.count(1)
         self._placed: Placed | None = None
         self._is_closed = False
@@ -44,7 +44,7 @@ class Outbox:
 
     @property
     def lost_reports(self) -> int:
-        """How many sure messages the driver has not confirmed, or were dropped."""
+        """How many acknowledged messages the driver has not confirmed, or were dropped."""
         return self._num_refused + sum(map(_is_report, self._unconfirmed))
 
     def place(self, placed: Placed) -> None:
@@ -59,7 +59,7 @@ class Outbox:
 
         Args:
             message: The message.
-            wait_seconds: How long a sure message may wait for room; None for as long as it takes.
+            wait_seconds: How long an acknowledged message may wait for room; None for no limit.
         """
         with self._changed:
             has_room = self._changed.wait_for(
@@ -71,7 +71,7 @@ class Outbox:
                 self._num_refused += _is_report(message)
                 return
             if message.is_sure:
-                message = Sure(next(self._numbers), message)
+                message = Acknowledged(next(self._numbers), message)
                 self._unconfirmed.append(message)
             self._queue.append(message)
             self._changed.notify_all()
@@ -87,14 +87,14 @@ class Outbox:
     def begin_again(self) -> None:
         """Queues again, for a new connection, what none has carried for certain."""
         with self._changed:
-            queued = {one.number for one in self._queue if isinstance(one, Sure)}
+            queued = {one.number for one in self._queue if isinstance(one, Acknowledged)}
             carried = [one for one in self._unconfirmed if one.number not in queued]
             first = [] if self._placed is None else [self._placed]
             rest = [one for one in self._queue if one is not self._placed]
             self._queue = deque([*first, *carried, *rest])
 
     def confirm(self, number: int) -> None:
-        """Forgets the sure messages up to ``number``: they have arrived."""
+        """Forgets the acknowledged messages up to ``number``: they have arrived."""
         with self._changed:
             while self._unconfirmed and self._unconfirmed[0].number <= number:
                 self._unconfirmed.popleft()
@@ -107,7 +107,7 @@ class Outbox:
             self._num_refused += _is_report(message)
 
     def wait_until_confirmed(self, seconds: float) -> None:
-        """Waits until all sure messages have arrived, at most so long."""
+        """Waits until all acknowledged messages have arrived, at most so long."""
         with self._changed:
             self._changed.wait_for(lambda: not self._unconfirmed, seconds)
 
@@ -127,12 +127,12 @@ class Outbox:
         """How many messages of its kind wait already."""
         if message.is_sure:
             return len(self._unconfirmed)
-        return sum(not isinstance(one, Placed | Sure) for one in self._queue)
+        return sum(not isinstance(one, Placed | Acknowledged) for one in self._queue)
 
 
 def _is_report(message: Message) -> bool:
     """Whether it must arrive, and nothing else tells whether it has, as for a value."""
-    sent = message.message if isinstance(message, Sure) else message
+    sent = message.message if isinstance(message, Acknowledged) else message
     return sent.is_sure and not isinstance(sent, PlainValue | ValuePart)
 
 

@@ -32,7 +32,7 @@ from sparkdl_runner.launch.agent.worker_process import WorkerProcess
 from sparkdl_runner.launch.backends import Rendezvous, get_backend
 from sparkdl_runner.launch.wire import network
 from sparkdl_runner.launch.wire.assignments import Assignment, assignments_of
-from sparkdl_runner.launch.wire.attempt import Attempt
+from sparkdl_runner.launch.wire.attempt import AttemptSpec
 from sparkdl_runner.launch.wire.channel import SETTLE_SECONDS, ChannelAddress
 from sparkdl_runner.launch.wire.control import Envelope
 from sparkdl_runner.launch.wire.failure_report import UnheardFailureError
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 class RankTask:
     """The arguments of an agent, which Spark carries: one attempt of one run."""
 
-    attempt: Attempt
+    attempt: AttemptSpec
     large_function: Broadcast[bytes] | None = None
     """The function, if it is too large to travel within the attempt."""
     channel: ChannelAddress
@@ -151,7 +151,7 @@ class RankTask:
                 client.take(world, Failed(delivered))
             return self._heard(client, world, delivered)
 
-    def _with_function(self) -> Attempt:
+    def _with_function(self) -> AttemptSpec:
         if self.large_function is None:
             return self.attempt
         attempt = replace(self.attempt, function=self.large_function.value)

@@ -18,7 +18,7 @@ from contextlib import suppress
 from sparkdl_runner.base.redaction import secrets_of
 from sparkdl_runner.launch.agent.memory_evidence import MemoryEvidence
 from sparkdl_runner.launch.agent.vital_signs import process_state
-from sparkdl_runner.launch.wire.control import Line
+from sparkdl_runner.launch.wire.control import WorkerPipe
 from sparkdl_runner.launch.wire.messages import Release, Stop
 from sparkdl_runner.launch.worker import lifeline, stacks
 from sparkdl_runner.launch.worker.unanswered import unanswered_addresses
@@ -95,7 +95,7 @@ class WorkerProcess:
             os.close(output_end)
             os.close(stacks_end)
             os.close(requests_end)
-        self.line = Line(ours)
+        self.line = WorkerPipe(ours)
         """The private line to the worker."""
 
     @property
@@ -109,7 +109,7 @@ class WorkerProcess:
         return self._process.returncode
 
     def renew(self, environment: Mapping[str, str], shutdown_grace_seconds: float) -> None:
-        """Makes of a spare worker, which has taken the work it was offered, that work's."""
+        """Gives a spare that accepted a rank this rank's settings."""
         self.grace_seconds = shutdown_grace_seconds
         self.secrets = secrets_of(environment)
         self.memory = MemoryEvidence()

@@ -21,8 +21,8 @@ from sparkdl_runner.rank.world import World
 # by the methods that need it.
 if TYPE_CHECKING:
     from sparkdl_runner.launch.backends.listeners import Listeners
-    from sparkdl_runner.launch.wire.attempt import Attempt
-    from sparkdl_runner.launch.wire.control import Line
+    from sparkdl_runner.launch.wire.attempt import AttemptSpec
+    from sparkdl_runner.launch.wire.control import WorkerPipe
     from sparkdl_runner.launch.wire.network import PortRange
 
 Release = Callable[[], None]
@@ -47,7 +47,7 @@ class Rendezvous:
     peers: frozenset[str]
     """The IP addresses that may connect."""
     num_proc: int
-    attempt: Attempt
+    attempt: AttemptSpec
     """What the ranks run, and how long one may wait for the others."""
     servers: tuple[str, ...] = ()
     """Host and port of each rank's own server, by rank, where the backend has such."""
@@ -146,7 +146,7 @@ class Backend(ABC):
             listener: What rank 0's worker serves the store on, where it does.
         """
 
-    def stay_in_worker(self, line: Line) -> None:  # noqa: B027 - most need nothing
+    def stay_in_worker(self, line: WorkerPipe) -> None:  # noqa: B027 - most need nothing
         """Waits, at a worker's end, for those that need what it serves."""
 
 

@@ -18,7 +18,7 @@ from sparkdl_runner.launch.backends import (
     wrong_backend,
 )
 from sparkdl_runner.launch.backends.environment import common_environment, join_seconds
-from sparkdl_runner.launch.wire.control import Line
+from sparkdl_runner.launch.wire.control import WorkerPipe
 from sparkdl_runner.rank.world import World
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class TorchBackend(Backend):
         if listener is not None:
             torch_store.serve(listener)
 
-    def stay_in_worker(self, line: Line) -> None:
+    def stay_in_worker(self, line: WorkerPipe) -> None:
         """See ``Backend.stay_in_worker``."""
         torch_store.stay(line)
 

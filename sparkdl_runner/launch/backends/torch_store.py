@@ -15,7 +15,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-from sparkdl_runner.launch.wire.control import Line
+from sparkdl_runner.launch.wire.control import WorkerPipe
 from sparkdl_runner.launch.wire.message_json import encode
 from sparkdl_runner.launch.wire.messages import Serving
 
@@ -46,7 +46,7 @@ def serve(listener: socket.socket) -> None:
     )
 
 
-def stay(line: Line) -> None:
+def stay(line: WorkerPipe) -> None:
     """Waits, where this process serves the store, until its agent says that all others have ended.
 
     Called when nothing is left to do in this process, as functions that are registered with

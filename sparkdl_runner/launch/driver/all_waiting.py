@@ -49,7 +49,9 @@ def sentence(worlds: Sequence[World], stacks: Mapping[int, Stacks], waited: str)
     return f"{told} Look at the network between {_named(hosts.values())}."
 
 
-def in_vain(waiting: Sequence[Outcome], returned: Sequence[World], config: RunConfig) -> str:
+def collective_wait_message(
+    waiting: Sequence[Outcome], returned: Sequence[World], config: RunConfig
+) -> str:
     """The notice that ranks wait for others that have returned, long before the deadline.
 
     Args:

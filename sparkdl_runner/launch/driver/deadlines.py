@@ -183,7 +183,7 @@ def left_waiting(
 ) -> Stuck:
     """The ranks that still run, if others have ended and none has made progress for a minute.
 
-    None if ``hang_timeout_seconds`` is shorter than that.
+    Empty if ``hang_timeout_seconds`` is shorter: that limit finds them sooner.
     """
     limit = config.hang_timeout_seconds
     if not any(rank.ended_at or rank.returned_at for rank in seen):

@@ -101,7 +101,7 @@ def _has_lost_its_peers(failure: Outcome) -> bool:
 
 
 def with_failures(outcomes: Sequence[Outcome], failures: Sequence[Outcome]) -> list[Outcome]:
-    """The ends that ranks told of, but where the driver itself saw one fail, what it saw.
+    """How each rank ended: as the driver saw it, else as its agent reported it.
 
     Args:
         outcomes: As the agents saw them; a rank that was found to hang was then stopped.

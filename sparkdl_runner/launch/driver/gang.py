@@ -13,7 +13,7 @@ from sparkdl_runner.launch.driver.console import Console
 from sparkdl_runner.launch.driver.diagnosis import with_failures
 from sparkdl_runner.launch.driver.returned_values import ReturnedValues
 from sparkdl_runner.launch.driver.watch import Verdict, Watch
-from sparkdl_runner.launch.wire.attempt import Attempt
+from sparkdl_runner.launch.wire.attempt import AttemptSpec
 from sparkdl_runner.launch.wire.channel import SETTLE_SECONDS
 from sparkdl_runner.launch.wire.messages import Stacks, ValueSent, VitalSigns
 from sparkdl_runner.launch.wire.outcome import Outcome, Status
@@ -36,7 +36,7 @@ class Gang(Console, ABC):
     """
 
     def __init__(
-        self, attempt: Attempt, num_proc: int, reports: Sequence[Reports], *, show_output: bool
+        self, attempt: AttemptSpec, num_proc: int, reports: Sequence[Reports], *, show_output: bool
     ) -> None:
         super().__init__(show_output=show_output, reports=reports)
         self.attempt = attempt

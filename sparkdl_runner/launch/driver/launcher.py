@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from sparkdl_runner.launch.driver.stop_request import StopRequest
-from sparkdl_runner.launch.wire.attempt import Attempt
+from sparkdl_runner.launch.wire.attempt import AttemptSpec
 from sparkdl_runner.launch.wire.outcome import Outcome
 from sparkdl_runner.rank.reports import Reports
 
@@ -25,7 +25,9 @@ class Launcher(Protocol):
     def application_id(self) -> str | None:
         """Spark's name for the application, if ranks run in one."""
 
-    def run(self, attempt: Attempt, reports: Sequence[Reports], stop: StopRequest) -> list[Outcome]:
+    def run(
+        self, attempt: AttemptSpec, reports: Sequence[Reports], stop: StopRequest
+    ) -> list[Outcome]:
         """Runs all ranks once, and waits until they have ended.
 
         Args:

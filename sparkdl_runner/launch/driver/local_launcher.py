@@ -24,7 +24,7 @@ from sparkdl_runner.launch.driver.local_gpus import gpu_of
 from sparkdl_runner.launch.driver.spark.context import folder_of_files
 from sparkdl_runner.launch.driver.stop_request import StopRequest
 from sparkdl_runner.launch.wire import network
-from sparkdl_runner.launch.wire.attempt import Attempt
+from sparkdl_runner.launch.wire.attempt import AttemptSpec
 from sparkdl_runner.launch.wire.control import Envelope
 from sparkdl_runner.launch.wire.messages import Stacks
 from sparkdl_runner.launch.wire.outcome import Outcome
@@ -60,7 +60,9 @@ class LocalLauncher:
         backend.check_installed()
         self._num_proc = num_proc
 
-    def run(self, attempt: Attempt, reports: Sequence[Reports], stop: StopRequest) -> list[Outcome]:
+    def run(
+        self, attempt: AttemptSpec, reports: Sequence[Reports], stop: StopRequest
+    ) -> list[Outcome]:
         """See ``Launcher.run``."""
         gang = LocalGang(attempt, self._num_proc, reports)
         with stop.told_to(gang.request_stop, gang.interrupt):
@@ -76,7 +78,7 @@ class LocalGang(Gang):
     place where it could be seen.
     """
 
-    def __init__(self, attempt: Attempt, num_proc: int, reports: Sequence[Reports]) -> None:
+    def __init__(self, attempt: AttemptSpec, num_proc: int, reports: Sequence[Reports]) -> None:
         super().__init__(attempt, num_proc, reports, show_output=True)
         self._workers: list[WorkerProcess] = []
         self._requested = ""

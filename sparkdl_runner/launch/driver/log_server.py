@@ -16,7 +16,7 @@ from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.driver.watch import Watch
 from sparkdl_runner.launch.wire import messages
 from sparkdl_runner.launch.wire.assignments import Assignment, assignments_of
-from sparkdl_runner.launch.wire.attempt import Attempt
+from sparkdl_runner.launch.wire.attempt import AttemptSpec
 from sparkdl_runner.launch.wire.channel import FLUSH_SECONDS, ChannelAddress
 from sparkdl_runner.launch.wire.frames import NONCE_BYTES, FrameCodec, read_frame
 from sparkdl_runner.launch.wire.message_json import decode, encode
@@ -88,7 +88,7 @@ class LogServer(ServerThread):
         host: str,
         num_proc: int,
         sink: Sink,
-        attempt: Attempt,
+        attempt: AttemptSpec,
     ) -> None:
         super().__init__(listener, name="sparkdl-log-channel", expected=num_proc)
         self._sink = sink
@@ -106,7 +106,7 @@ class LogServer(ServerThread):
         self._stacks: dict[int, Stacks] = {}
         self._pinging: asyncio.Task[None] | None = None
         self._confirmed: dict[int, int] = {}
-        """For each partition, the number of the last sure message that has arrived."""
+        """For each partition, the number of the last acknowledged message that has arrived."""
 
     @property
     def channel(self) -> ChannelAddress:
@@ -224,7 +224,7 @@ class LogServer(ServerThread):
             try:
                 for values in codec.split(buffer):
                     message = decode(values, messages.AGENT_TO_DRIVER)
-                    if isinstance(message, messages.Sure):
+                    if isinstance(message, messages.Acknowledged):
                         confirmed = message.number
                         # A message is sent again if the connection broke before it was confirmed.
                         if message.number <= self._confirmed.get(partition, 0):

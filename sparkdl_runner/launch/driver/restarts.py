@@ -22,7 +22,7 @@ from sparkdl_runner.launch.driver.apart import check_joined
 from sparkdl_runner.launch.driver.diagnosis import result_of, root_cause
 from sparkdl_runner.launch.driver.launcher import Launcher
 from sparkdl_runner.launch.driver.stop_request import StopRequest
-from sparkdl_runner.launch.wire.attempt import Attempt
+from sparkdl_runner.launch.wire.attempt import AttemptSpec
 from sparkdl_runner.rank.reports import Reports
 from sparkdl_runner.rank.world import World
 
@@ -43,7 +43,7 @@ _FINAL = (
 
 def run_with_restarts(
     launcher: Launcher,
-    attempt: Attempt,
+    attempt: AttemptSpec,
     tracked: TrackedRun | None,
     shown: Sequence[Reports],
     stop: StopRequest,
@@ -114,7 +114,7 @@ def run_with_restarts(
 
 def wait_or_raise(
     error: RunnerError,
-    attempt: Attempt,
+    attempt: AttemptSpec,
     restarts: int,
     fruitless: int,
     *,

@@ -191,7 +191,7 @@ class Watch:
         self._has_told_of_left = True
         running = {one.world.rank for one in waiting}
         returned = [one.world for one in seen if one.world and one.world.rank not in running]
-        return all_waiting.in_vain(waiting, returned, self.config)
+        return all_waiting.collective_wait_message(waiting, returned, self.config)
 
     def _run(self) -> None:
         checked_at = self.now()

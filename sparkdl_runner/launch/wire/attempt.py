@@ -11,7 +11,7 @@ from sparkdl_runner.tracking.rank_run import RunTicket
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attempt:
+class AttemptSpec:
     """The facts of one attempt that are equal for all ranks, wherever they run."""
 
     backend: str

@@ -20,7 +20,7 @@ from sparkdl_runner.launch.wire.frames import receive_exactly
 from sparkdl_runner.rank.world import World
 
 if TYPE_CHECKING:
-    from sparkdl_runner.launch.wire.attempt import Attempt
+    from sparkdl_runner.launch.wire.attempt import AttemptSpec
 
 _HEADER = struct.Struct(">IQ")
 
@@ -53,7 +53,7 @@ class Envelope:
     @classmethod
     def of(
         cls,
-        attempt: Attempt,
+        attempt: AttemptSpec,
         world: World,
         *,
         environment: dict[str, str],
@@ -88,7 +88,7 @@ class Envelope:
             trace_steps=ticket.trace_steps,
         )
 
-    def send(self, line: Line) -> None:
+    def send(self, line: WorkerPipe) -> None:
         """Sends the envelope down the line."""
         fields = asdict(replace(self, listener=None))
         function = fields.pop("function")
@@ -98,7 +98,7 @@ class Envelope:
             line.send_socket(self.listener)
 
     @classmethod
-    def receive(cls, line: Line) -> Envelope:
+    def receive(cls, line: WorkerPipe) -> Envelope:
         """Waits for an envelope.
 
         Raises:
@@ -110,8 +110,11 @@ class Envelope:
         return cls(**fields, function=function)
 
 
-class Line:
-    """One end of the line. Sending is safe from several threads, receiving from one."""
+class WorkerPipe:
+    """One end of the pipe between agent and worker.
+
+    Sending is safe from several threads, receiving from one.
+    """
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end

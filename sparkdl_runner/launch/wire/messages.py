@@ -1,7 +1,8 @@
 """Every message between worker, agent and driver: its fields, who may send it, and how surely.
 
-The tables at the end say who sends what. A message is bounded or sure. Of bounded ones so many wait
-to be sent, and any more are dropped. A sure one is kept until the driver has confirmed it.
+The tables at the end say who sends what. A message is bounded or acknowledged. Of
+bounded ones so many wait to be sent, and any more are dropped. An acknowledged one is kept until
+the driver has confirmed it.
 """
 
 # Without ``from __future__ import annotations``: ``message_json`` reads the types of fields. Not
@@ -22,7 +23,7 @@ class Message:
     """A value that travels as a JSON object of its class's name and its fields."""
 
     most_waiting: ClassVar[int] = 256
-    """How many may wait: of bounded messages to be sent, of sure ones to be confirmed."""
+    """How many may wait: of bounded messages to be sent, of acknowledged ones to be confirmed."""
 
     @property
     def is_sure(self) -> bool:
@@ -187,8 +188,8 @@ class Ended(Message):
 
 
 @dataclass
-class Sure(Message):
-    """Carries a sure message. Its number tells the driver whether that has come before."""
+class Acknowledged(Message):
+    """Carries a message that the driver confirms, by a number that shows whether it came before."""
 
     number: int
     message: Message
@@ -243,7 +244,7 @@ class AskStacks(Message):
 
 @dataclass
 class Confirmed(Message):
-    """All sure messages up to a number have arrived."""
+    """All acknowledged messages up to a number have arrived."""
 
     number: int
 
@@ -324,7 +325,7 @@ _FROM_RANK = (Text, Progress, LoaderPlan)
 WORKER_TO_AGENT = _table(*_FROM_RANK, Pulse, Delivered, Serving, Returned, Raised)
 # An agent sends its worker Stop and Release; the worker needs to know only that one has come.
 AGENT_TO_DRIVER = _table(
-    *(Hello, Placed, Alive, Ended, Sure, Stacks),
+    *(Hello, Placed, Alive, Ended, Acknowledged, Stacks),
     *(Output, Failed, VitalSigns, Unsent, HostMetrics, FilePart, PlainValue, *_FROM_RANK),
     *(ValuePart, ValueSent),
 )

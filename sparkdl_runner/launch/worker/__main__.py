@@ -24,7 +24,7 @@ from sparkdl_runner.errors import NotPicklableError
 from sparkdl_runner.launch.backends import Backend, get_backend, joined
 from sparkdl_runner.launch.backends.environment import beside_own
 from sparkdl_runner.launch.wire import function
-from sparkdl_runner.launch.wire.control import Envelope, Line
+from sparkdl_runner.launch.wire.control import Envelope, WorkerPipe
 from sparkdl_runner.launch.wire.failure_report import MAX_MESSAGE, MAX_TRACEBACK
 from sparkdl_runner.launch.wire.message_json import encode
 from sparkdl_runner.launch.wire.messages import Delivered, LoaderPlan, Progress, Raised, Returned
@@ -70,7 +70,7 @@ def main() -> None:
     # Lines must reach the agent when they are printed, not when a buffer is full.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 
-    line = Line(socket.socket(fileno=arguments.control_fd))
+    line = WorkerPipe(socket.socket(fileno=arguments.control_fd))
     backend = get_backend(arguments.backend)
     joined.note_when_joined()
     _import_early(backend.imports)
@@ -93,7 +93,7 @@ def main() -> None:
     spark_files.make_findable()
     driver_log.connect(line)
     loader_plans.connect(lambda plan: line.send(encode(LoaderPlan(plan))))
-    preemption.ours = line.has_word
+    preemption.is_sent_by_agent = line.has_word
     pulse.start(line, backend)
     code = _run(line, backend, envelope)
     _exit(code, guard_pid, stay=lambda: backend.stay_in_worker(line))
@@ -110,7 +110,7 @@ def _import_early(modules: Iterable[str]) -> None:
     gc.freeze()
 
 
-def _run(line: Line, backend: Backend, envelope: Envelope) -> int:
+def _run(line: WorkerPipe, backend: Backend, envelope: Envelope) -> int:
     """Runs the function and sends its end to the agent. Returns the exit code."""
     pid = os.getpid()
     recorder = tracking.begin(
@@ -161,7 +161,9 @@ def _end_if_forked(pid: int, error: BaseException | None) -> None:
     os._exit(0 if error is None else 1)
 
 
-def _send_failure(line: Line, backend: Backend, error: BaseException, num_entries: int = 0) -> None:
+def _send_failure(
+    line: WorkerPipe, backend: Backend, error: BaseException, num_entries: int = 0
+) -> None:
     name = type(error).__name__
     shown = error.with_traceback(user_traceback(error))
     is_preemption = bool(getattr(error, "is_preemption", False))

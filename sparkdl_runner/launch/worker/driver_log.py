@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 
-from sparkdl_runner.launch.wire.control import Line
+from sparkdl_runner.launch.wire.control import WorkerPipe
 from sparkdl_runner.launch.wire.message_json import encode
 from sparkdl_runner.launch.wire.messages import Text
 
 MAX_MESSAGE_CHARACTERS = 4000
 
-_line: Line | None = None
+_line: WorkerPipe | None = None
 _worker_pid: int | None = None
 
 
-def connect(line: Line) -> None:
+def connect(line: WorkerPipe) -> None:
     """Sends messages down ``line`` from now on. Called once, by the worker."""
     global _line, _worker_pid
     _line, _worker_pid = line, os.getpid()

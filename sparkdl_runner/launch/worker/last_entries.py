@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import suppress
 
-from sparkdl_runner.launch.wire.control import Line
+from sparkdl_runner.launch.wire.control import WorkerPipe
 from sparkdl_runner.launch.wire.message_json import encode
 from sparkdl_runner.launch.wire.messages import Delivered
 from sparkdl_runner.tracking.rank.recorder import Recorder
@@ -14,7 +14,7 @@ from sparkdl_runner.tracking.rank.recorder import Recorder
 _WAIT_SECONDS = 3600.0
 
 
-def send_at_stop(line: Line, recorder: Recorder) -> None:
+def send_at_stop(line: WorkerPipe, recorder: Recorder) -> None:
     """Sends it once the agent wants the end, which then comes by a signal.
 
     Args:

@@ -9,7 +9,7 @@ import types
 from itertools import pairwise
 
 from sparkdl_runner.launch.backends import Backend
-from sparkdl_runner.launch.wire.control import Line
+from sparkdl_runner.launch.wire.control import WorkerPipe
 from sparkdl_runner.launch.wire.message_json import encode
 from sparkdl_runner.launch.wire.messages import Pulse
 
@@ -21,7 +21,7 @@ _MOST_THREADS = 64
 _WAITING_FOR_THREADS = ("/threading.py", "/queue.py", "/concurrent/futures/_base.py")
 
 
-def start(line: Line, backend: Backend) -> None:
+def start(line: WorkerPipe, backend: Backend) -> None:
     """Begins to send pulses down ``line``, from a thread that ends with the process.
 
     The first comes at once, and says that the imports are done.

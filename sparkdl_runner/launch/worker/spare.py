@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from importlib.machinery import PathFinder
 from typing import NoReturn
 
-from sparkdl_runner.launch.wire.control import Line
+from sparkdl_runner.launch.wire.control import WorkerPipe
 from sparkdl_runner.launch.worker import lifeline
 
 # An idle worker's own; a message of its agent never changes them.
@@ -17,7 +17,7 @@ _OWN = (lifeline.FAMILY, lifeline.FOLDER)
 
 
 def await_work(
-    line: Line, seconds: float, *, started_with: Mapping[str, str], guard_pid: int
+    line: WorkerPipe, seconds: float, *, started_with: Mapping[str, str], guard_pid: int
 ) -> None:
     """Waits until the agent has work, and becomes what a worker started at that moment would be.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparkdl_runner.tracking.report.markdown import escaped
-from sparkdl_runner.tracking.report.run_summary import Attempt, RunSummary
+from sparkdl_runner.tracking.report.run_summary import AttemptRow, RunSummary
 
 NOTE_TAG = "mlflow.note.content"
 # A resumed run's description is replaced if it ends so: then no person has written it.
@@ -27,6 +27,6 @@ def may_replace(known: str) -> bool:
     return not known or known.endswith(_OURS)
 
 
-def _item(attempt: Attempt) -> str:
+def _item(attempt: AttemptRow) -> str:
     reached = f"{attempt.seconds:.0f} s, to step {attempt.step:,}"
     return f"- attempt {attempt.number}, {reached}: {escaped(attempt.ended_by[:MAX_CHARACTERS])}"

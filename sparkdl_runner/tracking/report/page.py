@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from string import Template
 
-from sparkdl_runner.tracking.report.run_summary import Attempt, RunSummary, clock
+from sparkdl_runner.tracking.report.run_summary import AttemptRow, RunSummary, clock
 from sparkdl_runner.tracking.time_use import LABELS, PARTS
 
 MAX_RANKS = 256
@@ -43,7 +43,7 @@ def write_page(summary: RunSummary, folder: Path) -> None:
     (folder / "summary.html").write_text(page, encoding="utf-8")
 
 
-def _attempt_cells(attempt: Attempt) -> list[str]:
+def _attempt_cells(attempt: AttemptRow) -> list[str]:
     kept = "none" if attempt.checkpoint_step is None else f"step {attempt.checkpoint_step:,}"
     return [
         str(attempt.number),

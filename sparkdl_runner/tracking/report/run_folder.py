@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sparkdl_runner.base.foreign_name import is_relative
 from sparkdl_runner.rank.world import World
-from sparkdl_runner.tracking.report.run_summary import Attempt
+from sparkdl_runner.tracking.report.run_summary import AttemptRow
 
 _KINDS = ("logs", "traces")
 
@@ -40,7 +40,7 @@ class RunFolder:
         with path.open("wb" if is_first else "ab") as file:
             file.write(data)
 
-    def keep_attempt(self, attempt: Attempt) -> None:
+    def keep_attempt(self, attempt: AttemptRow) -> None:
         """Writes what is known of an attempt, unless the disk is full."""
         path = self.path / "attempts" / f"attempt-{attempt.number}.txt"
         with suppress(OSError):

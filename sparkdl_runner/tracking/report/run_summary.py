@@ -23,7 +23,7 @@ CHECKPOINT_WARNING_TAG = f"{PREFIX}checkpoint_warning"
 
 
 @dataclass(kw_only=True)
-class Attempt:
+class AttemptRow:
     """One submission of the gang."""
 
     number: int
@@ -64,7 +64,7 @@ class RunSummary:
     run_id: str
     began_at: float
     ended_at: float
-    attempts: Sequence[Attempt]
+    attempts: Sequence[AttemptRow]
     totals: Mapping[int, Counts]
     """The counts of each rank, over all attempts of this driver."""
     hosts: Mapping[int, str]

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from sparkdl_runner.tracking.entries import ATTEMPT_TAG, Entry
 from sparkdl_runner.tracking.report.goodput import TIME_TAG, AttemptTime, goodput_of, times_in
-from sparkdl_runner.tracking.report.run_summary import Attempt
+from sparkdl_runner.tracking.report.run_summary import AttemptRow
 from sparkdl_runner.tracking.run.opening.opened import Opened
 from sparkdl_runner.tracking.run.rank_reports import RankReports
 
@@ -27,7 +27,7 @@ class Attempts:
     def __init__(self, ranks: RankReports, opened: Opened, first: int) -> None:
         self._ranks = ranks
         self._earlier = times_in(opened.run.data.tags, range(first))
-        self.own: list[Attempt] = []
+        self.own: list[AttemptRow] = []
         """Those of this driver."""
         # The first attempt waits until the run is opened.
         is_new = opened.is_ours and not first
@@ -36,7 +36,7 @@ class Attempts:
     def begin(self, number: int) -> list[Entry]:
         """Says that ranks are about to start."""
         self._ranks.begin_attempt()
-        self.own.append(Attempt(number=number, began_at=time.time()))
+        self.own.append(AttemptRow(number=number, began_at=time.time()))
         return [["tag", ATTEMPT_TAG, str(number)]]
 
     def end(self, error: str, growth: str) -> list[Entry]:

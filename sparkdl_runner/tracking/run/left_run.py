@@ -19,7 +19,7 @@ from sparkdl_runner.base.foreign_file import ForeignFileError, build
 from sparkdl_runner.base.private_folder import private_folder
 from sparkdl_runner.tracking.report.goodput import AttemptTime
 from sparkdl_runner.tracking.report.performance import Counts
-from sparkdl_runner.tracking.report.run_summary import Attempt, RunSummary
+from sparkdl_runner.tracking.report.run_summary import AttemptRow, RunSummary
 from sparkdl_runner.tracking.run.spool import SPOOLS
 
 _SUFFIX = ".left.json"
@@ -66,7 +66,7 @@ class LeftRun:
 
 
 def report_facts(
-    attempts: Sequence[Attempt],
+    attempts: Sequence[AttemptRow],
     totals: Mapping[int, Counts],
     hosts: Mapping[int, str],
     **texts: str,
@@ -80,9 +80,9 @@ def report_facts(
     }
 
 
-def _attempt(fields: dict[str, Any]) -> Attempt:
+def _attempt(fields: dict[str, Any]) -> AttemptRow:
     time = fields["time"]
-    return Attempt(**{**fields, "time": None if time is None else AttemptTime(**time)})
+    return AttemptRow(**{**fields, "time": None if time is None else AttemptTime(**time)})
 
 
 def left_run(run_id: str) -> LeftRun | None:

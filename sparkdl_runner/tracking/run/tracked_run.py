@@ -332,8 +332,8 @@ class TrackedRun(Reports):
 
     def _report_trouble(self, trouble: str) -> None:
         _show(
-            f"MLflow does not take what it is told ({self._redact(trouble)}); training goes on, "
-            "and it is told again later."
+            f"MLflow refuses or does not answer ({self._redact(trouble)}). Training continues; the "
+            "entries are kept and sent again."
         )
 
 

@@ -68,7 +68,7 @@ def table(spark: Any) -> Iterator[str]:
     spark.catalog.dropTempView("digits_of_jobs")
 
 
-def call(job: command.Job, *argv: object) -> int:
+def call(job: command.Command, *argv: object) -> int:
     return command.main(job, [str(one) for one in argv])
 
 

@@ -37,7 +37,7 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     os.environ.update(environment)
 
 
-def call(job: command.Job, *argv: object) -> int:
+def call(job: command.Command, *argv: object) -> int:
     return command.main(job, [str(one) for one in argv])
 
 

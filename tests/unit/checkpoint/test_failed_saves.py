@@ -388,7 +388,7 @@ def test_rank_0_names_who_is_missing_and_hurries_when_training_failed(tmp_path):
 
     def part(rank, hurry):
         state = FlatState(rank, {})
-        job = commit.Job(
+        job = commit.SaveRequest(
             manifest=manifest,
             rank=rank,
             hosts=["zero", "one", "two"],

@@ -26,7 +26,7 @@ from sparkdl_runner.checkpoint.read.host_reader import HostReader
 from sparkdl_runner.checkpoint.read.plan import plan_of
 from sparkdl_runner.checkpoint.restoring import restore
 from sparkdl_runner.checkpoint.save.attempt import begin_together
-from sparkdl_runner.checkpoint.save.parts import Parts
+from sparkdl_runner.checkpoint.save.ownership import Ownership
 from sparkdl_runner.checkpoint.save.policy import SavePolicy
 from sparkdl_runner.checkpoint.save.retention import Retention
 from sparkdl_runner.checkpoint.save.saver import Saver
@@ -277,7 +277,7 @@ def test_ranks_tell_their_names_again_only_when_they_change():
     exchange = Exchange(ranks)
 
     def save(peers: ThreadPeers) -> list[int]:
-        parts, told = Parts(None), []
+        parts, told = Ownership(None), []
         for more in ([], [], ["momentum"]):
             keys = {f"{peers.rank // 2}.{number}" for number in range(count)} | {*more}
             own = parts.own_of(peers, keys)

@@ -15,7 +15,7 @@ from small_training import Training, equal, save_steps
 from sparkdl_runner.checkpoint import CheckpointError, CheckpointManager
 from sparkdl_runner.checkpoint.directory import retrying
 from sparkdl_runner.checkpoint.directory.storage import RemoteStorage, directory_url, open_storage
-from sparkdl_runner.checkpoint.save.commit import Commit, Job
+from sparkdl_runner.checkpoint.save.commit import Commit, SaveRequest
 from sparkdl_runner.checkpoint.save.policy import SavePolicy
 
 
@@ -162,7 +162,7 @@ def test_a_write_that_failed_half_way_is_repeated_without_a_removal(tmp_path, mo
     storage = open_storage(f"memory://{tmp_path.name}")
     commit = Commit(
         storage,
-        Job(manifest=SimpleNamespace(name="step-1"), rank=0, hosts=["a"], states={}),
+        SaveRequest(manifest=SimpleNamespace(name="step-1"), rank=0, hosts=["a"], states={}),
         threading.Event(),
         SavePolicy(retry_seconds=1),
     )

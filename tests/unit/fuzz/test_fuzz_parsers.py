@@ -55,12 +55,12 @@ from sparkdl_runner.launch.wire.frames import LENGTH, NONCE_BYTES, FrameCodec, r
 from sparkdl_runner.launch.wire.message_json import decode, encode
 from sparkdl_runner.launch.wire.messages import (
     AGENT_TO_DRIVER,
+    Acknowledged,
     Failed,
     FilePart,
     Hello,
     Message,
     PlainValue,
-    Sure,
     ValuePart,
     ValueSent,
 )
@@ -74,9 +74,9 @@ MESSAGES = [
     json.loads(json.dumps(encode(message)))
     for message in (
         Hello(PEER),
-        Sure(1, FilePart("logs/rank-0.log", b"text", True)),
-        Sure(2, PlainValue('{"value": 1}')),
-        Sure(3, ValuePart(b"a part", True)),
+        Acknowledged(1, FilePart("logs/rank-0.log", b"text", True)),
+        Acknowledged(2, PlainValue('{"value": 1}')),
+        Acknowledged(3, ValuePart(b"a part", True)),
         ValueSent(6, "0" * 64),
         Failed(Outcome(world=WORLD, status=Status.FAILED, ended_at=1.0)),
     )

@@ -18,8 +18,10 @@ def _same_environment(monkeypatch):
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
 
 
-def job_that(run) -> command.Job:
-    return command.Job(name="train", summary="", example="", settings=train.JOB.settings, run=run)
+def job_that(run) -> command.Command:
+    return command.Command(
+        name="train", summary="", example="", settings=train.JOB.settings, run=run
+    )
 
 
 def settings_of(*argv: str) -> Settings:

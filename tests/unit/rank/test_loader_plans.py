@@ -10,7 +10,7 @@ from sparkdl_runner.errors import WorkerFailedError
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.diagnosis import root_cause, to_error
 from sparkdl_runner.launch.driver.local_launcher import LocalGang
-from sparkdl_runner.launch.wire.attempt import Attempt
+from sparkdl_runner.launch.wire.attempt import AttemptSpec
 from sparkdl_runner.launch.wire.outcome import Outcome, Status
 from sparkdl_runner.rank import loader_plans
 from sparkdl_runner.rank.loader_plans import LoaderPlans, place_of_caller
@@ -24,7 +24,7 @@ WORLDS = assign_ranks(
     backend="torch",
 )
 
-ATTEMPT = Attempt(backend="torch", function=b"", config=RunConfig(), run="r")
+ATTEMPT = AttemptSpec(backend="torch", function=b"", config=RunConfig(), run="r")
 
 
 def plan(place: str = "train.py:7", turn: int = 1, **settings: object) -> dict[str, object]:

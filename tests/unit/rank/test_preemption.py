@@ -58,7 +58,7 @@ def test_the_agents_own_signal_ends_the_rank(ours, status):
     program = (
         "import os, signal, time\n"
         "from sparkdl_runner.rank import preemption\n"
-        f"preemption.ours = lambda: {ours}\n"
+        f"preemption.is_sent_by_agent = lambda: {ours}\n"
         "preemption.listen()\n"
         "os.kill(os.getpid(), signal.SIGTERM)\n"
         "assert preemption.requested()\n"

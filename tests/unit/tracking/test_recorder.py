@@ -244,7 +244,7 @@ def test_where_a_thread_is_says_what_it_does() -> None:
         exec(code, {"there": there, "release": release})
 
     for path, expected in (
-        ("/x/sparkdl_runner/data/batches/feed.py", DATA),
+        ("/x/sparkdl_runner/data/batches/batch_queue.py", DATA),
         ("/x/torch/utils/data/dataloader.py", DATA),
         ("/x/horovod/torch/mpi_ops.py", COMMUNICATION),
         ("/home/me/train.py", COMPUTE),

@@ -14,7 +14,7 @@ from sparkdl_runner.tracking.report.description import description_of, may_repla
 from sparkdl_runner.tracking.report.markdown import escaped
 from sparkdl_runner.tracking.report.page import MAX_RANKS, write_page
 from sparkdl_runner.tracking.report.performance import Counts
-from sparkdl_runner.tracking.report.run_summary import Attempt, RunSummary
+from sparkdl_runner.tracking.report.run_summary import AttemptRow, RunSummary
 from sparkdl_runner.tracking.run.parameters_and_tags import tell_parent
 
 
@@ -30,7 +30,7 @@ def summary(**changes: Any) -> RunSummary:
         "began_at": 0.0,
         "ended_at": 60.0,
         "attempts": [
-            Attempt(
+            AttemptRow(
                 number=0,
                 began_at=0,
                 ended_at=20,
@@ -38,7 +38,7 @@ def summary(**changes: Any) -> RunSummary:
                 checkpoint_step=40,
                 error="Rank 1 was <killed>\nmore",
             ),
-            Attempt(number=1, began_at=21, ended_at=60, step=100),
+            AttemptRow(number=1, began_at=21, ended_at=60, step=100),
         ],
         "totals": {0: counts(), 1: counts()},
         "hosts": {0: "a", 1: "<b>"},
@@ -120,7 +120,7 @@ def test_the_description_is_the_report_in_short_and_no_markup_of_others() -> Non
     assert f"\n\n{figures}\n\n" in text, "and nothing that ranks and hosts count"
     assert "\n- attempt 0, 20 s, to step 50: Rank 1 was &lt;killed&gt;\n" in text
     assert "\n- attempt 1, 39 s, to step 100: all ranks returned\n" in text
-    many = [Attempt(number=n, began_at=0, ended_at=1, error="|" * 10_000) for n in range(100)]
+    many = [AttemptRow(number=n, began_at=0, ended_at=1, error="|" * 10_000) for n in range(100)]
     assert len(description_of(summary(attempts=many))) < 5000
     only = summary(attempts=summary().attempts[1:])
     assert "- attempt" not in description_of(only), "it is said already"
@@ -134,7 +134,7 @@ MARKUP = st.text(st.sampled_from("<>&\\`*_[]()|!#~\r\n\u2028 =aimg/:\"'"), max_s
 def test_no_value_of_others_is_markup_in_a_description(
     error: str, metric: str, ranks: str, use: str
 ) -> None:
-    attempts = [Attempt(number=0, began_at=0, ended_at=20, error=f"<img {error}")]
+    attempts = [AttemptRow(number=0, began_at=0, ended_at=20, error=f"<img {error}")]
     others = {"num_ranks": ranks, "num_hosts": f"</p>{ranks}", "time_use": f"<b>{use}"}
     text = description_of(
         summary(error="failed", attempts=attempts, metrics={f"<i>{metric}": 1.0}, **others)

@@ -100,7 +100,7 @@ def test_a_trouble_with_mlflow_is_shown_once_each_time(capsys: pytest.CaptureFix
     stops = iter([False] * 5 + [True])
     heartbeat._stopped = SimpleNamespace(wait=lambda _: next(stops))
     heartbeat._run()
-    assert capsys.readouterr().out.count("does not take what it is told (503)") == 2
+    assert capsys.readouterr().out.count("refuses or does not answer (503)") == 2
 
 
 @pytest.mark.parametrize(

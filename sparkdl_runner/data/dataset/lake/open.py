@@ -48,7 +48,9 @@ class Choice:
         """Raises a TypeError if anything is chosen of something that is no set of files."""
         given = [name for name, value in vars(self).items() if value is not None]
         if given:
-            raise TypeError(f"{given[0]} is for files that are read in place, and this is {what}.")
+            raise TypeError(
+                f"{given[0]}= works for files that are read in place, and this is {what}."
+            )
 
     def refuse_versions(self, why: str) -> None:
         """Raises a TypeError if a version is asked for where there is none."""

@@ -50,7 +50,7 @@ class Call:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """By name, those among them that are as by default."""
+        """By name, defaults included."""
         return arguments(self.main, *self.args, **self.kwargs)
 
     @property

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def arguments(main: Callable[..., Any], /, *args: Any, **kwargs: Any) -> dict[str, Any]:
-    """The arguments of a call by name, those among them that are as by default."""
+    """The arguments of a call by name, defaults included."""
     try:
         bound = inspect.signature(main).bind(*args, **kwargs)
     except (TypeError, ValueError):

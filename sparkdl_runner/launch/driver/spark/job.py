@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 
-class Job:
+class SparkAction:
     """A Spark action in a thread of its own, with the caller's job group and other properties.
 
     Py4J gives each thread one connection, on which the JVM answers in order. Were the action on

@@ -27,7 +27,7 @@ from sparkdl_runner.launch.driver.spark.decommissions import Decommissions, deco
 from sparkdl_runner.launch.driver.spark.executors import executors_of, silent_hosts
 from sparkdl_runner.launch.driver.spark.gpu_scheduling import barrier_stage, rank_profile
 from sparkdl_runner.launch.driver.spark.growth import Growth
-from sparkdl_runner.launch.driver.spark.job import Job, let_the_jvm_exit, tagged
+from sparkdl_runner.launch.driver.spark.job import SparkAction, let_the_jvm_exit, tagged
 from sparkdl_runner.launch.driver.spark.lent_function import lent
 from sparkdl_runner.launch.driver.spark.lost_hosts import LostHosts
 from sparkdl_runner.launch.driver.spark.sizes import most_result_bytes, refuse_too_large_function
@@ -36,7 +36,7 @@ from sparkdl_runner.launch.driver.spark.spares import spare_task
 from sparkdl_runner.launch.driver.spark.start_notices import StartNotices
 from sparkdl_runner.launch.driver.stop_request import StopRequest
 from sparkdl_runner.launch.driver.watch import Verdict
-from sparkdl_runner.launch.wire.attempt import Attempt
+from sparkdl_runner.launch.wire.attempt import AttemptSpec
 from sparkdl_runner.launch.wire.channel import FLUSH_SECONDS
 from sparkdl_runner.launch.wire.messages import RequestGrowth, RequestStop, Stacks
 from sparkdl_runner.launch.wire.outcome import Outcome, Status
@@ -80,7 +80,9 @@ class SparkLauncher:
         self.is_single_host = is_single_host(self._context)
         self.application_id = self._context.applicationId
 
-    def run(self, attempt: Attempt, reports: Sequence[Reports], stop: StopRequest) -> list[Outcome]:
+    def run(
+        self, attempt: AttemptSpec, reports: Sequence[Reports], stop: StopRequest
+    ) -> list[Outcome]:
         """See ``Launcher.run``."""
         refuse_too_large_function(self._context, attempt.function)
         asked_seconds = self._lost.replace_executors()
@@ -126,7 +128,7 @@ class SparkGang(Gang):
         self,
         context: SparkContext,
         profile: ResourceProfile | None,
-        attempt: Attempt,
+        attempt: AttemptSpec,
         num_proc: int,
         reports: Sequence[Reports],
     ) -> None:
@@ -157,7 +159,7 @@ class SparkGang(Gang):
             function = stack.enter_context(lent(self._context, self.attempt.function))
             ends = tasks.mapPartitions(self._rank_task(function))
             self._server.start()
-            self._job = Job(lambda: list(ends.collect()))
+            self._job = SparkAction(lambda: list(ends.collect()))
             decommissions = Decommissions(self._context, self._tag, self._server.preempt)
             notices = StartNotices(self._context, self._tag, self.watch, self._server.channel)
             stack.callback(decommissions.close)

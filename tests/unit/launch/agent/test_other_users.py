@@ -18,7 +18,7 @@ from sparkdl_runner.launch.agent.host import other_users
 from sparkdl_runner.launch.agent.rank_task import RankTask
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.local_launcher import LocalGang
-from sparkdl_runner.launch.wire.attempt import Attempt
+from sparkdl_runner.launch.wire.attempt import AttemptSpec
 
 NEIGHBOUR = 54321
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
@@ -73,7 +73,7 @@ def test_the_system_is_no_neighbour(uid: int, expected: bool) -> None:
     assert other_users.is_ordinary(uid) is expected
 
 
-ATTEMPT = Attempt(backend="torch", function=b"", config=refusing, run="run")
+ATTEMPT = AttemptSpec(backend="torch", function=b"", config=refusing, run="run")
 
 
 def start_here() -> None:

@@ -12,7 +12,7 @@ from sparkdl_runner.launch.agent.rank_log import rank_log
 from sparkdl_runner.launch.agent.supervision import Report, _Supervision, supervise
 from sparkdl_runner.launch.agent.worker_process import WorkerProcess
 from sparkdl_runner.launch.config import RunConfig
-from sparkdl_runner.launch.wire.attempt import Attempt
+from sparkdl_runner.launch.wire.attempt import AttemptSpec
 from sparkdl_runner.launch.wire.control import Envelope
 from sparkdl_runner.launch.wire.messages import Failed, PlainValue, Raised, Returned
 from sparkdl_runner.launch.wire.outcome import Status
@@ -59,7 +59,7 @@ def test_a_plain_value_is_told_before_the_process_has_ended(plain, sends):
 def test_a_worker_that_was_killed_before_the_stop_came_is_no_stopped_one(tmp_path):
     """Its peers fail because of it, and may be heard first."""
     worker = WorkerProcess(backend="torch", environment=dict(os.environ), shutdown_grace_seconds=1)
-    attempt = Attempt(backend="torch", function=b"", config=RunConfig(), run="r")
+    attempt = AttemptSpec(backend="torch", function=b"", config=RunConfig(), run="r")
     os.kill(worker.pid, signal.SIGKILL)
     worker.await_exit()
     worker.stop()

@@ -14,7 +14,7 @@ import pytest
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.backends import Rendezvous, get_backend, torch_store
 from sparkdl_runner.launch.config import RunConfig
-from sparkdl_runner.launch.wire.attempt import Attempt
+from sparkdl_runner.launch.wire.attempt import AttemptSpec
 from sparkdl_runner.rank.world import Peer, assign_ranks
 
 PEERS = [
@@ -25,7 +25,7 @@ WORLDS = assign_ranks(PEERS, backend="any", attempt=1)
 
 
 def environment_of(backend, partition, **config):
-    attempt = Attempt(backend=backend, function=b"", config=RunConfig(**config), run="a run")
+    attempt = AttemptSpec(backend=backend, function=b"", config=RunConfig(**config), run="a run")
     rendezvous = Rendezvous(
         address="10.0.0.9",
         port=4711,

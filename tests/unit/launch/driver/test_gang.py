@@ -8,7 +8,7 @@ import pytest
 
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver import gang
-from sparkdl_runner.launch.wire.attempt import Attempt
+from sparkdl_runner.launch.wire.attempt import AttemptSpec
 from sparkdl_runner.launch.wire.outcome import Outcome, Status
 from sparkdl_runner.rank.world import Peer, assign_ranks
 
@@ -23,7 +23,7 @@ class Gang(gang.Gang):
     """A gang of no processes, which notes that it is ended."""
 
     def __init__(self):
-        attempt = Attempt(backend="torch", function=b"", config=RunConfig(), run="r")
+        attempt = AttemptSpec(backend="torch", function=b"", config=RunConfig(), run="r")
         super().__init__(attempt, 1, (), show_output=False)
         self.times_ended = 0
 

@@ -11,7 +11,7 @@ import pytest
 
 from sparkdl_runner.launch.driver.calls.interruptible import wait_until_done
 from sparkdl_runner.launch.driver.calls.run_future import RunFuture
-from sparkdl_runner.launch.driver.spark.job import Job
+from sparkdl_runner.launch.driver.spark.job import SparkAction
 
 
 class InterruptedByTestError(Exception):
@@ -50,7 +50,7 @@ def future():
 
 
 def job_of(future):
-    job = Job.__new__(Job)  # Without Spark's thread.
+    job = SparkAction.__new__(SparkAction)  # Without Spark's thread.
     job._end = future
     return job
 

@@ -9,7 +9,7 @@ import pytest
 from sparkdl_runner.launch.agent.spares import pool
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver import local_launcher
-from sparkdl_runner.launch.wire.attempt import Attempt
+from sparkdl_runner.launch.wire.attempt import AttemptSpec
 
 
 def test_workers_that_were_started_end_where_another_cannot_be(
@@ -27,7 +27,7 @@ def test_workers_that_were_started_end_where_another_cannot_be(
             ended.append(self)
 
     monkeypatch.setattr(pool, "WorkerProcess", Worker)
-    attempt = Attempt(backend="torch", function=b"", config=RunConfig(), run="r")
+    attempt = AttemptSpec(backend="torch", function=b"", config=RunConfig(), run="r")
     with pytest.raises(OSError, match="Cannot allocate memory"):
         local_launcher.LocalGang(attempt, 2, ()).run()
     assert ended == started
@@ -36,7 +36,7 @@ def test_workers_that_were_started_end_where_another_cannot_be(
 def test_a_rank_that_has_ended_however_is_not_watched_any_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    attempt = Attempt(backend="torch", function=b"", config=RunConfig(), run="r")
+    attempt = AttemptSpec(backend="torch", function=b"", config=RunConfig(), run="r")
     gang = local_launcher.LocalGang(attempt, 2, ())
     ended: list[str] = []
     monkeypatch.setattr(gang.watch, "ended", ended.append)
@@ -55,7 +55,7 @@ def test_a_rank_that_has_ended_however_is_not_watched_any_more(
 
 @pytest.mark.parametrize("reason", ["it is late", ""])
 def test_all_ranks_are_asked_to_end_if_there_is_a_reason(reason: str) -> None:
-    attempt = Attempt(backend="torch", function=b"", config=RunConfig(), run="r")
+    attempt = AttemptSpec(backend="torch", function=b"", config=RunConfig(), run="r")
     gang = local_launcher.LocalGang(attempt, 2, ())
     asked: list[str] = []
     gang._workers = [SimpleNamespace(request_stop=asked.append)] * 2

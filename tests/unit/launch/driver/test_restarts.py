@@ -20,7 +20,7 @@ from sparkdl_runner.errors import (
 )
 from sparkdl_runner.launch.driver import restarts
 from sparkdl_runner.launch.driver.stop_request import StopRequest
-from sparkdl_runner.launch.wire.attempt import Attempt
+from sparkdl_runner.launch.wire.attempt import AttemptSpec
 from sparkdl_runner.launch.wire.outcome import Outcome, Status
 from sparkdl_runner.rank.reports import Reports
 from sparkdl_runner.rank.world import Peer, assign_ranks
@@ -52,7 +52,7 @@ def slept(monkeypatch):
 
 def end(error, config, *, made=0, first=0):
     """Ends an attempt, before which the driver has made so many."""
-    attempt = Attempt(
+    attempt = AttemptSpec(
         backend="torch",
         function=b"",
         config=config,
@@ -147,7 +147,7 @@ def waits(monkeypatch):
         stop = StopRequest()
         monkeypatch.setattr(stop.cancelled, "wait", waited.append)
         config = RunConfig(max_restarts=len(attempts) - 1, **config)
-        attempt = Attempt(backend="torch", function=b"", config=config, run="r")
+        attempt = AttemptSpec(backend="torch", function=b"", config=config, run="r")
         with pytest.raises(WorkerDiedError):
             restarts.run_with_restarts(Launcher(), attempt, None, [Reports()], stop)
         return waited
@@ -208,7 +208,7 @@ def test_the_first_attempt_of_a_resumed_run_is_no_restart():
             return None
 
     config = RunConfig(max_restarts=1, restart_backoff_seconds=0)
-    attempt = Attempt(backend="torch", function=b"", config=config, run="r", number=3)
+    attempt = AttemptSpec(backend="torch", function=b"", config=config, run="r", number=3)
     assert (
         restarts.run_with_restarts(Launcher(), attempt, Resumed(), [Reports()], StopRequest()) == 3
     )
@@ -248,7 +248,7 @@ def run_attempts(ended_by, config):
         def run(self, attempt, reports, stop):
             raise ended_by.pop(0)
 
-    attempt = Attempt(backend="torch", function=b"", config=config, run="r", number=0)
+    attempt = AttemptSpec(backend="torch", function=b"", config=config, run="r", number=0)
     restarts.run_with_restarts(Launcher(), attempt, None, [Reports()], StopRequest())
 
 
@@ -283,7 +283,7 @@ def test_a_growth_is_no_failure_and_costs_no_restart(capsys):
             return None
 
     config = RunConfig(max_restarts=1, restart_backoff_seconds=0)
-    attempt = Attempt(backend="torch", function=b"", config=config, run="r")
+    attempt = AttemptSpec(backend="torch", function=b"", config=config, run="r")
     assert restarts.run_with_restarts(Launcher(), attempt, Tracked(), [], StopRequest()) == 3
     assert started == [(0, False), (1, True), (2, True), (3, True)]
     assert ended == [(None, grew.message), (DIED, ""), (None, grew.message), (None, "")]

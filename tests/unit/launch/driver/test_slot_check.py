@@ -12,9 +12,9 @@ from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.spark import launcher, slots
 from sparkdl_runner.launch.driver.stop_request import StopRequest
-from sparkdl_runner.launch.wire.attempt import Attempt
+from sparkdl_runner.launch.wire.attempt import AttemptSpec
 
-ATTEMPT = Attempt(backend="torch", function=b"", config=RunConfig(), run="r")
+ATTEMPT = AttemptSpec(backend="torch", function=b"", config=RunConfig(), run="r")
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ def test_a_job_says_whether_it_has_ended(monkeypatch):
     # A thread that inherits Spark's properties asks for a context wherever Spark's JVM has run.
     monkeypatch.setattr("pyspark.SparkContext._gateway", None)
     may_end = threading.Event()
-    job = spark_job.Job(lambda: may_end.wait() and [])
+    job = spark_job.SparkAction(lambda: may_end.wait() and [])
     assert job.wait(0.0) is False
     may_end.set()
     assert job.wait(30.0) is True

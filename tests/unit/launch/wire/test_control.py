@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkdl_runner.launch.wire.control import Envelope, Line
+from sparkdl_runner.launch.wire.control import Envelope, WorkerPipe
 from sparkdl_runner.rank.world import Peer, assign_ranks
 
 
 @pytest.fixture
 def lines():
-    one, two = (Line(end) for end in socket.socketpair())
+    one, two = (WorkerPipe(end) for end in socket.socketpair())
     yield one, two
     one.close()
     two.close()
@@ -28,7 +28,7 @@ def lines():
     )
 )
 def test_messages_arrive_as_they_were_sent(messages):
-    one, two = (Line(end) for end in socket.socketpair())
+    one, two = (WorkerPipe(end) for end in socket.socketpair())
     for message, payload in messages:
         one.send(message, payload)
     assert [two.receive() for _ in messages] == messages
@@ -117,8 +117,8 @@ def test_a_line_is_waited_on_where_many_files_are_open():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         high = os.dup2(ours.fileno(), 5000, inheritable=False)
-        line = Line(socket.socket(fileno=high))
+        line = WorkerPipe(socket.socket(fileno=high))
         assert not line.wait(0)
-        Line(theirs).send({"a": 1})
+        WorkerPipe(theirs).send({"a": 1})
         assert line.wait(30)
         line.close()

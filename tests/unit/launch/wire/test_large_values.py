@@ -30,7 +30,7 @@ from sparkdl_runner.launch.driver.log_server import LogServer
 from sparkdl_runner.launch.driver.returned_values import ReturnedValues, value_of
 from sparkdl_runner.launch.driver.watch import Watch
 from sparkdl_runner.launch.wire import network
-from sparkdl_runner.launch.wire.attempt import Attempt
+from sparkdl_runner.launch.wire.attempt import AttemptSpec
 from sparkdl_runner.launch.wire.messages import ValueSent
 from sparkdl_runner.launch.wire.outcome import Outcome, Status
 from sparkdl_runner.launch.wire.sink import Sink
@@ -65,7 +65,7 @@ class Driver(Sink):
     def __init__(self, stack: ExitStack, fence_seconds: float = 60.0) -> None:
         self.values = ReturnedValues("run")
         stack.callback(self.values.close)
-        attempt = Attempt(backend="torch", function=b"", config=RunConfig(), run="run")
+        attempt = AttemptSpec(backend="torch", function=b"", config=RunConfig(), run="run")
         self.server = LogServer(
             network.listen("127.0.0.1"), host="127.0.0.1", num_proc=1, sink=self, attempt=attempt
         )

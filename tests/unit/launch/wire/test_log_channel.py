@@ -21,7 +21,7 @@ from sparkdl_runner.launch.driver.log_server import LogServer
 from sparkdl_runner.launch.driver.watch import Watch
 from sparkdl_runner.launch.wire import network
 from sparkdl_runner.launch.wire.assignments import Assignment
-from sparkdl_runner.launch.wire.attempt import Attempt
+from sparkdl_runner.launch.wire.attempt import AttemptSpec
 from sparkdl_runner.launch.wire.channel import ChannelAddress
 from sparkdl_runner.launch.wire.frames import LENGTH, MAC_BYTES, FrameCodec
 from sparkdl_runner.launch.wire.message_json import encode
@@ -110,7 +110,7 @@ def server_of(recorder, *, num_proc=2, listener=None, start_timeout_seconds=120.
         host="127.0.0.1",
         num_proc=num_proc,
         sink=recorder,
-        attempt=Attempt(backend="torch", function=b"", config=config, run="run"),
+        attempt=AttemptSpec(backend="torch", function=b"", config=config, run="run"),
     )
     server.watch = watch_of(num_proc)
     return server

@@ -25,7 +25,7 @@ Thread 0x3 (most recent call first):
   File "/lib/threading.py", line 1002 in _bootstrap
 
 Thread 0x4 (most recent call first):
-  File "/x/sparkdl_runner/data/batches/feed.py", line 80 in _run
+  File "/x/sparkdl_runner/data/batches/batch_queue.py", line 80 in _run
   File "/lib/threading.py", line 1002 in _bootstrap
 
 Thread 0x5 (most recent call first):

@@ -17,7 +17,7 @@ _SHOWN = 3
 _NOTHING_YET = object()
 
 
-class Parts:
+class Ownership:
     """The facts that ranks agree on at the first save of a model.
 
     Args:

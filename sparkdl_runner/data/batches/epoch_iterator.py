@@ -10,11 +10,11 @@ import weakref
 from collections.abc import Callable, Generator
 
 from sparkdl_runner.data.batch_iterator import CLOSED, REPLACED, BatchIterator
-from sparkdl_runner.data.batches.feed import Batch, Feed
+from sparkdl_runner.data.batches.batch_queue import Batch, BatchQueue
 from sparkdl_runner.data.order.state import LoaderState, Position
 
 
-class Passes:
+class EpochIterator:
     """Iterates ``num_epochs`` epochs at a time, or without end where that is None."""
 
     def __init__(self, num_epochs: int | None) -> None:
@@ -23,7 +23,7 @@ class Passes:
         """After the batch that was handed out last."""
         self._is_resumed = False
         self._closed = False
-        self._feed: Feed | None = None
+        self._feed: BatchQueue | None = None
         # Weak, so that leaving a for loop ends the iteration.
         self._active: weakref.ref[BatchIterator] | None = None
 
@@ -46,7 +46,7 @@ class Passes:
         self._is_resumed = True
 
     def iterate(
-        self, open_feed: Callable[[Position, int | None], Feed], steps: int
+        self, open_feed: Callable[[Position, int | None], BatchQueue], steps: int
     ) -> BatchIterator:
         """Returns an iterator over the next pass, or the rest of one that was resumed.
 
@@ -69,7 +69,7 @@ class Passes:
         return iterator
 
     def _run(
-        self, open_feed: Callable[[Position, int | None], Feed], steps: int
+        self, open_feed: Callable[[Position, int | None], BatchQueue], steps: int
     ) -> Generator[Batch, None, None]:
         end_epoch = None
         if self.num_epochs is not None:

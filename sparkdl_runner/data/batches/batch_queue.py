@@ -42,7 +42,7 @@ class _Delivery:
 
 
 @dataclass(kw_only=True)
-class Feed:
+class BatchQueue:
     """One pass over some epochs.
 
     Images are decoded and samples are transformed when their rows are in a chunk; the transform of

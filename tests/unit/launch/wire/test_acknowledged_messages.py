@@ -12,7 +12,14 @@ from sparkdl_runner.launch.wire import network
 from sparkdl_runner.launch.wire.channel import ChannelAddress
 from sparkdl_runner.launch.wire.frames import NONCE_BYTES, FrameCodec, receive_frame
 from sparkdl_runner.launch.wire.message_json import encode
-from sparkdl_runner.launch.wire.messages import Confirmed, Hello, Ping, Placed, Progress, Sure
+from sparkdl_runner.launch.wire.messages import (
+    Acknowledged,
+    Confirmed,
+    Hello,
+    Ping,
+    Placed,
+    Progress,
+)
 
 KEY = bytes(range(32))
 
@@ -57,7 +64,7 @@ def test_what_a_broken_connection_carried_is_sent_again_until_it_is_confirmed(dr
     first, incoming, outgoing = driver.accept()
     for step in (1, 2, 3):
         client.take(WORLDS[0], Progress(report(step)))
-    sent = [receive_next(first, incoming, "Sure") for _ in range(3)]
+    sent = [receive_next(first, incoming, "Acknowledged") for _ in range(3)]
     assert [one["message"]["report"] for one in sent] == [report(step) for step in (1, 2, 3)]
     # It takes the first, and then the connection breaks: nobody knows what became of the others.
     first.sendall(outgoing.seal(encode(Confirmed(sent[0]["number"]))))
@@ -65,7 +72,7 @@ def test_what_a_broken_connection_carried_is_sent_again_until_it_is_confirmed(dr
         receive_frame(first, incoming)  # An agent says something every second.
     first.close()
     second, incoming, outgoing = driver.accept()
-    again = [receive_next(second, incoming, "Sure") for _ in range(2)]
+    again = [receive_next(second, incoming, "Acknowledged") for _ in range(2)]
     assert again == sent[1:]
     second.sendall(outgoing.seal(encode(Confirmed(again[-1]["number"]))))
     with ThreadPoolExecutor(1) as threads:
@@ -88,7 +95,7 @@ def test_what_arrives_again_is_confirmed_again_and_counts_once():
             agent.sendall(outgoing.seal(encode(Hello(PEERS[0]))))
             agent.sendall(outgoing.seal(encode(Placed(WORLDS[0]))))
             for number in numbers:
-                sure = Sure(number, Progress(report(number)))
+                sure = Acknowledged(number, Progress(report(number)))
                 agent.sendall(outgoing.seal(encode(sure)))
                 assert receive_next(agent, incoming, "Confirmed")["number"] == number
     server.close()
