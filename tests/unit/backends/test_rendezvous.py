@@ -4,7 +4,7 @@ import contextlib
 import http.client
 import pickle
 import socket
-import time
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -32,6 +32,11 @@ def told():
     return []
 
 
+@pytest.fixture(autouse=True)
+def _is_patient(monkeypatch):
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 120.0)
+
+
 @pytest.fixture
 def store(told, monkeypatch):
     monkeypatch.setattr(rendezvous, "WAIT_SECONDS", 0.05)
@@ -45,7 +50,7 @@ def ask(store, method, path, body=b"", secret=SECRET):
     """Asks as Horovod's client does, which puts its URL together without looking at the parts."""
     host, port = store.address
     url = f"http://{address_for_ranks(host, port, secret)}:{port}{path}"
-    connection = http.client.HTTPConnection(*store.address, timeout=30)
+    connection = http.client.HTTPConnection(*store.address, timeout=120)
     try:
         connection.request(method, url.removeprefix(f"http://{host}:{port}"), body=body)
         answer = connection.getresponse()
@@ -55,15 +60,23 @@ def ask(store, method, path, body=b"", secret=SECRET):
 
 
 def test_who_asks_too_early_is_answered_when_the_value_comes(store, monkeypatch):
-    monkeypatch.setattr(rendezvous, "WAIT_SECONDS", 30.0)
+    monkeypatch.setattr(rendezvous, "WAIT_SECONDS", 600.0)
+    read, waiting = store._read, threading.Semaphore(0)
+
+    def note(scope, key):
+        waiting.release()
+        return read(scope, key)
+
+    monkeypatch.setattr(store, "_read", note)
     with ThreadPoolExecutor(2) as pool:
         early = [pool.submit(ask, store, "GET", f"/global/{key}") for key in (0, 1)]
-        time.sleep(0.1)
+        for _ in early:
+            assert waiting.acquire(timeout=120)
         assert ask(store, "PUT", "/global/1", b"one") == (200, b"")
-        assert early[1].result(10) == (200, b"one")
+        assert early[1].result(120) == (200, b"one")
         assert not early[0].done()
         assert ask(store, "PUT", "/global/0", b"zero") == (200, b"")
-        assert early[0].result(10) == (200, b"zero")
+        assert early[0].result(120) == (200, b"zero")
 
 
 def test_a_value_is_there_once_it_was_put(store):
@@ -194,7 +207,7 @@ def test_the_number_of_keys_is_bounded(store, monkeypatch):
     ],
 )
 def test_nonsense_ends_its_connection_and_nothing_else(store, raw):
-    with socket.create_connection(store.address, timeout=30) as connection:
+    with socket.create_connection(store.address, timeout=120) as connection:
         connection.sendall(raw)
         assert connection.recv(1024) == b""
     assert ask(store, "PUT", "/still", b"there")[0] == 200
@@ -212,10 +225,10 @@ def test_any_bytes_are_a_request_or_a_value_error(raw):
 
 
 def test_closing_ends_open_connections_and_frees_the_port(store):
-    with socket.create_connection(store.address, timeout=30) as connection:
+    with socket.create_connection(store.address, timeout=120) as connection:
         address = store.address
         store.close()
         with contextlib.suppress(ConnectionResetError):
             assert connection.recv(1) == b""
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(address, timeout=30)
+        socket.create_connection(address, timeout=120)
