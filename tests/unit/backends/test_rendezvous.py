@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ports import reusable_port
 from sparkdl_runner.backends.horovod_backend import address_for_ranks
 from sparkdl_runner.backends.rendezvous import server
 from sparkdl_runner.backends.rendezvous import store as rendezvous
@@ -21,10 +22,9 @@ from sparkdl_runner.wire import network
 SECRET = "s3cret"
 
 
-def store_for(peers, told):
-    return RendezvousStore(
-        network.listen("127.0.0.1"), frozenset(peers), num_proc=2, secret=SECRET, tell=told.append
-    )
+def store_for(peers, told, ports=None):
+    listener = network.listen("127.0.0.1", ports)
+    return RendezvousStore(listener, frozenset(peers), num_proc=2, secret=SECRET, tell=told.append)
 
 
 @pytest.fixture
@@ -224,7 +224,10 @@ def test_any_bytes_are_a_request_or_a_value_error(raw):
     assert length >= 0
 
 
-def test_closing_ends_open_connections_and_frees_the_port(store):
+def test_closing_ends_open_connections_and_frees_the_port(told):
+    port = reusable_port()
+    store = store_for({"127.0.0.1"}, told, (port, port))
+    store.start()
     with socket.create_connection(store.address, timeout=120) as connection:
         address = store.address
         store.close()
