@@ -9,8 +9,6 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 import sparkdl_runner
 
 PACKAGE = Path(sparkdl_runner.__file__).parent
