@@ -83,15 +83,33 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+# Whoever ends one of these waits for it. Others may be on their way out when their owner has done:
+# the thread of a call that has given its result, or of a spare whose process a call has taken.
+WAITED_FOR = {
+    *("sparkdl-checkpoint", "sparkdl-decommissions", "sparkdl-growth", "sparkdl-start"),
+    *("sparkdl-time-use", "sparkdl-watch"),
+    *("sparkdl-exits", "sparkdl-log-channel", "sparkdl-store-relay"),
+    *("sparkdl-rendezvous", "sparkdl-rendezvous-cache"),
+}
+PATIENCE_SECONDS = 120.0
+_told: set[threading.Thread] = set()
+"""Threads that an earlier test has left, and has failed for."""
+
+
 def _threads() -> set[str]:
-    # A spare's thread ends just after the process that a call has taken: it may be on its way.
-    deadline = time.monotonic() + 10
-    for thread in threading.enumerate():
-        if thread.name == "sparkdl-spare":
-            thread.join(max(0.0, deadline - time.monotonic()))
-    names = {thread.name for thread in threading.enumerate()}
     # The one that renews leases stays with the process's cache directory, to its end.
-    return {name for name in names if name.startswith("sparkdl-")} - {"sparkdl-leases"}
+    found = [
+        thread
+        for thread in threading.enumerate()
+        if thread.name.startswith("sparkdl-") and thread.name != "sparkdl-leases"
+    ]
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    for thread in set(found) - _told:
+        if thread.name not in WAITED_FOR:
+            thread.join(max(0.0, deadline - time.monotonic()))
+    left = {thread for thread in found if thread.name in WAITED_FOR or thread.is_alive()} - _told
+    _told.update(left)
+    return {thread.name for thread in left}
 
 
 @pytest.fixture(autouse=True)

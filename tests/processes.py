@@ -32,7 +32,7 @@ def workers() -> list[psutil.Process]:
     return running("sparkdl_runner.launch.worker")
 
 
-def wait_until_gone(word: str, timeout_seconds: float = 5.0) -> bool:
+def wait_until_gone(word: str, timeout_seconds: float = 120.0) -> bool:
     """Whether no process with ``word`` is left, or soon will be."""
     deadline = time.monotonic() + timeout_seconds
     while running(word):

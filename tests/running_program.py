@@ -10,7 +10,8 @@ from typing import Self
 
 import psutil
 
-MINUTES = 5
+# Just less than pytest's own limit, whose error would not show the output.
+MINUTES = 9
 
 
 class RunningProgram:

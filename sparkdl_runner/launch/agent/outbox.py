@@ -22,8 +22,8 @@ from sparkdl_runner.launch.wire.messages import (
 class Outbox:
     """Messages in the order in which they are sent. Used by any number of threads.
 
-    An acknowledged message stays here until the driver has confirmed it, as the connection that carried it
-    may break.
+    An acknowledged message stays here until the driver has confirmed it, as the connection that
+    carried it may break.
     """
 
     def __init__(self) -> None:

@@ -19,6 +19,8 @@ _MOST = {"metric": MAX_METRICS, "param": MAX_PARAMS, "tag": MAX_TAGS}
 # Batch entries, so that the server gets a request every so many seconds.
 GATHER_SECONDS = 0.5
 FIRST_PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.5, 5.0
+# How long the thread may take to end; one whose request hangs is left behind.
+END_SECONDS = 1.0
 
 
 class Delivery:
@@ -54,7 +56,7 @@ class Delivery:
         self.flush(timeout_seconds)
         self._stopped.set()
         self._spool.stop_waiting()
-        self._thread.join(1.0)
+        self._thread.join(END_SECONDS)
         left = len(self._spool)
         if not self._thread.is_alive():
             self._spool.close()

@@ -20,6 +20,8 @@ _ANSWER_SECONDS = 3 * REQUEST_SECONDS
 _SHOWN_CHARACTERS = 500
 # The errors of requests say more than ours: they come first.
 _GRACE_SECONDS = 0.5
+# A server that is waited for may take so long even when time is nearly up.
+_LEAST_SECONDS = 0.5
 _REMOTE = ("http", "https")
 _TRY_AGAIN = (401, 403, 404, 408, 425, 429, 502, 503, 504)
 
@@ -226,7 +228,9 @@ def wait_for_server(uri: str, timeout_seconds: float, *, asked_every: float = 1.
     deadline = time.monotonic() + timeout_seconds
     while True:
         left = deadline - time.monotonic()
-        wrong = why_unreachable(uri, timeout_seconds=max(0.5, min(REQUEST_SECONDS, left)))
+        wrong = why_unreachable(
+            uri, timeout_seconds=max(_LEAST_SECONDS, min(REQUEST_SECONDS, left))
+        )
         if wrong is None or left <= 0:
             return wrong
         time.sleep(min(asked_every, max(0.0, left)))

@@ -25,7 +25,7 @@ from benchmarks.remote import upload
 from sparkdl_runner.base import retrying
 from sparkdl_runner.data import DatasetError, make_spark_converter
 from sparkdl_runner.data.dataset.describe import describe_parquet
-from sparkdl_runner.data.read import disk_cache
+from sparkdl_runner.data.remote import disk_cache
 
 pytestmark = [pytest.mark.integration, pytest.mark.one_lane]
 

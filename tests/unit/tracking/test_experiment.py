@@ -25,7 +25,7 @@ class Client:
 
 
 def experiment(name: str | None, active: Any = None, *, is_global: bool = True) -> str:
-    call = ServerCalls(uri="http://u:secret12@h", timeout_seconds=10)
+    call = ServerCalls(uri="http://u:secret12@h", timeout_seconds=120)
     return store._experiment(Client(), name, active, call, is_global=is_global)
 
 

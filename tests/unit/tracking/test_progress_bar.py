@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from sparkdl_runner.rank.world import Peer, World, assign_ranks
+from sparkdl_runner.tracking.report import progress_bar
 from sparkdl_runner.tracking.report.progress_bar import ProgressBar, is_watched
 
 WORLD: World = assign_ranks(
@@ -43,6 +44,13 @@ class Screen(io.StringIO):
     def lines(self) -> list[str]:
         """What is seen: a line that was written over is gone."""
         return [line.rpartition("\r")[2].rstrip() for line in self.getvalue().split("\n")]
+
+
+@pytest.fixture(autouse=True)
+def _stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No time passes while a bar is drawn, which counts from its own clock."""
+    monkeypatch.setattr("tqdm.std.time", lambda: 1000.0)
+    monkeypatch.setattr(progress_bar, "time", types.SimpleNamespace(time=lambda: 1000.0))
 
 
 @pytest.fixture

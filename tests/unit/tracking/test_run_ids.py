@@ -24,7 +24,7 @@ def test_a_server_that_calls_a_run_like_a_path_gets_no_file_of_ours(run_id: str)
         client=SimpleNamespace(create_run=lambda *_, **__: run),
         experiment_id="0",
         active=None,
-        call=ServerCalls(uri="http://me:pass-word@host", timeout_seconds=5),
+        call=ServerCalls(uri="http://me:pass-word@host", timeout_seconds=120),
     )
     with pytest.raises(LaunchError, match="letters, digits and hyphens") as raised:
         create_run(store, None)

@@ -28,20 +28,20 @@ def fails() -> None:
 def test_what_ends_in_time_is_as_if_it_were_called_here() -> None:
     token = SEEN.set("the caller's")
     try:
-        assert within(SEEN.get, 30) == "the caller's"
+        assert within(SEEN.get, 120) == "the caller's"
     finally:
         SEEN.reset(token)
     with pytest.raises(ValueError, match="first line"):
-        within(fails, 30)
-    assert problem_within(fails, 30) == "first line"
-    assert problem_within(lambda: None, 30) is None
+        within(fails, 120)
+    assert problem_within(fails, 120) == "first line"
+    assert problem_within(lambda: None, 120) is None
 
 
 def test_what_takes_too_long_is_left_and_its_late_result_is_handed_on() -> None:
     release, handed_on, late = threading.Event(), threading.Event(), []
 
     def act() -> str:
-        release.wait(30)
+        release.wait()
         return "too late"
 
     def take(result: str) -> None:
@@ -52,7 +52,7 @@ def test_what_takes_too_long_is_left_and_its_late_result_is_handed_on() -> None:
         within(act, 0.01, when_late=take)
     assert late == []
     release.set()
-    assert handed_on.wait(30)
+    assert handed_on.wait(120)
     assert late == ["too late"]
 
 
@@ -66,5 +66,5 @@ def test_a_name_that_the_server_was_not_told_of_is_no_matter_of_credentials() ->
         )
 
     with pytest.raises(LaunchError, match="start it with --allowed-hosts") as caught:
-        ServerCalls(uri=URL, timeout_seconds=30)(refuse, "open the experiment")
+        ServerCalls(uri=URL, timeout_seconds=120)(refuse, "open the experiment")
     assert "credentials" not in str(caught.value)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
 from private_certificate import speak_https
-from sparkdl_runner.tracking.run.server import wait_for_server, why_unreachable
+from sparkdl_runner.tracking.run import server as server_module
+from sparkdl_runner.tracking.run.server import wait_for_server
+
+why_unreachable = partial(server_module.why_unreachable, timeout_seconds=120.0)
 
 
 class Health(BaseHTTPRequestHandler):
@@ -76,7 +80,7 @@ def test_what_is_no_plain_server_only_mlflow_can_ask(uri: str) -> None:
 def test_a_server_is_waited_for_until_time_is_up(server: Server) -> None:
     uri = f"http://{server.address}"
     server.codes = [503, 503, 200]
-    assert wait_for_server(uri, 5, asked_every=0.01) is None
+    assert wait_for_server(uri, 120, asked_every=0.01) is None
     assert len(server.asked) == 3
     server.codes = [503]
     assert wait_for_server(uri, 0.05, asked_every=0.01) == f"{uri} answers HTTP 503"

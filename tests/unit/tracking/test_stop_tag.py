@@ -46,8 +46,8 @@ def test_the_first_tag_after_the_start_stops_once() -> None:
         stopped.set()
 
     with StopTag(client, "r1", stop) as watch:
-        assert stopped.wait(10)
-        watch._thread.join(10)
+        assert stopped.wait(120)
+        watch._thread.join(120)
     assert told == [f"the run's tag sparkdl_runner.stop asks for it: {'s' * 40}"]
     assert client.values == ["late"]
 
@@ -57,7 +57,7 @@ def test_without_a_tag_it_looks_until_the_end() -> None:
     with StopTag(client, "r1", pytest.fail) as watch:
         while client.looks < 3:
             threading.Event().wait(0.001)
-    watch._thread.join(10)
+    watch._thread.join(120)
     assert not watch._thread.is_alive()
 
 

@@ -152,7 +152,7 @@ def test_a_run_that_is_being_trained_is_left_to_its_driver(
 ) -> None:
     run_id = run_of(client, tmp_path)
     file = left_beside(tmp_path, run_id)
-    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
         lease = Lease()
         ticks = started_ticks(other.pid) or 0

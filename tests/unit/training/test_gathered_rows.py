@@ -22,9 +22,9 @@ class ThreadRanks(Ranks):
 
     def _gather_alike(self, values: Tensor) -> list[Tensor]:
         self._table[self.rank] = values
-        self._meeting.wait(30)
+        self._meeting.wait(120)
         found = list(self._table)
-        self._meeting.wait(30)
+        self._meeting.wait(120)
         assert {(one.shape, one.dtype) for one in found} == {(values.shape, values.dtype)}
         return found
 

@@ -17,7 +17,7 @@ def limited_process():
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (LIMIT, resource.RLIM_INFINITY))
 
-    process = subprocess.Popen(["sleep", "60"], preexec_fn=limit)
+    process = subprocess.Popen(["sleep", "600"], preexec_fn=limit)
     yield process.pid
     process.kill()
     process.wait()

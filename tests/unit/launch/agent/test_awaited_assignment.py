@@ -14,8 +14,9 @@ def no_assignment():
     raise AssertionError("nobody is to be asked")
 
 
-def test_a_driver_that_is_reached_gives_up_the_start_before_its_agents_do():
+def test_a_driver_that_is_reached_gives_up_the_start_before_its_agents_do(monkeypatch):
     """An agent that raised would make Spark kill the others, and say less of what is missing."""
+    monkeypatch.setattr(module, "DRIVER_FIRST_SECONDS", 120.0)
     awaited = AwaitedAssignment()
     timer = threading.Timer(0.3, awaited.answer, [Stop()])
     timer.start()
@@ -36,4 +37,4 @@ def test_what_goes_wrong_in_sparks_barrier_is_raised():
     awaited = AwaitedAssignment()
     awaited.answer(Gather())
     with pytest.raises(OSError, match="the barrier broke"):
-        awaited.wait(gather, timeout_seconds=30)
+        awaited.wait(gather, timeout_seconds=120)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from contextlib import closing
 
 import pytest
@@ -14,12 +13,13 @@ from metadata_service import NO_HTTP, MetadataService, metadata_service, notice
 from sparkdl_runner.launch.agent.host import ec2_notice
 from sparkdl_runner.launch.agent.host.ec2_notice import SpotNotice, endpoint
 
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 120
 
 
 @pytest.fixture
 def service(monkeypatch):
     monkeypatch.setattr(ec2_notice, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(ec2_notice, "ANSWER_SECONDS", PATIENCE_SECONDS)
     with metadata_service() as service:
         yield service
 
@@ -70,9 +70,7 @@ def test_a_service_that_drips_is_waited_for_in_all_and_not_byte_by_byte(
     monkeypatch.setattr(ec2_notice, "ANSWER_SECONDS", 0.2)
     with closing(Hostile()) as hostile:
         hostile.beginning, hostile.piece, hostile.pause_seconds = beginning, b"[", 0.02
-        began = time.monotonic()
-        assert told_by(hostile) == []
-        assert time.monotonic() - began < 10
+        assert told_by(hostile) == []  # Byte by byte, it would be waited for for ever.
 
 
 @pytest.mark.filterwarnings("error")

@@ -20,7 +20,8 @@ from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.local_launcher import LocalGang
 from sparkdl_runner.launch.wire.attempt import AttemptSpec
 
-NEIGHBOUR = 54321
+# The tests that run beside this process have neighbours of other numbers.
+NEIGHBOUR = 20_000 + os.getpid() % 30_000
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 refusing = RunConfig(refuse_shared_hosts=True)
 

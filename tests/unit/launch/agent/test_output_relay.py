@@ -26,9 +26,9 @@ def relayed(
     thread.start()
     for chunk in chunks:
         os.write(input_end, chunk)
-        assert read.acquire(timeout=30)
+        assert read.acquire(timeout=120)
     os.close(input_end)
-    thread.join(30)
+    thread.join(120)
     assert not thread.is_alive()
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(output)

@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from sparkdl_runner.launch.agent import worker_process
 from sparkdl_runner.launch.agent.spares import pool
 from sparkdl_runner.launch.agent.spares.pool import end_spares, keep_spares, start_workers
 
+# No process starts, answers or ends so late, even on a busy machine.
+PATIENCE_SECONDS = 120.0
 # Answers the offer of work as a spare does, and stays.
 CODE = """
 import json, os, socket, struct, sys, time
@@ -36,6 +39,8 @@ def _small_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     python.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(python))
     monkeypatch.setattr(pool, "REST_SECONDS", 0.0)
+    monkeypatch.setattr(pool, "ANSWER_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(worker_process, "KILL_SECONDS", PATIENCE_SECONDS)
     yield
     end_spares()
     assert pool._spares == []
@@ -48,7 +53,7 @@ def environment(**more: str) -> dict[str, str]:
 def keep(number: int, seconds: float = 600.0, **more: str) -> list[int]:
     """Keeps spares, and returns the process ids of those that have started."""
     keep_spares(number, seconds, backend="torch", environment=environment(**more))
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while any(one._worker is None for one in pool._spares):
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -101,7 +106,7 @@ def test_spares_that_do_not_fit_are_replaced_and_none_are_kept_for_no_time() -> 
     ended += pool._spares
     assert keep(1, 0.0) == []
     for one in ended:
-        one.thread.join(30)
+        one.thread.join(PATIENCE_SECONDS)
     assert not any(map(is_running, (first, second)))
 
 

@@ -6,17 +6,17 @@ The worker is a small process that speaks as one does, and starts in a fiftieth 
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from sparkdl_runner.launch.agent import supervision
+from sparkdl_runner.launch.agent import supervision, worker_process
 from sparkdl_runner.launch.agent.rank_log import RankLog
 from sparkdl_runner.launch.agent.supervision import supervise
 from sparkdl_runner.launch.agent.worker_process import WorkerProcess
@@ -54,6 +54,17 @@ given, function = hear()
 """
 
 
+# No process that ends, and no last word, takes so long, even on a busy machine.
+PATIENCE_SECONDS = 120.0
+
+
+@pytest.fixture(autouse=True)
+def _is_patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LEAST_EXIT_SECONDS", "DRAIN_SECONDS", "KILL_SECONDS", "DELIVER_SECONDS"):
+        monkeypatch.setattr(supervision, name, PATIENCE_SECONDS)
+    monkeypatch.setattr(worker_process, "KILL_SECONDS", PATIENCE_SECONDS)
+
+
 class Heard:
     """Keeps what the agent is told, in order."""
 
@@ -69,7 +80,9 @@ class Heard:
 
 
 @contextmanager
-def worker(folder: Path, script: str, grace_seconds: float = 30.0) -> Iterator[WorkerProcess]:
+def worker(
+    folder: Path, script: str, grace_seconds: float = PATIENCE_SECONDS
+) -> Iterator[WorkerProcess]:
     code, python = folder / "worker.py", folder / "python"
     code.write_text(SPEAKS + script)
     # It is called with -P -m sparkdl_runner.launch.worker, which are for the real one.
@@ -178,35 +191,45 @@ def test_a_process_that_lingers_after_the_value_is_ended_and_the_value_counts(
     )
 
 
+class Events(queue.SimpleQueue):
+    """Notes how long each event is waited for; calls ``on_wait`` when a worker serves."""
+
+    def __init__(self, on_wait: Callable[[], None]) -> None:
+        super().__init__()
+        self._on_wait = on_wait
+        self.waited: dict[str, float | None] = {}
+        """The limit of the wait for the event after one of each kind."""
+        self._last = "nothing"
+
+    def get(self, block: bool = True, timeout: float | None = None) -> object:
+        self.waited.setdefault(self._last, timeout)
+        if self._last == "Serving":
+            self._on_wait()
+        event = super().get(block, timeout)
+        self._last = type(event).__name__
+        return event
+
+
 @pytest.mark.parametrize("releases_first", [True, False])
 def test_what_serves_others_stays_until_it_is_released(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, releases_first: bool
+    tmp_path: Path, releases_first: bool
 ) -> None:
-    monkeypatch.setattr(supervision, "LEAST_EXIT_SECONDS", 0.3)
-    monkeypatch.setattr(supervision, "LOOK_SECONDS", 0.02)
-    # In one piece: on a busy machine, time may pass between two.
     script = """
-line.sendall(frame("Returned", b"v") + frame("Serving"))
+say("Returned", b"v")
+say("Serving")
 print("serving", flush=True)
 print(hear()[0], flush=True)
 """
-    heard, serving_at = Heard(), list[float]()
-
     with worker(tmp_path, script, 0.0) as made:
-
-        def release_after_that_time(world: World, message: messages.Message) -> None:
-            if isinstance(message, messages.Output):
-                serving_at.append(time.monotonic())
-            elif serving_at and time.monotonic() - serving_at[0] > 0.4:
-                made.release()
-
+        events = made.events = Events(made.release if not releases_first else lambda: None)
         if releases_first:
             made.release()
-        else:
-            heard.take = release_after_that_time  # type: ignore[method-assign]
-        outcome = ended(tmp_path, made, heard)
+        outcome = ended(tmp_path, made)
     assert (outcome.status, outcome.notes) == (Status.RETURNED, ())
     assert outcome.output_tail == ("serving", "{'kind': 'Release'}")
+    # Once it has returned, it is to end; once it serves, it may stay as long as it is needed.
+    assert events.waited["Report"] is not None
+    assert events.waited["Serving"] is None
 
 
 def test_a_stop_is_said_before_the_signal_and_what_is_raised_because_of_it_is_none_of_its_own(
@@ -281,7 +304,7 @@ def test_entries_that_were_not_sent_within_the_grace_are_counted(tmp_path: Path)
 @pytest.mark.parametrize(
     ("then", "sent", "seconds"),
     [
-        ("hear(); report('last'); say('Delivered'); time.sleep(600)", ["last"], 30.0),
+        ("hear(); report('last'); say('Delivered'); time.sleep(600)", ["last"], PATIENCE_SECONDS),
         ("time.sleep(600)", [], 0.02),  # As where native code never gives the interpreter back.
     ],
 )

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from sparkdl_runner.launch.agent import supervision
 from sparkdl_runner.launch.agent.rank_log import rank_log
 from sparkdl_runner.launch.agent.supervision import Report, _Supervision, supervise
 from sparkdl_runner.launch.agent.worker_process import WorkerProcess
@@ -56,8 +57,9 @@ def test_a_plain_value_is_told_before_the_process_has_ended(plain, sends):
     assert told == ([PlainValue(plain)] if plain and sends else [])
 
 
-def test_a_worker_that_was_killed_before_the_stop_came_is_no_stopped_one(tmp_path):
+def test_a_worker_that_was_killed_before_the_stop_came_is_no_stopped_one(tmp_path, monkeypatch):
     """Its peers fail because of it, and may be heard first."""
+    monkeypatch.setattr(supervision, "LOOK_SECONDS", 600.0)  # No vital signs among what is told.
     worker = WorkerProcess(backend="torch", environment=dict(os.environ), shutdown_grace_seconds=1)
     attempt = AttemptSpec(backend="torch", function=b"", config=RunConfig(), run="r")
     os.kill(worker.pid, signal.SIGKILL)

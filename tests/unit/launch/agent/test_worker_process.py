@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 
 import pytest
 
+from open_files import no_file_left_open
 from sparkdl_runner.launch.agent.worker_process import WorkerProcess
 
 
@@ -15,7 +15,5 @@ def test_a_process_that_cannot_be_started_leaves_nothing_open(monkeypatch):
         raise OSError(12, "Cannot allocate memory")
 
     monkeypatch.setattr(subprocess, "Popen", refuse)
-    before = set(os.listdir("/proc/self/fd"))
-    with pytest.raises(OSError, match="allocate"):
+    with no_file_left_open(), pytest.raises(OSError, match="allocate"):
         WorkerProcess(backend="torch", environment={}, shutdown_grace_seconds=1.0)
-    assert set(os.listdir("/proc/self/fd")) == before

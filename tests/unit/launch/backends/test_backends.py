@@ -80,7 +80,7 @@ def test_the_port_that_is_held_is_for_a_server_of_our_own_that_asks_for_it():
         other.bind(place)
         other.listen()
         for _ in range(10):  # The one that holds it takes no connection away.
-            socket.create_connection(("127.0.0.1", place[1]), 5).close()
+            socket.create_connection(("127.0.0.1", place[1]), 120).close()
             other.accept()[0].close()
 
 

@@ -8,12 +8,19 @@ import threading
 
 import pytest
 
+from ports import closed_port
 from sparkdl_runner.errors import LaunchError, RunnerError
 from sparkdl_runner.launch.backends import exit_barrier
 from sparkdl_runner.launch.backends.exit_barrier import ExitBarrier, enter_exit_barrier
 from sparkdl_runner.launch.wire import network
 
 SECRET = "secret"
+
+
+@pytest.fixture(autouse=True)
+def _is_patient(monkeypatch):
+    monkeypatch.setattr(exit_barrier, "HELLO_SECONDS", 120.0)
+    monkeypatch.setattr(exit_barrier, "CONNECT_SECONDS", 120.0)
 
 
 @contextlib.contextmanager
@@ -33,7 +40,7 @@ def waiting_for(num_others, peers=("127.0.0.1",)):
 def leave(connection):
     """Says that the rank has ended, and waits until the server has done with the connection."""
     with connection:
-        connection.settimeout(30)
+        connection.settimeout(120)
         with contextlib.suppress(OSError):  # The server may have closed it already.
             connection.shutdown(socket.SHUT_WR)
         with contextlib.suppress(ConnectionError):
@@ -49,18 +56,18 @@ def test_all_others_must_have_come_and_gone():
         # A host that is gone resets its connections.
         second.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         second.close()
-        assert all_left.wait(30)
+        assert all_left.wait(120)
 
 
 def test_a_rank_alone_waits_for_nobody():
     with waiting_for(0) as (_, all_left):
-        assert all_left.wait(30)
+        assert all_left.wait(120)
 
 
 @pytest.mark.parametrize("partition", [b"", b"\0\0", b"\0\0\0\0", b"\0\0\0\2", b"\xff" * 4])
 def test_what_is_no_other_rank_does_not_count(partition):
     with waiting_for(1) as (address, all_left):
-        connection = socket.create_connection(address, timeout=30)
+        connection = socket.create_connection(address, timeout=120)
         connection.sendall(SECRET.encode() + partition)
         leave(connection)
         assert not all_left.is_set()
@@ -95,8 +102,8 @@ def test_a_way_to_rank_0_that_is_found_a_moment_later_is_taken(monkeypatch):
 
 
 def test_a_rank_0_that_cannot_be_reached_is_named():
-    with network.listen("127.0.0.1") as listener:
-        address, port = listener.getsockname()
-    with pytest.raises(RunnerError, match=rf"cannot reach rank 0 at 127\.0\.0\.1:{port}") as caught:
-        enter_exit_barrier(address, port, 1, SECRET)
+    with closed_port() as port:
+        sentence = rf"cannot reach rank 0 at 127\.0\.0\.1:{port}"
+        with pytest.raises(RunnerError, match=sentence) as caught:
+            enter_exit_barrier("127.0.0.1", port, 1, SECRET)
     assert not isinstance(caught.value, LaunchError)  # That would never be tried again.

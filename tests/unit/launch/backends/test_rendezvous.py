@@ -4,13 +4,14 @@ import contextlib
 import http.client
 import pickle
 import socket
-import time
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ports import reusable_port
 from sparkdl_runner.launch.backends.horovod_backend import address_for_ranks
 from sparkdl_runner.launch.backends.rendezvous import server
 from sparkdl_runner.launch.backends.rendezvous import store as rendezvous
@@ -21,15 +22,19 @@ from sparkdl_runner.launch.wire import network
 SECRET = "s3cret"
 
 
-def store_for(peers, told):
-    return RendezvousStore(
-        network.listen("127.0.0.1"), frozenset(peers), num_proc=2, secret=SECRET, tell=told.append
-    )
+def store_for(peers, told, ports=None):
+    listener = network.listen("127.0.0.1", ports)
+    return RendezvousStore(listener, frozenset(peers), num_proc=2, secret=SECRET, tell=told.append)
 
 
 @pytest.fixture
 def told():
     return []
+
+
+@pytest.fixture(autouse=True)
+def _is_patient(monkeypatch):
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 120.0)
 
 
 @pytest.fixture
@@ -45,7 +50,7 @@ def ask(store, method, path, body=b"", secret=SECRET):
     """Asks as Horovod's client does, which puts its URL together without looking at the parts."""
     host, port = store.address
     url = f"http://{address_for_ranks(host, port, secret)}:{port}{path}"
-    connection = http.client.HTTPConnection(*store.address, timeout=30)
+    connection = http.client.HTTPConnection(*store.address, timeout=120)
     try:
         connection.request(method, url.removeprefix(f"http://{host}:{port}"), body=body)
         answer = connection.getresponse()
@@ -55,15 +60,23 @@ def ask(store, method, path, body=b"", secret=SECRET):
 
 
 def test_who_asks_too_early_is_answered_when_the_value_comes(store, monkeypatch):
-    monkeypatch.setattr(rendezvous, "WAIT_SECONDS", 30.0)
+    monkeypatch.setattr(rendezvous, "WAIT_SECONDS", 600.0)
+    read, waiting = store._read, threading.Semaphore(0)
+
+    def note(scope, key):
+        waiting.release()
+        return read(scope, key)
+
+    monkeypatch.setattr(store, "_read", note)
     with ThreadPoolExecutor(2) as pool:
         early = [pool.submit(ask, store, "GET", f"/global/{key}") for key in (0, 1)]
-        time.sleep(0.1)
+        for _ in early:
+            assert waiting.acquire(timeout=120)
         assert ask(store, "PUT", "/global/1", b"one") == (200, b"")
-        assert early[1].result(10) == (200, b"one")
+        assert early[1].result(120) == (200, b"one")
         assert not early[0].done()
         assert ask(store, "PUT", "/global/0", b"zero") == (200, b"")
-        assert early[0].result(10) == (200, b"zero")
+        assert early[0].result(120) == (200, b"zero")
 
 
 def test_a_value_is_there_once_it_was_put(store):
@@ -194,7 +207,7 @@ def test_the_number_of_keys_is_bounded(store, monkeypatch):
     ],
 )
 def test_nonsense_ends_its_connection_and_nothing_else(store, raw):
-    with socket.create_connection(store.address, timeout=30) as connection:
+    with socket.create_connection(store.address, timeout=120) as connection:
         connection.sendall(raw)
         assert connection.recv(1024) == b""
     assert ask(store, "PUT", "/still", b"there")[0] == 200
@@ -211,11 +224,14 @@ def test_any_bytes_are_a_request_or_a_value_error(raw):
     assert length >= 0
 
 
-def test_closing_ends_open_connections_and_frees_the_port(store):
-    with socket.create_connection(store.address, timeout=30) as connection:
+def test_closing_ends_open_connections_and_frees_the_port(told):
+    port = reusable_port()
+    store = store_for({"127.0.0.1"}, told, (port, port))
+    store.start()
+    with socket.create_connection(store.address, timeout=120) as connection:
         address = store.address
         store.close()
         with contextlib.suppress(ConnectionResetError):
             assert connection.recv(1) == b""
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(address, timeout=30)
+        socket.create_connection(address, timeout=120)

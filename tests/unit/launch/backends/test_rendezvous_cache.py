@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sparkdl_runner.launch.backends.rendezvous import cache
+from sparkdl_runner.launch.backends.rendezvous import cache, server
 from sparkdl_runner.launch.backends.rendezvous.cache import RendezvousCache
 from sparkdl_runner.launch.backends.rendezvous.server import prefix_of
 from sparkdl_runner.launch.backends.rendezvous.store import RendezvousStore
@@ -45,6 +45,8 @@ def store(told):
 @pytest.fixture
 def caches(store, monkeypatch):
     monkeypatch.setattr(cache, "WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(cache, "FORWARD_SECONDS", 120.0)
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 120.0)
     found = [
         RendezvousCache(
             network.listen("127.0.0.1"),
@@ -63,7 +65,7 @@ def caches(store, monkeypatch):
 
 
 def ask(server, method, path, body=b""):
-    connection = http.client.HTTPConnection(*server.address, timeout=30)
+    connection = http.client.HTTPConnection(*server.address, timeout=120)
     try:
         connection.request(method, prefix_of(SECRET, server.address[1]) + path, body=body)
         answer = connection.getresponse()
@@ -74,7 +76,7 @@ def ask(server, method, path, body=b""):
 
 def get(server, path):
     """Asks until the value is there, as Horovod's client does."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         status, value = ask(server, "GET", path)
         if status == 200:
@@ -87,7 +89,7 @@ def meet(server, rank, barrier, turn):
     for key in (f"rank_{rank}", str(rank)):
         assert ask(server, "PUT", f"/global/{key}", f"{turn}: {key}".encode() * 50)[0] == 200
     found = [get(server, f"/global/{other}") for other in range(RANKS)]
-    barrier.wait(30)
+    barrier.wait(120)
     assert ask(server, "DELETE", f"/global/{rank}")[0] == 200
     return found
 
@@ -126,7 +128,7 @@ def test_a_copy_whose_store_is_gone_answers_nothing(store, caches):
 
 def test_no_stranger_reads_a_copy(store, caches):
     ask(caches[0], "PUT", "/a/1", b"x")
-    connection = http.client.HTTPConnection(*caches[0].address, timeout=30)
+    connection = http.client.HTTPConnection(*caches[0].address, timeout=120)
     connection.request("GET", prefix_of("guess!", caches[0].address[1]) + "/a/1")
     with pytest.raises(http.client.HTTPException):
         connection.getresponse()

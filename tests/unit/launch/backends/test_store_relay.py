@@ -11,6 +11,7 @@ from datetime import timedelta
 
 import pytest
 
+from ports import reusable_port
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.backends import store_relay
 from sparkdl_runner.launch.backends.store_relay import StoreRelay
@@ -26,7 +27,10 @@ def listeners():
 
 
 @pytest.fixture
-def relay(listeners, request: pytest.FixtureRequest) -> Iterator[StoreRelay]:
+def relay(
+    listeners, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[StoreRelay]:
+    monkeypatch.setattr(store_relay, "CONNECT_SECONDS", 120.0)
     peers = getattr(request, "param", "127.0.0.1")
     with closing(StoreRelay(*listeners, frozenset({peers}), num_proc=2)) as relay:
         relay.start()
@@ -34,7 +38,7 @@ def relay(listeners, request: pytest.FixtureRequest) -> Iterator[StoreRelay]:
 
 
 def visit(relay: StoreRelay) -> socket.socket:
-    return socket.create_connection(relay.address, timeout=30)
+    return socket.create_connection(relay.address, timeout=120)
 
 
 def was_closed(connection: socket.socket) -> bool:
@@ -48,7 +52,7 @@ def test_both_ends_of_a_connection_hear_each_other_and_of_the_end(relay, listene
     _, private = listeners
     for ours_closes in (True, False):
         with visit(relay) as client, private.accept()[0] as store:
-            store.settimeout(30)
+            store.settimeout(120)
             client.sendall(b"question")
             assert store.recv(8, socket.MSG_WAITALL) == b"question"
             store.sendall(b"answer")
@@ -80,7 +84,7 @@ def test_torch_serves_it_and_its_clients_do_not_notice(relay, listeners):
     distributed = pytest.importorskip("torch.distributed")
     _, private = listeners
     host, port = relay.address
-    patience = timedelta(seconds=30)
+    patience = timedelta(seconds=120)
     served = distributed.TCPStore(
         host,
         port,
@@ -104,8 +108,8 @@ def test_a_port_that_is_taken_behind_is_given_up_for_another():
 
 
 def test_a_range_of_ports_can_be_used_again_at_once_and_its_end_is_told():
-    public, private = store_relay.listen("127.0.0.1")
-    port = public.getsockname()[1]
+    port = reusable_port()
+    public, private = store_relay.listen("127.0.0.1", (port, port))
     with closing(public), closing(private):
         client = socket.create_connection(private.getsockname())
         private.accept()[0].close()  # This end closes first, so the kernel remembers it.

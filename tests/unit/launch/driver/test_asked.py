@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sparkdl_runner.launch.driver.spark import asked as module
 from sparkdl_runner.launch.driver.spark.asked import Asked, Worker, nothing_fits, told
 
 SMALL = Worker(cores=2, memory_mib=4096, gpus=0)
@@ -73,12 +74,15 @@ def context(master: str, **settings: str) -> Any:
     return SimpleNamespace(master=master, _conf=named, _jsc=SimpleNamespace(sc=lambda: scala))
 
 
-def test_living_workers_are_read_from_the_masters_page() -> None:
+def test_living_workers_are_read_from_the_masters_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PAGE_SECONDS", 120.0)
     with http.server.HTTPServer(("127.0.0.1", 0), MastersPage) as server:
-        threading.Thread(target=server.handle_request).start()
+        serving = threading.Thread(target=server.handle_request)
+        serving.start()
         port = str(server.server_port)
         session = context("spark://127.0.0.1:1", executor_cores="4", master_ui_port=port)
         text, lower = nothing_fits(session)
+        serving.join()
     assert "asks for 4 cores (spark.executor.cores) and 512 MiB" in text
     assert lower == "Lower spark.executor.cores to 2 or less"
 

@@ -55,7 +55,7 @@ def test_ranks_on_executors_that_will_go_are_told_each_time_and_the_user_once(mo
             twice.set()
 
     watch = decommissions.Decommissions(context, "tag", tell)
-    assert twice.wait(10)
+    assert twice.wait(120)
     watch.close()
     assert told[:2] == [({0, 3}, "Spark decommissions executor 7")] * 2
     assert capsys.readouterr().err == (

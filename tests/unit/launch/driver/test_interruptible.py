@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
+import time
 from concurrent.futures import Future
 from types import SimpleNamespace
 
@@ -18,21 +20,39 @@ class InterruptedByTestError(Exception):
     pass
 
 
+def is_waiting():
+    """Whether the main thread is where a thread waits for another."""
+    frame = sys._current_frames()[threading.main_thread().ident]
+    return frame.f_code is threading.Condition.wait.__code__
+
+
 @pytest.fixture
 def signal_to_another_thread():
-    """Sends a signal to a thread that is not the main one, and lets its handler raise."""
+    """Sends a signal to a thread that is not the main one, and lets its handler raise.
+
+    Yields an event to set when the main thread begins to wait: the signal comes once it does.
+    """
 
     def end(*_: object) -> None:
         raise InterruptedByTestError
 
     before = signal.signal(signal.SIGUSR1, end)
-    is_over = threading.Event()
+    begins, is_over = threading.Event(), threading.Event()
     other = threading.Thread(target=is_over.wait)
     other.start()
-    sender = threading.Timer(0.1, lambda: signal.pthread_kill(other.ident, signal.SIGUSR1))
+
+    def send():
+        begins.wait()
+        while not is_waiting() and not is_over.is_set():
+            time.sleep(0.001)
+        if not is_over.is_set():
+            signal.pthread_kill(other.ident, signal.SIGUSR1)
+
+    sender = threading.Thread(target=send)
     sender.start()
-    yield
+    yield begins
     is_over.set()
+    begins.set()
     for thread in (sender, other):
         thread.join()
     signal.signal(signal.SIGUSR1, before)
@@ -42,7 +62,7 @@ def signal_to_another_thread():
 def future():
     """One that is done so late that a test which waits for it fails."""
     made: Future[int] = Future()
-    late = threading.Timer(10.0, made.set_result, [0])
+    late = threading.Timer(300.0, made.set_result, [0])
     late.start()
     yield made
     late.cancel()
@@ -74,8 +94,12 @@ def run_of(future):
 def test_a_signal_that_another_thread_was_handed_ends_the_wait(
     signal_to_another_thread, future, wait
 ):
-    with pytest.raises(InterruptedByTestError):
+    def begin():
+        signal_to_another_thread.set()
         wait(future)
+
+    with pytest.raises(InterruptedByTestError):
+        begin()
     assert not future.done()
 
 

@@ -11,6 +11,11 @@ from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.driver.spark import java
 
 
+@pytest.fixture(autouse=True)
+def _is_patient(monkeypatch):
+    monkeypatch.setattr(java, "ANSWER_SECONDS", 120.0)
+
+
 @pytest.mark.parametrize(
     ("version", "major", "is_tested"),
     [

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
 
+from ports import closed_port
 from sparkdl_runner.launch.driver.spark import lost_hosts
 from sparkdl_runner.launch.driver.spark.executors import Executor
 from sparkdl_runner.launch.driver.spark.lost_hosts import LostHosts
@@ -59,9 +59,7 @@ def test_an_executor_that_answers_is_left_alone(monkeypatch: pytest.MonkeyPatch)
     context = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: spark), master="yarn")
     monkeypatch.setattr(lost_hosts.yarn, "replace_master", lambda context, is_lost: False)
     monkeypatch.setattr(network, "is_loopback", lambda address: False)
-    with network.listen("127.0.0.1") as there, network.listen("127.0.0.1") as listener:
-        gone = listener.getsockname()[1]
-        listener.close()
+    with network.listen("127.0.0.1") as there, closed_port() as gone:
         listed = [
             Executor(identifier=str(port), host="127.0.0.1", port=port, tasks=0)
             for port in (there.getsockname()[1], gone)
@@ -77,10 +75,10 @@ def test_a_manager_that_does_not_answer_is_waited_for_shortly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     never = threading.Event()
-    spark = SimpleNamespace(killAndReplaceExecutor=lambda one: never.wait(60))
+    spark = SimpleNamespace(killAndReplaceExecutor=lambda one: never.wait())
     context = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: spark), master="yarn")
     monkeypatch.setattr(lost_hosts, "_ASK_SECONDS", 0.1)
-    monkeypatch.setattr(lost_hosts.yarn, "replace_master", lambda context, is_lost: never.wait(60))
+    monkeypatch.setattr(lost_hosts.yarn, "replace_master", lambda context, is_lost: never.wait())
     monkeypatch.setattr(
         lost_hosts,
         "list_executors",
@@ -88,9 +86,7 @@ def test_a_manager_that_does_not_answer_is_waited_for_shortly(
     )
     lost = LostHosts(context)
     lost.add(a_world("first", "10.0.0.1"), [])
-    began = time.monotonic()
-    lost.replace_executors()
-    assert time.monotonic() - began < 10
+    lost.replace_executors()  # It would never return.
     never.set()
     for thread in threading.enumerate():
         if thread.name == "sparkdl-lost-hosts":

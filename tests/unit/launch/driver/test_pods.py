@@ -82,18 +82,29 @@ def a_context(
     )
 
 
+class Clock:
+    """Time passes when it is slept for."""
+
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pods, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(pods, "ACKNOWLEDGE_SECONDS", 0.1)
-    monkeypatch.setattr(pods, "UNAWARE_SECONDS", 0.5)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(pods, "time", clock)
+    return clock
 
 
 def replace(client: Client, *executors: str) -> None:
     thread = replace_pods(a_context(client), executors)
     assert thread is not None
-    thread.join(10)
-    assert not thread.is_alive()
+    thread.join()
 
 
 def test_the_pod_of_a_lost_executor_is_deleted_at_once_and_others_stay(capsys):
@@ -117,12 +128,22 @@ def test_a_new_pod_that_the_dead_node_gets_is_deleted_and_one_that_has_begun_sta
     assert client.deleted == [("exec-2", 0), ("exec-3", 0)]
 
 
-def test_a_pod_is_left_the_time_in_which_a_node_that_lives_takes_notice(monkeypatch):
-    monkeypatch.setattr(pods, "ACKNOWLEDGE_SECONDS", 10)
-    client = Client(a_pod("exec-2", "2", "dead"))
-    client.on_delete = lambda: client.listed.append(a_pod("exec-3", "3", "dead", None))
+@pytest.mark.parametrize("seconds", [pods.ACKNOWLEDGE_SECONDS, pods.ACKNOWLEDGE_SECONDS + 2])
+def test_a_pod_is_left_the_time_in_which_a_node_that_lives_takes_notice(clock, seconds):
+    client = Client(a_pod("exec-2", "2", "node"))
+    new = a_pod("exec-3", "3", "node")
+
+    def come() -> None:
+        if "exec-3" not in {name for name, _ in client.deleted}:
+            noticed_at = clock.now + pods.POLL_SECONDS + seconds
+            started = lambda: "now" if clock.now >= noticed_at else None  # noqa: E731
+            new.getStatus = lambda: SimpleNamespace(getStartTime=started)
+            client.listed.append(new)
+
+    client.on_delete = come
     replace(client, "2")
-    assert client.deleted == [("exec-2", 0)]
+    is_late = seconds > pods.ACKNOWLEDGE_SECONDS
+    assert client.deleted == [("exec-2", 0), *[("exec-3", 0)] * is_late]
 
 
 @pytest.mark.parametrize("master", ["yarn", "spark://10.0.0.1:7077", "local[2]", None])
@@ -153,5 +174,5 @@ def test_an_application_that_ends_meanwhile_is_not_told_of(capsys):
     context._jsc.sc = lambda: SimpleNamespace(isStopped=lambda: True)
     thread = replace_pods(context, ["2"])
     assert thread is not None
-    thread.join(10)
+    thread.join()
     assert capsys.readouterr().err == ""

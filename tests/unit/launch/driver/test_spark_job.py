@@ -34,5 +34,5 @@ def test_a_job_says_whether_it_has_ended(monkeypatch):
     job = spark_job.SparkAction(lambda: may_end.wait() and [])
     assert job.wait(0.0) is False
     may_end.set()
-    assert job.wait(30.0) is True
+    assert job.wait(120.0) is True
     assert job.result() == []

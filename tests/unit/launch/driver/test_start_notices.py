@@ -16,10 +16,12 @@ DRIVER = SimpleNamespace(host="driver-1", port=43000)
 @pytest.fixture
 def start(monkeypatch):
     """A start of two ranks, whose notices look all the time."""
-    state = SimpleNamespace(has_tasks=False, jobs=[], unheard={0, 1})
+    state = SimpleNamespace(has_tasks=False, jobs=[], unheard={0, 1}, looks=0, told=[])
     monkeypatch.setattr(start_notices, "FIRST_LOOK_SECONDS", 0.01)
     monkeypatch.setattr(start_notices, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(start_notices, "UNREACHED_SECONDS", 0.05)
+    monkeypatch.setattr(start_notices, "SLOTS_SAY_SECONDS", 600.0)
+    monkeypatch.setattr(start_notices, "tell", state.told.append)
     monkeypatch.setattr(start_notices, "has_tasks", lambda *_: state.has_tasks)
     monkeypatch.setattr(start_notices, "jobs_with_tasks", lambda *_: state.jobs)
     monkeypatch.setattr(
@@ -28,7 +30,12 @@ def start(monkeypatch):
 
     def begin(num_proc=2, **values):
         vars(state).update(values)
-        watch = SimpleNamespace(num_proc=num_proc, unheard=lambda: set(state.unheard))
+
+        def unheard():
+            state.looks += 1
+            return set(state.unheard)
+
+        watch = SimpleNamespace(num_proc=num_proc, unheard=unheard)
         state.notices = StartNotices(None, "tag", watch, DRIVER)
 
     state.begin = begin
@@ -36,50 +43,52 @@ def start(monkeypatch):
     state.notices.close()
 
 
-def told(capsys, count):
-    """The notices, once there are so many; the text and the end of a line come one by one."""
-    text = ""
-    deadline = time.monotonic() + 30
-    while text.count("\n") < count and time.monotonic() < deadline:
-        text += capsys.readouterr().err
+def wait_until(holds):
+    deadline = time.monotonic() + 120
+    while not holds():
+        assert time.monotonic() < deadline
         time.sleep(0.01)
-    return text.splitlines()
 
 
-def test_an_agent_that_does_not_reach_the_driver_is_named_with_what_to_do(start, capsys):
+def after_ten_looks(start):
+    """What has been told by then, from when something was."""
+    wait_until(lambda: start.told)
+    seen = start.looks
+    wait_until(lambda: start.looks >= seen + 10)
+    return start.told
+
+
+def test_an_agent_that_does_not_reach_the_driver_is_named_with_what_to_do(start):
     start.begin(unheard={1}, has_tasks=True)
-    (line,) = told(capsys, 1)
+    (line,) = after_ten_looks(start)
     assert line.startswith(
-        "sparkdl_runner: 1 of 2 ranks has not reached the driver at driver-1:43000 0.05 s "
+        "1 of 2 ranks has not reached the driver at driver-1:43000 0.05 s "
         "after Spark started its task on h-1. "
     )
     assert "RunConfig.port_range" in line
     assert "spark.driver.host" in line
     assert "RunConfig.network_interface" in line
-    time.sleep(0.1)
     start.unheard = set()
-    assert told(capsys, 1) == ["sparkdl_runner: all ranks have reached the driver now."]
+    start.notices._thread.join()
+    assert start.told[1:] == ["all ranks have reached the driver now."]
 
 
-def test_a_run_that_waits_for_slots_names_the_jobs_that_use_them_once(start, capsys):
+def test_a_run_that_waits_for_slots_names_the_jobs_that_use_them_once(start):
     start.begin(jobs=["job 3 (sparkdl_runner: 2 ranks, torch)"])
-    (line,) = told(capsys, 1)
+    (line,) = after_ten_looks(start)
     assert line == (
-        "sparkdl_runner: waiting until 2 slots are free at once. Other jobs of this application "
+        "waiting until 2 slots are free at once. Other jobs of this application "
         "use slots: job 3 (sparkdl_runner: 2 ranks, torch)."
     )
-    time.sleep(0.1)
-    assert not capsys.readouterr().err
 
 
-def test_a_single_rank_waits_for_a_single_slot(start, capsys):
+def test_a_single_rank_waits_for_a_single_slot(start):
     start.begin(num_proc=1)
-    (line,) = told(capsys, 1)
-    assert line.startswith("sparkdl_runner: waiting until a slot is free. No other job")
+    (line,) = after_ten_looks(start)
+    assert line.startswith("waiting until a slot is free. No other job")
 
 
-def test_nothing_is_said_once_all_agents_have_come(start, capsys):
+def test_nothing_is_said_once_all_agents_have_come(start):
     start.begin(unheard=set())
-    start.notices._thread.join(30)
-    assert not start.notices._thread.is_alive()
-    assert not capsys.readouterr().err
+    start.notices._thread.join()
+    assert not start.told

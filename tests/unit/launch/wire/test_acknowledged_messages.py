@@ -29,10 +29,9 @@ def report(step):
 
 
 def receive_next(connection, codec, kind):
-    for _ in range(20):  # Signs of life, one a second, go on for ever.
+    while True:  # Signs of life come in between, one a second.
         if (message := receive_frame(connection, codec))["kind"] == kind:
             return message
-    raise AssertionError(f"no {kind!r} among 20 messages")
 
 
 class Driver:
@@ -45,7 +44,7 @@ class Driver:
 
     def accept(self):
         connection, _ = self.listener.accept()
-        connection.settimeout(30)
+        connection.settimeout(120)
         nonce = bytes(NONCE_BYTES)
         outgoing = FrameCodec(KEY, nonce, b"driver")
         connection.sendall(nonce + outgoing.seal(encode(Ping())))
@@ -88,7 +87,7 @@ def test_what_arrives_again_is_confirmed_again_and_counts_once():
     server.start()
     # The confirmation of 2 was lost with the first connection; then it goes on with 3.
     for numbers in ((1, 2), (2, 3)):
-        with socket.create_connection(server.address, timeout=30) as agent:
+        with socket.create_connection(server.address, timeout=120) as agent:
             nonce = agent.recv(NONCE_BYTES, socket.MSG_WAITALL)
             outgoing = FrameCodec(server.channel.key, nonce, b"agent")
             incoming = FrameCodec(server.channel.key, nonce, b"driver")

@@ -16,7 +16,7 @@ import pytest
 import test_log_channel
 from test_log_channel import PEERS, WORLDS, Recorder, client_of, server_of
 
-from sparkdl_runner.launch.agent import log_client
+from sparkdl_runner.launch.backends.rendezvous import server as rendezvous_server
 from sparkdl_runner.launch.backends.rendezvous.server import parse_request
 from sparkdl_runner.launch.backends.rendezvous.store import RendezvousStore
 from sparkdl_runner.launch.driver import log_server
@@ -27,7 +27,7 @@ from sparkdl_runner.launch.wire.messages import Hello, Placed, Stop, Text
 
 FRAMES = 50_000
 REQUESTS = 50_000
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 120.0
 
 
 def mutate(dice: random.Random, content: bytes) -> bytes:
@@ -96,10 +96,7 @@ def recorder():
     return Recorder()
 
 
-def test_a_healthy_rank_notices_nothing_of_strangers(recorder, monkeypatch):
-    # Three hundred strangers take a busy machine some time; what is asked is what arrives.
-    monkeypatch.setattr(log_client, "FLUSH_SECONDS", PATIENCE_SECONDS)
-    monkeypatch.setattr(log_client, "CONNECT_SECONDS", PATIENCE_SECONDS)
+def test_a_healthy_rank_notices_nothing_of_strangers(recorder):
     server = server_of(recorder)
     server.start()
     dice = random.Random(2)
@@ -136,6 +133,7 @@ def test_a_store_outlives_strangers_and_keeps_its_bounds(monkeypatch):
     from sparkdl_runner.launch.backends.rendezvous import store as rendezvous_store
 
     monkeypatch.setattr(rendezvous_store, "MAX_STORE_BYTES", 10_000)
+    monkeypatch.setattr(rendezvous_server, "REQUEST_SECONDS", PATIENCE_SECONDS)
     store = RendezvousStore(
         network.listen("127.0.0.1"),
         frozenset({"127.0.0.1"}),

@@ -50,7 +50,6 @@ RETURNED = Outcome(
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(log_client, "RECONNECT_SECONDS", 0.02)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
@@ -62,7 +61,7 @@ def files(folder: Path) -> list[Path]:
 class Driver(Sink):
     """The driver's end, and an agent's that has its rank."""
 
-    def __init__(self, stack: ExitStack, fence_seconds: float = 60.0) -> None:
+    def __init__(self, stack: ExitStack) -> None:
         self.values = ReturnedValues("run")
         stack.callback(self.values.close)
         attempt = AttemptSpec(backend="torch", function=b"", config=RunConfig(), run="run")
@@ -85,7 +84,7 @@ class Driver(Sink):
             self.server.channel,
             PEER,
             relay_output=False,
-            fence_seconds=fence_seconds,
+            fence_seconds=600.0,
             on_assignment=nothing,
             on_stop=nothing,
             on_request=nothing,
@@ -196,10 +195,13 @@ def test_what_does_not_come_is_kept_beside_the_checkpoints(folder: Path, is_ther
 
 def test_a_driver_that_is_gone_leaves_it_on_the_ranks_host() -> None:
     with ExitStack() as stack:
-        driver = Driver(stack, fence_seconds=0.5)
-        driver.on_part = lambda: driver.server._loop.call_soon_threadsafe(
-            driver.server._stopped.set
-        )
+        driver = Driver(stack)
+
+        def go() -> None:
+            driver.agent._fence_seconds = 0.5
+            driver.server._loop.call_soon_threadsafe(driver.server._stopped.set)
+
+        driver.on_part = go
         failed = driver.delivered()
     assert re.search(r"the driver at 127\.0\.0\.1:\d+ is not heard any more", failed.message)
     assert kept_in(failed.message) == VALUE

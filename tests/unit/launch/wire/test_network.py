@@ -4,6 +4,7 @@ import socket
 
 import pytest
 
+from ports import reusable_port
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.wire import network
 
@@ -65,7 +66,7 @@ def test_listening_is_on_one_address_only():
     try:
         assert listener.getsockname()[0] == "127.0.0.1"
         assert listener.getsockname()[1] > 0
-        socket.create_connection(listener.getsockname(), timeout=30).close()
+        socket.create_connection(listener.getsockname(), timeout=120).close()
     finally:
         listener.close()
 
@@ -88,8 +89,7 @@ def test_a_host_without_a_route_is_alone_with_itself(monkeypatch):
 
 
 def test_a_port_is_taken_of_the_range_and_a_full_range_is_told():
-    with network.listen("127.0.0.1") as free:
-        port = free.getsockname()[1]
+    port = reusable_port()
     ports = (port, port)
     with network.listen("127.0.0.1", ports) as taken:
         assert taken.getsockname()[1] == port

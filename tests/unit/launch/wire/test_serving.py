@@ -32,7 +32,7 @@ def server(monkeypatch):
 
 
 def visit(server):
-    return socket.create_connection(server.address, timeout=30)
+    return socket.create_connection(server.address, timeout=120)
 
 
 def answers(connection):
@@ -52,7 +52,7 @@ def test_the_oldest_stranger_goes_when_there_are_too_many(server):
         assert answers(known)
         strangers = [visit(server) for _ in range(200)]
         assert all(map(was_closed, strangers[:-12]))
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while len(server._connections) > 12:  # Each ends in the server's own time.
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -86,7 +86,7 @@ def test_a_burst_of_strangers_does_not_use_up_open_files(caplog):
     server = Echo(network.listen("127.0.0.1"), name="sparkdl-echo", expected=2)
     try:
         server.start()
-        server.call(hold_up_the_server(), 60)
+        server.call(hold_up_the_server(), 300)
         assert len(strangers) == burst
         with visit(server) as late:
             assert answers(late)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import time
+import uuid
 
 import pytest
 
@@ -22,10 +23,11 @@ def sleeper(family: str) -> subprocess.Popen[bytes]:
 
 
 def test_a_family_is_found_by_its_name_and_no_other_process_is_touched() -> None:
-    with sleeper("0a" * 16) as mine, sleeper("0a" * 15) as other:
+    family = uuid.uuid4().hex
+    with sleeper(family) as mine, sleeper(family[:-2]) as other:
         try:
-            kill_family("0a" * 16)
-            assert mine.wait(30) == -signal.SIGKILL
+            kill_family(family)
+            assert mine.wait(120) == -signal.SIGKILL
             assert other.poll() is None
         finally:
             other.kill()
@@ -39,10 +41,11 @@ def test_a_process_that_just_starts_is_looked_at_again(monkeypatch: pytest.Monke
         seen.append(pid)
         return [] if pid == mine.pid and seen.count(pid) == 1 else real(pid)
 
-    with sleeper("0b" * 16) as mine:
+    family = uuid.uuid4().hex
+    with sleeper(family) as mine:
         try:
             monkeypatch.setattr(lifeline, "_environment", environment)
-            kill_family("0b" * 16)
-            assert mine.wait(30) == -signal.SIGKILL
+            kill_family(family)
+            assert mine.wait(120) == -signal.SIGKILL
         finally:
             mine.kill()

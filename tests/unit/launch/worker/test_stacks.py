@@ -45,7 +45,8 @@ def test_threads_that_watch_are_left_out_and_those_that_work_are_not():
     assert "worker.py" not in shown, "what is below the function tells nobody anything"
 
 
-def test_a_process_that_is_asked_shows_where_it_is():
+def test_a_process_that_is_asked_shows_where_it_is(monkeypatch):
+    monkeypatch.setattr(stacks, "ANSWER_SECONDS", 120.0)
     reading, writing = os.pipe()
     try:
         stacks.offer(writing)

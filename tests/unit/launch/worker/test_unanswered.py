@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 
 from sparkdl_runner.launch.worker import unanswered
 from sparkdl_runner.launch.worker.unanswered import unanswered_addresses
@@ -15,7 +16,10 @@ def test_a_connection_that_is_answered_is_not_named():
     listener = socket.create_server(("127.0.0.1", 0))
     with listener, socket.create_connection(listener.getsockname()) as connection:
         connection.sendall(b"x")
-        assert unanswered_addresses(os.getpid()) == []
+        deadline = time.monotonic() + 120
+        while unanswered_addresses(os.getpid()):  # A busy kernel's own answer may be late.
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
 
 
 def test_addresses_are_those_to_which_a_socket_of_the_process_sends_again(monkeypatch, tmp_path):

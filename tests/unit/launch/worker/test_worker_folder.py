@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import uuid
 from pathlib import Path
 
 from sparkdl_runner.launch.agent.worker_process import WorkerProcess
@@ -25,7 +26,7 @@ time.sleep(600)
 
 
 def is_gone(folder: Path) -> bool:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while folder.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     return not folder.exists()
@@ -34,8 +35,8 @@ def is_gone(folder: Path) -> bool:
 def test_the_guard_removes_it_when_the_agent_is_gone(tmp_path: Path) -> None:
     folder = tmp_path / "copy"
     theirs, ours = os.pipe()
-    root = str(Path(__file__).parents[4])
-    own = {lifeline.FAMILY: "0f" * 16, lifeline.FOLDER: str(folder), "PYTHONPATH": root}
+    root = str(Path(__file__).parents[3])
+    own = {lifeline.FAMILY: uuid.uuid4().hex, lifeline.FOLDER: str(folder), "PYTHONPATH": root}
     with subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(WORKER), str(theirs)],
         env={**os.environ, **own},

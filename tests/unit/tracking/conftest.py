@@ -1,0 +1,18 @@
+"""What all tests of tracking share: nothing in them fails for want of time."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkdl_runner.tracking.rank import recorder
+from sparkdl_runner.tracking.run import delivery, server
+
+PATIENCE_SECONDS = 120.0
+
+
+@pytest.fixture(autouse=True)
+def _is_patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "CLOSE_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(delivery, "END_SECONDS", PATIENCE_SECONDS)
+    for name in ("REQUEST_SECONDS", "_ANSWER_SECONDS", "_LEAST_SECONDS"):
+        monkeypatch.setattr(server, name, PATIENCE_SECONDS)
