@@ -17,7 +17,7 @@ class Exchange:
 
     def __init__(self, size: int) -> None:
         self.values: list[Any] = [None] * size
-        self.barrier = threading.Barrier(size, timeout=60)
+        self.barrier = threading.Barrier(size, timeout=300)
         self.numbers = 0
         """Whole numbers that one rank has added up or got, as a backend would have to carry."""
 

@@ -10,7 +10,7 @@ from typing import Self
 
 import psutil
 
-MINUTES = 5
+MINUTES = 10
 
 
 class RunningProgram:

@@ -129,7 +129,7 @@ def check_summary(folder: Path, line: str) -> dict[str, Any]:
     assert set(summary) == {"run_id", "tracking_uri", "seconds", "returned"}
     assert summary["returned"]["accuracy"] >= 0.95
     assert summary["returned"]["attempts"] == 1
-    assert 0 < summary["seconds"] < 240
+    assert summary["seconds"] > 0
     assert summary["tracking_uri"] == f"sqlite:///{folder}/mlflow.db"
     check_run(summary)
     for left in ("sparkdl_runner-run-*", "sparkdl_runner-rank-*", "*mlflow*/*"):

@@ -147,9 +147,10 @@ def save_without_rank_1(backend: str, directory: str, seconds: float) -> Any:
 
     rank, _ = join_ranks(backend)
     found = ""
+    with CheckpointManager(directory) as patient:
+        patient.save(1, extra={"a": 1})
     checkpoints = CheckpointManager(directory, retry_seconds=seconds, ranks_timeout_seconds=seconds)
-    checkpoints.save(1, extra={"a": 1})
-    checkpoints.wait()
+    checkpoints.due(1)  # By which both ranks begin it.
     if rank == 0:
         checkpoints.save(2, extra={"a": 1})
         try:
