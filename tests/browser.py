@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-WAIT_SECONDS = 300.0
+WAIT_SECONDS = 60.0
 MOST_HEIGHT = 12_000  # Chromium draws no larger picture.
 
 

@@ -82,7 +82,7 @@ def pytest_collection_finish() -> None:
 
 def _threads() -> set[str]:
     # A spare's thread ends just after the process that a call has taken: it may be on its way.
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 10
     for thread in threading.enumerate():
         if thread.name == "sparkdl-spare":
             thread.join(max(0.0, deadline - time.monotonic()))

@@ -10,7 +10,7 @@ from typing import Self
 
 import psutil
 
-MINUTES = 10
+MINUTES = 5
 
 
 class RunningProgram:
