@@ -12,6 +12,7 @@
 
 # COMMAND ----------
 
+import glob
 import logging
 import os
 import shutil
@@ -162,7 +163,9 @@ except WorkerFailedError as error:
 def is_killed_once(step):
     world = current_world()
     if step == 50 and world.rank == 1 and world.attempt == 0:
-        time.sleep(1)  # Checkpoints are written in the background: here, that of step 40 is.
+        # Checkpoints are written in the background: here, that of step 40 is.
+        while not glob.glob(f"{folder}/is killed/step-40/*/manifest.json"):
+            time.sleep(0.1)
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -188,7 +191,7 @@ def waits_for_ever(step):
 
 
 try:
-    run("hangs", waits_for_ever, hang_timeout_seconds=5)
+    run("hangs", waits_for_ever, hang_timeout_seconds=10)
 except WorkerHungError as error:
     print(str(error).partition("\n")[0])
     print(error.stacks.split("\n\n")[-1])  # The main thread is the last.
@@ -209,15 +212,20 @@ def takes_its_time(step):
     time.sleep(0.5)
 
 
+def cancels_what_runs():
+    while not spark.sparkContext.statusTracker().getActiveJobsIds():
+        time.sleep(0.5)
+    time.sleep(5)
+    spark.sparkContext.cancelJobsWithTag("digits")
+
+
 spark.sparkContext.addJobTag("digits")
-timer = threading.Timer(6, spark.sparkContext.cancelJobsWithTag, ["digits"])
-timer.start()
+threading.Thread(target=cancels_what_runs, daemon=True).start()
 try:
     run("is cancelled", takes_its_time)
 except RunCancelledError as error:
     print(error)
 finally:
-    timer.cancel()
     spark.sparkContext.removeJobTag("digits")
 
 # COMMAND ----------

@@ -42,7 +42,7 @@ def wait_until_gone(word: str, timeout_seconds: float = 120.0) -> bool:
     return True
 
 
-def still_running(processes: Iterable[psutil.Process], timeout_seconds: float) -> list[int]:
+def still_running(processes: Iterable[psutil.Process], timeout_seconds: float = 120.0) -> list[int]:
     """The ids of those that have not ended by then. One that its parent has not yet reaped has."""
     deadline = time.monotonic() + timeout_seconds
     while True:

@@ -100,6 +100,7 @@ def _kill(
         os.kill(int((folder / f"pid-{rank}").read_text()), signal.SIGKILL)
         struck_at.append(time.time())
         struck |= {pid for pid, _, _, _ in _steps(folder)}
+    (folder / "all-struck").touch()
 
 
 def _steps(folder: Path) -> list[tuple[int, int, float, float]]:

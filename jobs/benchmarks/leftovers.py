@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ import psutil
 
 # Spark's own folders, and the logs that are kept on purpose.
 _NOT_OURS = ("spark-", "blockmgr-", "hsperfdata", "liblz4-java", "sparkdl_runner-logs")
+
+# What was ended may need a moment to be gone, and longer so where the machine is busy.
+_SETTLING_SECONDS = 30.0
 
 Belongings = dict[str, set[Any]]
 
@@ -36,7 +40,14 @@ def belongings() -> Belongings:
 
 
 def leftovers(before: Belongings) -> list[str]:
-    """The new processes, ports and files since ``before``."""
+    """The new processes, ports and files since ``before``, once there are none or for good."""
+    deadline = time.monotonic() + _SETTLING_SECONDS
+    while (left := _since(before)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return left
+
+
+def _since(before: Belongings) -> list[str]:
     new = {kind: found - before[kind] for kind, found in belongings().items()}
     counts = [f"{len(new[kind])} {kind}" for kind in ("processes", "ports") if new[kind]]
     return [*counts, *sorted(new["files"])]

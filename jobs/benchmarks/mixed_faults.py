@@ -32,9 +32,9 @@ from sparkdl_runner.launch.driver.diagnosis import result_of
 from sparkdl_runner.launch.wire.attempt import AttemptSpec
 
 RANKS, HOSTS = 3, 2
-HANG_SECONDS, HEARTBEAT_SECONDS, SLOW_SECONDS = 8.0, 8.0, 3.0
+HANG_SECONDS, HEARTBEAT_SECONDS, SLOW_SECONDS = 20.0, 20.0, 3.0
 # Beyond its deadline, for stacks, stopping, and a busy machine.
-MARGIN_SECONDS = 20.0
+MARGIN_SECONDS = 100.0
 LONGEST_SECONDS = 240.0
 KINDS = ("kill", "stop", "cut", "vanish", "slow disk", "returned but stuck")
 HARMLESS = ("slow disk", "returned but stuck")
@@ -97,9 +97,7 @@ def _break(
         injector.join()
         hosts.mend()
     seconds = ended_at - (struck_at[0] if struck_at else float("nan"))
-    deadline = time.monotonic() + 15
-    while (left := leftovers(before)) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    left = leftovers(before)
     harmful = [(kind, rank) for kind, rank in faults if kind not in HARMLESS]
     in_time = seconds < (HANG_SECONDS if harmful else 60.0) + MARGIN_SECONDS
     is_right = any(_tells(str(error), *one) for one in harmful) if harmful else error is None

@@ -5,7 +5,9 @@ As a script it takes a folder, prints the server's URL, and stops it when it is 
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -35,9 +37,7 @@ class TrackingServer:
         self._folder = folder
         self._options = options
         self._environment = environment or {}
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._port = free.getsockname()[1]
+        self._port = _port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -82,6 +82,16 @@ class TrackingServer:
             return True
         except OSError:
             return False
+
+
+def _port() -> int:
+    """A free port, of those that the kernel gives to nobody: it stays free until the next start."""
+    given = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    while True:
+        port = random.randrange(10_000, int(given[0]))
+        with contextlib.suppress(OSError), socket.socket() as free:
+            free.bind(("127.0.0.1", port))
+            return port
 
 
 def main() -> None:

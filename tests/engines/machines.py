@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-BEGIN_SECONDS = 10.0
+BEGIN_SECONDS = 120.0
 
 
 class Machine:

@@ -64,7 +64,7 @@ def server(yarn, store) -> Iterator[str]:
     command += ["--port", "5000", "--workers", "1", "--backend-store-uri", store]
     command += ["--artifacts-destination", str(yarn.folder / "artifacts")]
     process = run_on_head(yarn, log, [*command, "--allowed-hosts", address], {})
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while "Application startup complete" not in log.read_text():
         assert process.poll() is None, log.read_text()
         assert time.monotonic() < deadline, log.read_text()
@@ -288,7 +288,7 @@ def test_the_training_goes_on_from_its_last_checkpoint(
 
 def nothing_is_left(yarn: Yarn) -> bool:
     """Whether no container runs any more, or soon none does."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while any(yarn.processes(word) for word in (MASTER, EXECUTOR, WORKER)):
         if time.monotonic() > deadline:
             return False

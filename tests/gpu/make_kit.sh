@@ -27,8 +27,9 @@ mkdir -p "$(dirname "$folder")"
 kit=$(mktemp -d "$folder-XXXXXXXX")
 trap 'rm -rf "$kit"' EXIT
 mkdir "$kit/source"
-# From a copy: what building leaves behind is not left here.
-cp -rL setup.cfg pyproject.toml README.md LICENSE sparkdl_runner "$kit/source/"
+# From a copy: what building leaves behind is not left here. In __pycache__ files come and go.
+tar -ch --exclude=__pycache__ setup.cfg pyproject.toml README.md LICENSE sparkdl_runner |
+    tar -x -C "$kit/source"
 "$python" -m pip wheel --quiet --no-deps --no-index --no-build-isolation --wheel-dir "$kit/wheels" \
     "$kit/source" >&2 || fail "the project's wheel could not be built (see above)."
 rm -r "$kit/source"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import rank_functions
 
-from processes import workers
+from processes import wait_until_gone, workers
 from sparkdl_runner import (
     DistributedRunner,
     RunConfig,
@@ -31,10 +31,10 @@ def check(backend: str, how: str) -> None:
     """Breaks rank 1 in one way and looks at the error; nothing may be left."""
     error, words = ROWS[how]
     # Short where it is what is waited for; else a busy machine might have it first.
-    deadline = {"hang_timeout_seconds": 4} if how == "stop" else {}
+    deadline = {"hang_timeout_seconds": 10} if how == "stop" else {}
     config = RunConfig(driver_log_verbosity="log_callback_only", **deadline)
     runner = DistributedRunner(num_proc=2, backend=backend, config=config)
     with pytest.raises(error, match=words) as caught:
         runner.run(rank_functions.fail_in_rank, backend=backend, rank=1, how=how)
     assert caught.value.rank == 1
-    assert not workers()
+    assert wait_until_gone("sparkdl_runner.launch.worker"), workers()

@@ -106,7 +106,7 @@ def train_with_ddp() -> list[list[float]]:
     return torch.cat(weights).tolist()
 
 
-def allreduce_until_stopped(backend: str, seconds: float = 30.0) -> None:
+def allreduce_until_stopped(backend: str, seconds: float = 600.0) -> None:
     """Reduces in a loop, as a rank does whose peer is about to fail."""
     import torch
 
@@ -192,7 +192,7 @@ def start_a_sleeper_and_fail() -> None:
     subprocess.Popen(["sleep", "4711"])
     if current_world().rank == 1:
         raise ValueError("with a child")
-    time.sleep(60)
+    time.sleep(600)
 
 
 def speak() -> None:

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from sparkdl_runner.launch.backends import destroyed_groups
 
-faulthandler.dump_traceback_later(40, exit=True)
+faulthandler.dump_traceback_later(400, exit=True)
 destroyed_groups.keep_destroyed_groups()
 
 def train():

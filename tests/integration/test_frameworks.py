@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -34,6 +35,7 @@ EXAMPLES = [one for one in blocks_of(PAGE) if one.kind == "python frameworks"]
 MOST_LINES = 40
 STEPS, STEPS_PER_EPOCH = 66, 22
 DIES_AFTER = 35
+SAVED = DIES_AFTER // 10 * 10
 # Logged after so many steps by the examples, which count from 0 or from 1.
 POINTS = {
     "lightning": ("lightning/loss", range(4, STEPS, 5)),
@@ -94,6 +96,19 @@ class Store:
         tracking = Tracking(tracking_uri=self.uri, experiment="digits", report=False)
         return RunConfig(max_restarts=1, restart_backoff_seconds=0.1, tracking=tracking)
 
+    def tell_when_saved_points_are_there(
+        self, runner: DistributedRunner, name: str, mark: Path
+    ) -> None:
+        """Makes a file once the points are there that the next attempt does not log again."""
+        metric, steps = POINTS[name]
+        wanted = {0} if name == "keras" else {step for step in steps if step <= SAVED}
+        while not mark.exists():
+            time.sleep(0.2)
+            if runner.mlflow_run_id is not None:
+                points = self.client.get_metric_history(runner.mlflow_run_id, metric)
+                if wanted <= {point.step for point in points}:
+                    mark.touch()
+
     def check(self, run_id: str, names: Sequence[str]) -> None:
         """Checks that no run was opened beside, and that each point is there, and once."""
         self.runs.add(run_id)
@@ -133,8 +148,10 @@ def undisturbed(digits: SparkDatasetConverter, home: Path, store: Store) -> dict
     return losses
 
 
-def dies_once(train: Train, digits: SparkDatasetConverter, folder: str) -> tuple[float, int]:
-    """Trains; rank 1 is killed in the middle of the first attempt.
+def dies_once(
+    train: Train, digits: SparkDatasetConverter, folder: str, may_die: Path
+) -> tuple[float, int]:
+    """Trains; rank 1 is killed in the middle of the first attempt, once there is a file.
 
     Returns:
         The last loss, and how many batches rank 0 has taken in the attempt that returned.
@@ -147,7 +164,9 @@ def dies_once(train: Train, digits: SparkDatasetConverter, folder: str) -> tuple
         nonlocal taken
         for batch in iterate(loader):
             if taken == DIES_AFTER and world.attempt == 0 and world.rank == 1:
-                time.sleep(1)  # So long rank 0's metrics may be on their way.
+                deadline = time.monotonic() + 120
+                while not may_die.exists() and time.monotonic() < deadline:
+                    time.sleep(0.05)  # Rank 0's metrics are on their way.
                 os.kill(os.getpid(), signal.SIGKILL)
             taken += 1
             yield batch
@@ -164,11 +183,20 @@ def test_each_example_is_short():
 @pytest.mark.parametrize("name", list(POINTS))
 def test_a_framework_goes_on_by_its_own_checkpoint(name, digits, home, store, undisturbed, capfd):
     runner = DistributedRunner(num_proc=-2, config=store.config())
-    loss, taken = runner.run(dies_once, TRAIN[name], digits, f"{home}/{name}")
+    may_die = home / f"{name}-may-die"
+    telling = threading.Thread(
+        target=store.tell_when_saved_points_are_there, args=(runner, name, may_die), daemon=True
+    )
+    telling.start()
+    try:
+        loss, taken = runner.run(dies_once, TRAIN[name], digits, f"{home}/{name}", may_die)
+    finally:
+        may_die.touch()
+        telling.join()
     assert "Rank 1 of 2 on host" in (told := capfd.readouterr().err)
     assert "SIGKILL" in told
     assert loss == pytest.approx(undisturbed[name], abs=1e-5)
-    saved = STEPS_PER_EPOCH if name == "keras" else DIES_AFTER // 10 * 10
+    saved = STEPS_PER_EPOCH if name == "keras" else SAVED
     # Keras looks at two batches more than it trains on, to learn their shapes.
     assert STEPS - saved <= taken <= STEPS - saved + 2
     store.check(runner.mlflow_run_id, [name])

@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from concurrent.futures import Future, wait
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
-from processes import workers
+from processes import wait_until_gone, workers
 from sparkdl_runner import DistributedRunner, LaunchError, RunConfig
 from sparkdl_runner.jobs import train
 from sparkdl_runner.jobs.settings import command
 from sparkdl_runner.tracking import Tracking
+from sparkdl_runner.tracking.run import server_calls
 
-pytestmark = [pytest.mark.integration, pytest.mark.one_lane, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.one_lane]
 
 RUN_ID = "0123456789abcdef0123456789abcdef"
 RUN = {
@@ -48,7 +49,7 @@ class HangingServer:
 
     def __init__(self, hangs_at: str) -> None:
         self.asked: list[tuple[str, dict[str, Any]]] = []
-        self.awake = threading.Event()
+        self.hangs, self.awake = threading.Event(), threading.Event()
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -58,6 +59,7 @@ class HangingServer:
                 name = path.removeprefix("/api/2.0/mlflow/")
                 server.asked.append((name, json.loads(body or b"{}")))
                 if name == hangs_at:
+                    server.hangs.set()
                     server.awake.wait()
                 known = path == "/health" or name in ANSWERS
                 self.send_response(200 if known else 404)
@@ -79,7 +81,7 @@ class HangingServer:
         self.awake.set()
         for thread in threading.enumerate():
             if thread.name == "sparkdl-mlflow-call":
-                thread.join(30)
+                thread.join()
 
     def stop(self) -> None:
         self.wake()
@@ -89,8 +91,12 @@ class HangingServer:
 
 
 @pytest.fixture
-def serve() -> Iterator[Any]:
-    """Starts servers, and stops them; mlflow sets variables when it is first imported."""
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Starts servers, and stops them; mlflow sets variables when it is first imported.
+
+    Time is up for a call once the server hangs in it. By the clock, it might be up for an earlier
+    call on a busy machine.
+    """
     environment = dict(os.environ)
     started: list[HangingServer] = []
 
@@ -98,6 +104,14 @@ def serve() -> Iterator[Any]:
         started.append(HangingServer(hangs_at))
         return started[-1]
 
+    def wait_until_it_hangs(calls: Collection[Future[Any]], _: float) -> None:
+        while not wait(calls, 0.02).done:
+            for server in started:
+                if server.hangs.is_set():
+                    server.hangs.clear()
+                    return
+
+    monkeypatch.setattr(server_calls, "wait", wait_until_it_hangs)
     yield start
     for server in started:
         server.stop()
@@ -106,17 +120,16 @@ def serve() -> Iterator[Any]:
 
 
 def refusal_of(server: HangingServer, **options: Any) -> str:
-    """What the start of a training is refused with, in time."""
+    """What the start of a training is refused with."""
     import mlflow  # noqa: F401 - its import takes seconds of its own
 
-    tracking = Tracking(tracking_uri=server.url, opening_timeout_seconds=1, **options)
+    tracking = Tracking(tracking_uri=server.url, opening_timeout_seconds=60, **options)
     runner = DistributedRunner(num_proc=-2, backend="torch", config=RunConfig(tracking=tracking))
-    environment, began = dict(os.environ), time.monotonic()
+    environment = dict(os.environ)
     with pytest.raises(LaunchError) as raised:
         runner.run(print)
-    assert time.monotonic() - began < 10
     assert dict(os.environ) == environment
-    assert not workers()
+    assert wait_until_gone("sparkdl_runner.launch.worker"), workers()
     return str(raised.value)
 
 
@@ -133,7 +146,7 @@ def test_what_hangs_is_said_in_time(serve, hangs_at, options, asked_to):
     server = serve(hangs_at)
     told = refusal_of(server, **options)
     assert told == (
-        f"MLflow at {server.url} gave no answer within 1 s when it was to {asked_to}. Look at the "
+        f"MLflow at {server.url} gave no answer within 60 s when it was to {asked_to}. Look at the "
         "server's log, and whether its database answers; wait longer, with a greater "
         "opening_timeout_seconds; or run without MLflow: RunConfig(tracking=False), or mlflow: "
         "false for the train job."
@@ -144,10 +157,10 @@ def test_a_history_that_hangs_is_said_too(serve, monkeypatch):
     attempt = [{"key": "sparkdl_runner.attempt", "value": "0"}]
     with_attempt = {"run": {**RUN["run"], "data": {**RUN["run"]["data"], "tags": attempt}}}
     monkeypatch.setitem(ANSWERS, "runs/get", with_attempt)
-    # Not ten times as long.
-    monkeypatch.setattr("sparkdl_runner.tracking.run.journal._PAGES", 2)
     told = refusal_of(serve("metrics/get-history"), run_id=RUN_ID)
-    assert f"gave no answer within 2 s when it was to tell the metric loss of run {RUN_ID}." in told
+    assert (
+        f"gave no answer within 600 s when it was to tell the metric loss of run {RUN_ID}." in told
+    )
 
 
 @pytest.mark.parametrize(
@@ -166,18 +179,17 @@ def test_a_run_that_nobody_waits_for_any_more_does_not_stay_running(serve, hangs
 def test_a_train_job_that_is_resumed_says_it_and_is_refused(serve, tmp_path, monkeypatch, capfd):
     import mlflow  # noqa: F401
 
+    monkeypatch.setattr(server_calls, "wait", wait)  # This one goes by the clock.
     monkeypatch.chdir(tmp_path)
     (tmp_path / "shop.py").write_text("def train():\n    pass\n")
     server = serve("runs/get")
     mlflow_settings = (
         f"tracking_uri={server.url}",
         f"run_id={RUN_ID}",
-        "opening_timeout_seconds=1",
+        "opening_timeout_seconds=5",
     )
     flags = [part for setting in mlflow_settings for part in ("--mlflow", setting)]
     argv = ["--function", "shop.py:train", "--num-proc", "-1", "--backend", "torch", *flags]
-    began = time.monotonic()
     assert command.main(train.JOB, argv) == 2
-    assert time.monotonic() - began < 10
     told = capfd.readouterr().err
-    assert f"MLflow at {server.url} gave no answer within 1 s when it was to resume run" in told
+    assert f"MLflow at {server.url} gave no answer within 5 s when it was to resume run" in told

@@ -33,7 +33,7 @@ SUBMIT = """
 from sparkdl_runner import HorovodRunner
 def value():
     return 7
-print(HorovodRunner(np=-2).submit(value).result(60))
+print(HorovodRunner(np=-2).submit(value).result())
 """
 
 
@@ -98,12 +98,17 @@ def test_executors_without_the_package_are_named_with_the_setting():
         ("session.sparkContext._gateway.proc.kill", "its JVM died, as the driver's does of"),
     ],
 )
-def test_a_session_that_ends_during_a_run(end, words, no_torch):
+def test_a_session_that_ends_during_a_run(end, words, no_torch, tmp_path):
     said = run_python(
         START
         + "from sparkdl_runner import HorovodRunner, RunnerError\n"
-        + f"threading.Timer(4, {end}).start()\n"
-        + "try:\n    HorovodRunner(np=2).run(lambda: time.sleep(60))\n"
+        + f"mark = {str(tmp_path / 'has begun')!r}\n"
+        + "def train():\n    open(mark, 'w').close()\n    time.sleep(600)\n"
+        + "def end_once_it_runs():\n"
+        + "    while not os.path.exists(mark):\n        time.sleep(0.1)\n"
+        + f"    {end}()\n"
+        + "threading.Thread(target=end_once_it_runs, daemon=True).start()\n"
+        + "try:\n    HorovodRunner(np=2).run(train)\n"
         + "except RunnerError as error:\n    print('ended:', error)\n",
         PYTHONPATH=os.pathsep.join([no_torch, *filter(None, [os.environ.get("PYTHONPATH")])]),
     )

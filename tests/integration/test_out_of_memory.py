@@ -64,7 +64,7 @@ def group() -> Iterator[Path]:
     except OSError as error:
         pytest.skip(f"needs a memory control group of its own: {error}")
     yield group
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while True:
         try:
             return group.rmdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -71,13 +72,14 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _leaves_no_copy() -> Iterator[None]:
-    def copies() -> set[Path]:
-        return set(Path(tempfile.gettempdir()).glob("sparkdl_runner-" + "?" * 32))
-
-    before = copies()
-    yield
-    assert copies() <= before
+def temporary() -> Iterator[Path]:
+    """A folder for temporary files, among which no copy is left. Other test processes have some."""
+    folder = Path(tempfile.mkdtemp())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(folder))
+        yield folder
+    assert not list(folder.glob("sparkdl_runner-" + "?" * 32))
+    shutil.rmtree(folder)
 
 
 def test_a_script_of_torchs_is_one_mlflow_run_of_its_name(
@@ -113,8 +115,14 @@ def test_ranks_of_this_host_run_a_script_where_it_is(project: Path, capfd: Any) 
 
 
 def test_a_scripts_folder_travels_to_ranks_on_spark(
-    project: Path, light_spark_ranks: None, capfd: Any
+    project: Path,
+    temporary: Path,
+    spark: Any,
+    light_spark_ranks: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: Any,
 ) -> None:
+    monkeypatch.setitem(spark.sparkContext.environment, "TMPDIR", str(temporary))
     runner = HorovodRunner(np=2, driver_log_verbosity="all")
     runner.run_script("train.py", ["--epochs", "3"], files=["*.csv"])
     told = capfd.readouterr()

@@ -35,7 +35,7 @@ OF_ONE_RUN = (
 )
 
 
-def runner(spare_seconds: float = 60, backend: str = "horovod", ranks: int = 1):
+def runner(spare_seconds: float = 600, backend: str = "horovod", ranks: int = 1):
     config = RunConfig(tracking=False, spare_seconds=spare_seconds)
     return DistributedRunner(num_proc=-ranks, backend=backend, config=config)
 
@@ -53,7 +53,7 @@ def _no_spares(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def waiting() -> set[int]:
     """The processes of the spares, of which there is at least one, or soon will be."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         if found := {one.pid for one in psutil.Process().children() if one in workers()}:
             return found
@@ -130,9 +130,9 @@ def torch_state():
 @pytest.mark.parametrize("backend", ["horovod", "torch"])
 def test_a_function_sees_what_it_sees_without_spares(backend: str) -> None:
     without = runner(0, backend).run(lambda: (pid(), seen()))[1]
-    runner(60, backend).run(pid)
+    runner(backend=backend).run(pid)
     held = waiting()
-    process, with_spare = runner(60, backend).run(lambda: (pid(), seen()))
+    process, with_spare = runner(backend=backend).run(lambda: (pid(), seen()))
     assert process in held
     for name, value in without.items():
         assert with_spare[name] == value, name
@@ -187,8 +187,8 @@ def test_a_spare_ends_when_it_has_waited_long_enough(
 
     monkeypatch.setattr(pool, "WorkerProcess", Noted)
     runner(0.5).run(pid)
-    assert is_started.wait(20)
-    assert wait_until_gone("sparkdl_runner.launch.worker", 30)
+    assert is_started.wait(300)
+    assert wait_until_gone("sparkdl_runner.launch.worker")
 
 
 def test_a_spare_whose_packages_have_changed_is_not_taken(
@@ -216,20 +216,20 @@ def test_spares_end_with_the_process_that_holds_them(tmp_path: Path) -> None:
         "os.kill(os.getpid(), 9)\n"
     )
     assert subprocess.run([sys.executable, script]).returncode == -signal.SIGKILL
-    assert wait_until_gone("sparkdl_runner.launch.worker", 30)
+    assert wait_until_gone("sparkdl_runner.launch.worker")
 
 
 def test_the_next_call_on_spark_takes_spares(light_spark_ranks: None, spark) -> None:
-    config = RunConfig(tracking=False, spare_seconds=60)
+    config = RunConfig(tracking=False, spare_seconds=600)
     gang = DistributedRunner(num_proc=2, backend="horovod", config=config)
     gang.gather(pid)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while len({one.pid for one in workers()}) < 4 and time.monotonic() < deadline:
         time.sleep(0.05)  # Two spares and their guards.
     held = {one.pid for one in workers()}
     assert set(gang.gather(pid)) <= held
     end_spare_workers()
-    assert not workers()
+    assert wait_until_gone("sparkdl_runner.launch.worker"), workers()
 
 
 def test_a_run_that_was_submitted_can_be_cancelled(light_ranks: None) -> None:
@@ -244,9 +244,9 @@ def test_a_run_that_was_submitted_can_be_cancelled(light_ranks: None) -> None:
     assert future.running()
     assert future.cancel()
     with pytest.raises(CancelledError):
-        future.result(timeout=60)
+        future.result(timeout=300)
     assert future.cancelled()
-    assert not workers()
+    assert wait_until_gone("sparkdl_runner.launch.worker"), workers()
 
 
 def test_a_run_on_spark_can_be_cancelled_while_it_waits_for_slots(
@@ -254,7 +254,7 @@ def test_a_run_on_spark_can_be_cancelled_while_it_waits_for_slots(
 ) -> None:
     gang = DistributedRunner(num_proc=2, backend="horovod", config=RunConfig(tracking=False))
     first = gang.submit(time.sleep, 600)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while len(workers()) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)  # Else the second may be the first to ask for slots.
     second = gang.submit(pid)
@@ -262,7 +262,7 @@ def test_a_run_on_spark_can_be_cancelled_while_it_waits_for_slots(
         time.sleep(1)
         assert not future.done()
         assert future.cancel()
-        assert wait([future], timeout=60).done
+        assert wait([future], timeout=300).done
         assert future.cancelled()
     assert gang.run(pid) > 0
 
@@ -286,14 +286,14 @@ def is_worker(process):
 
 config = RunConfig(tracking=False)
 with spark_session("spares", slots=1):
-    start_spares(1, "torch", config, seconds=60)
-    deadline = time.monotonic() + 60
+    start_spares(1, "torch", config, seconds=600)
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         if any(map(is_worker, psutil.Process().children(recursive=True))):
             break
         time.sleep(0.05)
     ran = DistributedRunner(num_proc=1, backend="torch", config=config).run(command)
-    assert ran[ran.index("--spare-seconds") + 1] == "60", ran
+    assert ran[ran.index("--spare-seconds") + 1] == "600", ran
 print("taken")
 """
 

@@ -30,7 +30,7 @@ def ask_for_long(backend: str) -> Any:
         import torch.distributed as dist
 
         dist.init_process_group("gloo")
-    for step in range(6000):
+    for step in range(60_000):
         time.sleep(0.01)
         if stop := should_stop():
             return step, stop.reason, stop.rank, stop.is_preemption
@@ -69,7 +69,7 @@ def test_the_tag_of_the_run_asks_once(tmp_path, monkeypatch, new_store):
     client = mlflow.MlflowClient(store)
     run = client.create_run("0").info.run_id
     client.set_tag(run, stop_tag.STOP_TAG, "of an earlier attempt")
-    config = RunConfig(tracking=Tracking(run_id=run), time_limit_seconds=120)
+    config = RunConfig(tracking=Tracking(run_id=run), time_limit_seconds=3600)
     runner = DistributedRunner(num_proc=-2, backend="horovod", config=config)
     once_ranks_run(client.set_tag, run, stop_tag.STOP_TAG, "enough")
     first, second = runner.gather(ask_for_long, "horovod")

@@ -28,7 +28,7 @@ import pytest
 import tracked_functions
 from benchmarks.tracking_server import TrackingServer
 
-from processes import workers
+from processes import wait_until_gone, workers
 from sparkdl_runner import (
     DistributedRunner,
     HorovodRunner,
@@ -38,6 +38,7 @@ from sparkdl_runner import (
     RunConfig,
     WorkerFailedError,
 )
+from sparkdl_runner.checkpoint import CheckpointManager
 from sparkdl_runner.launch.config import RunConfig as AnyConfig
 from sparkdl_runner.tracking import Tracking
 
@@ -277,25 +278,28 @@ def test_no_metric_is_lost_while_the_server_is_down_or_stays_down(
     waits.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(waits))
 
-    def end(trainer: Any) -> None:
-        while trainer.mlflow_run_id is None:
+    def end(trainer: Any, folder: Path) -> None:
+        while not (folder / "half").exists():
             time.sleep(0.1)
-        time.sleep(4)
+        time.sleep(2)  # Some of it has been sent.
         server.stop()
+        (folder / "go on").touch()
 
-    def interrupt(trainer: Any) -> None:
-        end(trainer)
+    def interrupt(trainer: Any, folder: Path) -> None:
+        end(trainer, folder)
         time.sleep(5)
         server.start()
 
     def train(trainer: Any, accident: Any) -> None:
-        beside = threading.Thread(target=accident, args=(trainer,), name="outage")
+        folder = tmp_path / accident.__name__
+        folder.mkdir()
+        beside = threading.Thread(target=accident, args=(trainer, folder), name="outage")
         beside.start()
-        trainer.run(tracked_functions.only_log, steps=steps, pause_seconds=0.01)
+        trainer.run(tracked_functions.log_and_wait_in_the_middle, steps=steps, folder=folder)
         beside.join()
 
     try:
-        waiting = light(server)
+        waiting = light(server, delivery_timeout_seconds=300)
         train(waiting, interrupt)
         giving_up = light(server, delivery_timeout_seconds=2)
         train(giving_up, end)
@@ -375,7 +379,7 @@ def test_a_driver_that_died_is_followed_by_another(
                 num_proc=-2, backend="torch", config=RunConfig(tracking=tracking)
             )
             runner.run(
-                tracked_functions.train_with_checkpoints, url=sys.argv[2], steps=4000, every=20
+                tracked_functions.train_with_checkpoints, url=sys.argv[2], steps=40000, every=20
             )
     """
     script = tmp_path / "driver.py"
@@ -385,11 +389,16 @@ def test_a_driver_that_died_is_followed_by_another(
     driver = subprocess.Popen(
         [sys.executable, str(script), server.url, str(tmp_path / "checkpoints")], env=environment
     )
-    run_id = ""
-    while not run_id or len(history(client, run_id, "loss")) < 60:
+    run_id, saved = "", CheckpointManager(tmp_path / "checkpoints")
+    while (
+        not run_id
+        or len(history(client, run_id, "loss")) < 60
+        or max((name.step for name in saved.list()), default=0) < 40
+    ):
         run_id = next(iter(all_runs(client) - before), "")
         assert driver.poll() is None
         time.sleep(0.2)
+    saved.close()
     elsewhere = runner(server, run_id=run_id)
     with pytest.raises(LaunchError, match=r"active elsewhere: the driver with process id \d+ on"):
         elsewhere.run(tracked_functions.only_log, steps=1)
@@ -398,8 +407,8 @@ def test_a_driver_that_died_is_followed_by_another(
     assert client.get_run(run_id).info.status == "RUNNING"
 
     # It may have trained for long before it was killed.
-    saved = [int(path.name.removeprefix("step-")) for path in tmp_path.glob("checkpoints/step-*")]
-    steps = max(saved) + 100
+    begun = [int(path.name.removeprefix("step-")) for path in tmp_path.glob("checkpoints/step-*")]
+    steps = max(begun) + 100
     resumed = runner(server, run_id=run_id, config={"max_restarts": 1})
     found = resumed.run(
         tracked_functions.train_with_checkpoints,
@@ -502,7 +511,7 @@ def test_what_cannot_be_is_said_before_ranks_start(
 ) -> None:
     with pytest.raises(LaunchError, match=sentence):
         runner(server, **options).run(tracked_functions.only_log, steps=1)
-    assert not workers()
+    assert wait_until_gone("sparkdl_runner.launch.worker"), workers()
 
 
 def test_credentials_that_may_do_nothing_are_told_as_that() -> None:
@@ -533,7 +542,7 @@ def test_credentials_that_may_do_nothing_are_told_as_that() -> None:
         front.shutdown()
         serving.join()
         front.server_close()
-    assert not workers()
+    assert wait_until_gone("sparkdl_runner.launch.worker"), workers()
 
 
 @LIGHT

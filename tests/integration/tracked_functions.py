@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from sparkdl_runner import current_world
@@ -78,11 +79,22 @@ def only_log(steps: int, pause_seconds: float = 0.0) -> int:
     return current_world().attempt
 
 
+def log_and_wait_in_the_middle(steps: int, folder: Path) -> None:
+    """Logs half of the steps, and the others once somebody says so."""
+    for step in range(1, steps + 1):
+        time.sleep(0.01)
+        log_metrics(step, loss=1 / step, samples=4, total_steps=steps)
+        if step == steps // 2:
+            (folder / "half").touch()
+            while not (folder / "go on").exists():
+                time.sleep(0.05)
+
+
 def fail_late() -> None:
     log_metrics(1, loss=1.0)
     if current_world().rank == 1:
         raise ValueError("the data are bad: token=sesame-open-you")
-    time.sleep(60)
+    time.sleep(600)
 
 
 def wait_for_ever() -> None:

@@ -58,7 +58,7 @@ def place() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="sparkdl-system-", dir=_memory()))
     yield folder
     shutil.rmtree(folder)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while left := set(_started_here()) - others:
         assert time.monotonic() < deadline, f"processes left behind: {left}"
         time.sleep(0.1)

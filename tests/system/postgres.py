@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-START_SECONDS = 60
+START_SECONDS = 300
 USER = "postgres"
 
 
@@ -71,7 +71,7 @@ class Postgres:
         """Ends it and removes all that it wrote."""
         if self._process is not None:
             self._process.send_signal(signal.SIGQUIT)  # At once.
-            self._process.wait(30)
+            self._process.wait(300)
         shutil.rmtree(self._folder)
 
     def _run(self, program: str, *arguments: object, check: bool = True) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import pyspark
 from sparkdl_runner.launch.wire import network
 
 SPARK_HOME = Path(pyspark.__file__).parent
-START_SECONDS = 60
+START_SECONDS = 300
 
 
 class StandaloneCluster:
@@ -34,9 +35,8 @@ class StandaloneCluster:
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self.properties = folder / "spark.conf"
         """Settings of everyone who takes part, for ``--properties-file``."""
-        with network.listen(network.LOOPBACK) as listener:
-            self._port = listener.getsockname()[1]
-        self.url = f"spark://{network.LOOPBACK}:{self._port}"
+        self.url = ""
+        """The master's, once it is started."""
 
     def start(self) -> None:
         """Starts the daemons and waits until the workers are registered."""
@@ -46,8 +46,10 @@ class StandaloneCluster:
             f"spark.authenticate.secret {secrets.token_hex(32)}\n"
             f"spark.local.dir {self.folder / 'local'}\n"
         )
-        self._start("master", "master.Master", ["--port", str(self._port)])
+        self._start("master", "master.Master", ["--port", "0"])
         self._wait_for("master", "New state: ALIVE")
+        log = (self.folder / "master.log").read_text()
+        self.url = re.search(r"Starting Spark master at (spark://\S+)", log)[1]
         for name in ("worker-1", "worker-2"):
             work = self.folder / name
             self._start(

@@ -30,7 +30,7 @@ from processes import workers
 
 pytestmark = [pytest.mark.integration, pytest.mark.one_lane, pytest.mark.timeout(900)]
 
-EPOCHS = 20
+EPOCHS = 40
 # So many steps that a rank can be killed between the first checkpoint and the end.
 HYPERPARAMETERS = {"epochs": EPOCHS, "batch_size": 32, "learning_rate": 0.003}
 PARAMETERS = {"epochs": str(EPOCHS), "world_size": "2"}

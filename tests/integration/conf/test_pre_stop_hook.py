@@ -36,25 +36,26 @@ pytestmark = [
 # In place of an executor: a rank that takes a moment to save, the guard that ignores the signal and
 # ends with its rank, and a process that is none of the ranks.
 EXECUTOR = """
-bash -c 'trap "sleep 1; echo saved; exit" TERM; echo began; while :; do sleep 0.1; done' \
+bash -c 'trap "sleep 1; echo saved; exit" TERM; echo began; : >rank; while :; do sleep 0.1; done' \
     python -m sparkdl_runner.launch.worker &
 rank=$!
-bash -c 'trap "" TERM; while kill -0 $3; do sleep 0.1; done 2>/dev/null; echo the guard ended' \
-    python -m sparkdl_runner.launch.worker $rank &
-bash -c 'trap "echo told by mistake" TERM; while :; do sleep 0.1; done' executor &
+bash -c 'trap "" TERM; : >guard; while kill -0 $3; do sleep 0.1; done 2>/dev/null
+    echo the guard ended' python -m sparkdl_runner.launch.worker $rank &
+bash -c 'trap "echo told by mistake" TERM; : >executor; while :; do sleep 0.1; done' executor &
 other=$!
-sleep 0.5
+until [ -e rank ] && [ -e guard ] && [ -e executor ]; do sleep 0.1; done
 {hook}
 echo the hook ended with $?
 kill -0 $other && echo the executor is there
 """
 
 
-def run(executor: str) -> list[str]:
+def run(executor: str, folder: Path) -> list[str]:
     done = subprocess.run(
         # By way of its input: its command line must not hold the name that the hook looks for.
         [*ISOLATED, "bash", "-s"],
         input=executor.replace("{hook}", f"{hook()} </dev/null"),
+        cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -68,8 +69,8 @@ def hook() -> str:
     return shlex.join(container["lifecycle"]["preStop"]["exec"]["command"])
 
 
-def test_ranks_save_before_the_hook_lets_the_executor_be_stopped():
-    assert run(EXECUTOR) == [
+def test_ranks_save_before_the_hook_lets_the_executor_be_stopped(tmp_path):
+    assert run(EXECUTOR, tmp_path) == [
         "began",
         "saved",
         "the guard ended",
@@ -78,6 +79,6 @@ def test_ranks_save_before_the_hook_lets_the_executor_be_stopped():
     ]
 
 
-def test_without_ranks_the_hook_ends_at_once():
-    nothing = EXECUTOR[EXECUTOR.index("sleep 0.5") :].replace("$other", "$$")
-    assert run(nothing) == ["the hook ended with 0", "the executor is there"]
+def test_without_ranks_the_hook_ends_at_once(tmp_path):
+    nothing = EXECUTOR[EXECUTOR.index("{hook}") :].replace("$other", "$$")
+    assert run(nothing, tmp_path) == ["the hook ended with 0", "the executor is there"]

@@ -240,10 +240,12 @@ def test_a_healthy_host():
 
 
 def test_too_few_slots_with_dynamic_allocation_and_no_tracking_server():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        gone = f"http://127.0.0.1:{listener.getsockname()[1]}"
     conf = "spark.dynamicAllocation.enabled=true"
-    ill = run_doctor(*("--np", "4", "--master", "local[2]", "--conf", conf, "--tracking-uri", gone))
+    asked = ("--np", "4", "--master", "local[2]", "--conf", conf)
+    with socket.socket() as shut:
+        shut.bind(("127.0.0.1", 0))
+        gone = f"http://127.0.0.1:{shut.getsockname()[1]}"
+        ill = run_doctor(*asked, "--tracking-uri", gone)
     assert ill.exit_code == 1
     said = ill.problem("spark.slots")
     assert "4 ranks need 4 task slots at once, and the cluster has 2 (master local[2])" in said

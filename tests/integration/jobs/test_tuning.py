@@ -17,26 +17,51 @@ from processes import wait_until_gone
 
 pytestmark = [pytest.mark.integration, pytest.mark.one_lane]
 
+# Trials that are to be killed do not end by themselves: those after the first one while there is a
+# file "holds", and each that is worse than the first one, which is to be pruned.
 FUNCTION = """
+import os
 import time
+from contextlib import suppress
+from pathlib import Path
 
 from sparkdl_runner.tracking import log_metrics
 
 
 def train(x, steps=30):
-    for step in range(steps):
+    with suppress(FileExistsError):
+        os.symlink(str(x), FOLDER / "first")
+    first = float(os.readlink(FOLDER / "first"))
+    while x != first and (FOLDER / "holds").exists():
+        time.sleep(0.1)
+    (FOLDER / "has begun").touch()
+    for step in range(steps if x <= first else 6000):
         log_metrics(step, height=x)
         time.sleep(0.1)
     return {"height": x}
 """
-# The killed driver's heartbeat must be over before the next one comes.
+# The killed driver's heartbeat must be over before the next one comes. Time limits count from the
+# first step, before which a busy machine may take any time.
 SEARCH = """
 import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
 
 from sparkdl_runner.jobs import tune
 from sparkdl_runner.jobs.settings import command
-from sparkdl_runner.jobs.tuning import study
+from sparkdl_runner.jobs.tuning import search, study
 
+
+class TimerFromTheFirstStep(threading.Timer):
+    def run(self):
+        while not Path("has begun").exists() and not self.finished.is_set():
+            time.sleep(0.05)
+        super().run()
+
+
+search.threading = SimpleNamespace(**{**vars(threading), "Timer": TimerFromTheFirstStep})
 study.HEARTBEAT_SECONDS, study.LOST_SECONDS = 1, 2
 sys.exit(command.main(tune.JOB, sys.argv[1:]))
 """
@@ -44,7 +69,7 @@ sys.exit(command.main(tune.JOB, sys.argv[1:]))
 
 def search(folder: Path, more: str = "", **changes: Any) -> list[str]:
     """A command that searches on two local ranks, which do without torch."""
-    (folder / "bowl.py").write_text(FUNCTION)
+    (folder / "bowl.py").write_text(f"{FUNCTION}\n\nFOLDER = Path({str(folder)!r})\n")
     (folder / "search.py").write_text(SEARCH)
     tune = {
         "metric": "height",
@@ -94,9 +119,10 @@ def test_a_killed_search_goes_on_with_its_study_and_prunes(tmp_path: Path, no_to
     changes = {"trials": 3, "pruner": pruner, "sampler": sampler}
     command = search(tmp_path, **changes, search_space="{x: {choices: [1, 5, 9]}}")
     where: dict[str, Any] = {"cwd": tmp_path, "env": environment}
+    (tmp_path / "holds").touch()
     with (tmp_path / "first.log").open("w") as log:
         first = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, **where)
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 400
         while "MLflow run trial 1" not in (told := (tmp_path / "first.log").read_text()):
             assert first.poll() is None, told
             assert time.monotonic() < deadline, told
@@ -104,6 +130,7 @@ def test_a_killed_search_goes_on_with_its_study_and_prunes(tmp_path: Path, no_to
         os.killpg(first.pid, signal.SIGKILL)
         first.wait()
     assert wait_until_gone("sparkdl_runner.launch.worker")
+    (tmp_path / "holds").unlink()
     time.sleep(2.5)  # Its heartbeat is old.
 
     second = subprocess.run(command, capture_output=True, text=True, check=False, **where)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import stat
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pyspark
 import pytest
 from spark_sessions import session_on
+
+from sparkdl_runner.launch.driver.spark import slots
 
 # Two executors of one machine are two users of one set of GPUs; a lock folder shares them out.
 DISCOVERY = """#!/bin/sh
@@ -58,7 +61,7 @@ def light_cluster(cluster, no_torch, monkeypatch):
 @pytest.fixture
 def two_slots(cluster):
     """Executors that earlier tests ended have been replaced."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while (
         cluster.sparkContext._jsc.sc().maxNumConcurrentTasks(
             cluster.sparkContext._jsc.sc().resourceProfileManager().defaultResourceProfile()
@@ -68,3 +71,19 @@ def two_slots(cluster):
         assert time.monotonic() < deadline
         time.sleep(0.1)
     return cluster
+
+
+@pytest.fixture
+def no_replacement_while(monkeypatch) -> Callable[[Callable[[], bool]], None]:
+    """Keeps a lost executor's slot from coming back while something holds.
+
+    Spark starts another executor at once, and how soon that is there depends on the machine.
+    """
+    count = slots.count_slots
+
+    def begin(holds: Callable[[], bool]) -> None:
+        monkeypatch.setattr(
+            slots, "count_slots", lambda *what: min(count(*what), 1) if holds() else count(*what)
+        )
+
+    return begin

@@ -15,7 +15,7 @@ import psutil
 import pytest
 import rank_functions
 
-from processes import running, workers
+from processes import running, wait_until_gone, workers
 from sparkdl_runner import (
     DistributedRunner,
     HorovodRunner,
@@ -24,7 +24,9 @@ from sparkdl_runner import (
     WorkerDiedError,
     current_world,
 )
+from sparkdl_runner.launch.driver.returned_values import ReturnedValues
 from sparkdl_runner.launch.driver.spark import start_notices
+from sparkdl_runner.rank.world import World
 
 pytestmark = pytest.mark.integration
 
@@ -36,7 +38,7 @@ def see_gpus() -> tuple[str, str]:
 
 def test_ranks_wait_for_executors_and_each_finds_its_own_gpu_by_local_rank(light_cluster):
     (visible, first), (same, second) = DistributedRunner(
-        num_proc=2, backend="horovod", config=RunConfig(slot_wait_seconds=60)
+        num_proc=2, backend="horovod", config=RunConfig(slot_wait_seconds=300)
     ).gather(see_gpus)
     assert same == visible
     assert sorted(visible.split(",")) == ["3", "5"]
@@ -50,14 +52,15 @@ def test_output_of_executors_reaches_the_driver(light_cluster, capfd):
     assert {"[rank 0] printed by 0", "[rank 1] printed by 1"} <= set(lines)
 
 
-def test_slots_that_never_come_are_told_after_the_wait(cluster):
+def test_slots_that_never_come_are_told_after_the_wait(two_slots):
     runner = DistributedRunner(num_proc=3, config=RunConfig(slot_wait_seconds=1))
     started = time.monotonic()
     with pytest.raises(
         LaunchError, match=r"3 ranks need 3 task slots .* has 2 .*executor\.instances"
     ):
         runner.run(print)
-    assert 1 <= time.monotonic() - started < 10
+    # The default would be a minute.
+    assert 1 <= time.monotonic() - started < 60
 
 
 @pytest.mark.one_lane
@@ -67,9 +70,10 @@ def test_a_failed_rank_in_an_executor_is_named_as_anywhere(cluster, backend, how
     failure_rows.check(backend, how)
 
 
-def test_a_lost_executor_is_the_cause_and_the_next_run_works(cluster):
+def test_a_lost_executor_is_the_cause_and_the_next_run_works(two_slots, tmp_path):
     def main():
         if rank_functions.init("torch") == 1:
+            (tmp_path / "lost at").write_text(str(time.monotonic()))
             # The agent's parent is Spark's daemon, whose parent is the executor.
             agent = psutil.Process(os.getppid())
             executor = next(p for p in agent.parents() if "java" in p.name())
@@ -77,13 +81,13 @@ def test_a_lost_executor_is_the_cause_and_the_next_run_works(cluster):
         rank_functions.allreduce_until_stopped("torch")
 
     runner = DistributedRunner(num_proc=2, backend="torch")
-    started = time.monotonic()
     with pytest.raises(WorkerDiedError) as caught:
         runner.run(main)
-    assert time.monotonic() - started < 30
+    # Spark itself gives an executor that is silent two minutes.
+    assert time.monotonic() - float((tmp_path / "lost at").read_text()) < 100
     assert caught.value.rank == 1
     assert re.match(r"Rank 1 of 2 on host \S+ is lost: executor \d exited", str(caught.value))
-    assert not workers()
+    assert wait_until_gone("sparkdl_runner.launch.worker"), workers()
     assert runner.run(rank_functions.meet, backend="torch") == [0, 1]
 
 
@@ -100,20 +104,12 @@ def test_an_executor_that_is_lost_after_its_rank_has_ended_costs_nothing(light_c
         time.sleep(1)
         return "value"
 
-    tracker = light_cluster.sparkContext.statusTracker()
-
     def executors() -> set[tuple[str, int]]:
         infos = light_cluster.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
         return {(one.host(), one.port()) for one in infos}
 
-    def one_task_has_ended() -> bool:
-        stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
-        return any(
-            stage and (stage.numTasks, stage.numCompletedTasks) == (2, 1) for stage in stages
-        )
-
     def lose_it_then() -> None:
-        wait_for(one_task_has_ended)
+        wait_for(lambda: one_task_has_ended(light_cluster))
         before = executors()
         os.kill(int((tmp_path / "executor").read_text()), signal.SIGKILL)
         wait_for(lambda: executors() != before)
@@ -126,30 +122,49 @@ def test_an_executor_that_is_lost_after_its_rank_has_ended_costs_nothing(light_c
     losing.join()
 
 
+def one_task_has_ended(cluster) -> bool:
+    """Whether one of the two tasks of a run has."""
+    tracker = cluster.sparkContext.statusTracker()
+    stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
+    return any(stage and (stage.numTasks, stage.numCompletedTasks) == (2, 1) for stage in stages)
+
+
 def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
 @pytest.mark.one_lane
-def test_values_count_if_an_executor_is_lost_while_a_rank_lingers(light_cluster, two_slots, capsys):
-    def main() -> str:
+def test_values_count_if_an_executor_is_lost_while_a_rank_lingers(
+    light_cluster, two_slots, tmp_path, monkeypatch, capsys
+):
+    def main(folder: Path) -> str:
         agent = psutil.Process(os.getppid())
         executor = next(one for one in agent.parents() if "java" in one.name())
-
-        def linger() -> None:
-            time.sleep(2)  # The other rank's task has ended.
-            executor.kill()
-            time.sleep(60)
-
         if current_world().rank == 1:
-            threading.Thread(target=linger).start()
+            (folder / "executor").write_text(str(executor.pid))
+            threading.Thread(target=time.sleep, args=(600,)).start()
         return "value"
 
-    config = RunConfig(shutdown_grace_seconds=20)
-    assert DistributedRunner(num_proc=2, backend="horovod", config=config).run(main) == "value"
+    take, have_come = ReturnedValues.take, set()
+
+    def take_note(values: ReturnedValues, world: World, text: str) -> None:
+        take(values, world, text)
+        have_come.add(world.rank)
+
+    def lose_it_then() -> None:
+        wait_for(lambda: have_come == {0, 1} and one_task_has_ended(light_cluster))
+        os.kill(int((tmp_path / "executor").read_text()), signal.SIGKILL)
+
+    monkeypatch.setattr(ReturnedValues, "take", take_note)
+    losing = threading.Thread(target=lose_it_then, daemon=True)
+    losing.start()
+    config = RunConfig(shutdown_grace_seconds=300)
+    runner = DistributedRunner(num_proc=2, backend="horovod", config=config)
+    assert runner.run(main, tmp_path) == "value"
+    losing.join()
     told = r"all functions had returned before a task was lost, so their values count: executor "
     assert re.search(told, capsys.readouterr().err)
 
@@ -160,7 +175,7 @@ try:
 except FileExistsError:
     pass
 else:
-    until = time.monotonic() + 60
+    until = time.monotonic() + 600
     while os.path.exists({mark!r}) and time.monotonic() < until:
         time.sleep(0.1)
 """
@@ -180,7 +195,7 @@ def test_a_start_that_is_given_up_ends_no_executor(cluster, tmp_path, monkeypatc
     monkeypatch.setitem(context.environment, "PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(start_notices, "FIRST_LOOK_SECONDS", 0.5)
     monkeypatch.setattr(start_notices, "UNREACHED_SECONDS", 20.0)
-    config = RunConfig(start_timeout_seconds=30)
+    config = RunConfig(start_timeout_seconds=50)
     told = (
         r"(?s)1 of 2 ranks have started on .*, and the others have.*started tasks on 127\.0\.0\.1 "
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -16,7 +17,7 @@ from sparkdl_runner.launch.driver.spark import growth
 pytestmark = [pytest.mark.integration, pytest.mark.one_lane]
 
 STEPS_OF_A_WHOLE_GANG = 20
-MOST_STEPS = 5_000
+MOST_STEPS = 50_000
 
 
 def train_until_whole(backend: str, folder: str) -> list[list[int]]:
@@ -38,6 +39,8 @@ def train_until_whole(backend: str, folder: str) -> list[list[int]]:
         first = restored.step if restored else 0
         began = restored.extra if restored else []
         began.append([world.attempt, world.size, first, int(model.weight)])
+        if world.attempt == 1:
+            Path(folder, "alone").touch()
         last = first + STEPS_OF_A_WHOLE_GANG if first and world.size == 2 else MOST_STEPS
         for step in range(first + 1, last + 1):
             time.sleep(0.01)
@@ -45,6 +48,9 @@ def train_until_whole(backend: str, folder: str) -> list[list[int]]:
             if checkpoints.due(step):
                 checkpoints.save(step, model, extra=began)
             if world.attempt == 0 and world.rank == 1 and step == 35:
+                while not checkpoints.list():  # It is written in the background.
+                    time.sleep(0.01)
+                Path(folder, "lost").touch()
                 agent = psutil.Process(os.getppid())
                 executor = next(one for one in agent.parents() if "java" in one.name())
                 executor.send_signal(signal.SIGKILL)
@@ -52,7 +58,11 @@ def train_until_whole(backend: str, folder: str) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("backend", ["torch", "horovod"])
-def test_an_executor_that_was_lost_and_replaced(two_slots, tmp_path, monkeypatch, capsys, backend):
+def test_an_executor_that_was_lost_and_replaced(
+    two_slots, no_replacement_while, tmp_path, monkeypatch, capsys, backend
+):
+    lost, alone = tmp_path / "lost", tmp_path / "alone"
+    no_replacement_while(lambda: lost.exists() and not alone.exists())
     monkeypatch.setattr(growth, "LOOK_SECONDS", 0.5)
     config = RunConfig(
         max_restarts=1, restart_backoff_seconds=0, slot_wait_seconds=0, tracking=False

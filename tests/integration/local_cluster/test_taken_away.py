@@ -48,7 +48,9 @@ def runner(backend: str) -> DistributedRunner:
     return DistributedRunner(num_proc=2, backend=backend, config=config)
 
 
-def test_spark_decommissions_an_executor(two_slots, tmp_path, capsys):
+def test_spark_decommissions_an_executor(two_slots, no_replacement_while, tmp_path, capsys):
+    no_replacement_while((tmp_path / "executor").exists)
+
     def decommission() -> None:
         """As Kubernetes' hook and Databricks do it."""
         while not (tmp_path / "executor").exists():
@@ -65,7 +67,10 @@ def test_spark_decommissions_an_executor(two_slots, tmp_path, capsys):
     assert "restart 1 of 1" not in told
 
 
-def test_ec2_gives_notice_of_a_spot_instance(two_slots, tmp_path, monkeypatch, capsys):
+def test_ec2_gives_notice_of_a_spot_instance(
+    two_slots, no_replacement_while, tmp_path, monkeypatch, capsys
+):
+    no_replacement_while((tmp_path / "executor").exists)
     environment = two_slots.sparkContext.environment
     with metadata_service() as service:
         monkeypatch.setitem(environment, "AWS_EC2_METADATA_SERVICE_ENDPOINT", service.uri)

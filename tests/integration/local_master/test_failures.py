@@ -48,10 +48,10 @@ def test_a_stopped_rank_is_named_with_its_state_and_its_stack():
     def stop():
         if current_world().rank == 1:
             os.kill(os.getpid(), signal.SIGSTOP)
-        time.sleep(120)
+        time.sleep(600)
 
     with pytest.raises(WorkerHungError) as caught:
-        light(hang_timeout_seconds=3).run(stop)
+        light(hang_timeout_seconds=10).run(stop)
     assert caught.value.rank == 1
     assert "its process is stopped (SIGSTOP)" in str(caught.value)
     assert "in stop" in caught.value.stacks
@@ -63,10 +63,10 @@ def test_a_stuck_rank_is_named_and_not_those_that_wait_for_it(backend):
     def stick():
         if rank_functions.init(backend) == 1:
             threading.Event().wait()
-        rank_functions.allreduce_until_stopped(backend, 120)
+        rank_functions.allreduce_until_stopped(backend)
 
     with pytest.raises(WorkerHungError, match=r"no progress for .* any other rank") as caught:
-        runner(backend, hang_timeout_seconds=3).run(stick)
+        runner(backend, hang_timeout_seconds=10).run(stick)
     assert caught.value.rank == 1
     assert "in stick" in caught.value.stacks
     assert "sparkdl_runner" not in caught.value.stacks
@@ -78,7 +78,7 @@ def test_a_stuck_rank_is_named_and_not_those_that_wait_for_it(backend):
 def test_a_rank_that_never_joins_is_named_by_those_that_wait(backend):
     def stay_away():
         if current_world().rank == 0:
-            end = time.monotonic() + 120
+            end = time.monotonic() + 600
             while time.monotonic() < end:  # it works, but it does not come
                 sum(range(1000))
         rank_functions.init(backend)
@@ -95,7 +95,7 @@ def test_a_rank_that_computes_for_long_in_silence_is_left_alone(tmp_path):
 
     def compute():
         if current_world().rank == 0:
-            end = time.monotonic() + 9
+            end = time.monotonic() + 21
             while time.monotonic() < end:
                 sum(range(100_000))
             is_done.touch()
@@ -103,7 +103,7 @@ def test_a_rank_that_computes_for_long_in_silence_is_left_alone(tmp_path):
             time.sleep(0.1)
         return "done"
 
-    assert light(hang_timeout_seconds=4).run(compute) == "done"
+    assert light(hang_timeout_seconds=10).run(compute) == "done"
 
 
 @pytest.mark.parametrize("backend", [pytest.param("horovod", marks=pytest.mark.one_lane), "torch"])
@@ -163,7 +163,7 @@ def test_the_full_log_of_a_rank_that_failed_is_on_its_host(tmp_path):
 @LIGHT
 def test_a_stopped_session_is_told_and_nothing_is_left(sessions):
     def in_a_moment():
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while not rank_functions_running() and time.monotonic() < deadline:
             time.sleep(0.05)
         time.sleep(1)
@@ -173,7 +173,7 @@ def test_a_stopped_session_is_told_and_nothing_is_left(sessions):
     stopper = threading.Thread(target=in_a_moment)
     stopper.start()
     with pytest.raises(RunCancelledError, match=r"application ended|cancelled"):
-        light().run(rank_functions.sleep_in_ranks, seconds=60)
+        light().run(rank_functions.sleep_in_ranks, seconds=600)
     stopper.join()
 
 
@@ -197,7 +197,7 @@ def test_two_runs_that_compete_for_the_same_slots_both_end():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(90)
+        thread.join()
     assert values == {0: 0, 1: 1, 2: 2}
 
 
@@ -253,7 +253,11 @@ def test_runs_in_a_row_do_not_add_up():
     for _ in range(runs):
         one_run()
     # Spark's own connections to its JVM come and go; a leak would be one or more for each run.
-    assert all(now - then < runs // 2 for now, then in zip(belongings(), before, strict=True))
+    # Threads and what they hold may end some moments after their run.
+    deadline = time.monotonic() + 120
+    while not all(now - then < runs // 2 for now, then in zip(belongings(), before, strict=True)):
+        assert time.monotonic() < deadline, (belongings(), before)
+        time.sleep(0.1)
 
 
 def test_errors_share_one_base():

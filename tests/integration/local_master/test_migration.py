@@ -105,7 +105,7 @@ def test_horovod_spark_run(notebook: dict[str, Any]) -> None:
         args=(0.1,),
         kwargs={"steps": 3},
         num_proc=2,
-        start_timeout=120,
+        start_timeout=600,
         use_gloo=True,
         env={**os.environ, **greeting},
         stdout=io.StringIO(),

@@ -14,7 +14,7 @@ from nbconvert import HTMLExporter
 from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 from traitlets.config import Config
 
-CELL_SECONDS = 300
+CELL_SECONDS = 500
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -40,6 +40,7 @@ class Page:
             client = NotebookClient(
                 self.notebook,
                 timeout=CELL_SECONDS,
+                startup_timeout=CELL_SECONDS,
                 resources={"metadata": {"path": str(folder)}},
                 # Unix sockets: nobody else on this machine can speak to the kernel.
                 config=Config(

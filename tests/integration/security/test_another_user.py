@@ -29,7 +29,7 @@ from sparkdl_runner.data.errors import ChangedFileError
 NOBODY, SOMEBODY = 65534, 65533
 DAEMON = 1
 """A user who has a name, without which Spark does not start."""
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 500
 
 pytestmark = [
     pytest.mark.integration,
@@ -47,7 +47,7 @@ ATTACK_ON_HOROVOD = textwrap.dedent(
         for scope in ("global", "cross_0"):
             for key in ("rank_0", "rank_1", "0", "1"):
                 for method in ("PUT", "GET", "DELETE"):
-                    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+                    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
                     try:
                         connection.request(method, f"{prefix}/{scope}/{key}", body=b"garbage")
                         print(method, connection.getresponse().status)
@@ -63,7 +63,7 @@ ATTACK_ON_TORCH = textwrap.dedent(
     import socket, sys
 
     port = int(sys.stdin.read())
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=300) as connection:
         try:
             print("refused" if connection.recv(1) == b"" else "answered")
         except ConnectionResetError:

@@ -57,7 +57,7 @@ case "$*" in
 esac
 """
 """Answers the scripts of ``conf/``."""
-SECONDS_OF_A_ROW = 20
+SECONDS_OF_A_ROW = 200
 LOCAL = fs.LocalFileSystem()
 
 pytestmark = [

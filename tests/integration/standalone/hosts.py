@@ -5,7 +5,9 @@ All namespaces share one hostname, as badly set up clusters do.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import signal
 import subprocess
 import time
@@ -14,8 +16,6 @@ from pathlib import Path
 
 import psutil
 import pyspark
-
-from sparkdl_runner.launch.wire import network
 
 SPARK_HOME = Path(pyspark.__file__).parent
 
@@ -46,13 +46,11 @@ class Hosts:
     """
 
     def __init__(self) -> None:
-        number = os.getpid() % 200 + 20
+        self.bridge, number = _new_bridge()
         self.driver = f"10.203.{number}.1"
         self.names = (f"sdl{number}a", f"sdl{number}b")
         self.addresses = (f"10.203.{number}.2", f"10.203.{number}.3")
         self.interfaces = ("eth7", "ens9")
-        self.bridge = f"sdl{number}"
-        ip("link", "add", self.bridge, "type", "bridge")
         ip("address", "add", f"{self.driver}/24", "dev", self.bridge)
         ip("link", "set", self.bridge, "up")
         for name, address, interface in zip(
@@ -93,6 +91,16 @@ class Hosts:
         subprocess.run(["ip", "link", "delete", self.bridge], check=False)
 
 
+def _new_bridge() -> tuple[str, int]:
+    """Makes a bridge of a number that no other test process has. Returns its name and number."""
+    for number in range(20, 220):
+        bridge = f"sdl{number}"
+        with contextlib.suppress(subprocess.CalledProcessError):
+            ip("link", "add", bridge, "type", "bridge")
+            return bridge, number
+    raise RuntimeError("the bridges sdl20 to sdl219 are all there: ip link show type bridge")
+
+
 class Cluster:
     """A standalone Spark: the master beside the driver, and a worker with a fake GPU on each host.
 
@@ -106,11 +114,10 @@ class Cluster:
         self._hosts = hosts
         self._directory = directory
         self._processes: list[subprocess.Popen[bytes]] = []
-        with network.listen(hosts.driver) as listener:
-            port = listener.getsockname()[1]
-        self.url = f"spark://{hosts.driver}:{port}"
-        self._start("master", hosts.driver, [], "master.Master", ["--port", str(port)])
+        self._start("master", hosts.driver, [], "master.Master", ["--port", "0"])
         self._wait_for("master", "New state: ALIVE")
+        log = (directory / "master.log").read_text()
+        self.url = re.search(r"Starting Spark master at (spark://\S+)", log)[1]
         for name, address, gpu in zip(hosts.names, hosts.addresses, gpus, strict=True):
             script = directory / f"gpu-{name}.sh"
             script.write_text(f'echo \'{{"name": "gpu", "addresses": ["{gpu}"]}}\'\n')
@@ -148,7 +155,7 @@ class Cluster:
 
     def _wait_for(self, name: str, words: str) -> None:
         log = self._directory / f"{name}.log"
-        deadline = time.monotonic() + 180
+        deadline = time.monotonic() + 500
         while words not in log.read_text():
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.1)

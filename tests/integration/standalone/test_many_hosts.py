@@ -151,7 +151,7 @@ def test_ports_and_a_network_are_as_asked_and_a_driver_called_localhost_is_heard
             settings.set(f"spark.driver.{name}", value)
 
 
-def log_on_a_host() -> str:
+def log_on_a_host(all_is_there: Path) -> str:
     import mlflow
 
     from sparkdl_runner import current_world
@@ -159,8 +159,9 @@ def log_on_a_host() -> str:
 
     rank = current_world().rank
     for step in range(1, 31):
-        time.sleep(0.1)
         log_metrics(step, loss=1 / step, samples=2)
+    while not all_is_there.exists():  # Hosts are looked at after two seconds first.
+        time.sleep(0.1)
     mlflow.log_param("from_a_host", "yes")
     mlflow.end_run()
     told = ""
@@ -170,6 +171,10 @@ def log_on_a_host() -> str:
         told = str(error)
     print(f"rank {rank} has logged")
     return told
+
+
+def cpu_metrics(run: Any) -> set[str]:
+    return {name for name in run.data.metrics if name.endswith("cpu_utilization_percentage")}
 
 
 @LIGHT
@@ -182,9 +187,23 @@ def test_one_run_holds_what_both_hosts_tell(spark, tmp_path, monkeypatch, new_st
     uri = new_store(tmp_path)
     tracking = Tracking(tracking_uri=uri, experiment="hosts")
     runner = DistributedRunner(num_proc=2, backend="horovod", config=RunConfig(tracking=tracking))
-    told = runner.run(log_on_a_host)
-    assert "MLflow's store is a file on the driver's" in told
     client = mlflow.MlflowClient(tracking_uri=uri)
+    all_is_there, is_over = tmp_path / "all is there", threading.Event()
+
+    def look() -> None:
+        while not is_over.wait(0.5):
+            if runner.mlflow_run_id and len(cpu_metrics(client.get_run(runner.mlflow_run_id))) == 2:
+                all_is_there.touch()
+                return
+
+    looking = threading.Thread(target=look, daemon=True)
+    looking.start()
+    try:
+        told = runner.run(log_on_a_host, all_is_there)
+    finally:
+        is_over.set()
+        looking.join()
+    assert "MLflow's store is a file on the driver's" in told
     run = client.get_run(runner.mlflow_run_id)
     assert run.info.status == "FINISHED"
     params = run.data.params
@@ -192,9 +211,8 @@ def test_one_run_holds_what_both_hosts_tell(spark, tmp_path, monkeypatch, new_st
     assert run.data.tags["sparkdl_runner.num_hosts"] == run.data.tags["sparkdl_runner.gpus"] == "2"
     assert params["from_a_host"] == "yes"
     assert len(client.get_metric_history(run.info.run_id, "loss")) == 30
-    cpu = {name for name in run.data.metrics if name.endswith("cpu_utilization_percentage")}
-    assert len(cpu) == 2
-    assert all(name.startswith("system/") for name in cpu)
+    assert len(cpu_metrics(run)) == 2
+    assert all(name.startswith("system/") for name in cpu_metrics(run))
     logs = client.list_artifacts(run.info.run_id, "logs/attempt-0")
     assert [one.path.rpartition("/")[2] for one in logs] == ["rank-0.log", "rank-1.log"]
 
@@ -291,14 +309,14 @@ def test_encryption_that_spark_asks_for_is_not_silently_left_out(spark, monkeypa
 @pytest.mark.one_lane
 @BACKENDS
 def test_a_host_whose_link_is_cut_in_an_allreduce_is_named_in_time(spark, hosts, backend, tmp_path):
-    config = RunConfig(heartbeat_timeout_seconds=4)
+    config = RunConfig(heartbeat_timeout_seconds=10)
     cut_at = []
 
     def cut_when_it_runs() -> None:
         while not (tmp_path / "mark").exists():
             time.sleep(0.05)
-        hosts.cut(1)
         cut_at.append(time.monotonic())
+        hosts.cut(1)
 
     cutter = threading.Thread(target=cut_when_it_runs, daemon=True)
     cutter.start()
@@ -307,14 +325,15 @@ def test_a_host_whose_link_is_cut_in_an_allreduce_is_named_in_time(spark, hosts,
             DistributedRunner(num_proc=2, backend=backend, config=config).run(
                 rank_functions.allreduce_and_mark, backend=backend, path=str(tmp_path / "mark")
             )
-        assert time.monotonic() - cut_at[0] < 4 + 5
+        # Spark's master misses a silent worker after a minute.
+        assert time.monotonic() - cut_at[0] < 60
         place = f"on host {caught.value.host} ({hosts.addresses[1]})"
         assert place in str(caught.value)
-        # The host that is cut off ends its own rank: it has not heard the driver for 8 s.
-        assert wait_until_gone("sparkdl_runner.launch.worker", timeout_seconds=15), workers()
+        # The host that is cut off ends its own rank: it has not heard the driver for 20 s.
+        assert wait_until_gone("sparkdl_runner.launch.worker"), workers()
     finally:
         hosts.mend(1)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while True:  # Spark takes a while to have the host back.
         try:
             DistributedRunner(num_proc=2, backend="torch").run(print)
@@ -337,7 +356,7 @@ def test_a_network_cut_between_two_hosts_is_named_and_no_rank_is_blamed(
 
     cutter = threading.Thread(target=cut_when_it_runs, daemon=True)
     cutter.start()
-    config = RunConfig(hang_timeout_seconds=5)
+    config = RunConfig(hang_timeout_seconds=10)
     try:
         with pytest.raises(WorkerHungError, match="and none is late") as caught:
             DistributedRunner(num_proc=2, backend=backend, config=config).run(
@@ -364,7 +383,7 @@ def test_a_host_that_vanishes_costs_one_restart_and_is_left_out(spark, hosts, tm
         world = current_world()
         if world.attempt == 0:
             Path(mark).touch()
-            time.sleep(120)
+            time.sleep(600)
         return [world.attempt, world.size]
 
     def cut_when_it_runs() -> None:
@@ -376,7 +395,7 @@ def test_a_host_that_vanishes_costs_one_restart_and_is_left_out(spark, hosts, tm
     mark = tmp_path / "mark"
     threading.Thread(target=cut_when_it_runs, daemon=True).start()
     config = RunConfig(
-        heartbeat_timeout_seconds=4,
+        heartbeat_timeout_seconds=10,
         max_restarts=1,
         restart_backoff_seconds=0,
         min_num_proc=1,
@@ -391,7 +410,7 @@ def test_a_host_that_vanishes_costs_one_restart_and_is_left_out(spark, hosts, tm
     assert f"({hosts.addresses[1]}) has vanished: its slots do not count" in told
     assert "2 slots are needed, 1 is there, and 1 will do after that" in told
     # The executor that vanished is not the one that is there when the host is back.
-    config = RunConfig(slot_wait_seconds=120)
+    config = RunConfig(slot_wait_seconds=300)
     assert DistributedRunner(num_proc=2, backend="horovod", config=config).run(size_of_all) == 2
 
 
@@ -415,7 +434,7 @@ def test_a_restart_goes_on_with_fewer_ranks_where_a_host_is_gone_for_good(spark)
                 ]
                 for process in reversed(java[:2]):
                     process.send_signal(signal.SIGKILL)
-            time.sleep(60)
+            time.sleep(600)
         return [world.attempt, world.size]
 
     config = RunConfig(

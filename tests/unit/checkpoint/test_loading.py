@@ -191,7 +191,7 @@ def test_nothing_torn_is_read_while_a_training_saves_and_removes(in_memory):
     training = threading.Thread(target=train)
     training.start()
     try:
-        assert saved.wait(60)
+        assert saved.wait(300)
         steps: list[int] = []
         while len(steps) < 20 or steps[-1] == steps[0]:
             checkpoint = Checkpoint.load(in_memory)

@@ -164,7 +164,7 @@ def test_a_write_that_failed_half_way_is_repeated_without_a_removal(tmp_path, mo
         storage,
         SaveRequest(manifest=SimpleNamespace(name="step-1"), rank=0, hosts=["a"], states={}),
         threading.Event(),
-        SavePolicy(retry_seconds=1),
+        SavePolicy(),
     )
     entry = commit._write("model", b"all of the content")
     assert failed == ["step-1/model"]

@@ -151,14 +151,16 @@ def test_why_executors_do_not_answer(stage, check, status):
     assert found.advice
 
 
-def free_port():
+@pytest.fixture
+def shut_port():
+    """A port at which nobody listens, and at which nobody else can begin to."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+        yield one.getsockname()[1]
 
 
-def test_a_master_at_whose_address_nobody_answers_is_named():
-    nobody = f"127.0.0.1:{free_port()}"
+def test_a_master_at_whose_address_nobody_answers_is_named(shut_port):
+    nobody = f"127.0.0.1:{shut_port}"
     for known in (
         Installation(master=f"spark://{nobody},b"),
         Installation(settings={"spark.master": f"spark://{nobody},b"}),
@@ -168,10 +170,10 @@ def test_a_master_at_whose_address_nobody_answers_is_named():
         assert f"Nobody answers at {nobody} ([Errno 111] Connection refused) or b (" in found.found
 
 
-def test_one_master_that_answers_will_do():
+def test_one_master_that_answers_will_do(shut_port):
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        master = f"spark://127.0.0.1:{free_port()},{address}"
+        master = f"spark://127.0.0.1:{shut_port},{address}"
         found = one(standalone_master.standalone_master(Installation(master=master)))
     assert (found.status, found.found) == (OK, f"somebody answers at {address}")
 

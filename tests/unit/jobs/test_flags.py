@@ -115,7 +115,7 @@ def test_sigterm_is_an_end_as_ctrl_c_is_and_its_handler_goes_with_the_job(capsys
     def run(settings):
         try:
             os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(10)
+            time.sleep(300)
         finally:
             os.kill(os.getpid(), signal.SIGTERM)  # A second one does not tear up the cleaning.
             cleaned.append(True)
@@ -139,7 +139,7 @@ def test_a_driver_whose_spark_submit_is_gone_ends(monkeypatch):
         return 1 if is_gone.is_set() else 7
 
     def run(settings):
-        assert is_watched.wait(30)
+        assert is_watched.wait(300)
         watchers.extend(one for one in threading.enumerate() if one.name == "sparkdl-parent")
         is_gone.set()
         while True:

@@ -135,20 +135,20 @@ def test_a_tag_of_a_run_or_why_it_cannot_be_had(monkeypatch: pytest.MonkeyPatch)
         if run_id == "gone":
             raise mlflow.MlflowException("no such run.\nAnd a stack.")
         if run_id == "slow":
-            answered.wait(10)
+            answered.wait(300)
         return SimpleNamespace(data=SimpleNamespace(tags=tags))
 
     monkeypatch.setattr(mlflow, "MlflowClient", lambda: SimpleNamespace(get_run=get_run))
-    assert mlflow_run.tag("r", "url", 10) == "5"
-    assert mlflow_run.tag("r", "other", 10) is None
+    assert mlflow_run.tag("r", "url", 300) == "5"
+    assert mlflow_run.tag("r", "other", 300) is None
     with pytest.raises(ConfigError, match=r"^cannot resume the MLflow run gone: no such run\.$"):
-        mlflow_run.tag("gone", "url", 10)
+        mlflow_run.tag("gone", "url", 300)
     with pytest.raises(ConfigError, match="resume run slow"):
         mlflow_run.tag("slow", "url", 0.01)
     answered.set()
     for thread in threading.enumerate():
         if thread.name == "sparkdl-mlflow-call":
-            thread.join(10)
+            thread.join()
 
 
 def logged(name: str, created: int, status: str = "READY") -> Any:

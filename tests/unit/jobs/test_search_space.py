@@ -109,7 +109,7 @@ def test_the_first_trial_that_cannot_be_kept_ends_those_that_run_beside_it(monke
     def run_trial() -> None:
         if next(begun) == 0:
             raise RunnerError("the storage is gone")
-        assert one._stopping.wait(20), "nobody has told this trial to end"
+        assert one._stopping.wait(300), "nobody has told this trial to end"
 
     one._run_trial = run_trial
     with pytest.raises(RunnerError, match="the storage is gone"):
