@@ -40,7 +40,7 @@ def test_threads_that_watch_are_left_out_and_those_that_work_are_not():
     shown = _of_the_function(TEXT)
     assert "pulse.py" not in shown
     assert "recorder.py" not in shown
-    for place in ("prefetch", "feed.py", "log_model", "in train"):
+    for place in ("prefetch", "batch_queue.py", "log_model", "in train"):
         assert place in shown
     assert "worker.py" not in shown, "what is below the function tells nobody anything"
 
