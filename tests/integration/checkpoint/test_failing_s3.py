@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import re
-import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 from benchmarks.object_store import ObjectStore, object_store
 from pyarrow import fs
 
+from one_module import replace_in
 from sparkdl_runner.checkpoint import Checkpoint, CheckpointManager
 from sparkdl_runner.checkpoint.directory import retrying
 from sparkdl_runner.checkpoint.directory.storage import open_storage
@@ -119,7 +119,7 @@ def test_tries_last_as_long_as_was_asked_by_the_clock(monkeypatch):
     """Each call may take long by itself, as the storage's client tries again in it."""
     storage = open_storage("memory://clock", retry_seconds=60)
     now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    replace_in(monkeypatch, retrying, "time", monotonic=lambda: now[0])
     monkeypatch.setattr(retrying, "pauses", lambda _: iter([0.0] * 1000))
 
     def times_out() -> None:

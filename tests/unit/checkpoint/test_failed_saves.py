@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from one_module import replace_in
 from small_training import Training, save_steps
 from sparkdl_runner.checkpoint import (
     CheckpointError,
@@ -20,7 +21,7 @@ from sparkdl_runner.checkpoint import (
     CheckpointStorageError,
     Preempted,
 )
-from sparkdl_runner.checkpoint.directory import retrying
+from sparkdl_runner.checkpoint.directory import local_storage, retrying
 from sparkdl_runner.checkpoint.directory.local_storage import LocalStorage
 from sparkdl_runner.checkpoint.save import commit
 from sparkdl_runner.checkpoint.save.policy import SavePolicy
@@ -48,7 +49,7 @@ def fail_writes(
         real(descriptor, data[:after_bytes])
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(os, "write", write)
+    replace_in(monkeypatch, local_storage, "os", write=write)
 
 
 @pytest.mark.parametrize(
@@ -344,7 +345,7 @@ def test_flushed_before_it_counts(tmp_path, monkeypatch):
         events.append(("write", name))
         write(self, name, content)
 
-    monkeypatch.setattr(os, "fsync", note_fsync)
+    replace_in(monkeypatch, local_storage, "os", fsync=note_fsync)
     monkeypatch.setattr(LocalStorage, "write", note_write)
     save_steps(tmp_path, 1)
     place = "step-1/attempt-0"

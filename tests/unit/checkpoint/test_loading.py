@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-import time
 
 import pytest
 import torch
 
+from one_module import replace_in
 from small_training import Training, equal, save_steps
 from sparkdl_runner.checkpoint import (
     Checkpoint,
     CheckpointError,
     CheckpointManager,
     CheckpointStorageError,
+    loading,
 )
 from sparkdl_runner.checkpoint.directory.local_storage import LocalStorage
 
@@ -75,7 +76,7 @@ def test_a_manifest_that_is_being_written_is_read_once_it_is_there(tmp_path, mon
     manifest = tmp_path / "step-2" / "attempt-0" / "manifest.json"
     content = manifest.read_bytes()
     manifest.write_bytes(b"")
-    monkeypatch.setattr(time, "sleep", lambda seconds: manifest.write_bytes(content))
+    replace_in(monkeypatch, loading, "time", sleep=lambda _: manifest.write_bytes(content))
     assert Checkpoint.load(tmp_path, which).step == 2
 
 

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from parquet_sets import LOCAL, load, numbered
 
+from one_module import replace_in
 from sparkdl_runner.data import make_spark_converter
 from sparkdl_runner.data.dataset import footers
 from sparkdl_runner.data.dataset.checksum import combine, crc32_from_sidecar
@@ -112,7 +113,7 @@ def test_a_time_of_whole_seconds_counts_once_they_are_over(
     """As object stores tell it: a file could change again and show the same time."""
     path = tmp_path / "set" / NAME
     now = 1_700_000_000
-    monkeypatch.setattr(footers.time, "time_ns", lambda: now * 1_000_000_000 + 1)
+    replace_in(monkeypatch, footers, "time", time_ns=lambda: now * 1_000_000_000 + 1)
     for seconds, known in ((now, None), (now - 1, None), (now - 2, (now - 2) * 1_000_000_000)):
         os.utime(path, (seconds, seconds))
         dataset = Dataset(manifest, LOCAL, str(tmp_path / "set"))

@@ -13,6 +13,7 @@ import pytest
 from parquet_sets import LOCAL
 from test_leftovers import made
 
+from one_module import replace_in
 from sparkdl_runner.data import sweep_leftovers
 from sparkdl_runner.data.dataset import lease
 from sparkdl_runner.data.dataset.lease import FOLDER, HeldLease, leases_of
@@ -45,7 +46,7 @@ def test_a_lease_is_renewed_long_before_it_ends(tmp_path: Path, monkeypatch: Any
     held.renew_if_due()
     assert leases_of(LOCAL, str(tmp_path)) == [before]
     held._next = 0.0  # A quarter of its time has passed.
-    monkeypatch.setattr(lease.time, "time", lambda: before.ends_unix_seconds)
+    replace_in(monkeypatch, lease, "time", time=lambda: before.ends_unix_seconds)
     held.renew_if_due()
     [after] = leases_of(LOCAL, str(tmp_path))
     assert after.ends_unix_seconds > before.ends_unix_seconds

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from one_module import replace_in
 from processes import still_running
 from sparkdl_runner.doctor import scripts, stage
 from sparkdl_runner.doctor.child import Child, NoAnswerError
@@ -151,7 +152,7 @@ def test_something_else_that_answers():
 
 @pytest.mark.parametrize("ahead", [-900, 900])
 def test_a_clock_that_differs_is_ahead_or_behind(ahead, monkeypatch):
-    monkeypatch.setattr(time, "time", lambda: 1_700_000_000.0 + ahead)
+    replace_in(monkeypatch, stage, "time", time=lambda: 1_700_000_000.0 + ahead)
     assert probe_where_it_answers(b'{"time": 1700000000.0}') == {"seconds_ahead": ahead}
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from one_module import replace_in
 from sparkdl_runner.doctor import observation
 from sparkdl_runner.doctor.child import NoAnswerError
 from sparkdl_runner.doctor.question import UNPACK_SECONDS
@@ -69,7 +69,7 @@ def test_a_session_may_take_longer_where_hosts_unpack_an_environment(
             deadlines.append(deadline)
             return super().answer(deadline)
 
-    monkeypatch.setattr(time, "monotonic", lambda: 0.0)
+    replace_in(monkeypatch, observation, "time", monotonic=lambda: 0.0)
     for settings in ({}, {name: "environment.tar.gz#environment"}):
         observation.answers_of_session(Asked("it died"), settings)
     assert deadlines[1] - deadlines[0] == UNPACK_SECONDS

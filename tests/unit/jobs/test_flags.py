@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from one_module import replace_in
+from sparkdl_runner.cli import command_line
 from sparkdl_runner.cli import main as cli
 from sparkdl_runner.errors import ConfigError, LaunchError, RunnerError
 from sparkdl_runner.jobs import convert, score, train, tune
@@ -127,7 +129,6 @@ def test_sigterm_is_an_end_as_ctrl_c_is_and_its_handler_goes_with_the_job(capsys
 
 
 def test_a_driver_whose_spark_submit_is_gone_ends(monkeypatch):
-    import os
     import threading
     import time
 
@@ -146,7 +147,7 @@ def test_a_driver_whose_spark_submit_is_gone_ends(monkeypatch):
             time.sleep(0.01)
 
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "4711")
-    monkeypatch.setattr(os, "getppid", parent)
+    replace_in(monkeypatch, command_line, "os", getppid=parent)
     assert command.main(job_that(run), ["--example", "digits", "--num-proc", "1"]) == 143
     (watcher,) = watchers
     watcher.join()

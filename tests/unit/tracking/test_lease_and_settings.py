@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from one_module import replace_in
 from sparkdl_runner import LaunchError, RunConfig
 from sparkdl_runner.launch.driver.calls.ingredients import arguments
 from sparkdl_runner.rank.process_identity import started_ticks
@@ -55,7 +56,7 @@ def test_a_lease_is_over_when_its_sign_has_not_changed_before_our_eyes(
 ) -> None:
     """The other driver's clock, which its sign shows, may go wrong by minutes."""
     at = [5.0]
-    monkeypatch.setattr(lease_module.time, "monotonic", lambda: at[0])
+    replace_in(monkeypatch, lease_module, "time", monotonic=lambda: at[0])
     lease = Lease()
     fields = {"hostname": "far-away", "lease": "b"}
     for now in (880, 1000, 1500):  # Its clock is 120 s ahead, right, and 500 s behind.

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from one_module import replace_in
 from sparkdl_runner.rank.world import Peer, World, assign_ranks
 from sparkdl_runner.tracking.report.performance import Counts, host_entries
 from sparkdl_runner.tracking.run import rank_reports
@@ -105,7 +106,7 @@ def test_the_last_step_is_rank_0s_and_never_goes_back() -> None:
 
 
 def test_the_last_rate_is_that_of_the_whole_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rank_reports.time, "time", lambda: 1_700_000_000.5)
+    replace_in(monkeypatch, rank_reports, "time", time=lambda: 1_700_000_000.5)
     reports = RankReports()
     zero, one = worlds("a", "a")
     assert reports.last_entries() == []

@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from one_module import replace_in
 from sparkdl_runner.launch.wire.frames import MAX_FRAME_BYTES
 from sparkdl_runner.rank import resumable
 from sparkdl_runner.tracking.rank import metrics
 from sparkdl_runner.tracking.rank import recorder as module
+from sparkdl_runner.tracking.rank import recorder as recorder_module
 from sparkdl_runner.tracking.rank.recorder import OTHER_RANKS_SEND_SECONDS, SEND_SECONDS, Recorder
 from sparkdl_runner.tracking.report.performance import Performance
 from sparkdl_runner.tracking.time_use import COMMUNICATION, COMPUTE, DATA, PARTS, part_of
@@ -96,9 +98,9 @@ def test_metrics_carry_the_milliseconds_at_which_they_were_said(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorder, reports = make()
-    monkeypatch.setattr(time, "time", lambda: 1_700_000_000.25)
+    replace_in(monkeypatch, recorder_module, "time", time=lambda: 1_700_000_000.25)
     log(recorder, 1, loss=1.0)
-    monkeypatch.setattr(time, "time", lambda: 1_700_000_009.5)
+    replace_in(monkeypatch, recorder_module, "time", time=lambda: 1_700_000_009.5)
     log(recorder, 2, loss=0.5)
     recorder.close()
     assert [entry[3] for entry in entries(reports)] == [1_700_000_000_250, 1_700_000_009_500]

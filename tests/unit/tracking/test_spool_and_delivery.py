@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from one_module import replace_in
 from sparkdl_runner.tracking.run import delivery as delivery_module
+from sparkdl_runner.tracking.run import spool as spool_module
 from sparkdl_runner.tracking.run.delivery import MAX_METRICS, MAX_PARAMS, Delivery
 from sparkdl_runner.tracking.run.server import (
     RefusedError,
@@ -202,7 +204,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("sparkdl_runner.tracking.run.spool.os.write", full)
+        replace_in(patch, spool_module, "os", write=full)
         spool.put([metric(2)])
     spool.put([metric(3)])
     assert "No space left" in str(spool.problem)

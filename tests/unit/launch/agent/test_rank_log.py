@@ -5,6 +5,7 @@ import stat
 
 import pytest
 
+from one_module import replace_in
 from sparkdl_runner.base.private_folder import private_folder
 from sparkdl_runner.launch.agent import rank_log as module
 from sparkdl_runner.launch.agent.rank_log import RankLog, rank_log, remove_old_runs
@@ -82,7 +83,7 @@ def test_a_full_disk_is_told_of_and_harms_nothing(tmp_path, monkeypatch):
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module.os, "write", full)
+    replace_in(monkeypatch, module, "os", write=full)
     log.write(b"x")
     log.write(b"y")
     assert log.problem is not None

@@ -8,6 +8,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from one_module import replace_in
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.spark import launcher, slots
@@ -44,7 +45,7 @@ def test_slots_are_counted_now_and_then_while_nobody_has_started(monkeypatch, ga
         return 2
 
     clock = [100.0]
-    monkeypatch.setattr(slots.time, "monotonic", lambda: clock[0])
+    replace_in(monkeypatch, slots, "time", monotonic=lambda: clock[0])
     monkeypatch.setattr(slots, "count_slots", count)
     enough, too_few = gang_of(2), gang_of(3)
     assert enough.lost_slots() is None
