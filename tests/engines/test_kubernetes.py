@@ -24,6 +24,7 @@ import pytest
 from kubernetes_cluster import CONTROL, IMAGE, TOKEN, Kubernetes, why_not  # noqa: F401
 
 from engines import ENGINES, ROOT
+from every_backend import EVERY_BACKEND
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 
@@ -187,7 +188,7 @@ def digits(backend: str) -> tuple[str, ...]:
     return ("--example", "digits", *numbers)
 
 
-@pytest.mark.parametrize("backend", ["torch", "horovod"])
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
 def test_a_training_in_cluster_mode(cluster, backend):
     name = f"digits-{backend}"
     job = (*digits(backend), "--cache-url", f"file://{SHARED}/{name}")
@@ -202,7 +203,7 @@ def test_a_training_in_cluster_mode(cluster, backend):
             assert noise not in output
 
 
-@pytest.mark.parametrize("backend", ["torch", "horovod"])
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
 def test_a_training_in_client_mode(cluster, backend):
     """The driver is no pod, but a process of a host that pods reach."""
     name = f"client-{backend}"
@@ -303,7 +304,7 @@ class Survival:
         )
 
 
-@pytest.fixture(scope="module", params=["torch", "horovod"])
+@pytest.fixture(scope="module", params=EVERY_BACKEND)
 def stepping(request, cluster) -> Iterator[Stepping]:
     """One training for all faults: at its end it has one MLflow run, and no pod is left."""
     with Stepping(cluster, f"stepping-{request.param}", request.param) as stepping:
@@ -391,7 +392,7 @@ def test_a_dead_node(stepping, report, _time):
         cluster.revive("node-2")
 
 
-@pytest.mark.parametrize("backend", ["torch", "horovod"])
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
 def test_all_ends_with_the_drivers_pod(cluster, capsys, backend):
     with Stepping(cluster, f"driver-{backend}", backend) as stepping:
         stepping.wait_until_steady()

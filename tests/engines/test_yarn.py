@@ -15,6 +15,7 @@ from yarn_submission import ROOT, Submission, run_on_head
 
 import quick_java
 from engines import ENGINES
+from every_backend import EVERY_BACKEND
 from system.packed_forms import pack_environment
 
 quick_java.use()
@@ -74,7 +75,7 @@ def server(yarn, store) -> Iterator[str]:
     process.wait()
 
 
-@pytest.mark.parametrize("backend", ["torch", "horovod"])
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
 def test_a_training_in_client_mode(yarn, server, store, tmp_path, backend):
     job = [str(ROOT / "jobs" / "train.py"), "--example", "digits", "--num-proc", "2"]
     job += ["--backend", backend, "--cache-url", f"file://{tmp_path}/cache"]
@@ -157,7 +158,7 @@ def test_the_doctor_passes_with_the_environment(yarn, server, tmp_path, environm
     assert run_on_head(yarn, log, command, variables).wait(600) == 0, log.read_text()
 
 
-@pytest.mark.parametrize("backend", ["horovod", "torch"])
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
 def test_the_command_of_the_page_in_cluster_mode(
     yarn, server, store, tmp_path, environment, backend
 ):

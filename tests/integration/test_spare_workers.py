@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from every_backend import EVERY_BACKEND
 from processes import wait_until_gone, workers
 from sparkdl_runner import DistributedRunner, RunConfig, WorkerFailedError, end_spare_workers
 from sparkdl_runner.launch.agent.spares import pool
@@ -127,7 +128,7 @@ def torch_state():
     )
 
 
-@pytest.mark.parametrize("backend", ["horovod", "torch"])
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
 def test_a_function_sees_what_it_sees_without_spares(backend: str) -> None:
     without = runner(0, backend).run(lambda: (pid(), seen()))[1]
     runner(backend=backend).run(pid)

@@ -12,12 +12,12 @@ from typing import Any
 import checkpoint_functions as functions
 import pytest
 
+from every_backend import EVERY_BACKEND
 from sparkdl_runner import DistributedRunner
 from sparkdl_runner.checkpoint import Checkpoint, CheckpointManager
 
 pytestmark = [pytest.mark.integration, pytest.mark.one_lane]
 # What ranks tell one another goes over either; what they make of it is the same.
-BACKENDS = ["horovod", "torch"]
 STEPS = 10
 
 
@@ -25,7 +25,7 @@ def run(over: str, ranks: int, function: Any, **arguments: Any) -> Any:
     return DistributedRunner(num_proc=-ranks, backend=over).run(function, **arguments)
 
 
-@pytest.fixture(scope="module", params=BACKENDS)
+@pytest.fixture(scope="module", params=EVERY_BACKEND)
 def undisturbed(request, tmp_path_factory) -> tuple[str, Any, str]:
     """The backend, what a training that nothing happens to ends with, and its checkpoints."""
     directory = str(tmp_path_factory.mktemp("undisturbed"))

@@ -11,6 +11,7 @@ import psutil
 import pytest
 import rank_functions
 
+from every_backend import EVERY_BACKEND
 from sparkdl_runner import DistributedRunner, RunConfig
 from sparkdl_runner.launch.driver.spark import growth
 
@@ -57,7 +58,7 @@ def train_until_whole(backend: str, folder: str) -> list[list[int]]:
     return [*began, [world.attempt, world.size, last, int(model.weight)]]
 
 
-@pytest.mark.parametrize("backend", ["torch", "horovod"])
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
 def test_an_executor_that_was_lost_and_replaced(
     two_slots, no_replacement_while, tmp_path, monkeypatch, capsys, backend
 ):

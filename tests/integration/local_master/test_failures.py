@@ -14,6 +14,7 @@ import psutil
 import pytest
 import rank_functions
 
+from every_backend import EVERY_BACKEND
 from sparkdl_runner import (
     DistributedRunner,
     HorovodRunner,
@@ -29,7 +30,7 @@ from sparkdl_runner import (
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("spark")]
 LIGHT = pytest.mark.usefixtures("light_spark_ranks")
-BACKENDS = pytest.mark.parametrize("backend", ["horovod", "torch"])
+BACKENDS = pytest.mark.parametrize("backend", EVERY_BACKEND)
 QUIET = {"driver_log_verbosity": "log_callback_only"}
 
 

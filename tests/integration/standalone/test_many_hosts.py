@@ -20,6 +20,7 @@ from hosts import Cluster, Hosts, why_not
 from spark_sessions import session_on
 
 from docs_blocks import ROOT, blocks_of
+from every_backend import EVERY_BACKEND
 from processes import wait_until_gone, workers
 from sparkdl_runner import (
     DistributedRunner,
@@ -37,7 +38,7 @@ pytestmark = [
     pytest.mark.skipif(REASON is not None, reason=f"needs several hosts: {REASON}"),
 ]
 LIGHT = pytest.mark.usefixtures("light_spark_ranks")
-BACKENDS = pytest.mark.parametrize("backend", ["horovod", "torch"])
+BACKENDS = pytest.mark.parametrize("backend", EVERY_BACKEND)
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import trainer_functions as functions
 
+from every_backend import EVERY_BACKEND
 from sparkdl_runner import DistributedRunner, RunConfig, WorkerFailedError
 from training_tables import TABLES, write_sklearn
 
@@ -42,7 +43,7 @@ def tables(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("backend", ["torch", "horovod"])
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
 def test_two_ranks_train_and_evaluate_as_one_does(alone, backend):
     found = DistributedRunner(num_proc=-2, backend=backend).run(
         functions.train_in_many_ways, size=12
