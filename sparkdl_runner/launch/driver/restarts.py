@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from sparkdl_runner.base.shown_text import tell
 from sparkdl_runner.errors import (
@@ -65,11 +65,11 @@ def run_with_restarts(
     """
     saves = _Saves()
     reports = [saves, *shown] if tracked is None else [saves, tracked, *shown]
-    first, made, restarts, preempted_at = attempt.number, 0, 0, -1
-    fruitless = 0  # How many attempts in a row ended soon, and saved nothing new.
+    first, history = attempt.number, History()
     while True:
         stop.raise_if_cancelled()
-        attempt = replace(attempt, number=first + made, is_restart=made > 0)
+        number, is_restart = first + history.attempts, history.attempts > 0
+        attempt = replace(attempt, number=number, is_restart=is_restart)
         if tracked is not None:
             tracked.begin_attempt(attempt.number)
             ticket = tracked.ticket(single_host=launcher.is_single_host)
@@ -87,20 +87,14 @@ def run_with_restarts(
             if not isinstance(error, RunnerError):
                 raise
             stop.raise_if_cancelled()
-            made += 1
-            step = _preempted_step(error)
-            if attempt.config.max_restarts and step is not None and step > preempted_at:
-                preempted_at = step
-                tell(f"{_first_line(error)} The training goes on.")
-                continue
-            if saves.step > saved:
-                fruitless = 0
-            elif time.monotonic() - began > LASTING_SECONDS:
-                fruitless = 1
-            else:
-                fruitless += 1
-            wait_or_raise(error, attempt, restarts, fruitless, wait=stop.cancelled.wait)
-            restarts += 1
+            seconds = time.monotonic() - began
+            ending = Ending(error=error, seconds=seconds, has_saved=saves.step > saved)
+            decision = decide(history, ending, attempt.config)
+            if decision is None:
+                _raise_last(error, attempt)
+            tell(decision.why)
+            history = decision.history
+            stop.cancelled.wait(decision.wait_seconds)
         else:
             if tracked is not None:
                 tracked.end_attempt(None, growth)
@@ -109,44 +103,83 @@ def run_with_restarts(
             if not growth:
                 return value
             tell(growth)
-            made += 1
+            history = replace(history, attempts=history.attempts + 1)
 
 
-def wait_or_raise(
-    error: RunnerError,
-    attempt: AttemptSpec,
-    restarts: int,
-    fruitless: int,
-    *,
-    wait: Callable[[float], object] | None = None,
-) -> None:
-    """Waits for the next attempt, or raises the error that ended this one.
+@dataclass(frozen=True, kw_only=True)
+class History:
+    """What this driver's attempts so far say about another one."""
 
-    Args:
-        error: What ended it.
-        attempt: The one that has ended.
-        restarts: How many restarts this driver has made that count.
-        fruitless: How many attempts in a row, with this one, ended soon and saved nothing new.
-        wait: Waits so many seconds; by default ``time.sleep``.
-    """
-    config = attempt.config
-    if restarts >= config.max_restarts or not _is_worth_it(error, config):
-        if attempt.number:
-            error.add_note(f"This was attempt {attempt.number}, counted from 0.")
-        if attempt.is_restart and isinstance(error, LaunchError):
-            # A LaunchError says that nothing has run, and an earlier attempt has.
-            raise RunnerError(f"The ranks could not be started again. {error}") from error
-        raise error
+    attempts: int = 0
+    """How many have ended."""
+    restarts: int = 0
+    """Restarts that count against ``max_restarts``."""
+    fruitless: int = 0
+    """How many attempts in a row, up to the last, ended soon and saved nothing new."""
+    preempted_at: int = -1
+    """The last step that was saved because a host is taken away."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """How an attempt failed."""
+
+    error: RunnerError
+    seconds: float
+    """How long it lasted."""
+    has_saved: bool
+    """Whether it saved a later step than all attempts before it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """Another attempt is made."""
+
+    why: str
+    """For people: what happened, and when the ranks start again."""
+    history: History
+    """With the attempt that has ended."""
+    wait_seconds: float = 0.0
+
+
+def decide(history: History, ending: Ending, config: RunConfig) -> Decision | None:
+    """Whether all ranks are started once more. None: the run is over."""
+    error, first_line = ending.error, str(ending.error).partition("\n")[0]
+    history = replace(history, attempts=history.attempts + 1)
+    step = _preempted_step(error)
+    if config.max_restarts and step is not None and step > history.preempted_at:
+        return Decision(
+            why=f"{first_line} The training goes on.",
+            history=replace(history, preempted_at=step),
+        )
+    if history.restarts >= config.max_restarts or not _is_worth_it(error, config):
+        return None
+    if ending.has_saved:
+        fruitless = 0
+    else:
+        fruitless = 1 if ending.seconds > LASTING_SECONDS else history.fruitless + 1
     seconds = 0.0
     if fruitless:
         doubled = 2.0 ** min(fruitless - 1, 30)
         seconds = min(config.restart_backoff_seconds * doubled, MOST_BACKOFF_SECONDS)
     when = f"in {seconds:g} s" if seconds else "at once"
-    tell(
-        f"{_first_line(error)} Restarting all ranks {when}: restart {restarts + 1} of "
-        f"{config.max_restarts}."
+    restart = history.restarts + 1
+    return Decision(
+        why=f"{first_line} Restarting all ranks {when}: restart {restart} of "
+        f"{config.max_restarts}.",
+        history=replace(history, restarts=restart, fruitless=fruitless),
+        wait_seconds=seconds,
     )
-    (wait or time.sleep)(seconds)
+
+
+def _raise_last(error: RunnerError, attempt: AttemptSpec) -> NoReturn:
+    """Raises the error that ends the run, and says if it was not the first attempt's."""
+    if attempt.number:
+        error.add_note(f"This was attempt {attempt.number}, counted from 0.")
+    if attempt.is_restart and isinstance(error, LaunchError):
+        # A LaunchError says that nothing has run, and an earlier attempt has.
+        raise RunnerError(f"The ranks could not be started again. {error}") from error
+    raise error
 
 
 class _Saves(Reports):
@@ -170,10 +203,6 @@ def _preempted_step(error: RunnerError) -> int | None:
         return None
     step = getattr(error.__cause__, "step", None)
     return step if isinstance(step, int) else None
-
-
-def _first_line(error: RunnerError) -> str:
-    return str(error).partition("\n")[0]
 
 
 def _is_worth_it(error: RunnerError, config: RunConfig) -> bool:

@@ -40,49 +40,26 @@ NOT_SAVED = WorkerFailedError(
 )
 
 
-@pytest.fixture
-def slept(monkeypatch):
-    """For how many seconds each restart was waited for."""
-    seconds = []
-    # Its own name for the module: threads that other tests have left sleep, too.
-    clock = SimpleNamespace(sleep=seconds.append, monotonic=lambda: 0.0)
-    monkeypatch.setattr(restarts, "time", clock)
-    return seconds
+def decision(error, config, *, made=0):
+    """On an attempt that ended soon, after as many fruitless ones."""
+    history = restarts.History(attempts=made, restarts=made, fruitless=made)
+    ending = restarts.Ending(error=error, seconds=1.0, has_saved=False)
+    return restarts.decide(history, ending, config)
 
 
-def end(error, config, *, made=0, first=0):
-    """Ends an attempt, before which the driver has made so many."""
-    attempt = AttemptSpec(
-        backend="torch",
-        function=b"",
-        config=config,
-        run="r",
-        number=first + made,
-        is_restart=made > 0,
-    )
-    restarts.wait_or_raise(error, attempt, made, fruitless=made + 1)
-
-
-def test_the_backoff_doubles_up_to_a_minute(slept, capsys):
+def test_the_backoff_doubles_up_to_a_minute():
     config = RunConfig(max_restarts=6, restart_backoff_seconds=5)
-    for made in range(6):
-        end(DIED, config, made=made)
-    assert slept == [5, 10, 20, 40, 60, 60]
-    error = WorkerDiedError("Rank 1 died.", **PLACE)
-    with pytest.raises(WorkerDiedError) as caught:
-        end(error, config, made=6)
-    assert caught.value is error
-    assert error.__notes__ == ["This was attempt 6, counted from 0."]
-    told = capsys.readouterr().err
-    assert "Rank 1 died. Restarting all ranks in 5 s: restart 1 of 6." in told
+    made = [decision(DIED, config, made=made) for made in range(7)]
+    assert [one.wait_seconds for one in made[:6]] == [5, 10, 20, 40, 60, 60]
+    assert made[6] is None
+    assert made[0].why == "Rank 1 died. Restarting all ranks in 5 s: restart 1 of 6."
 
 
 @pytest.mark.parametrize(
     "error", [DIED, HUNG, LOST_PEERS, NOT_SAVED, RunnerError("Spark ended the run.")]
 )
-def test_what_another_attempt_may_survive_is_tried_again(slept, error):
-    end(error, RunConfig(max_restarts=1))
-    assert len(slept) == 1
+def test_what_another_attempt_may_survive_is_tried_again(error):
+    assert decision(error, RunConfig(max_restarts=1)) is not None
 
 
 @pytest.mark.parametrize(
@@ -95,31 +72,35 @@ def test_what_another_attempt_may_survive_is_tried_again(slept, error):
         RunCancelledError("x"),
     ],
 )
-def test_what_would_fail_again_or_was_called_off_is_not(slept, error):
-    with pytest.raises(type(error)):
-        end(error, RunConfig(max_restarts=9))
-    assert not slept
+def test_what_would_fail_again_or_was_called_off_is_not(error):
+    assert decision(error, RunConfig(max_restarts=9)) is None
 
 
-def test_errors_of_the_function_are_tried_again_if_asked_for(slept):
-    end(RAISED, RunConfig(max_restarts=1, restart_user_errors=True))
-    assert len(slept) == 1
+def test_errors_of_the_function_are_tried_again_if_asked_for():
+    assert decision(RAISED, RunConfig(max_restarts=1, restart_user_errors=True)) is not None
 
 
-def test_ranks_that_cannot_be_started_again_have_run_before(slept):
+def test_the_error_of_a_later_attempt_says_which_it_was():
+    error = WorkerDiedError("Rank 1 died.", **PLACE)
+    config = RunConfig(max_restarts=1, restart_backoff_seconds=0)
+    with pytest.raises(WorkerDiedError) as caught:
+        run_attempts([DIED, error], config, number=7)
+    assert caught.value is error
+    assert error.__notes__ == ["This was attempt 8, counted from 0."]
+
+
+def test_ranks_that_cannot_be_started_again_have_run_before():
+    config = RunConfig(max_restarts=9, restart_backoff_seconds=0)
     with pytest.raises(RunnerError, match=r"could not be started again\. x") as caught:
-        end(LaunchError("x"), RunConfig(max_restarts=9), made=1)
+        run_attempts([DIED, LaunchError("x")], config)
     assert not isinstance(caught.value, LaunchError)
 
 
-def test_a_resumed_run_has_all_its_restarts_and_waits_as_a_new_one_does(slept, capsys):
-    config = RunConfig(max_restarts=2, restart_backoff_seconds=5)
-    for made in range(2):
-        end(DIED, config, made=made, first=7)
-    assert slept == [5, 10]
-    assert "restart 2 of 2." in capsys.readouterr().err
+def test_a_resumed_run_has_all_its_restarts(capsys):
+    config = RunConfig(max_restarts=2, restart_backoff_seconds=0)
     with pytest.raises(WorkerDiedError):
-        end(DIED, config, made=2, first=7)
+        run_attempts([DIED] * 3, config, number=7)
+    assert "restart 2 of 2." in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -215,7 +196,7 @@ def test_the_first_attempt_of_a_resumed_run_is_no_restart():
     assert started == [(3, False), (4, True)]
 
 
-def test_a_host_that_is_taken_away_costs_no_restart_as_long_as_there_is_progress(slept, capsys):
+def test_a_host_that_is_taken_away_costs_no_restart_as_long_as_there_is_progress(capsys):
     config = RunConfig(max_restarts=1, restart_backoff_seconds=0)
     ended_by = [preempted(at=10), preempted(at=20), preempted(at=20), preempted(at=20)]
     with pytest.raises(WorkerFailedError) as caught:
@@ -241,14 +222,14 @@ def preempted(*, at):
     return error
 
 
-def run_attempts(ended_by, config):
+def run_attempts(ended_by, config, number=0):
     class Launcher:
         is_single_host = True
 
         def run(self, attempt, reports, stop):
             raise ended_by.pop(0)
 
-    attempt = AttemptSpec(backend="torch", function=b"", config=config, run="r", number=0)
+    attempt = AttemptSpec(backend="torch", function=b"", config=config, run="r", number=number)
     restarts.run_with_restarts(Launcher(), attempt, None, [Reports()], StopRequest())
 
 
