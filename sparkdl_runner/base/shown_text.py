@@ -49,6 +49,11 @@ def tell(text: str, stream: TextIO | None = None) -> None:
         print(f"sparkdl_runner: {lines(text)}", file=stream or sys.stderr, flush=True)
 
 
+def first_line(error: BaseException) -> str:
+    """An exception's message up to its first line break, or its type where it has none."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def _escaped(text: str, *, colours: bool = False) -> str:
     if text.isprintable():  # Nearly always, and quick to see.
         return text

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sparkdl_runner.base.filesystem import join_url, local_path, redact
+from sparkdl_runner.base.shown_text import first_line
 from sparkdl_runner.checkpoint.directory.listing import committed
 from sparkdl_runner.checkpoint.directory.manifest import (
     Manifest,
@@ -77,8 +78,8 @@ def _checkpoints(place: str) -> Iterator[tuple[Storage, Name, str]]:
         is_folder = path is None or os.path.isdir(path)
         names = open_storage(url).names() if is_folder else []
     except (OSError, ValueError, TypeError, ImportError) as error:
-        told = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ConfigError(f"cannot read {redact(place)}: {told.rstrip('.')}.") from None
+        told = first_line(error).rstrip(".")
+        raise ConfigError(f"cannot read {redact(place)}: {told}.") from None
     if path is not None and not is_folder:
         state = "is a file" if os.path.exists(path) else "is not there"
         raise ConfigError(f"{path} {state}; it must be a folder of checkpoints.")

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sparkdl_runner.base.filesystem import StorageOptions
+from sparkdl_runner.base.whole_number import require_whole
 from sparkdl_runner.checkpoint import sharded
-from sparkdl_runner.checkpoint.arguments import require_whole
 from sparkdl_runner.checkpoint.directory import shards
 from sparkdl_runner.checkpoint.directory.listing import committed
 from sparkdl_runner.checkpoint.directory.manifest import (

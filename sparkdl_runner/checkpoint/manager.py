@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparkdl_runner.base.filesystem import StorageOptions
+from sparkdl_runner.base.whole_number import require_whole
 from sparkdl_runner.checkpoint import peers, stopping
-from sparkdl_runner.checkpoint.arguments import require_whole
 from sparkdl_runner.checkpoint.directory.listing import committed
 from sparkdl_runner.checkpoint.directory.manifest import Name, problems_of
 from sparkdl_runner.checkpoint.directory.storage import directory_url, open_storage

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner.base.nearest import nearest
 from sparkdl_runner.base.redaction import Redactor, secrets_of
+from sparkdl_runner.base.shown_text import first_line
 from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs.scoring.failure import cause
 from sparkdl_runner.jobs.scoring.features import features, spark_type
@@ -77,7 +78,7 @@ def _find_model(uri: str) -> Any:
     try:
         return mlflow.models.get_model_info(uri)
     except Exception as error:
-        told = Redactor(secrets_of())(str(error).strip().splitlines()[0])
+        told = Redactor(secrets_of())(first_line(error))
         near = "."
         match = re.match(r"models:/([^/@]+)[/@]", uri)
         if match is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from sparkdl_runner.checkpoint.arguments import require_whole
+from sparkdl_runner.base.whole_number import require_whole
 
 OnSaveError = Literal["fail", "warn"]
 

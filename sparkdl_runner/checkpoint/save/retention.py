@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sparkdl_runner.checkpoint.arguments import require_whole
+from sparkdl_runner.base.whole_number import require_whole
 from sparkdl_runner.checkpoint.directory.listing import attempts_in, committed, written
 from sparkdl_runner.checkpoint.directory.manifest import MANIFEST, Manifest, Name, read_manifest
 from sparkdl_runner.checkpoint.directory.storage import Storage

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from sparkdl_runner.base.whole_number import require_whole
 from sparkdl_runner.checkpoint import stopping
-from sparkdl_runner.checkpoint.arguments import require_whole
 from sparkdl_runner.checkpoint.peers import Peers
 from sparkdl_runner.checkpoint.stopping import Stop, StopAgreement
 

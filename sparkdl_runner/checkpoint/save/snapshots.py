@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sparkdl_runner.base.version import __version__
+from sparkdl_runner.base.whole_number import require_whole
 from sparkdl_runner.checkpoint import generators, mismatch, sharded
-from sparkdl_runner.checkpoint.arguments import require_whole
 from sparkdl_runner.checkpoint.directory.manifest import (
     EXTRA,
     MODEL,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pyarrow import fs
 
+from sparkdl_runner.base.whole_number import whole_number
 from sparkdl_runner.data.batch_iterator import BatchIterator
 from sparkdl_runner.data.batches.batch_queue import BatchQueue, Transform
 from sparkdl_runner.data.batches.columns.plan import plan_columns
@@ -25,7 +26,6 @@ from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.decode.columns import ColumnOptions, Nulls
 from sparkdl_runner.data.order.plan import NO_LENGTH, Tail
-from sparkdl_runner.data.order.shard import whole_number
 from sparkdl_runner.data.order.state import Position
 from sparkdl_runner.data.read.costs import DataCosts
 from sparkdl_runner.data.read.memory_plan import MemoryLimit

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sparkdl_runner.base.whole_number import whole_number
 from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.order.lanes import choose_lanes
 from sparkdl_runner.data.order.mixing import LABELS, MixingFigures, measure
 from sparkdl_runner.data.order.plan import Order
-from sparkdl_runner.data.order.shard import global_batch, whole_number
+from sparkdl_runner.data.order.shard import global_batch
 from sparkdl_runner.data.read.costs import default_order
 
 GOOD_LABELS = 0.9

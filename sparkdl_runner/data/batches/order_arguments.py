@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sparkdl_runner.base.whole_number import whole_number
 from sparkdl_runner.data.batches import expectations
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.decode.columns import Layout
 from sparkdl_runner.data.order.lanes import choose_lanes
 from sparkdl_runner.data.order.plan import TAILS, Order, Tail
-from sparkdl_runner.data.order.shard import global_batch, whole_number
+from sparkdl_runner.data.order.shard import global_batch
 from sparkdl_runner.data.read.costs import default_order
 from sparkdl_runner.rank import rank_facts
 

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sparkdl_runner.base.whole_number import whole_number
 from sparkdl_runner.data.batches.batch_queue import BatchQueue, Transform
 from sparkdl_runner.data.batches.chunks import Chunker
 from sparkdl_runner.data.batches.image_decoder import ImageDecoder, OnBadImage
@@ -14,7 +15,6 @@ from sparkdl_runner.data.batches.sample_threads import SampleThreads, cores
 from sparkdl_runner.data.batches.sample_transform import SampleTransform, SampleTransformer
 from sparkdl_runner.data.decode.columns import CollatedColumn, Layout
 from sparkdl_runner.data.order.plan import Order, Tail
-from sparkdl_runner.data.order.shard import whole_number
 from sparkdl_runner.data.order.state import Position
 from sparkdl_runner.data.read.arena import Arena
 from sparkdl_runner.data.read.blocks import BlockLoader

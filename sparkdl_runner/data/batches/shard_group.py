@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from sparkdl_runner.data.order.shard import resolve_shard, whole_number
+from sparkdl_runner.base.whole_number import whole_number
+from sparkdl_runner.data.order.shard import resolve_shard
 
 
 class Shard(NamedTuple):

@@ -12,9 +12,10 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from sparkdl_runner.base.whole_number import whole_number
 from sparkdl_runner.data.batches.shard_group import shard_of
 from sparkdl_runner.data.order.plan import Tail
-from sparkdl_runner.data.order.shard import global_batch, whole_number
+from sparkdl_runner.data.order.shard import global_batch
 from sparkdl_runner.data.remote.cache_choice import CACHE_TYPES, DECODED
 from sparkdl_runner.rank import world
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from sparkdl_runner.base.whole_number import whole_number
 from sparkdl_runner.data.batch_iterator import CLOSED, REPLACED
 from sparkdl_runner.data.batches.shard_group import Shard, shard_of
 from sparkdl_runner.data.consumers.engine_choice import wanted_tail
 from sparkdl_runner.data.consumers.loader_context import DEFAULT_BATCH_SIZE
 from sparkdl_runner.data.order.plan import NO_LENGTH
-from sparkdl_runner.data.order.shard import global_batch, whole_number
+from sparkdl_runner.data.order.shard import global_batch
 
 if TYPE_CHECKING:
     from sparkdl_runner.data.batch_iterator import BatchIterator

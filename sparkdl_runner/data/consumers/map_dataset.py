@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset as TorchDataset
 
+from sparkdl_runner.base.whole_number import whole_number
 from sparkdl_runner.data.batches.columns.plan import plan_columns
 from sparkdl_runner.data.consumers.rows_by_number import RowsByNumber
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
 from sparkdl_runner.data.decode.columns import CollatedColumn, ColumnOptions
-from sparkdl_runner.data.order.shard import whole_number
 from sparkdl_runner.data.read.reader import RowGroupReader
 
 if TYPE_CHECKING:

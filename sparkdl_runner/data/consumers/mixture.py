@@ -8,11 +8,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from sparkdl_runner.base.whole_number import whole_number
 from sparkdl_runner.data.batch_iterator import CLOSED, BatchIterator
 from sparkdl_runner.data.batches.batch_queue import Batch
 from sparkdl_runner.data.batches.loader import ArrowLoader
 from sparkdl_runner.data.errors import StateError
-from sparkdl_runner.data.order.shard import whole_number
 from sparkdl_runner.rank import rank_facts
 
 Stop = Literal["first", "all"]

@@ -9,8 +9,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
+from sparkdl_runner.base.whole_number import require_whole, whole_number
 from sparkdl_runner.data.convert.spark_settings import refuse_encryption
-from sparkdl_runner.data.order.shard import whole_number
 
 _PLACE = "__sparkdl_runner_place"
 """The column that holds each row's random number while rows are shuffled."""
@@ -85,16 +85,7 @@ def plan_conversion(
             "df is a streaming DataFrame, whose rows never end. Write it to a table and convert "
             "that, as spark.read.…; or convert each batch, in writeStream.foreachBatch(…)."
         )
-    if isinstance(row_group_size_bytes, bool) or not isinstance(row_group_size_bytes, int):
-        raise TypeError(
-            "parquet_row_group_size_bytes must be a whole number, not "
-            f"{type(row_group_size_bytes).__name__}."
-        )
-    if not 1 <= row_group_size_bytes < 2**31:
-        raise ValueError(
-            "parquet_row_group_size_bytes must be from 1 to 2,147,483,647, not "
-            f"{row_group_size_bytes:,}."
-        )
+    require_whole("parquet_row_group_size_bytes", row_group_size_bytes, most=2**31 - 1)
     codec = (codec or "uncompressed").lower()
     if codec not in CODECS:
         raise CodecError(f"compression_codec must be None or one of {CODECS}, not {codec!r}.")

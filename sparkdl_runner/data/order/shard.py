@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import operator
-from typing import SupportsIndex
-
 from sparkdl_runner.rank import world
 
 
@@ -55,27 +52,3 @@ def global_batch(batch_size: int | None, global_batch_size: int | None, world_si
             f"ranks. {' or '.join(near)} would fit."
         )
     return global_batch_size
-
-
-def whole_number(
-    name: str, value: SupportsIndex | None, *, least: int = 1, most: int | None = None
-) -> int | None:
-    """``value`` as an int. NumPy's integers are fine, and None stays None.
-
-    Raises:
-        TypeError: It is not a whole number.
-        ValueError: It is below ``least`` or above ``most``.
-    """
-    if value is None:
-        return None
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or isinstance(value, bool):
-        raise TypeError(f"{name} is {value!r}; expected a whole number.")
-    if number < least:
-        raise ValueError(f"{name} is {number}; expected {least} or more.")
-    if most is not None and number > most:
-        raise ValueError(f"{name} is {number}; expected {least} to {most}.")
-    return number

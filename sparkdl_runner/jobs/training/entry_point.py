@@ -17,6 +17,7 @@ from typing import Any
 import cloudpickle
 
 from sparkdl_runner.base.nearest import did_you_mean, nearest
+from sparkdl_runner.base.shown_text import first_line
 from sparkdl_runner.errors import ConfigError
 
 
@@ -108,7 +109,7 @@ def _failed(place: str, error: Exception | SystemExit) -> ConfigError:
             f"importing {place} asked the process to end ({error!r}): put what it does only when "
             'it is run as a script under if __name__ == "__main__":.'
         )
-    told = str(error).splitlines()[0] if str(error) else ""
+    told = first_line(error)
     return ConfigError(
         f"importing {place} failed with {type(error).__name__}: {told.rstrip('.')}; run "
         f"python {place if place.endswith('.py') else f'-m {place}'} for the whole traceback."

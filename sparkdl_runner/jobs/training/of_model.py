@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pydantic
 
 from sparkdl_runner.base.nearest import did_you_mean
+from sparkdl_runner.base.shown_text import first_line
 from sparkdl_runner.errors import ConfigError, NotPicklableError
 from sparkdl_runner.jobs.settings.refusal import sentence
 from sparkdl_runner.jobs.training.arguments import check_names
@@ -219,4 +220,4 @@ def _refusals(where: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, DatasetError) as error:
-        raise ConfigError(f"{where}: {str(error).splitlines()[0]}") from None
+        raise ConfigError(f"{where}: {first_line(error)}") from None

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sparkdl_runner.base.nearest import did_you_mean
+from sparkdl_runner.base.shown_text import first_line
 from sparkdl_runner.errors import LaunchError, RunCancelledError, RunnerError, WorkerError
 from sparkdl_runner.jobs.training import Training, mlflow_run
 from sparkdl_runner.jobs.tuning.plots import log_plots
@@ -221,7 +222,7 @@ class Search:
                 raise RunnerError(f"Trial {trial.number} could not be started. {error}") from error
             raise
         except WorkerError as error:
-            failure = str(error).splitlines()[0][:300]
+            failure = first_line(error)[:300]
         finally:
             with self._lock:
                 self._running.discard(pruning)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from sparkdl_runner.base.shown_text import tell
+from sparkdl_runner.base.shown_text import first_line, tell
 from sparkdl_runner.errors import (
     LaunchError,
     NotPicklableError,
@@ -144,12 +144,12 @@ class Decision:
 
 def decide(history: History, ending: Ending, config: RunConfig) -> Decision | None:
     """Whether all ranks are started once more. None: the run is over."""
-    error, first_line = ending.error, str(ending.error).partition("\n")[0]
+    error, sentence = ending.error, first_line(ending.error)
     history = replace(history, attempts=history.attempts + 1)
     step = _preempted_step(error)
     if config.max_restarts and step is not None and step > history.preempted_at:
         return Decision(
-            why=f"{first_line} The training goes on.",
+            why=f"{sentence} The training goes on.",
             history=replace(history, preempted_at=step),
         )
     if history.restarts >= config.max_restarts or not _is_worth_it(error, config):
@@ -165,8 +165,7 @@ def decide(history: History, ending: Ending, config: RunConfig) -> Decision | No
     when = f"in {seconds:g} s" if seconds else "at once"
     restart = history.restarts + 1
     return Decision(
-        why=f"{first_line} Restarting all ranks {when}: restart {restart} of "
-        f"{config.max_restarts}.",
+        why=f"{sentence} Restarting all ranks {when}: restart {restart} of {config.max_restarts}.",
         history=replace(history, restarts=restart, fruitless=fruitless),
         wait_seconds=seconds,
     )

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 
 import cloudpickle
 
+from sparkdl_runner.base.shown_text import first_line
 from sparkdl_runner.errors import NotPicklableError
 from sparkdl_runner.rank.world import World
 
@@ -153,11 +154,6 @@ def unpack_exception(packed: bytes) -> BaseException | None:
 
 def _type_name(value: Any) -> str:
     return type(value.value if isinstance(value, EachRanksValue) else value).__name__
-
-
-def first_line(error: BaseException) -> str:
-    """An exception's message up to its first line break, or its type where it has none."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _is_plain(value: Any) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from sparkdl_runner.base.shown_text import first_line
 from sparkdl_runner.errors import RunnerError
 from sparkdl_runner.tracking.models.columns import Columns, names_of
 from sparkdl_runner.tracking.models.example import Example
@@ -43,7 +44,7 @@ def check_can_log(size_bytes: int) -> None:
     except mlflow.MlflowException as error:
         raise RunnerError(
             "The training was not begun, since its model could not be logged at the end: "
-            f"{str(error).splitlines()[0]}"
+            f"{first_line(error)}"
         ) from error
     # A model is written to the temporary folder first.
     for folder, setting in (

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from sparkdl_runner.base.redaction import Redactor
 from sparkdl_runner.tracking.entries import Entry
-from sparkdl_runner.tracking.run.server_calls import TookTooLongError, first_line, within
+from sparkdl_runner.tracking.run.server_calls import TookTooLongError, reason_of, within
 
 REQUEST_SECONDS = 10.0
 # A limit of requests is for each byte that comes; this one is for a whole answer.
@@ -107,7 +107,7 @@ class TrackingServer:
         except Exception as error:  # MLflow wraps those of requests, and has no narrower kind.
             origin = _origin(error)
             kind = ServerFailedError if isinstance(origin, TimeoutError) else ServerUnreachableError
-            raise kind(first_line(origin)) from error
+            raise kind(reason_of(origin)) from error
         if code == 200:
             return
         told = f"HTTP {code}: {text}"
@@ -136,10 +136,10 @@ class TrackingServer:
             self._store.log_batch(self._run_id, metrics, params, tags)
         except MlflowException as error:
             if error.error_code == "INVALID_PARAMETER_VALUE":
-                raise RefusedError(first_line(error)) from error
-            raise ServerFailedError(first_line(error)) from error
+                raise RefusedError(reason_of(error)) from error
+            raise ServerFailedError(reason_of(error)) from error
         except Exception as error:  # A database has errors of its own: locked, gone, full.
-            raise ServerUnreachableError(first_line(error)) from error
+            raise ServerUnreachableError(reason_of(error)) from error
 
 
 def _no_target(resp: Any) -> str | None:
@@ -205,7 +205,7 @@ def why_unreachable(uri: str, timeout_seconds: float = REQUEST_SECONDS) -> str |
         )
     except (OSError, ValueError) as error:
         reason = _origin(error)
-        return f"{shown} does not answer: {first_line(reason)}{_hint(error, reason)}"
+        return f"{shown} does not answer: {reason_of(reason)}{_hint(error, reason)}"
     # A server that refuses the health check is there, too.
     return None if code < 500 else f"{shown} answers HTTP {code}"
 

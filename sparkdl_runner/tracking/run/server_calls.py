@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from sparkdl_runner.base.redaction import Redactor
+from sparkdl_runner.base.shown_text import first_line
 from sparkdl_runner.errors import LaunchError
 
 _Result = TypeVar("_Result")
@@ -80,13 +81,13 @@ def problem_within(action: Callable[[], Any], timeout_seconds: float) -> str | N
     try:
         within(action, timeout_seconds)
     except Exception as error:
-        return first_line(error)
+        return reason_of(error)
     return None
 
 
-def first_line(error: BaseException) -> str:
-    """An error's message, or its type where it has none."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:500].rstrip(".")
+def reason_of(error: BaseException) -> str:
+    """The first line of an error, short enough for a tag, and without its full stop."""
+    return first_line(error)[:500].rstrip(".")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +125,7 @@ class ServerCalls:
             ) from None  # MLflow's own traceback does not help.
 
     def _sentence(self, error: Exception, what: str) -> str:
-        told = Redactor()(first_line(error))
+        told = Redactor()(reason_of(error))
         code = getattr(error, "error_code", "")
         advice = "Check the tracking URI and the run's settings."
         if "Invalid Host header" in told:

@@ -41,7 +41,7 @@ from sparkdl_runner.tracking.run.server import (
     credentials,
     wait_for_server,
 )
-from sparkdl_runner.tracking.run.server_calls import first_line, problem_within
+from sparkdl_runner.tracking.run.server_calls import problem_within, reason_of
 from sparkdl_runner.tracking.run.spool import SPOOLS, Spool
 from sparkdl_runner.tracking.run.undelivered import Undelivered
 from sparkdl_runner.tracking.settings import Tracking
@@ -245,7 +245,7 @@ class TrackedRun(Reports):
         try:
             self._close(error, stopped)
         except Exception as problem:  # The training's own end must not be hidden by this.
-            self._problems.append(f"the run could not be ended in order: {first_line(problem)}")
+            self._problems.append(f"the run could not be ended in order: {reason_of(problem)}")
         except BaseException:  # Interrupted while it waits for MLflow.
             self._end.set_status("KILLED")
             raise

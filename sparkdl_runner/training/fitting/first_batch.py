@@ -8,6 +8,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from sparkdl_runner.base.shown_text import first_line
 from sparkdl_runner.errors import NotPicklableError
 from sparkdl_runner.network.inputs import Inputs
 from sparkdl_runner.network.outputs import Task, by_label
@@ -151,7 +152,7 @@ def _call(network: torch.nn.Module, inputs: Inputs, batch: Mapping[str, torch.Te
         raise ValueError(
             f"The model {type(network).__name__} does not take a batch of these columns, seen on "
             f"the driver before ranks were started: {_shapes(batch, inputs.columns)}. It raised "
-            f"{type(error).__name__}: {_first_line(error)}. Bring the columns to the shapes and "
+            f"{_reason(error)}. Bring the columns to the shapes and "
             "types that its forward expects, or change them in the model."
         ) from error
 
@@ -181,7 +182,7 @@ def _check_loss(plan: TrainingPlan, outputs: Any, batch: Mapping[str, torch.Tens
     except Exception as error:
         raise ValueError(
             f"The loss {described(plan.loss)} does not fit ({type(error).__name__}: "
-            f"{_first_line(error)}): {where}."
+            f"{_reason(error)}): {where}."
         ) from error
     if not isinstance(value, torch.Tensor) or value.numel() != 1:
         raise TypeError(
@@ -192,9 +193,7 @@ def _check_loss(plan: TrainingPlan, outputs: Any, batch: Mapping[str, torch.Tens
         metrics = Metrics(copy.deepcopy(dict(plan.metrics or {})), losses.labels, Ranks())
         metrics.update(losses.probabilities(losses.pairs(outputs, batch)))
     except Exception as error:
-        raise ValueError(
-            f"A metric does not fit ({type(error).__name__}: {_first_line(error)}): {where}."
-        ) from error
+        raise ValueError(f"A metric does not fit ({_reason(error)}): {where}.") from error
 
 
 def _check_factories(plan: TrainingPlan, network: torch.nn.Module) -> None:
@@ -221,7 +220,7 @@ def _made(name: str, factory: Any, argument: Any) -> Any:
         return factory(argument)
     except Exception as error:
         raise ValueError(
-            f"{name} {described(factory)} fails ({type(error).__name__}: {_first_line(error)}): "
+            f"{name} {described(factory)} fails ({_reason(error)}): "
             + (
                 "correct the arguments of functools.partial."
                 if isinstance(factory, functools.partial)
@@ -244,5 +243,5 @@ def _is_lazy(parameter: Any) -> bool:
     return bool(is_lazy(parameter))
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+def _reason(error: BaseException) -> str:
+    return f"{type(error).__name__}: {first_line(error).rstrip('.')}"

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sparkdl_runner.checkpoint.arguments import require_whole
+from sparkdl_runner.base.whole_number import require_whole
 from sparkdl_runner.training.loop.early_stopping import EarlyStopping
 from sparkdl_runner.training.loop.ranks import STRATEGIES
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from sparkdl_runner.checkpoint.arguments import require_whole
+from sparkdl_runner.base.whole_number import require_whole
 from sparkdl_runner.training.loop.checks import check_model, check_optimizer, check_precision
 from sparkdl_runner.training.memory.device_memory import device_memory
 from sparkdl_runner.training.memory.step_profile import LossOfBatch, StepProfile, profile_step

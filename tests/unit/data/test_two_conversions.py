@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from parquet_sets import numbered, write_groups
 
+from sparkdl_runner.base.whole_number import whole_number
 from sparkdl_runner.data import SparkDatasetConverter, make_spark_converter
 from sparkdl_runner.data.convert.cache import _is_there
 from sparkdl_runner.data.convert.split import _when_all_did
 from sparkdl_runner.data.dataset.manifest import MANIFEST_NAME
-from sparkdl_runner.data.order.shard import whole_number
 
 
 def test_a_converter_of_a_path_knows_its_files(tmp_path: Path) -> None:

@@ -14,13 +14,13 @@ import pyarrow as pa
 from pyarrow import fs
 
 from sparkdl_runner.base.filesystem import StorageOptions, local_path, redact
+from sparkdl_runner.base.shown_text import first_line
 from sparkdl_runner.data.dataset.lake.deletion_vectors import LOG, deleted_rows, find_vectors
 from sparkdl_runner.data.dataset.lake.paths import OutsideError, path_in_table
 from sparkdl_runner.data.dataset.lake.snapshot import (
     Snapshot,
     TableColumn,
     TableFile,
-    first_line,
     has_sure_bounds,
     missing_package,
 )
@@ -113,7 +113,8 @@ def read_delta(
             else "DESCRIBE HISTORY lists the versions that are left."
         )
         raise DatasetError(
-            f"{which}the Delta table {shown} cannot be read: {first_line(error)}. {instead}"
+            f"{which}the Delta table {shown} cannot be read: {first_line(error).rstrip('.')}. "
+            f"{instead}"
         ) from error
 
 

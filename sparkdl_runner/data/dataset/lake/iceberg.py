@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from sparkdl_runner.base.filesystem import StorageOptions, local_path, redact
+from sparkdl_runner.base.shown_text import first_line
 from sparkdl_runner.data.dataset.lake.paths import OutsideError, bare, path_in_table
 from sparkdl_runner.data.dataset.lake.snapshot import (
     Snapshot,
     TableColumn,
     TableFile,
-    first_line,
     has_sure_bounds,
     missing_package,
 )
@@ -91,8 +91,8 @@ def read_iceberg(
                 "rewrite_data_files (CALL …system.rewrite_data_files) apply the deletes."
             ) from error
         raise DatasetError(
-            f"The Iceberg table {shown} cannot be read: {first_line(error)}. Instead of its path, "
-            f"{_CONVERTED}."
+            f"The Iceberg table {shown} cannot be read: {first_line(error).rstrip('.')}. Instead "
+            f"of its path, {_CONVERTED}."
         ) from error
 
 

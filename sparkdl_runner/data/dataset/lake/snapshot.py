@@ -103,8 +103,3 @@ def missing_package(package: str, what: str, reader: str) -> DatasetError:
         f"{what}, and reading that in place needs {package}: run {LAKE_EXTRA}, or pass "
         f"{reader}, which is converted."
     )
-
-
-def first_line(error: BaseException) -> str:
-    """The message of an error, without its backtrace and the columns of the query."""
-    return (str(error) or type(error).__name__).splitlines()[0].rstrip(".")

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
+from sparkdl_runner.base.shown_text import first_line
 from sparkdl_runner.errors import NotPicklableError
 from sparkdl_runner.launch.driver.calls.checks import check_on_driver
 from sparkdl_runner.launch.driver.calls.ingredients import arguments, ingredients, refers_to
 from sparkdl_runner.launch.script.script import Script
 from sparkdl_runner.launch.script.tags import script_tags
 from sparkdl_runner.launch.wire import by_value
-from sparkdl_runner.launch.wire.function import first_line
 from sparkdl_runner.tracking.run.datasets import converters_in
 
 if TYPE_CHECKING:
