@@ -14,10 +14,11 @@ from ordinary_user import run_as
 SOMEBODY = 65533
 UNIT = Path(__file__).parents[2] / "unit"
 TESTS = (
-    *("test_private_folder.py", "test_foreign_file.py", "agent/test_rank_log.py"),
-    *("backends/test_rendezvous.py", "backends/test_rendezvous_cache.py", "data/test_leases.py"),
+    *("base/test_private_folder.py", "base/test_foreign_file.py", "data/test_leases.py"),
     *("data/test_held_folder.py", "data/test_leftovers.py", "data/test_replacing.py"),
-    *("data/test_verified_files.py", "wire/test_socket_owner.py", "worker/test_driver_folders.py"),
+    *("data/test_verified_files.py", "launch/agent/test_rank_log.py"),
+    *("launch/backends/test_rendezvous.py", "launch/backends/test_rendezvous_cache.py"),
+    *("launch/wire/test_socket_owner.py", "launch/worker/test_driver_folders.py"),
 )
 """Those that take no more than a second or two."""
 
