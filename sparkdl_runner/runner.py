@@ -171,8 +171,8 @@ class DistributedRunner:
             RunnerError: As of ``run``.
         """
         found = Script.find(script, args, module=module, files=files, travels=self.num_proc >= 0)
-        if told := found.told():
-            tell(f"{told}.")
+        if summary := found.summary():
+            tell(f"{summary}.")
         self._run(Call.of(found, (), {}), StopRequest(), ())
 
     def _run(self, call: Call, stop: StopRequest, reports: Sequence[Reports]) -> Any:

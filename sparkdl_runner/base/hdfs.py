@@ -86,16 +86,16 @@ class _Handler(fs.FileSystemHandler):
             return []
         if found.type == fs.FileType.File:
             raise NotADirectoryError(f"{selector.base_dir} is a file.")
-        with _told(selector.base_dir):
+        with _short_errors(selector.base_dir):
             listed = self._client.list_status(selector.base_dir, selector.recursive)
             return [_file_info(one) for one in listed]
 
     def create_dir(self, path: str, recursive: bool) -> None:
-        with _told(path):
+        with _short_errors(path):
             self._client.mkdirs(path, 0o755, recursive)
 
     def delete_dir(self, path: str) -> None:
-        with _told(path):
+        with _short_errors(path):
             if not self._client.delete(path, True):
                 raise FileNotFoundError(f"{path} is not there.")
 
@@ -108,13 +108,13 @@ class _Handler(fs.FileSystemHandler):
         self.delete_dir_contents("/")
 
     def delete_file(self, path: str) -> None:
-        with _told(path):
+        with _short_errors(path):
             if not self._client.delete(path, False):
                 raise FileNotFoundError(f"{path} is not there.")
 
     def move(self, src: str, dest: str) -> None:
         """Puts it into the place of what is there, which readers see whole or not at all."""
-        with _told(src):
+        with _short_errors(src):
             self._client.rename(src, dest, True)
 
     def copy_file(self, src: str, dest: str) -> None:
@@ -125,21 +125,21 @@ class _Handler(fs.FileSystemHandler):
         return self.open_input_file(path)
 
     def open_input_file(self, path: str) -> pa.PythonFile:
-        with _told(path):
+        with _short_errors(path):
             return pa.PythonFile(_Told(self._client.read(path), path), mode="r")
 
     def open_output_stream(self, path: str, metadata: dict[str, str] | None) -> pa.PythonFile:
         options = WriteOptions(overwrite=True, create_parent=True)
-        with _told(path):
+        with _short_errors(path):
             return pa.PythonFile(_Told(self._client.create(path, options), path), mode="w")
 
     def open_append_stream(self, path: str, metadata: dict[str, str] | None) -> pa.PythonFile:
-        with _told(path):
+        with _short_errors(path):
             return pa.PythonFile(_Told(self._client.append(path), path), mode="w")
 
     def _info(self, path: str) -> fs.FileInfo:
         try:
-            with _told(path):
+            with _short_errors(path):
                 return _file_info(self._client.get_file_info(path))
         except FileNotFoundError:
             return fs.FileInfo(path, fs.FileType.NotFound)
@@ -162,7 +162,7 @@ class _Told:
         return getattr(self._file, name)
 
     def read(self, size: int = -1) -> memoryview:
-        with _told(self._path):
+        with _short_errors(self._path):
             start, end = self._file.tell(), len(self._file)
             size = end - start if size < 0 else min(size, end - start)
             memory = memoryview(pa.allocate_buffer(size)).cast("B")
@@ -176,7 +176,7 @@ class _Told:
 
     def write(self, data: Any) -> int:
         memory = memoryview(data).cast("B")
-        with _told(self._path):
+        with _short_errors(self._path):
             for place in range(0, len(memory), _PIECE_BYTES):
                 # hdfs-native would convert an Arrow buffer byte by byte, by numbers of Python's.
                 self._file.write(bytes(memory[place : place + _PIECE_BYTES]))
@@ -185,7 +185,7 @@ class _Told:
     def close(self) -> None:
         if not self.closed:
             self.closed = True
-            with _told(self._path):
+            with _short_errors(self._path):
                 self._file.close()
 
 
@@ -196,7 +196,7 @@ def _file_info(status: FileStatus) -> fs.FileInfo:
 
 
 @contextmanager
-def _told(path: str) -> Iterator[None]:
+def _short_errors(path: str) -> Iterator[None]:
     """Raises what the server refuses as Python's own error, in a line, without Java's stack."""
     try:
         yield

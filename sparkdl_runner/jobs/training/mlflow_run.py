@@ -12,6 +12,7 @@ from typing import Any
 
 from sparkdl_runner.base.importing import without_collecting
 from sparkdl_runner.base.redaction import Redactor, secrets_of
+from sparkdl_runner.base.shown_text import first_line
 from sparkdl_runner.errors import ConfigError, LaunchError, RunnerError
 from sparkdl_runner.tracking.run.opening.store import check_store, open_store
 from sparkdl_runner.tracking.run.server import is_remote
@@ -67,7 +68,7 @@ def tag(run_id: str, name: str, timeout_seconds: float) -> str | None:
         told = no_answer(mlflow.get_tracking_uri(), f"resume run {run_id}", timeout_seconds)
         raise ConfigError(told) from None
     except Exception as error:
-        raise ConfigError(f"cannot resume the MLflow run {run_id}: {_told(error)}.") from None
+        raise ConfigError(f"cannot resume the MLflow run {run_id}: {_reason(error)}.") from None
     value = tags.get(name)
     return None if value is None else str(value)
 
@@ -132,7 +133,7 @@ def register(run_id: str, name: str, alias: str | None) -> None:
     except RunnerError:
         raise
     except Exception as error:
-        raise RunnerError(f"The model cannot be registered as {name}: {_told(error)}.") from None
+        raise RunnerError(f"The model cannot be registered as {name}: {_reason(error)}.") from None
     print(f"registered as models:/{name}/{version}" + (f", {name}@{alias}" if alias else ""))
 
 
@@ -177,6 +178,5 @@ def _version_of(client: Any, run_id: str, uri: str, name: str) -> str | None:
     return None
 
 
-def _told(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return Redactor(secrets_of())(lines[0] if lines else type(error).__name__).rstrip(".")[:400]
+def _reason(error: Exception) -> str:
+    return Redactor(secrets_of())(first_line(error)).rstrip(".")[:400]

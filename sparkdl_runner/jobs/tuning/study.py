@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sparkdl_runner.base.redaction import Redactor
+from sparkdl_runner.base.shown_text import first_line
 from sparkdl_runner.errors import ConfigError, RunnerError
 from sparkdl_runner.jobs.training import named_things
 from sparkdl_runner.jobs.tuning.settings import SearchSettings
@@ -57,7 +58,7 @@ def open_study(
     except Exception as error:
         raise ConfigError(
             f"tune.storage: the study {search.study_name!r} cannot be opened in "
-            f"{Redactor()(search.storage)}: {_told(error)}."
+            f"{Redactor()(search.storage)}: {_reason(error)}."
         ) from error
     _check_same(study, search)
     if study.get_trials(deepcopy=False):
@@ -81,8 +82,8 @@ def storage_must_answer(search: SearchSettings, run_id: str) -> Iterator[None]:
     except (optuna.exceptions.StorageInternalError, sqlalchemy.exc.SQLAlchemyError) as error:
         raise RunnerError(
             f"The storage of the study {search.study_name!r}, {Redactor()(search.storage or '')}, "
-            f"has failed: {_told(error)}. What the trials logged is below the MLflow run {run_id}. "
-            "Once the storage is back, the same call goes on with the study."
+            f"has failed: {_reason(error)}. What the trials logged is below the MLflow run "
+            f"{run_id}. Once the storage is back, the same call goes on with the study."
         ) from error
 
 
@@ -154,5 +155,5 @@ def _check_space(study: Any, search: SearchSettings) -> None:
                 ) from None
 
 
-def _told(error: Exception) -> str:
-    return Redactor()((str(error).strip().splitlines() or [type(error).__name__])[0]).rstrip(".")
+def _reason(error: Exception) -> str:
+    return Redactor()(first_line(error)).rstrip(".")

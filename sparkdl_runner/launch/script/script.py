@@ -98,7 +98,7 @@ class Script:
         names += [name.name for one in found if isinstance(one, ast.Import) for name in one.names]
         return any(name.partition(".")[0] == package for name in names)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """The files that travel with it, in words; "" if there are none."""
         if self.archive is None:
             return ""

@@ -51,11 +51,11 @@ class ProgressLines(Reports):
 
     def close(self) -> None:
         """Says what the last metrics are, unless that was the last line."""
-        if self._latest is not None and _told_by(self._latest) != self._said:
+        if self._latest is not None and _values_of(self._latest) != self._said:
             self._say_step(self._latest)
 
     def _say_step(self, report: dict[str, Any]) -> None:
-        self._said = _told_by(report)
+        self._said = _values_of(report)
         of_all = f" of {report['total_steps']:,}" if report["total_steps"] else ""
         parts = [f"step {report['step']:,}{of_all}"]
         if report["epoch"] is not None:
@@ -71,7 +71,7 @@ class ProgressLines(Reports):
         tell(text)
 
 
-def _told_by(report: dict[str, Any]) -> tuple[Any, dict[str, float]]:
+def _values_of(report: dict[str, Any]) -> tuple[Any, dict[str, float]]:
     return report["step"], dict(report["latest"])
 
 

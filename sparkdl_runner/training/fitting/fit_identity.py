@@ -26,7 +26,7 @@ def checkpoint_folder(plan: TrainingPlan, data: FitData, num_proc: int) -> str:
     by its code, a module by its layers and shapes, and not by its weights.
     """
     settings = {
-        field.name: _told(getattr(plan, field.name))
+        field.name: _plain(getattr(plan, field.name))
         for field in dataclasses.fields(plan)
         if field.name not in _OF_NO_MATTER
     }
@@ -39,41 +39,41 @@ def checkpoint_folder(plan: TrainingPlan, data: FitData, num_proc: int) -> str:
     return f"{(plan.checkpoint_dir or '').rstrip('/')}/fit-{digest}"
 
 
-def _told(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     """Plain JSON that is the same in another process."""
     if isinstance(value, (type(None), bool, int, float, str)):
         return value
     if isinstance(value, bytes):
         return hashlib.sha256(value).hexdigest()
     if isinstance(value, Mapping):
-        return [[_told(key), _told(one)] for key, one in value.items()]
+        return [[_plain(key), _plain(one)] for key, one in value.items()]
     if isinstance(value, (list, tuple)):
-        return [_told(one) for one in value]
+        return [_plain(one) for one in value]
     if isinstance(value, (set, frozenset)):
-        return sorted(json.dumps(_told(one), sort_keys=True) for one in value)
+        return sorted(json.dumps(_plain(one), sort_keys=True) for one in value)
     if isinstance(value, functools.partial):
-        return [_told(value.func), _told(value.args), _told(value.keywords)]
+        return [_plain(value.func), _plain(value.args), _plain(value.keywords)]
     if isinstance(value, type):
         return f"{value.__module__}.{value.__qualname__}"
     if isinstance(value, types.MethodType):
-        return [_told(value.__func__), _told(value.__self__)]
+        return [_plain(value.__func__), _plain(value.__self__)]
     if isinstance(value, types.FunctionType):
         cells = [_content(cell) for cell in value.__closure__ or ()]
-        return [value.__qualname__, _of_code(value.__code__), _told(value.__defaults__), cells]
-    kind = _told(type(value))
+        return [value.__qualname__, _of_code(value.__code__), _plain(value.__defaults__), cells]
+    kind = _plain(type(value))
     if hasattr(value, "named_parameters") and hasattr(value, "state_dict"):
         shapes = {name: list(one.shape) for name, one in value.named_parameters()}
         return [kind, repr(value), shapes]
     if hasattr(value, "__qualname__"):
         return [kind, value.__qualname__]
     if hasattr(value, "shape") and hasattr(value, "tolist"):
-        return [kind, _told(value.tolist())]
-    return [kind, _told(getattr(value, "__dict__", {}))]
+        return [kind, _plain(value.tolist())]
+    return [kind, _plain(getattr(value, "__dict__", {}))]
 
 
 def _content(cell: Any) -> Any:
     try:
-        return _told(cell.cell_contents)
+        return _plain(cell.cell_contents)
     except (ValueError, RecursionError):  # An empty cell, or a function that refers to itself.
         return None
 

@@ -91,7 +91,10 @@ def profile_step(
     place = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with torch.random.fork_rng():
         if not isinstance(model, nn.Module):
-            with _told("Making the model", with_values), place if with_values else _META:
+            with (
+                _explained_errors("Making the model", with_values),
+                place if with_values else _META,
+            ):
                 model = model()
         given = made(lambda: model)
     with torch.random.fork_rng(), mode, place:
@@ -106,7 +109,7 @@ def profile_step(
         with live:
             own_batch = tree_map(lambda one: _copy(one, device), batch)
             with (
-                _told("The forward pass on this batch", with_values),
+                _explained_errors("The forward pass on this batch", with_values),
                 torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"),
             ):
                 value = loss(network, own_batch)
@@ -117,7 +120,7 @@ def profile_step(
                 )
             saved = live.work_bytes_by_part()
             live.part, live.in_backward = 0, True  # The loss comes first.
-            with _told("The backward pass", with_values):
+            with _explained_errors("The backward pass", with_values):
                 value.sum().backward()
             moments, live.moments = live.moments, []
             kept = sum(live.work_bytes_by_part().values())
@@ -127,7 +130,7 @@ def profile_step(
                     f"optimizer(…) returned {type(chosen).__name__}; expected a "
                     "torch.optim.Optimizer."
                 )
-            with _told("The optimizer's step", with_values), _AnyNumber():
+            with _explained_errors("The optimizer's step", with_values), _AnyNumber():
                 chosen.step()
         parameters = _parameters(network, parts, chosen)
         state = sum(one.optimizer_bytes for one in parameters)
@@ -164,7 +167,7 @@ def _without_values(network: nn.Module, fake: FakeTensorMode) -> nn.Module:
 
 
 @contextmanager
-def _told(what: str, with_values: bool) -> Iterator[None]:
+def _explained_errors(what: str, with_values: bool) -> Iterator[None]:
     """Turns what fails into a sentence with the way out."""
     log = logging.getLogger("torch._subclasses.fake_tensor")  # It would tell of that as well.
     was_disabled, log.disabled = log.disabled, True

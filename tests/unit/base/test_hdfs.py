@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from sparkdl_runner.base.hdfs import _PIECE_BYTES, _Told, _told, open_hdfs
+from sparkdl_runner.base.hdfs import _PIECE_BYTES, _short_errors, _Told, open_hdfs
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +55,7 @@ def test_without_a_configuration_a_url_needs_a_host() -> None:
 def test_what_a_server_refuses_is_pythons_error_in_one_line(
     error: Exception, kind: type[OSError], told: str
 ) -> None:
-    with pytest.raises(kind) as raised, _told("/a"):
+    with pytest.raises(kind) as raised, _short_errors("/a"):
         raise error
     assert type(raised.value) is kind
     assert str(raised.value) == told

@@ -38,8 +38,8 @@ def test_a_scheme_that_mlflow_does_not_know_is_named_with_its_neighbour():
 
 
 def test_an_error_of_mlflow_is_told_by_its_first_line_or_its_kind():
-    assert mlflow_run._told(OSError("no such model.\n  and a traceback")) == "no such model"
-    assert mlflow_run._told(OSError()) == "OSError"
+    assert mlflow_run._reason(OSError("no such model.\n  and a traceback")) == "no such model"
+    assert mlflow_run._reason(OSError()) == "OSError"
 
 
 def test_the_store_that_was_chosen_is_the_one_of_this_process(

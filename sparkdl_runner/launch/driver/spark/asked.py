@@ -59,10 +59,10 @@ def nothing_fits(context: SparkContext) -> tuple[str, str]:
     )
     page_port = int(settings.get("spark.master.ui.port") or 8080)
     workers = [] if context.master is None else _workers(context.master, page_port)
-    return told(asked, workers)
+    return described(asked, workers)
 
 
-def told(asked: Asked, workers: list[Worker]) -> tuple[str, str]:
+def described(asked: Asked, workers: list[Worker]) -> tuple[str, str]:
     """See ``nothing_fits``.
 
     Args:

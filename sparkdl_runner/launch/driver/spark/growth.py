@@ -114,7 +114,7 @@ class Growth:
             now, came = self._look(size, wanted, known)
             if size < (target := min(before, now)) and _turns.take():
                 self._target = target
-                ask(f"{size} → {target} ranks: {self._told(came)}")
+                ask(f"{size} → {target} ranks: {self._cause(came)}")
                 return
             before = now
 
@@ -137,7 +137,7 @@ class Growth:
         free = max(0, slots - busy)
         return min(wanted, size + free), [one for one in executors if one.identifier not in known]
 
-    def _told(self, came: list[Executor]) -> str:
+    def _cause(self, came: list[Executor]) -> str:
         if not came:
             return "slots are free again"
         hosts = list(dict.fromkeys(one.host for one in came))

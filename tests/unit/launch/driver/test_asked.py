@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sparkdl_runner.launch.driver.spark import asked as module
-from sparkdl_runner.launch.driver.spark.asked import Asked, Worker, nothing_fits, told
+from sparkdl_runner.launch.driver.spark.asked import Asked, Worker, described, nothing_fits
 
 SMALL = Worker(cores=2, memory_mib=4096, gpus=0)
 # As the page of a master of Spark 4.3 has it.
@@ -45,11 +45,11 @@ def asked(**changed: Any) -> Asked:
     ],
 )
 def test_what_no_worker_has_is_to_be_lowered(wanted: Asked, lower: str) -> None:
-    assert told(wanted, [SMALL, Worker(cores=1, memory_mib=512, gpus=0)])[1] == lower
+    assert described(wanted, [SMALL, Worker(cores=1, memory_mib=512, gpus=0)])[1] == lower
 
 
 def test_what_was_asked_and_what_is_there_is_told() -> None:
-    text, _ = told(asked(cores=4, gpus=1, task_gpus=1.0), [SMALL])
+    text, _ = described(asked(cores=4, gpus=1, task_gpus=1.0), [SMALL])
     assert text == (
         "An executor asks for 4 cores (spark.executor.cores) and 1024 MiB of memory "
         "(spark.executor.memory) and 1 GPUs (spark.executor.resource.gpu.amount), and a task for "

@@ -202,13 +202,13 @@ def test_arguments_that_are_no_texts_are_refused(folder, monkeypatch, script, ar
 
 def test_of_an_installed_module_nothing_travels():
     found = Script.find("json.tool", module=True, travels=True)
-    assert (found.archive, found.folder, found.told()) == (None, "", "")
+    assert (found.archive, found.folder, found.summary()) == (None, "", "")
 
 
 def test_the_driver_is_told_what_travels_and_what_does_not(folder):
     (folder / ".env").touch()
     found = Script.find(folder / "probe.py", travels=True)
-    assert found.told() == (
+    assert found.summary() == (
         "probe.py travels to the ranks with its folder: 5 files, 1.6 KB. Left out, as files of "
         "secrets: .env. Give ranks a secret by RunConfig(environment=…)"
     )
