@@ -106,7 +106,7 @@ class NamespaceGang(Gang):
             network.listen(hosts.driver),
             host=hosts.driver,
             num_proc=num_proc,
-            sink=self,
+            receiver=self,
             attempt=attempt,
         )
         self._server.watch = self.watch

@@ -44,7 +44,7 @@ class SimulatedGang(Gang):
             listener,
             host=network.LOOPBACK,
             num_proc=num_proc,
-            sink=self,
+            receiver=self,
             attempt=attempt,
         )
         self.server.watch = self.watch

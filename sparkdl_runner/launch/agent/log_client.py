@@ -27,7 +27,7 @@ from sparkdl_runner.launch.wire.frames import (
 )
 from sparkdl_runner.launch.wire.message_json import decode, encode
 from sparkdl_runner.launch.wire.messages import Message
-from sparkdl_runner.launch.wire.sink import write_lines
+from sparkdl_runner.launch.wire.rank_lines import write_lines
 from sparkdl_runner.rank.world import Peer, World
 
 CONNECT_SECONDS = 5.0
@@ -115,7 +115,7 @@ class LogClient:
         self._outbox.place(messages.Placed(world))
 
     def take(self, world: World, message: Message) -> None:
-        """Sends a message of the rank; see ``sink.Receiver``."""
+        """Sends a message of the rank; see ``Receiver``."""
         if isinstance(message, messages.Output):
             if self._echo_output:
                 write_lines(sys.stderr, world, message.lines)

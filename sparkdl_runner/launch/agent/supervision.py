@@ -31,7 +31,7 @@ from sparkdl_runner.launch.wire.messages import (
     Stop,
 )
 from sparkdl_runner.launch.wire.outcome import Outcome, Status, describe_exit
-from sparkdl_runner.launch.wire.sink import Receiver
+from sparkdl_runner.launch.wire.receiver import Receiver
 
 # How long a process may take to end whose function has returned, whatever the grace is.
 LEAST_EXIT_SECONDS = 1.0

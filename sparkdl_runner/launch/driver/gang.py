@@ -6,7 +6,6 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
 
 from sparkdl_runner.launch.backends import get_backend
 from sparkdl_runner.launch.driver.console import Console
@@ -15,14 +14,29 @@ from sparkdl_runner.launch.driver.returned_values import ReturnedValues
 from sparkdl_runner.launch.driver.watch import Verdict, Watch
 from sparkdl_runner.launch.wire.attempt import AttemptSpec
 from sparkdl_runner.launch.wire.channel import SETTLE_SECONDS
-from sparkdl_runner.launch.wire.messages import Stacks, ValueSent, VitalSigns
+from sparkdl_runner.launch.wire.messages import (
+    Failed,
+    FilePart,
+    HostMetrics,
+    LoaderPlan,
+    Message,
+    Output,
+    PlainValue,
+    Progress,
+    Stacks,
+    Text,
+    Unsent,
+    ValuePart,
+    ValueSent,
+    VitalSigns,
+)
 from sparkdl_runner.launch.wire.outcome import Outcome, Status
 from sparkdl_runner.rank.loader_plans import LoaderPlans
-from sparkdl_runner.rank.reports import Reports
+from sparkdl_runner.rank.reports import AllReports, Reports
 from sparkdl_runner.rank.world import World
 
 
-class Gang(Console, ABC):
+class Gang(ABC):
     """The ranks of one attempt, as the driver has them: shown, watched, and ended together.
 
     Each kind of launcher has its own, which says how ranks are started, ended, and asked for
@@ -38,7 +52,6 @@ class Gang(Console, ABC):
     def __init__(
         self, attempt: AttemptSpec, num_proc: int, reports: Sequence[Reports], *, show_output: bool
     ) -> None:
-        super().__init__(show_output=show_output, reports=reports)
         self.attempt = attempt
         self.num_proc = num_proc
         self.backend = get_backend(attempt.backend)
@@ -51,12 +64,13 @@ class Gang(Console, ABC):
             on_verdict=self.act_on,
             lost_slots=self.lost_slots,
         )
+        self.console = Console(show_output=show_output)
+        self._reports = AllReports(reports)
         self._plans = LoaderPlans()
         self._values = ReturnedValues(attempt.run)
         self._ending = threading.Lock()
         self._timer: threading.Timer | None = None
-        for one in reports:
-            one.begin(self.cancel)
+        self._reports.begin(self.cancel)
 
     @abstractmethod
     def run(self) -> list[Outcome]:
@@ -77,6 +91,35 @@ class Gang(Console, ABC):
     def lost_slots(self) -> str | None:
         """Why the ranks can never start, asked until the first has; None if they may."""
         return None
+
+    def take(self, world: World, message: Message) -> None:
+        """Hands a message of a rank to whom it concerns; see ``Receiver.take``."""
+        match message:
+            case Output(lines):
+                self.console.output(world, lines)
+            case Text(text):
+                self.console.message(world, text)
+            case Failed(outcome):
+                self.failed(outcome)
+            case VitalSigns():
+                self.watch.vital_signs(world, message)
+            case Progress(report):
+                for problem in report["problems"]:
+                    self.console.problem(world, problem)
+                self._reports.progress(world, report)
+            case LoaderPlan(plan):
+                if (difference := self._plans.compare(world, plan)) is not None:
+                    self.failed(_differs(world, difference))
+            case Unsent(count):
+                self._reports.unsent(world, count)
+            case HostMetrics(values):
+                self._reports.host_metrics(world, values)
+            case FilePart(name, data, is_first):
+                self._reports.file_part(world, name, data, is_first=is_first)
+            case PlainValue(text):
+                self._values.take(world, text)
+            case ValuePart(data, is_first):
+                self._values.take_part(world, data, is_first=is_first)
 
     def failed(self, outcome: Outcome) -> None:
         """Remembers a failure, and ends the other ranks.
@@ -99,24 +142,6 @@ class Gang(Console, ABC):
             world=world, status=Status.CANCELLED, ended_at=time.time(), message=reason
         )
         self.failed(cancelled)
-
-    def vital_signs(self, world: World, signs: VitalSigns) -> None:
-        """Lets the watch judge."""
-        self.watch.vital_signs(world, signs)
-
-    def loader_plan(self, world: World, plan: dict[str, Any]) -> None:
-        """Compares it with those of other ranks; a difference ends them all."""
-        difference = self._plans.compare(world, plan)
-        if difference is not None:
-            self.failed(_differs(world, difference))
-
-    def plain_value(self, world: World, text: str) -> None:
-        """Keeps it until the run is over."""
-        self._values.take(world, text)
-
-    def value_part(self, world: World, data: bytes, *, is_first: bool) -> None:
-        """Appends it to the value's file."""
-        self._values.take_part(world, data, is_first=is_first)
 
     def value_problem(self, world: World, sent: ValueSent) -> str | None:
         """See ``ReturnedValues.problem``."""

@@ -106,7 +106,7 @@ class LocalGang(Gang):
                     f"{network.LOOPBACK}:{one.getsockname()[1]}" for one in held if one is not None
                 ),
             )
-            tell = functools.partial(self.message, worlds[0])
+            tell = functools.partial(self.console.message, worlds[0])
             stack.callback(self.backend.serve(listeners, rendezvous, tell))
             self._workers = start_workers(
                 self.num_proc,

@@ -21,8 +21,8 @@ from sparkdl_runner.launch.wire.channel import FLUSH_SECONDS, ChannelAddress
 from sparkdl_runner.launch.wire.frames import NONCE_BYTES, FrameCodec, read_frame
 from sparkdl_runner.launch.wire.message_json import decode, encode
 from sparkdl_runner.launch.wire.messages import Message, Stacks
+from sparkdl_runner.launch.wire.receiver import DriversReceiver
 from sparkdl_runner.launch.wire.serving import ServerThread
-from sparkdl_runner.launch.wire.sink import Sink
 from sparkdl_runner.rank.world import Peer, World
 
 HELLO_SECONDS = 10.0
@@ -75,7 +75,7 @@ class LogServer(ServerThread):
         listener: A listening socket on the driver's address.
         host: The name or address under which executors reach the driver.
         num_proc: How many agents there will be.
-        sink: Where what they say goes.
+        receiver: Takes what they say.
         attempt: What they run.
     """
 
@@ -87,11 +87,11 @@ class LogServer(ServerThread):
         *,
         host: str,
         num_proc: int,
-        sink: Sink,
+        receiver: DriversReceiver,
         attempt: AttemptSpec,
     ) -> None:
         super().__init__(listener, name="sparkdl-log-channel", expected=num_proc)
-        self._sink = sink
+        self._receiver = receiver
         self._num_proc = num_proc
         self._key = secrets.token_bytes(32)
         self._host = host
@@ -248,12 +248,12 @@ class LogServer(ServerThread):
             if confirmed:
                 agent.send(messages.Confirmed(confirmed))
             if world is not None and sent is not None:
-                problem = self._sink.value_problem(world, sent)
+                problem = self._receiver.value_problem(world, sent)
                 if problem is not None:
                     agent.send(messages.ValueTaken(problem))
 
     async def _deliver(self, partition: int, world: World, taken: list[Message]) -> None:
-        """Hands on messages. The sink may block, and the loop must go on hearing the others."""
+        """Hands on messages. The receiver may block, and the loop must go on hearing the others."""
         self._delivering.add(partition)
         await asyncio.to_thread(self._take_all, world, taken)
         self._delivering.discard(partition)
@@ -269,7 +269,7 @@ class LogServer(ServerThread):
             case messages.Ended():
                 self.watch.ended(world)
             case _:
-                self._sink.take(world, message)
+                self._receiver.take(world, message)
 
     async def _ping(self) -> None:
         """Lets agents know that the driver is there, and the watch that they are."""

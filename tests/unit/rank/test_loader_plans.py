@@ -11,6 +11,7 @@ from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.diagnosis import root_cause, to_error
 from sparkdl_runner.launch.driver.local_launcher import LocalGang
 from sparkdl_runner.launch.wire.attempt import AttemptSpec
+from sparkdl_runner.launch.wire.messages import LoaderPlan
 from sparkdl_runner.launch.wire.outcome import Outcome, Status
 from sparkdl_runner.rank import loader_plans
 from sparkdl_runner.rank.loader_plans import LoaderPlans, place_of_caller
@@ -73,8 +74,8 @@ def test_a_loader_of_one_rank_alone_is_compared_with_none():
 def test_a_difference_ends_the_run_though_all_ranks_have_returned(monkeypatch):
     gang, ended = LocalGang(ATTEMPT, 2, ()), []
     monkeypatch.setattr(gang, "end_ranks", lambda: ended.append("all"))
-    gang.loader_plan(WORLDS[0], plan())
-    gang.loader_plan(WORLDS[1], plan(seed=1))
+    gang.take(WORLDS[0], LoaderPlan(plan()))
+    gang.take(WORLDS[1], LoaderPlan(plan(seed=1)))
     assert ended == ["all"]
     ends = [Outcome(world=WORLDS[rank], status=Status.RETURNED, ended_at=0.0) for rank in (0, 1)]
     outcomes = gang.ends(ends)
@@ -119,8 +120,8 @@ def test_what_some_ranks_read_by_themselves_is_compared_with_none_at_the_end_eit
 def test_a_difference_found_at_the_end_is_an_error_where_all_returned():
     for status, failures in ((Status.RETURNED, 1), (Status.STOPPED, 0)):
         gang = LocalGang(ATTEMPT, 2, ())
-        gang.loader_plan(replace(WORLDS[0], size=2), plan("train.py:3"))
-        gang.loader_plan(replace(WORLDS[1], size=2), plan("train.py:5", seed=1))
+        gang.take(replace(WORLDS[0], size=2), LoaderPlan(plan("train.py:3")))
+        gang.take(replace(WORLDS[1], size=2), LoaderPlan(plan("train.py:5", seed=1)))
         gang.ends([Outcome(world=WORLDS[0], status=status, ended_at=0.0)])
         assert [one.world.rank for one in gang.failures] == [1] * failures
 

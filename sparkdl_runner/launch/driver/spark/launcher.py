@@ -142,7 +142,9 @@ class SparkGang(Gang):
         listener, host = listen_on_driver(
             context, port_range=config.port_range, interface=config.network_interface
         )
-        self._server = LogServer(listener, host=host, num_proc=num_proc, sink=self, attempt=attempt)
+        self._server = LogServer(
+            listener, host=host, num_proc=num_proc, receiver=self, attempt=attempt
+        )
         self._server.watch = self.watch
         self._launch_problem = ""
         self._is_interrupted = False

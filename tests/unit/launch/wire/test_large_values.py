@@ -31,9 +31,8 @@ from sparkdl_runner.launch.driver.returned_values import ReturnedValues, value_o
 from sparkdl_runner.launch.driver.watch import Watch
 from sparkdl_runner.launch.wire import network
 from sparkdl_runner.launch.wire.attempt import AttemptSpec
-from sparkdl_runner.launch.wire.messages import ValueSent
+from sparkdl_runner.launch.wire.messages import Message, ValuePart, ValueSent
 from sparkdl_runner.launch.wire.outcome import Outcome, Status
-from sparkdl_runner.launch.wire.sink import Sink
 from sparkdl_runner.rank.world import Peer, World, assign_ranks
 
 HERE = socket.gethostname()
@@ -58,7 +57,7 @@ def files(folder: Path) -> list[Path]:
     return [one for one in folder.rglob("*") if one.is_file()]
 
 
-class Driver(Sink):
+class Driver:
     """The driver's end, and an agent's that has its rank."""
 
     def __init__(self, stack: ExitStack) -> None:
@@ -66,7 +65,11 @@ class Driver(Sink):
         stack.callback(self.values.close)
         attempt = AttemptSpec(backend="torch", function=b"", config=RunConfig(), run="run")
         self.server = LogServer(
-            network.listen("127.0.0.1"), host="127.0.0.1", num_proc=1, sink=self, attempt=attempt
+            network.listen("127.0.0.1"),
+            host="127.0.0.1",
+            num_proc=1,
+            receiver=self,
+            attempt=attempt,
         )
         self.server.watch = Watch(
             config=RunConfig(),
@@ -95,16 +98,11 @@ class Driver(Sink):
         stack.callback(self.agent.close)
         self.agent.place(WORLD)
 
-    def output(self, world: World, lines: list[str]) -> None: ...
-
-    def message(self, world: World, text: str) -> None: ...
-
-    def failed(self, outcome: Outcome) -> None: ...
-
-    def value_part(self, world: World, data: bytes, *, is_first: bool) -> None:
-        self.parts += 1
-        self.on_part()
-        self.values.take_part(world, data, is_first=is_first)
+    def take(self, world: World, message: Message) -> None:
+        if isinstance(message, ValuePart):
+            self.parts += 1
+            self.on_part()
+            self.values.take_part(world, message.data, is_first=message.is_first)
 
     def value_problem(self, world: World, sent: ValueSent) -> str | None:
         return self.values.problem(world, sent)

@@ -35,6 +35,7 @@ from sparkdl_runner.launch.wire.messages import (
     Output,
     Ping,
     Placed,
+    Progress,
     RequestGrowth,
     RequestStop,
     Stacks,
@@ -43,7 +44,6 @@ from sparkdl_runner.launch.wire.messages import (
     VitalSigns,
 )
 from sparkdl_runner.launch.wire.outcome import Outcome, Status
-from sparkdl_runner.launch.wire.sink import Sink
 from sparkdl_runner.rank.world import Peer, assign_ranks
 
 PEERS = [
@@ -63,24 +63,22 @@ WORLDS = assign_ranks(PEERS, backend="torch")
 PATIENCE_SECONDS = 120.0
 
 
-class Recorder(Sink):
+class Recorder:
     def __init__(self):
         self.heard = []
 
-    def output(self, world, lines):
-        self.heard.append((world.rank, "output", lines))
-
-    def message(self, world, text):
-        self.heard.append((world.rank, "message", text))
-
-    def failed(self, outcome):
-        self.heard.append((outcome.world.rank, "failed", outcome))
-
-    def loader_plan(self, world, plan):
-        self.heard.append((world.rank, "loader_plan", plan))
-
-    def progress(self, world, report):
-        self.heard.append((world.rank, "progress", report["entries"]))
+    def take(self, world, message):
+        match message:
+            case Output(lines):
+                self.heard.append((world.rank, "output", lines))
+            case Text(text):
+                self.heard.append((world.rank, "message", text))
+            case Failed(outcome):
+                self.heard.append((outcome.world.rank, "failed", outcome))
+            case LoaderPlan(plan):
+                self.heard.append((world.rank, "loader_plan", plan))
+            case Progress(report):
+                self.heard.append((world.rank, "progress", report["entries"]))
 
 
 @pytest.fixture
@@ -105,7 +103,7 @@ def server_of(recorder, *, num_proc=2, listener=None, start_timeout_seconds=120.
         listener or network.listen("127.0.0.1"),
         host="127.0.0.1",
         num_proc=num_proc,
-        sink=recorder,
+        receiver=recorder,
         attempt=AttemptSpec(backend="torch", function=b"", config=config, run="run"),
     )
     server.watch = watch_of(num_proc)

@@ -1,15 +1,10 @@
-"""What the driver shows of what ranks tell."""
+"""What ranks report reaches all who take it."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 
-from sparkdl_runner.launch.driver.console import Console
-
-
-class Shown(Console):
-    def failed(self, outcome):
-        """Nothing fails here."""
+from sparkdl_runner.rank.reports import AllReports
 
 
 def test_a_report_that_is_not_understood_is_said_once_and_others_hear_all(capsys):
@@ -18,9 +13,9 @@ def test_a_report_that_is_not_understood_is_said_once_and_others_hear_all(capsys
 
     heard = []
     listening = SimpleNamespace(host_metrics=lambda world, values: heard.append(values["at"]))
-    console = Shown(show_output=True, reports=[SimpleNamespace(host_metrics=stumble), listening])
+    reports = AllReports([SimpleNamespace(host_metrics=stumble), listening])
     for at in (1, 2):
-        console.host_metrics(None, {"at": at})
+        reports.host_metrics(None, {"at": at})
     assert heard == [1, 2]
     assert capsys.readouterr().err == (
         "sparkdl_runner: a report of the ranks was not understood: KeyError(1)\n"

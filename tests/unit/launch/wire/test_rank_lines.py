@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from sparkdl_runner.launch.wire.sink import write_lines
+from sparkdl_runner.launch.wire.rank_lines import write_lines
 from sparkdl_runner.rank.world import Peer, assign_ranks
 
 WORLD = assign_ranks(

@@ -1,0 +1,26 @@
+"""How the lines that ranks print are shown: each with its rank."""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+from sparkdl_runner.base import shown_text
+from sparkdl_runner.rank.world import World
+
+
+def write_lines(stream: TextIO, world: World, lines: list[str]) -> None:
+    """Writes lines, each with its rank, in one call so that ranks do not run into each other.
+
+    It does not raise: a closed pipe or a terminal that lacks a character must not end a training.
+    """
+    each = (one for line in lines for one in line.removesuffix("\n").split("\n"))
+    text = "".join(f"[rank {world.rank}] {shown_text.line(one, colours=True)}\n" for one in each)
+    try:
+        try:
+            stream.write(text)
+        except UnicodeEncodeError:
+            encoding = getattr(stream, "encoding", None) or "ascii"
+            stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        stream.flush()
+    except (OSError, ValueError):
+        pass
