@@ -95,7 +95,8 @@ def test_what_the_templates_say_is_kept(pods):
 
 def test_executors_keep_their_hook_and_their_shared_memory(pods):
     container = only_container(pods["executor"])
-    assert "[s]parkdl_runner.launch.worker" in container["lifecycle"]["preStop"]["exec"]["command"][-1]
+    script = container["lifecycle"]["preStop"]["exec"]["command"][-1]
+    assert "[s]parkdl_runner.launch.worker" in script
     mounts = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
     volumes = {one["name"]: one for one in pods["executor"]["spec"]["volumes"]}
     shared = volumes[mounts["/dev/shm"]]["emptyDir"]
