@@ -83,8 +83,8 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-# Whoever ends one of these waits for it. Others may be on their way out when their owner has done:
-# the thread of a call that has given its result, or of a spare whose process a call has taken.
+# The owner of each of these threads joins it. Other threads may outlive their owner by a moment:
+# that of a call that has returned, or of a spare whose process a call has taken.
 WAITED_FOR = {
     *("sparkdl-checkpoint", "sparkdl-decommissions", "sparkdl-growth", "sparkdl-start"),
     *("sparkdl-time-use", "sparkdl-watch"),

@@ -12,7 +12,7 @@ import psutil
 # Spark's own folders, and the logs that are kept on purpose.
 _NOT_OURS = ("spark-", "blockmgr-", "hsperfdata", "liblz4-java", "sparkdl_runner-logs")
 
-# What was ended may need a moment to be gone, and longer so where the machine is busy.
+# An ended process takes a moment to disappear, and longer on a busy machine.
 _SETTLING_SECONDS = 30.0
 
 Belongings = dict[str, set[Any]]

@@ -1,1 +1,1 @@
-"""What all of the package stands on: errors, files, redaction, importing, Java, the version."""
+"""What all folders share: files, redaction, importing, the version."""

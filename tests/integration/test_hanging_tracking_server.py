@@ -120,7 +120,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def refusal_of(server: HangingServer, **options: Any) -> str:
-    """What the start of a training is refused with."""
+    """The error that refuses to start a training."""
     import mlflow  # noqa: F401 - its import takes seconds of its own
 
     tracking = Tracking(tracking_uri=server.url, opening_timeout_seconds=60, **options)

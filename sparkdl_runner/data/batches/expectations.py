@@ -37,7 +37,7 @@ def _no_step(order: Order, tail: Tail) -> str | None:
 def check_memory(limit: MemoryLimit, costs: DataCosts, order: Order, lanes: int) -> None:
     """Checks that a rank can read so many lanes of an order in the memory that it may use.
 
-    Warns the caller of the loader's constructor if it can, and should not use so much.
+    Warns the caller of the loader's constructor if it can, but takes more than it should.
 
     Raises:
         ValueError: The caller's limit is too little, or all of the rank's memory.

@@ -56,7 +56,7 @@ def facts_of_row_groups(metadata: pq.FileMetaData, columns: Columns) -> dict[str
 def may_be_infinite(metadata: pq.FileMetaData, columns: Columns) -> frozenset[str]:
     """Columns of float32, also in lists, in which the footer does not rule out an infinite value.
 
-    Where one value is NaN, writers say NaN for the greatest, or leave out both ends.
+    If a value is NaN, writers give NaN as the maximum, or give no minimum and maximum.
     """
     groups = map(metadata.row_group, range(metadata.num_row_groups))
     return frozenset(

@@ -107,12 +107,16 @@ def _without_nulls(frame: DataFrame, column: Column, value: SparkColumn) -> Spar
         return value
     if not kind.containsNull:
         return value
-    # Spark says null, and not false, where a number is not found among others and nulls. So one
-    # fast loop finds nulls; this number is nobody's.
-    nobodys = f.lit(-3.0e-39).cast(kind.elementType)
+    # array_contains gives null for a list that has nulls and not this number, so one fast loop
+    # finds them. Only a list that has the number itself is looked through one by one.
+    rare = f.lit(-3.0e-39).cast(kind.elementType)
     if not isinstance(kind.elementType, (t.FloatType, t.DoubleType)):
         return value  # Of whole numbers with nulls, pandas makes fractions with NaN.
-    has_nulls = value.isNotNull() & f.array_contains(value, nobodys).isNull()
+    has_rare = f.array_contains(value, rare)
+    has_null = f.when(has_rare, f.exists(value, lambda one: one.isNull())).otherwise(
+        has_rare.isNull()
+    )
+    has_nulls = value.isNotNull() & has_null
     if column.nulls == "error":
         return f.when(has_nulls, _refusal(column)).otherwise(value)
     fill = f.lit(column.fill).cast(kind.elementType)

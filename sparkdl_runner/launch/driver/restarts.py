@@ -108,7 +108,7 @@ def run_with_restarts(
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """What this driver's attempts so far say about another one."""
+    """The attempts so far, as far as they matter for the next one."""
 
     attempts: int = 0
     """How many have ended."""

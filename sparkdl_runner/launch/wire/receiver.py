@@ -1,4 +1,4 @@
-"""Who takes the messages of running ranks."""
+"""The interfaces of receivers of the ranks' messages."""
 
 from __future__ import annotations
 

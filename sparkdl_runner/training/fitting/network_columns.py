@@ -1,4 +1,4 @@
-"""What the columns of a DataFrame hold, as a network takes them."""
+"""Describes a DataFrame's columns for the network that takes them."""
 
 from __future__ import annotations
 

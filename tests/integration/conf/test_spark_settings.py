@@ -126,7 +126,7 @@ def test_the_files_say_the_same_of_what_they_share():
             "spark.task.resource.gpu.amount",
         }
     assert cpu.keys() <= gpu.keys()
-    # What makes a run ask for GPUs by itself: sparkdl_runner.launch.driver.spark.gpu_scheduling.
+    # launch/driver/spark/gpu_scheduling.py goes by this setting when it asks for GPUs.
     assert gpu["spark.task.resource.gpu.amount"] == "1"
     assert "spark.task.resource.gpu.amount" not in shared
     assert int(shared["spark.executor.cores"]) >= 2

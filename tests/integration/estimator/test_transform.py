@@ -225,6 +225,16 @@ def test_nulls_are_refused_or_filled_as_in_training(frame):
         assert np.allclose(rows["prediction"], network(given)[:, 0].detach(), atol=1e-5)
 
 
+def test_a_null_is_found_beside_any_number(spark):
+    made = spark.createDataFrame([(0, [-3.0e-39, None, 1.0])], "id int, holed array<double>")
+    taken = (linear(3, 1), ["holed"], {"y": "regression"})
+    with pytest.raises(Exception, match="The column 'holed' holds a null"):
+        model_of(*taken).transform(made).collect()
+    model = model_of(*taken, reading={"nulls": "fill", "fill_value": 0.5})
+    (found,) = rows_of(model.transform(made), "prediction")["prediction"]
+    assert found == pytest.approx(linear(3, 1)(torch.tensor([0.0, 0.5, 1.0])).item(), abs=1e-5)
+
+
 def test_a_null_vector_is_refused_or_filled_as_any_null(frame):
     made = frame.where("id < 5").selectExpr("id", "if(id = 3, null, vector) AS vector")
     taken = (linear(3, 1), ["vector"], {"y": "regression"})

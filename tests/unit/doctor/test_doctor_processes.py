@@ -92,7 +92,7 @@ def server():
 
 
 def probe_until_answered(server) -> tuple[dict, float]:
-    """What is found, and the seconds that it took. On a busy machine an answer may come late."""
+    """The first answer, and the seconds it took: on a busy machine a probe may time out first."""
     while True:
         began = time.time()
         found = stage.probe("127.0.0.1", server.port, b"t" * stage.TOKEN_BYTES)

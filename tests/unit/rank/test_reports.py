@@ -1,4 +1,4 @@
-"""What ranks report reaches all who take it."""
+"""Each report of a rank reaches every receiver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all tests of tracking share: nothing in them fails for want of time."""
+"""Gives the tests of tracking long timeouts, so that a busy machine fails none of them."""
 
 from __future__ import annotations
 

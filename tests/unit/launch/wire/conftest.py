@@ -1,4 +1,4 @@
-"""What all tests of the driver's channel share: nothing in them ends for want of time."""
+"""Gives the channel's tests long timeouts, so that a busy machine fails none of them."""
 
 from __future__ import annotations
 
