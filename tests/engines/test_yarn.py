@@ -1,7 +1,11 @@
-"""Trainings on a real YARN: what a lost process, host and master cost, and what is refused."""
+"""Trainings on a real YARN: what a lost process, host and master cost, and what is refused.
+
+TIMES says how often each fault is made, 1 unless it is set.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
@@ -24,6 +28,9 @@ COUNT_STEPS = str(Path(__file__).with_name("count_steps.py"))
 MASTER = "org.apache.spark.deploy.yarn.ExecutorLauncher"
 EXECUTOR = "org.apache.spark.executor.YarnCoarseGrainedExecutorBackend"
 WORKER = "sparkdl_runner.launch.worker"
+TIMES = int(os.environ.get("TIMES", "1"))
+# Hosts share a disk: nothing is uploaded.
+JARS_OF_HOSTS = {"spark.yarn.jars": f"local:{SPARK_HOME}/jars/*"}
 
 
 def why_not(engines: Path) -> str | None:
@@ -222,6 +229,9 @@ def runs_of(store: str, experiment: str) -> list:
 # ---- a training that loses something -----------------------------------------------------------
 
 
+KNOWN = re.compile("Restarting all ranks|The training goes on")
+
+
 def kill(yarn: Yarn, word: str, *, most: int = 1) -> str:
     """Ends processes of containers. Returns the machine of the last one."""
     found = [(name, one) for name, one in yarn.processes(word) if name != HEAD]
@@ -252,31 +262,37 @@ def power_off_other_host(yarn: Yarn) -> None:
     ],
     ids=["rank killed", "executor killed", "host dead", "host of the master dead", "master killed"],
 )
+@pytest.mark.parametrize("_time", range(TIMES))
 def test_the_training_goes_on_from_its_last_checkpoint(
     yarn: Yarn,
     server: str,
     store: str,
     tmp_path: Path,
-    record_property: Callable[[str, object], None],
+    report: Callable[[str], None],
     fault: Callable[[Yarn], None],
     told: str,
+    _time: int,
 ) -> None:
     experiment = tmp_path.name
     job = [COUNT_STEPS, "--folder", str(tmp_path / "checkpoints")]
     job += ["--tracking-uri", server, "--experiment", experiment, "--steps", "100"]
-    with Submission(yarn, tmp_path / "log", job) as submission:
+    with Submission(yarn, tmp_path / "log", job, settings=JARS_OF_HOSTS) as submission:
         submission.wait_until(lambda: submission.steps()[-1:] > [(25, 0.0)], "step 25")
         before = submission.steps()[-1][0]
         lost_at = time.time()
         fault(yarn)
+        submission.wait_until(lambda: KNOWN.search(submission.output), "a word of the loss")
+        known_at = time.time()
         assert submission.wait() == 0, submission.output[-6000:]
         steps = submission.steps()
     again = next(place for place, (_, at) in enumerate(steps) if at > lost_at + 2)
     while steps[again][0] > steps[again - 1][0]:  # Its last lines may have been late.
         again += 1
     first, at = steps[again]
-    print(f"went on after {at - lost_at:.1f} s at step {first}, lost at {before}")
-    record_property("seconds", round(at - lost_at, 1))
+    report(
+        f"known after {known_at - lost_at:.0f} s, on after {at - lost_at:.0f} s at step {first}, "
+        f"lost at {before}"
+    )
     assert first > before - 10
     assert [step for step, _ in steps[again:]] == list(range(first, 101))
     assert told in submission.output
@@ -285,6 +301,15 @@ def test_the_training_goes_on_from_its_last_checkpoint(
     history = mlflow.MlflowClient(tracking_uri=store).get_metric_history(run.info.run_id, "counted")
     assert {one.step for one in history} == set(range(1, 101))
     assert nothing_is_left(yarn)
+
+
+@pytest.fixture
+def report(capsys, request) -> Callable[[str], None]:
+    def show(what: str) -> None:
+        with capsys.disabled():
+            print(f"\n{request.node.name}: {what}")
+
+    return show
 
 
 def nothing_is_left(yarn: Yarn) -> bool:
