@@ -62,7 +62,6 @@ def answer(address: str = "10.0.0.2:1", host: str = "b", **changes: Any) -> dict
     return {
         "place": address,
         "host": host,
-        "python": "3.11.7",
         "executable": "/usr/bin/python3",
         "sparkdl_runner": __version__,
         "address": address.partition(":")[0],
