@@ -28,12 +28,15 @@ class Child:
 
     Args:
         command: What to start.
-        request: What it is asked.
+        request: What it is asked, unless its arguments say that.
         environment: Its whole environment; None for this process's.
     """
 
     def __init__(
-        self, command: Sequence[str], request: Any, environment: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str],
+        request: Any = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         # In memory: the disk may be full.
         self._errors = open(os.memfd_create("sparkdl-doctor"), "rb", buffering=0)  # noqa: SIM115
@@ -53,17 +56,20 @@ class Child:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
 
-    def answer(self, deadline: float, *, words: int = 0) -> dict[str, Any]:
+    def answer(
+        self, deadline: float, *, words: int = 0, late: str = "it did not answer in time"
+    ) -> dict[str, Any]:
         """Waits for its next answer, which is ``{"error": …}`` if there will be none.
 
         Args:
             deadline: By ``time.monotonic()``.
             words: How many of its last lines follow the reason in that error.
+            late: The reason, if it has neither answered nor ended by then.
         """
         try:
             found = self._answers.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
-            reason = "it did not answer in time"
+            reason = late
         else:
             if found is not None:
                 return found
@@ -90,7 +96,8 @@ class Child:
             while self._group_lives() and time.monotonic() < deadline:
                 self._process.poll()
                 time.sleep(0.05)
-        self._process.wait()
+        with suppress(subprocess.TimeoutExpired):  # One that a dead disk holds lives on.
+            self._process.wait(KILL_SECONDS)
         self._reader.join(1.0)
         self._errors.close()
 

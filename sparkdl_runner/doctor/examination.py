@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import sys
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -62,27 +63,40 @@ def _look_at_everything(question: Question) -> list[Finding]:
     installed = find_installation(question)
     on_cluster = is_for_a_cluster(question, installed.settings)
     request = host_request(question, installed.settings)
-    with ThreadPoolExecutor(1) as pool:
+    with ExitStack() as stack, ThreadPoolExecutor(1) as pool:
         server = pool.submit(
             guarded,
             tracking_server.CHECK,
             lambda: tracking_server.check_server(question.tracking_uri, on_cluster=on_cluster),
         )
-        deadline = time.monotonic() + HOST_SECONDS + 15
-        # It keeps a file in each shared folder meanwhile, for the executors to see.
-        with closing(Child([sys.executable, "-c", scripts.text_of("host")], request)) as host:
-            found = INSTALLATION.run(installed)
-            if broken := [finding.check for finding in found if finding.status == PROBLEM]:
-                session: dict[str, Any] = {"skipped": f"see {' and '.join(broken)}"}
-            else:
-                session = _look_at_session(question, request, installed.settings)
-            driver = Place(
-                facts=host.answer(deadline, words=2),
-                question=question,
-                on_cluster=not session["single_host"] if "single_host" in session else on_cluster,
-                spark_version=installed.version,
-            )
+        deadline = time.monotonic() + HOST_SECONDS
+        folders = {
+            url: stack.enter_context(closing(keep_file(url, request["marker"])))
+            for url in question.folders
+        }
+        host = Child([sys.executable, "-c", scripts.text_of("host")], request)
+        stack.callback(host.close)
+        found = INSTALLATION.run(installed)
+        if broken := [finding.check for finding in found if finding.status == PROBLEM]:
+            session: dict[str, Any] = {"skipped": f"see {' and '.join(broken)}"}
+        else:
+            session = _look_at_session(question, request, installed.settings)
+        facts = host.answer(deadline + 15, words=2)
+        late = f"no answer came within {HOST_SECONDS:g} s"
+        facts["folders"] = {url: file.answer(deadline, late=late) for url, file in folders.items()}
+        driver = Place(
+            facts=facts,
+            question=question,
+            on_cluster=not session["single_host"] if "single_host" in session else on_cluster,
+            spark_version=installed.version,
+        )
         return found + judge(driver, session) + server.result()
+
+
+def keep_file(url: str, name: str) -> Child:
+    """Starts a process that keeps a file in a folder until it is closed, for executors to see."""
+    asked = json.dumps({"url": url, "name": name, "look_for": None})
+    return Child([sys.executable, "-c", scripts.text_of("folder"), asked])
 
 
 def host_request(question: Question, settings: Mapping[str, str]) -> dict[str, Any]:
@@ -95,14 +109,13 @@ def host_request(question: Question, settings: Mapping[str, str]) -> dict[str, A
     for path in local.split(","):
         directories[path] = "Spark's local files (spark.local.dir)"
     return {
-        "scripts": {name: scripts.text_of(name) for name in ("native", "folder")},
+        "scripts": {"native": scripts.text_of("native")},
         "native": ["torch", *(name for name in question.backends if name != "torch")],
         "directories": directories,
-        "folders": list(question.folders),
+        "folders": [],
         "marker": f".sparkdl-runner-doctor-{secrets.token_hex(8)}",
         "servers": [],
         "seconds": HOST_SECONDS,
-        "is_driver": True,
     }
 
 

@@ -169,7 +169,7 @@ def _look_around(
         single_host=session["single_host"],
         driver_prefix=sys.prefix,
         script=scripts.text_of("host"),
-        request=request_of_executors(request, question.tracking_uri),
+        request=request_of_executors(request, question),
     )
     tasks = min(session["slots"], MOST_TASKS)
     ranks = context.parallelize(range(tasks), tasks)
@@ -182,10 +182,15 @@ def _look_around(
         server.close()
 
 
-def request_of_executors(request: dict[str, Any], tracking_uri: str | None) -> dict[str, Any]:
-    """The driver's request to ``scripts/host.py``, as executors are asked it."""
-    page = health_page(tracking_uri)
-    return {**request, "servers": [page] if page else [], "is_driver": False}
+def request_of_executors(request: dict[str, Any], question: Question) -> dict[str, Any]:
+    """The request to ``scripts/host.py`` on the driver, and what executors alone are asked."""
+    page = health_page(question.tracking_uri)
+    return {
+        **request,
+        "scripts": {name: scripts.text_of(name) for name in ("native", "folder")},
+        "servers": [page] if page else [],
+        "folders": question.folders,
+    }
 
 
 def _explain(error: BaseException, context: SparkContext) -> dict[str, str]:

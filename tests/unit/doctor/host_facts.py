@@ -18,7 +18,6 @@ def facts(**changes: Any) -> dict[str, Any]:
         "python": "3.11.7",
         "executable": "/env/bin/python",
         "packages": {
-            "sparkdl-runner": "0.1.0",
             "torch": "2.13.0+cpu",
             "horovod": "0.28.1",
             "pyarrow": "14.0.2",

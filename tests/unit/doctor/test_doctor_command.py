@@ -82,7 +82,6 @@ def test_the_drivers_host_is_asked_about_the_backends_that_are_wanted(
         Question(backends=backends), {"spark.local.dir": "/data/a,/data/b"}
     )
     assert asked["native"] == native
-    assert asked["is_driver"]
     assert list(asked["directories"]) == [str(tmp_path), "/data/a", "/data/b"]
 
 

@@ -17,7 +17,8 @@ import pytest
 
 from one_module import replace_in
 from processes import still_running
-from sparkdl_runner.doctor import scripts, stage
+from sparkdl_runner.doctor import child as child_process
+from sparkdl_runner.doctor import examination, scripts, stage
 from sparkdl_runner.doctor.child import Child
 
 
@@ -81,8 +82,23 @@ def test_a_child_that_hangs_is_ended_with_all_that_it_started(monkeypatch):
     one = child(code)
     sleeper = psutil.Process(one.answer(soon())["pid"])
     assert one.answer(time.monotonic() + 0.1) == {"error": "it did not answer in time"}
+    assert one.answer(time.monotonic(), late="no answer") == {"error": "no answer"}
     one.close()
     assert not still_running([sleeper])
+
+
+def test_a_child_that_cannot_be_killed_is_given_up(monkeypatch):
+    """As one that waits for a disk that is gone."""
+    monkeypatch.setattr(child_process, "GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(child_process, "KILL_SECONDS", 0.1)
+    one = child("import time; print('{}', flush=True); time.sleep(600)")
+    assert one.answer(soon()) == {}
+    with pytest.MonkeyPatch.context() as patch:
+        replace_in(patch, child_process, "os", killpg=lambda *_: None)
+        one.close()
+    assert one._process.poll() is None
+    one._process.kill()
+    one._process.wait()
 
 
 # ---- what executors do -------------------------------------------------------------------------
@@ -195,7 +211,6 @@ def describe(**changes: object) -> dict:
         "marker": ".marker",
         "servers": [],
         "seconds": 300,
-        "is_driver": False,
         **changes,
     }
     patient = scripts.text_of("host").replace("min(seconds, 10)", "seconds")
@@ -236,19 +251,9 @@ def test_a_shared_folder_shows_the_drivers_file_and_keeps_no_other(tmp_path):
 
 def test_the_drivers_file_stays_until_it_is_told_to_go(tmp_path, monkeypatch):
     monkeypatch.setattr("sparkdl_runner.doctor.child.GRACE_SECONDS", 300)
-    request = {
-        "scripts": {"native": "", "folder": scripts.text_of("folder")},
-        "native": [],
-        "directories": {},
-        "folders": [str(tmp_path)],
-        "marker": ".marker",
-        "servers": [],
-        "seconds": 300,
-        "is_driver": True,
-    }
     for end in (Child.close, lambda one: os.kill(one._process.pid, signal.SIGTERM)):
-        one = Child([sys.executable, "-c", scripts.text_of("host")], request)
-        assert one.answer(soon())["folders"] == {str(tmp_path): {}}
+        one = examination.keep_file(str(tmp_path), ".marker")
+        assert one.answer(soon()) == {}
         assert (tmp_path / ".marker").exists()
         end(one)
         one.close()

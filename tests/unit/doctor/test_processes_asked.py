@@ -96,8 +96,12 @@ def test_the_driver_is_looked_at_where_it_keeps_its_files(
     assert found.keys() == directories.keys()
     assert all(found[path].startswith(words) for path, words in directories.items())
     assert asked["native"] == ["torch", "horovod"]
-    assert (asked["folders"], asked["servers"], asked["is_driver"]) == (["/shared"], [], True)
+    assert (asked["folders"], asked["servers"]) == ([], [])
     assert asked["marker"] != examination.host_request(QUESTION, settings)["marker"]
-    on_executors = {"servers": ["http://h:5000/health"], "is_driver": False}
-    assert request_of_executors(asked, "http://h:5000") == {**asked, **on_executors}
-    assert request_of_executors(asked, None) == {**asked, "is_driver": False}
+    of_executors = request_of_executors(asked, QUESTION)
+    assert of_executors["folders"] == ["/shared"]
+    assert of_executors["servers"] == ["http://h:5000/health"]
+    assert of_executors["scripts"].keys() == {"native", "folder"}
+    assert {name for name in asked if asked[name] == of_executors[name]} == {
+        *("native", "directories", "marker", "seconds")
+    }
