@@ -29,7 +29,9 @@ import urllib.parse
 import urllib.request
 from typing import Any
 
-PACKAGES = "torch horovod tensorflow petastorm pyarrow numpy mlflow mlflow-skinny".split()
+PACKAGES = (
+    *("torch", "horovod", "tensorflow", "petastorm", "pyarrow", "numpy", "mlflow", "mlflow-skinny"),
+)
 WRITTEN_BYTES = 1 << 16
 GPU_FIELDS = "index,uuid,name,driver_version"
 
