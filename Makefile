@@ -61,6 +61,8 @@ demo: run-$(firstword $(LANE))  ## train on Spark, track in MLflow; BACKEND=horo
 
 on_lanes := $(LANE:%=test-%) $(if $(filter classic,$(LANE)),test-tensorflow engines-short) \
     $(LANE:%=system-%)
+# Of the whole programs each lane runs its half: all of them in both take twice as long.
+test: export SPARKDL_TEST_SHARED = $(if $(ARGS),,$(word 2,$(LANE)))
 test: $(on_lanes)  ## lint and test both lanes; LANE=classic|modern, ARGS="-k name"
 
 # Three processes for two cores. The last one, of all else, waits for others most, and imports neither

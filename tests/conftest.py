@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -42,6 +43,8 @@ WHOLE_PROGRAMS = [
         )
     ),
 ]
+# Tests of a folder share a cluster and a packed environment, whose making takes minutes.
+CLUSTERS = {Path(__file__).parent / "engines", Path(__file__).parent / "system"}
 IN_CLASSIC_LANE = importlib.util.find_spec("petastorm") is not None
 
 # No test speaks to the server of whoever runs it.
@@ -56,10 +59,17 @@ os.environ.setdefault(
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks whole programs, and runs in one lane what the other one's packages cannot change."""
+    """Marks whole programs, and runs in one lane what the other one's packages cannot change.
+
+    With $SPARKDL_TEST_SHARED the lanes share the whole programs: half of them would find nothing
+    that the other half does not, and each takes half a minute.
+    """
     for item in items:
         if any(one in (item.path, *item.path.parents) for one in WHOLE_PROGRAMS):
             item.add_marker("system")
+            if os.environ.get("SPARKDL_TEST_SHARED") and not _is_the_share_of_this_lane(item):
+                reason = "the other lane has it: make system runs all in both"
+                item.add_marker(pytest.mark.skip(reason=reason))
     if IN_CLASSIC_LANE:
         return
     for item in items:
@@ -67,6 +77,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             folder in item.path.parents for folder in SAME_IN_BOTH_LANES
         ):
             item.add_marker(pytest.mark.skip(reason="the same in the classic lane"))
+
+
+def _is_the_share_of_this_lane(item: pytest.Item) -> bool:
+    """Whether a whole program is tested in this lane: by its name, so always in the same one."""
+    is_in_one = item.get_closest_marker("one_lane") or item.path.parent in CLUSTERS
+    return bool(is_in_one or zlib.crc32(item.nodeid.encode()) % 2) == IN_CLASSIC_LANE
 
 
 @pytest.hookimpl(tryfirst=True)

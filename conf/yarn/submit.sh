@@ -57,7 +57,12 @@ case $mode in
             --conf spark.yarn.maxAppAttempts=1
         )
         ;;
-    client) export PYSPARK_PYTHON=$python PYSPARK_DRIVER_PYTHON=${PYSPARK_DRIVER_PYTHON:-python3} ;;
+    client)
+        export PYSPARK_PYTHON=$python PYSPARK_DRIVER_PYTHON=${PYSPARK_DRIVER_PYTHON:-python3}
+        # YARN allows two application masters (or yarn.resourcemanager.am.max-attempts). A training
+        # of days may lose more than one: only those of the last hour count.
+        options+=(--conf spark.yarn.am.attemptFailuresValidityInterval=1h)
+        ;;
     *) fail "DEPLOY_MODE is '$mode'; it can be cluster or client." ;;
 esac
 [ -z "${SPARK_ARCHIVE:-}" ] || options+=(--conf "spark.yarn.archive=$SPARK_ARCHIVE")

@@ -21,10 +21,6 @@ GRACE_SECONDS = 5.0
 KILL_SECONDS = 2.0
 
 
-class NoAnswerError(Exception):
-    """The child ended, or said nothing in time. The text says which."""
-
-
 class Child:
     """A process that takes one JSON line and answers in JSON lines, in a group of its own.
 
@@ -32,12 +28,15 @@ class Child:
 
     Args:
         command: What to start.
-        request: What it is asked.
+        request: What it is asked, unless its arguments say that.
         environment: Its whole environment; None for this process's.
     """
 
     def __init__(
-        self, command: Sequence[str], request: Any, environment: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str],
+        request: Any = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         # In memory: the disk may be full.
         self._errors = open(os.memfd_create("sparkdl-doctor"), "rb", buffering=0)  # noqa: SIM115
@@ -57,28 +56,26 @@ class Child:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
 
-    def answer(self, deadline: float) -> dict[str, Any]:
-        """Waits for its next answer.
+    def answer(
+        self, deadline: float, *, words: int = 0, late: str = "it did not answer in time"
+    ) -> dict[str, Any]:
+        """Waits for its next answer, which is ``{"error": …}`` if there will be none.
 
         Args:
             deadline: By ``time.monotonic()``.
-
-        Raises:
-            NoAnswerError: There is none by then, or there will be none.
+            words: How many of its last lines follow the reason in that error.
+            late: The reason, if it has neither answered nor ended by then.
         """
         try:
             found = self._answers.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
-            raise NoAnswerError("it did not answer in time") from None
-        if found is not None:
-            return found
-        self._answers.put(None)
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(1.0)
-        code = self._process.returncode
-        if code is not None and code < 0:
-            raise NoAnswerError(f"it died of {signal.Signals(-code).name}")
-        raise NoAnswerError(f"it ended with exit code {code}")
+            reason = late
+        else:
+            if found is not None:
+                return found
+            self._answers.put(None)
+            reason = self._end()
+        return {"error": "; ".join([reason, *(self.output()[-words:] if words else ())])}
 
     def output(self) -> list[str]:
         """The lines that it has written to its standard error so far."""
@@ -99,9 +96,19 @@ class Child:
             while self._group_lives() and time.monotonic() < deadline:
                 self._process.poll()
                 time.sleep(0.05)
-        self._process.wait()
+        with suppress(subprocess.TimeoutExpired):  # One that a dead disk holds lives on.
+            self._process.wait(KILL_SECONDS)
         self._reader.join(1.0)
         self._errors.close()
+
+    def _end(self) -> str:
+        """How it ended, which closes its output."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)
+        code = self._process.returncode
+        if code is not None and code < 0:
+            return f"it died of {signal.Signals(-code).name}"
+        return f"it ended with exit code {code}"
 
     def _group_lives(self) -> bool:
         """Whether a process of its group runs. A zombie, which may never be reaped, does not."""

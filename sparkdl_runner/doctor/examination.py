@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
+import secrets
+import sys
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import replace
+from contextlib import ExitStack, closing
+from dataclasses import asdict, replace
 from typing import Any
 
 # Each file of findings adds its checks to those of their kind when it is imported.
@@ -13,9 +18,9 @@ import sparkdl_runner.doctor.findings.gpus
 import sparkdl_runner.doctor.findings.native
 import sparkdl_runner.doctor.findings.network
 import sparkdl_runner.doctor.findings.resources
-import sparkdl_runner.doctor.findings.session
-import sparkdl_runner.doctor.standalone_master  # noqa: F401
-from sparkdl_runner.doctor import observation, tracking_server
+import sparkdl_runner.doctor.findings.session  # noqa: F401
+from sparkdl_runner.doctor import scripts, tracking_server
+from sparkdl_runner.doctor.child import Child
 from sparkdl_runner.doctor.findings import packages
 from sparkdl_runner.doctor.findings.checks import (
     EXECUTOR,
@@ -28,8 +33,16 @@ from sparkdl_runner.doctor.findings.checks import (
 )
 from sparkdl_runner.doctor.findings.finding import PROBLEM, Finding, merged
 from sparkdl_runner.doctor.installation import INSTALLATION, find_installation
-from sparkdl_runner.doctor.question import Question, is_for_a_cluster
+from sparkdl_runner.doctor.question import Question, is_for_a_cluster, unpack_seconds
 from sparkdl_runner.doctor.report import Report
+from sparkdl_runner.launch.config import RunConfig
+
+HOST_SECONDS = 45.0
+"""How long looking at one host may take, the loading of native libraries included."""
+START_SECONDS = 90.0 + RunConfig().slot_wait_seconds
+"""How long a session may take to start, with its executors."""
+STAGE_SECONDS = 90.0
+"""How long the stage may take that looks at them."""
 
 
 def examine(question: Question) -> Report:
@@ -49,32 +62,90 @@ def examine(question: Question) -> Report:
 def _look_at_everything(question: Question) -> list[Finding]:
     installed = find_installation(question)
     on_cluster = is_for_a_cluster(question, installed.settings)
-    request = observation.host_request(question, installed.settings)
+    request = host_request(question, installed.settings)
     with ExitStack() as stack, ThreadPoolExecutor(1) as pool:
-        uri = question.tracking_uri
         server = pool.submit(
             guarded,
             tracking_server.CHECK,
-            lambda: tracking_server.check_server(uri, on_cluster=on_cluster),
+            lambda: tracking_server.check_server(question.tracking_uri, on_cluster=on_cluster),
         )
-        deadline = time.monotonic() + observation.HOST_SECONDS + 15
-        host = observation.start_host_script(request)
+        deadline = time.monotonic() + HOST_SECONDS
+        folders = {
+            url: stack.enter_context(closing(keep_file(url, request["marker"])))
+            for url in question.folders
+        }
+        host = Child([sys.executable, "-c", scripts.text_of("host")], request)
         stack.callback(host.close)
         found = INSTALLATION.run(installed)
         if broken := [finding.check for finding in found if finding.status == PROBLEM]:
             session: dict[str, Any] = {"skipped": f"see {' and '.join(broken)}"}
         else:
-            child = observation.start_session(question, request)
-            stack.callback(child.close)
-            session = observation.answers_of_session(child, installed.settings)
-            session["num_proc"] = question.num_proc
+            session = _look_at_session(question, request, installed.settings)
+        facts = host.answer(deadline + 15, words=2)
+        late = f"no answer came within {HOST_SECONDS:g} s"
+        facts["folders"] = {url: file.answer(deadline, late=late) for url, file in folders.items()}
         driver = Place(
-            facts=observation.facts_of(host, deadline),
+            facts=facts,
             question=question,
             on_cluster=not session["single_host"] if "single_host" in session else on_cluster,
             spark_version=installed.version,
         )
         return found + judge(driver, session) + server.result()
+
+
+def keep_file(url: str, name: str) -> Child:
+    """Starts a process that keeps a file in a folder until it is closed, for executors to see."""
+    asked = json.dumps({"url": url, "name": name, "look_for": None})
+    return Child([sys.executable, "-c", scripts.text_of("folder"), asked])
+
+
+def host_request(question: Question, settings: Mapping[str, str]) -> dict[str, Any]:
+    """The request to ``scripts/host.py`` on the driver."""
+    directories = {}
+    if os.environ.get("TMPDIR"):
+        directories[os.environ["TMPDIR"]] = "temporary files (TMPDIR)"
+    # As in Spark, whose Java ignores TMPDIR.
+    local = os.environ.get("SPARK_LOCAL_DIRS") or settings.get("spark.local.dir") or "/tmp"  # noqa: S108
+    for path in local.split(","):
+        directories[path] = "Spark's local files (spark.local.dir)"
+    return {
+        "scripts": {"native": scripts.text_of("native")},
+        "native": ["torch", *(name for name in question.backends if name != "torch")],
+        "directories": directories,
+        "folders": [],
+        "marker": f".sparkdl-runner-doctor-{secrets.token_hex(8)}",
+        "servers": [],
+        "seconds": HOST_SECONDS,
+    }
+
+
+def _look_at_session(
+    question: Question, request: dict[str, Any], settings: Mapping[str, str]
+) -> dict[str, Any]:
+    """Starts a Spark session, whose executors describe their hosts as ``request`` says."""
+    child = Child(
+        [sys.executable, "-m", "sparkdl_runner.doctor.session"],
+        {"question": asdict(question), "host": request},
+        # A JVM that lives for seconds is not worth optimising its code for.
+        {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1", **os.environ},
+    )
+    with closing(child):
+        return answers_of_session(child, settings)
+
+
+def answers_of_session(child: Child, settings: Mapping[str, str]) -> dict[str, Any]:
+    """The facts about a session of these settings, and about its executors (``stage``).
+
+    Where it did not start there is an ``error`` and what Spark wrote (``output``).
+    """
+    answer = child.answer(time.monotonic() + START_SECONDS + unpack_seconds(settings))
+    session: dict[str, Any] = answer.get("session", answer)
+    if "error" in session:
+        return {**session, "output": child.output()}
+    answer = child.answer(time.monotonic() + STAGE_SECONDS)
+    if "error" in answer:
+        answer["error"] += f", for a barrier stage of {session['slots']} tasks"
+    return {**session, "stage": answer.get("stage", answer)}
 
 
 def judge(driver: Place, session: dict[str, Any]) -> list[Finding]:

@@ -1,10 +1,11 @@
-"""Which Spark and which Java are installed, and would they be the ones that start?"""
+"""Which Spark and Java are installed, would they be the ones that start, and is a master there?"""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,11 @@ from sparkdl_runner.doctor.findings.finding import Finding, ok, problem, warning
 from sparkdl_runner.doctor.findings.versions import out_of_range, range_of
 from sparkdl_runner.doctor.question import Question, is_under_submit
 from sparkdl_runner.launch.driver.spark import context, java
+from sparkdl_runner.launch.wire.network import split_host_port
+
+MASTER_SECONDS = 5.0
+"""How long the standalone masters together may take to answer. Spark tries for minutes."""
+_SCHEME = "spark://"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +145,26 @@ def spark_connect(installed: Installation) -> None:
             )
 
 
+@INSTALLATION("spark.master", expected="a master that answers at its address")
+def standalone_master(installed: Installation) -> Finding | None:
+    """Whether anyone answers at the address of a standalone master."""
+    master = installed.master or installed.settings.get("spark.master", "")
+    if not master.startswith(_SCHEME) or is_under_submit(installed.environment):
+        return None
+    addresses = master.removeprefix(_SCHEME).split(",")
+    silent = []
+    for address in addresses:
+        reason = _silence(address, MASTER_SECONDS / len(addresses))
+        if not reason:
+            return ok(f"somebody answers at {address}")
+        silent.append(f"{address} ({reason})")
+    return problem(
+        f"Nobody answers at {' or '.join(silent)}, which is the master.",
+        advice="Start the master there (sbin/start-master.sh), or take the address that its own "
+        "page and log name: spark://HOST:PORT, by default port 7077.",
+    )
+
+
 def _defaults(home: Path | None, environment: Mapping[str, str]) -> dict[str, str]:
     """The settings of ``spark-defaults.conf``, if there is one."""
     folder = environment.get("SPARK_CONF_DIR") or (home and home / "conf")
@@ -156,3 +182,13 @@ def _version_of_jars(home: Path) -> str | None:
         if match:
             return match[1]
     return None
+
+
+def _silence(address: str, seconds: float) -> str:
+    """Why nobody answers there; empty if somebody does."""
+    try:
+        host, port = split_host_port(address)
+        socket.create_connection((host, port), seconds).close()
+    except (OSError, ValueError) as error:
+        return str(error) or type(error).__name__
+    return ""

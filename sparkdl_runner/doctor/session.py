@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import secrets
 import shlex
 import sys
@@ -16,6 +15,10 @@ import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from sparkdl_runner.doctor import scripts
+from sparkdl_runner.doctor.question import Question, unpack_seconds
+from sparkdl_runner.doctor.tracking_server import health_page
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -36,10 +39,11 @@ def main() -> None:
         print(json.dumps(facts), file=answers, flush=True)
 
     request = json.loads(sys.stdin.readline())
+    question = Question(**request["question"])
     threading.Thread(target=_end_with_parent, name="sparkdl-lifeline", daemon=True).start()
     try:
-        context = _start(request)
-        session = _describe(context, request)
+        context = _start(question)
+        session = _describe(context, question)
     except BaseException as error:
         tell(session={"error": f"{type(error).__name__}: {error}"[-4000:]})
         return
@@ -50,7 +54,7 @@ def main() -> None:
         tell(stage={"skipped": "there is no slot to run it in"})
     else:
         try:
-            tell(stage={"hosts": _look_around(context, request, session)})
+            tell(stage={"hosts": _look_around(context, question, request["host"], session)})
         except BaseException as error:
             tell(stage=_explain(error, context))
     # The parent ends this process when it has the answers, or gave up waiting for them.
@@ -62,12 +66,12 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _start(request: dict[str, Any]) -> SparkContext:
+def _start(question: Question) -> SparkContext:
     from pyspark import SparkConf, SparkContext
 
-    submitted = [item for pair in request["conf"] for item in ("--conf", "=".join(pair))]
-    if request["master"]:  # Spark is told when it starts: only then does YARN get pyspark's files.
-        submitted += ["--master", request["master"]]
+    submitted = [item for pair in question.conf.items() for item in ("--conf", "=".join(pair))]
+    if question.master:  # Spark is told when it starts: only then does YARN get pyspark's files.
+        submitted += ["--master", question.master]
     if submitted:
         given = os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
         os.environ["PYSPARK_SUBMIT_ARGS"] = f"{shlex.join(submitted)} {given}"
@@ -75,10 +79,10 @@ def _start(request: dict[str, Any]) -> SparkContext:
     SparkContext._ensure_initialized()
     configuration = SparkConf()
     configured = configuration.get("spark.master", "local[*]")
-    master = request["master"] or configured
-    if not request["master"] and configured == "local[*]":
+    master = question.master or configured
+    if not question.master and configured == "local[*]":
         # Spark's own default if no master is set.
-        master = f"local[{request['np']}]"
+        master = f"local[{question.num_proc}]"
         configuration.setIfMissing("spark.driver.host", "127.0.0.1")
         configuration.setIfMissing("spark.driver.bindAddress", "127.0.0.1")
     configuration.setMaster(master).setAppName("sparkdl-runner doctor")
@@ -87,8 +91,7 @@ def _start(request: dict[str, Any]) -> SparkContext:
     return SparkContext.getOrCreate(configuration)
 
 
-def _describe(context: SparkContext, request: dict[str, Any]) -> dict[str, Any]:
-    from sparkdl_runner.doctor.question import unpack_seconds
+def _describe(context: SparkContext, question: Question) -> dict[str, Any]:
     from sparkdl_runner.errors import LaunchError
     from sparkdl_runner.launch.backends import get_backend
     from sparkdl_runner.launch.config import RunConfig
@@ -99,18 +102,18 @@ def _describe(context: SparkContext, request: dict[str, Any]) -> dict[str, Any]:
     longer = unpack_seconds(dict(context.getConf().getAll()))
     config = RunConfig(slot_wait_seconds=RunConfig().slot_wait_seconds + longer)
     profile = _profile(context)
-    checked = checks.refusals(context, get_backend(request["backend"]), config)
+    checked = checks.refusals(context, get_backend(question.backends[0]), config)
     refusals = {name: str(error) for name, error in checked if error is not None}
     try:
-        slots.wait_for_slots(context, request["np"], config, profile=profile)
+        slots.wait_for_slots(context, question.num_proc, config, profile=profile)
     except LaunchError as error:
         refusals["slots"] = str(error)
     single_host = is_single_host(context)
     return {
         "master": context.master,
+        "num_proc": question.num_proc,
         "version": context.version,
         "java": str(context._jvm.System.getProperty("java.version")),  # type: ignore[union-attr]
-        "python": platform.python_version(),
         "single_host": single_host,
         "gpus_per_executor": float(
             context.getConf().get("spark.executor.resource.gpu.amount") or 0
@@ -145,7 +148,7 @@ def _settled(count: Callable[[], int], seconds: float) -> int:
 
 
 def _look_around(
-    context: SparkContext, request: dict[str, Any], session: dict[str, Any]
+    context: SparkContext, question: Question, request: dict[str, Any], session: dict[str, Any]
 ) -> list[dict[str, Any]]:
     from pyspark import cloudpickle
 
@@ -165,8 +168,8 @@ def _look_around(
         driver=(host, server.port),
         single_host=session["single_host"],
         driver_prefix=sys.prefix,
-        script=request["script"],
-        request=request["host_request"],
+        script=scripts.text_of("host"),
+        request=request_of_executors(request, question),
     )
     tasks = min(session["slots"], MOST_TASKS)
     ranks = context.parallelize(range(tasks), tasks)
@@ -177,6 +180,17 @@ def _look_around(
         return [json.loads(answer) for answer in ranks.barrier().mapPartitions(task).collect()]
     finally:
         server.close()
+
+
+def request_of_executors(request: dict[str, Any], question: Question) -> dict[str, Any]:
+    """The request to ``scripts/host.py`` on the driver, and what executors alone are asked."""
+    page = health_page(question.tracking_uri)
+    return {
+        **request,
+        "scripts": {name: scripts.text_of(name) for name in ("native", "folder")},
+        "servers": [page] if page else [],
+        "folders": question.folders,
+    }
 
 
 def _explain(error: BaseException, context: SparkContext) -> dict[str, str]:

@@ -122,25 +122,24 @@ class HostTask:
 
         context = BarrierTaskContext.get()
         places = [info.address for info in context.getTaskInfos()]
-        me = context.partitionId()
-        answer = _answer(self, context, places, me)
-        if places.index(places[me]) == me:
+        place = places[context.partitionId()]
+        is_first = places.index(place) == context.partitionId()
+        answer = _answer(self, context, place, is_first=is_first)
+        if is_first:
             yield json.dumps(answer)
 
 
-def _answer(task: HostTask, context: Any, places: list[str], me: int) -> dict[str, Any]:
+def _answer(task: HostTask, context: Any, place: str, *, is_first: bool) -> dict[str, Any]:
     """One task's facts; calls ``allGather`` once on several hosts, whatever goes wrong."""
-    is_first = places.index(places[me]) == me
     answer: dict[str, Any] = {
-        "place": places[me],
+        "place": place,
         "host": socket.gethostname(),
-        "python": sys.version.split()[0],
         "executable": sys.executable,
     }
     description = server = None
     if is_first:
         description = _start_description(task, answer)
-        answer.update(_own_address(task.single_host, places[me].rpartition(":")[0]))
+        answer.update(_own_address(task.single_host, place.rpartition(":")[0]))
         try:
             family = socket.AF_INET6 if ":" in answer["address"] else socket.AF_INET
             listener = socket.socket(family, socket.SOCK_STREAM)
@@ -151,7 +150,7 @@ def _answer(task: HostTask, context: Any, places: list[str], me: int) -> dict[st
             answer["listen_error"] = error.strerror or str(error)
     resources = context.resources().get("gpu")
     told = {
-        "place": places[me],
+        "place": place,
         "address": answer.get("address"),
         "port": server.port if server is not None else None,
         "gpus": list(resources.addresses) if resources is not None else [],
@@ -161,8 +160,8 @@ def _answer(task: HostTask, context: Any, places: list[str], me: int) -> dict[st
     if not is_first:
         return {}
     tasks = [json.loads(message) for message in messages]
-    answer["gpus_given"] = [gpu for t in tasks if t["place"] == places[me] for gpu in t["gpus"]]
-    answer.update(_probes(task, _peers(tasks, places[me])))
+    answer["gpus_given"] = [gpu for t in tasks if t["place"] == place for gpu in t["gpus"]]
+    answer.update(_probes(task, _peers(tasks, place)))
     if server is not None:
         server.wait_for(len(answer["peers"]), CONNECT_SECONDS + 1)
         server.close()

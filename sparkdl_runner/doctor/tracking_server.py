@@ -12,12 +12,13 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
 from sparkdl_runner.base.redaction import Redactor
-from sparkdl_runner.doctor.child import Child, NoAnswerError
+from sparkdl_runner.doctor.child import Child
 from sparkdl_runner.doctor.findings.checks import EXECUTOR, Place
 from sparkdl_runner.doctor.findings.finding import (
     Finding,
@@ -124,12 +125,8 @@ def _asked_by_a_child(uri: str) -> dict[str, Any]:
             "MLFLOW_HTTP_REQUEST_TIMEOUT": str(ANSWER_SECONDS),
         },
     )
-    try:
-        return child.answer(time.monotonic() + CHILD_SECONDS)
-    except NoAnswerError as error:
-        return {"error": "; ".join([str(error), *child.output()[-1:]])}
-    finally:
-        child.close()
+    with closing(child):
+        return child.answer(time.monotonic() + CHILD_SECONDS, words=1)
 
 
 def judge(shown: str, answer: dict[str, Any]) -> Finding:

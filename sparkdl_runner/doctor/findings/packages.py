@@ -101,20 +101,6 @@ def host_was_seen(place: Place) -> Finding | None:
     return not_checked(f"this host was not looked at: {place.facts['error']}")
 
 
-@EXECUTOR("spark.python", expected="one version of Python everywhere")
-def same_python(executor: Place) -> Finding | None:
-    """Whether an executor runs the driver's version of Python."""
-    answer, driver = executor.answer, executor.driver
-    if not driver or answer["python"].split(".")[:2] == driver["python"].split(".")[:2]:
-        return None
-    return problem(
-        f"Executors run Python {answer['python']} ({answer['executable']}), the driver "
-        f"{driver['python']} ({driver['executable']}).",
-        advice="Set PYSPARK_PYTHON to a Python of the driver's version, before the session starts, "
-        "or send one along (--archives with venv-pack).",
-    )
-
-
 @EXECUTOR("versions", expected="one version everywhere")
 def same_packages(executor: Place) -> Iterator[Finding]:
     """Whether an executor has the driver's versions of what both write and read."""
@@ -143,5 +129,5 @@ def same_packages(executor: Place) -> Iterator[Finding]:
             f"{name} is {here} here and {there} on the driver.",
             advice=f"Install {name} {there} on every host (with Horovod: build it again).",
         )
-    if not others and not same_python(executor):
+    if not others:
         yield ok("Python and packages are the driver's")

@@ -27,11 +27,10 @@ import threading
 import urllib.error
 import urllib.parse
 import urllib.request
-from typing import Any, NoReturn
+from typing import Any
 
 PACKAGES = (
-    *("sparkdl-runner", "pyspark", "torch", "horovod", "petastorm", "pyarrow", "numpy", "pandas"),
-    *("mlflow", "mlflow-skinny", "tensorflow"),
+    *("torch", "horovod", "tensorflow", "petastorm", "pyarrow", "numpy", "mlflow", "mlflow-skinny"),
 )
 WRITTEN_BYTES = 1 << 16
 GPU_FIELDS = "index,uuid,name,driver_version"
@@ -81,12 +80,10 @@ def packages() -> dict[str, str]:
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
-    for name in ("sparkdl-runner", "pyspark", "horovod"):
-        if name not in found:
-            # In a zip of --py-files, or on a cluster that brings its own, there is no record.
-            with contextlib.suppress(Exception):
-                if importlib.util.find_spec(name.replace("-", "_")) is not None:
-                    found[name] = "unknown"
+    # Of one that a cluster brings by itself there is no record.
+    with contextlib.suppress(Exception):
+        if "horovod" not in found and importlib.util.find_spec("horovod") is not None:
+            found["horovod"] = "unknown"
     return found
 
 
@@ -192,30 +189,17 @@ def name() -> dict[str, str]:
         return {"name": own, "error": str(error)}
 
 
-def start_folders(request: dict[str, Any]) -> dict[str, subprocess.Popen[str]]:
-    """Starts, for each folder of all hosts, a process that keeps a file there."""
-    marker, is_driver = request["marker"], request["is_driver"]
-    own = marker if is_driver else f"{marker}-{socket.gethostname()}-{os.getpid()}"
-    asked = {"name": own, "look_for": None if is_driver else marker}
-    return {
-        url: subprocess.Popen(
-            [sys.executable, "-c", request["scripts"]["folder"], json.dumps({"url": url, **asked})],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for url in request["folders"]
-    }
-
-
-def found_in(folder: subprocess.Popen[str], seconds: float) -> dict[str, Any]:
-    """The answer of a folder's process."""
-    timer = threading.Timer(seconds, folder.kill)
-    timer.start()
+def folder(url: str, request: dict[str, Any]) -> dict[str, Any]:
+    """Whether a file can be written in a folder, and whether the driver's is there."""
+    own = f"{request['marker']}-{socket.gethostname()}-{os.getpid()}"
+    asked = json.dumps({"url": url, "name": own, "look_for": request["marker"]})
+    command = [sys.executable, "-c", request["scripts"]["folder"], asked]
+    _, output, _ = run(command, request["seconds"])
     # Anything before it was printed by a library.
-    line = next((line for line in folder.stdout or () if line.startswith("{")), None)
-    timer.cancel()
-    return json.loads(line) if line else {"error": f"no answer came within {seconds:g} s"}
+    line = next((line for line in output.splitlines() if line.startswith("{")), None)
+    return (
+        json.loads(line) if line else {"error": f"no answer came within {request['seconds']:g} s"}
+    )
 
 
 class Staying(urllib.request.HTTPRedirectHandler):
@@ -251,11 +235,11 @@ def asked(url: str, seconds: float) -> str | None:
         return None if isinstance(reason, ssl.SSLCertVerificationError) else str(reason)[:300]
 
 
-def describe(request: dict[str, Any], folders: dict[str, subprocess.Popen[str]]) -> dict[str, Any]:
+def describe(request: dict[str, Any]) -> dict[str, Any]:
     """All facts."""
     scripts, seconds = request["scripts"], request["seconds"]
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
-        tried = {url: pool.submit(found_in, one, seconds) for url, one in folders.items()}
+        tried = {url: pool.submit(folder, url, request) for url in request["folders"]}
         native = request["native"] and pool.submit(
             run_script, scripts["native"], request["native"], seconds
         )
@@ -284,32 +268,17 @@ def describe(request: dict[str, Any], folders: dict[str, subprocess.Popen[str]])
         }
 
 
-def end(folders: dict[str, subprocess.Popen[str]]) -> NoReturn:
-    """Lets files in folders that others read be removed, and ends all that was started."""
-    for folder in folders.values():
-        if folder.stdin is not None:
-            folder.stdin.close()
-    for folder in folders.values():
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            folder.wait(10)
+def main() -> None:
+    """Answers."""
+    request = json.loads(sys.stdin.readline())
+    try:
+        answer = describe(request)
+    except Exception as error:
+        answer = {"error": f"{type(error).__name__}: {error}"}
+    print(json.dumps(answer), flush=True)
+    # What loaded libraries have started, and did not end.
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
-    os._exit(0)
-
-
-def main() -> None:
-    """Answers, keeps its files in shared folders until its input ends, and removes them."""
-    request = json.loads(sys.stdin.readline())
-    folders = start_folders(request)
-    signal.signal(signal.SIGTERM, lambda *_: end(folders))
-    try:
-        print(json.dumps(describe(request, folders)), flush=True)
-        if folders:
-            sys.stdin.read()
-    except Exception as error:
-        print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
-    finally:
-        end(folders)
 
 
 if __name__ == "__main__":

@@ -272,7 +272,11 @@ def test_in_client_mode_the_driver_keeps_the_python_of_this_shell(place):
     assert found.option("--deploy-mode") == "client"
     assert found.environment["PYSPARK_PYTHON"] == "./environment/bin/python"
     assert found.environment["PYSPARK_DRIVER_PYTHON"] == "python3"
-    assert "spark.yarn.appMasterEnv.PYSPARK_PYTHON" not in found.settings()
+    settings = found.settings()
+    assert "spark.yarn.appMasterEnv.PYSPARK_PYTHON" not in settings
+    # It outlives a lost application master an hour.
+    assert "spark.yarn.maxAppAttempts" not in settings
+    assert settings["spark.yarn.am.attemptFailuresValidityInterval"] == "1h"
 
 
 @pytest.mark.parametrize("defaults", [GPU, SHARED], ids=lambda path: path.stem)

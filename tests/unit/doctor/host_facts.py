@@ -18,7 +18,6 @@ def facts(**changes: Any) -> dict[str, Any]:
         "python": "3.11.7",
         "executable": "/env/bin/python",
         "packages": {
-            "sparkdl-runner": "0.1.0",
             "torch": "2.13.0+cpu",
             "horovod": "0.28.1",
             "pyarrow": "14.0.2",
@@ -62,7 +61,6 @@ def answer(address: str = "10.0.0.2:1", host: str = "b", **changes: Any) -> dict
     return {
         "place": address,
         "host": host,
-        "python": "3.11.7",
         "executable": "/usr/bin/python3",
         "sparkdl_runner": __version__,
         "address": address.partition(":")[0],

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 
-from sparkdl_runner.doctor import command, observation, tracking_server
+from sparkdl_runner.doctor import command, examination, tracking_server
 from sparkdl_runner.doctor.findings.finding import OK, Finding, problem, warning
 from sparkdl_runner.doctor.question import Question, is_for_a_cluster
 from sparkdl_runner.doctor.report import Report
@@ -78,11 +78,10 @@ def test_the_drivers_host_is_asked_about_the_backends_that_are_wanted(
 ):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
-    asked = observation.host_request(
+    asked = examination.host_request(
         Question(backends=backends), {"spark.local.dir": "/data/a,/data/b"}
     )
     assert asked["native"] == native
-    assert asked["is_driver"]
     assert list(asked["directories"]) == [str(tmp_path), "/data/a", "/data/b"]
 
 

@@ -17,8 +17,9 @@ import pytest
 
 from one_module import replace_in
 from processes import still_running
-from sparkdl_runner.doctor import scripts, stage
-from sparkdl_runner.doctor.child import Child, NoAnswerError
+from sparkdl_runner.doctor import child as child_process
+from sparkdl_runner.doctor import examination, scripts, stage
+from sparkdl_runner.doctor.child import Child
 
 
 def child(code: str, request: object = None) -> Child:
@@ -39,8 +40,7 @@ def test_a_child_is_asked_and_answers_amid_noise():
     try:
         assert one.answer(soon()) == {"got": {"a": 1}}
         assert one.answer(soon()) == {"more": 1}
-        with pytest.raises(NoAnswerError, match="exit code 0"):
-            one.answer(soon())
+        assert one.answer(soon()) == {"error": "it ended with exit code 0"}
         assert one.output() == ["words"]
     finally:
         one.close()
@@ -50,14 +50,23 @@ def test_a_child_is_asked_and_answers_amid_noise():
     ("code", "says"),
     [
         ("import os; os.kill(os.getpid(), 11)", "it died of SIGSEGV"),
-        ("raise SystemExit(3)", "exit code 3"),
+        ("raise SystemExit(3)", "it ended with exit code 3"),
     ],
 )
 def test_a_child_that_dies_is_told_by_how(code, says):
     one = child(code)
     try:
-        with pytest.raises(NoAnswerError, match=says):
-            one.answer(soon())
+        assert one.answer(soon()) == {"error": says}
+    finally:
+        one.close()
+
+
+def test_a_child_that_does_not_answer_is_told_with_its_last_words():
+    code = "import sys; print('first', 'second', 'third', sep='\\n', file=sys.stderr); sys.exit(3)"
+    one = child(code)
+    try:
+        found = one.answer(soon(), words=2)
+        assert found == {"error": "it ended with exit code 3; second; third"}
     finally:
         one.close()
 
@@ -72,10 +81,24 @@ def test_a_child_that_hangs_is_ended_with_all_that_it_started(monkeypatch):
     )
     one = child(code)
     sleeper = psutil.Process(one.answer(soon())["pid"])
-    with pytest.raises(NoAnswerError, match="in time"):
-        one.answer(time.monotonic() + 0.1)
+    assert one.answer(time.monotonic() + 0.1) == {"error": "it did not answer in time"}
+    assert one.answer(time.monotonic(), late="no answer") == {"error": "no answer"}
     one.close()
     assert not still_running([sleeper])
+
+
+def test_a_child_that_cannot_be_killed_is_given_up(monkeypatch):
+    """As one that waits for a disk that is gone."""
+    monkeypatch.setattr(child_process, "GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(child_process, "KILL_SECONDS", 0.1)
+    one = child("import time; print('{}', flush=True); time.sleep(600)")
+    assert one.answer(soon()) == {}
+    with pytest.MonkeyPatch.context() as patch:
+        replace_in(patch, child_process, "os", killpg=lambda *_: None)
+        one.close()
+    assert one._process.poll() is None
+    one._process.kill()
+    one._process.wait()
 
 
 # ---- what executors do -------------------------------------------------------------------------
@@ -188,7 +211,6 @@ def describe(**changes: object) -> dict:
         "marker": ".marker",
         "servers": [],
         "seconds": 300,
-        "is_driver": False,
         **changes,
     }
     patient = scripts.text_of("host").replace("min(seconds, 10)", "seconds")
@@ -229,19 +251,9 @@ def test_a_shared_folder_shows_the_drivers_file_and_keeps_no_other(tmp_path):
 
 def test_the_drivers_file_stays_until_it_is_told_to_go(tmp_path, monkeypatch):
     monkeypatch.setattr("sparkdl_runner.doctor.child.GRACE_SECONDS", 300)
-    request = {
-        "scripts": {"native": "", "folder": scripts.text_of("folder")},
-        "native": [],
-        "directories": {},
-        "folders": [str(tmp_path)],
-        "marker": ".marker",
-        "servers": [],
-        "seconds": 300,
-        "is_driver": True,
-    }
     for end in (Child.close, lambda one: os.kill(one._process.pid, signal.SIGTERM)):
-        one = Child([sys.executable, "-c", scripts.text_of("host")], request)
-        assert one.answer(soon())["folders"] == {str(tmp_path): {}}
+        one = examination.keep_file(str(tmp_path), ".marker")
+        assert one.answer(soon()) == {}
         assert (tmp_path / ".marker").exists()
         end(one)
         one.close()

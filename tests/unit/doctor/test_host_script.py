@@ -5,9 +5,7 @@ from __future__ import annotations
 import io
 import os
 import shutil
-import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -16,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import IO
 
+import psutil
 import pytest
 
 from hostile_server import MOST_BYTES, Hostile
@@ -80,11 +79,13 @@ def test_installed_packages_have_their_versions(
             f"Metadata-Version: 2.1\nName: {name}\nVersion: 2.5\n{needs}"
         )
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    found = host.packages()
-    assert (found["torch"], found["pyspark"]) == ("2.5", "2.5")
-    assert "mlflow" not in found
-    # It is imported already, and here it has no record.
-    assert found["sparkdl-runner"] == "unknown"
+    monkeypatch.delitem(sys.modules, "horovod", raising=False)
+    assert host.packages() == {"torch": "2.5"}
+    # One that has no record.
+    (tmp_path / "horovod").mkdir()
+    (tmp_path / "horovod" / "__init__.py").touch()
+    sys.path_importer_cache.pop(str(tmp_path), None)
+    assert host.packages() == {"torch": "2.5", "horovod": "unknown"}
     assert host.needed_by_spark() == {"pyarrow": "15.0.0"}
 
 
@@ -238,30 +239,29 @@ def test_a_server_is_neither_waited_for_nor_read_without_end(
     assert hostile.sent_bytes < MOST_BYTES
 
 
-def test_a_folders_process_tells_its_line_amid_noise_or_is_ended() -> None:
-    def started(script: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, text=True)
-
-    with started("""echo noise; echo '{"found": 2}'""") as folder:
-        assert host.found_in(folder, 300) == {"found": 2}
-    with started("exec sleep 600") as folder:
-        assert host.found_in(folder, 0.05) == {"error": "no answer came within 0.05 s"}
-    assert folder.returncode == -signal.SIGKILL
+def asked_of_a_folder(script: str, seconds: float) -> dict[str, object]:
+    """The answer of a folder's process, whose Python is a shell here."""
+    return host.folder("/a", {"marker": "m", "scripts": {"folder": script}, "seconds": seconds})
 
 
-def test_only_executors_look_for_the_drivers_file_and_each_has_a_file_of_its_own() -> None:
+def test_a_folders_process_tells_its_line_amid_noise_or_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "executable", shutil.which("sh"))
+    assert asked_of_a_folder("""echo noise; echo '{"found": 2}'""", 300) == {"found": 2}
+    began = psutil.Process().children()
+    late = asked_of_a_folder("exec sleep 600", 0.05)
+    assert late == {"error": "no answer came within 0.05 s"}
+    assert psutil.Process().children() == began
+
+
+def test_each_executor_looks_for_the_drivers_file_and_has_a_file_of_its_own() -> None:
     request = {
         "marker": "m1",
-        "folders": ["file:///a"],
         "scripts": {"folder": "import sys; print(sys.argv[1])"},
+        "seconds": 300,
     }
-    told = {}
-    for is_driver in (True, False):
-        folders = host.start_folders({**request, "is_driver": is_driver})
-        with folders["file:///a"] as folder:
-            told[is_driver] = host.found_in(folder, 300)
-    assert told[True] == {"url": "file:///a", "name": "m1", "look_for": None}
-    assert told[False] == {
+    assert host.folder("file:///a", request) == {
         "url": "file:///a",
         "name": f"m1-{socket.gethostname()}-{os.getpid()}",
         "look_for": "m1",

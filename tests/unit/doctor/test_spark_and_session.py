@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from host_facts import one
 
-from sparkdl_runner.doctor import installation, standalone_master
+from sparkdl_runner.doctor import installation
 from sparkdl_runner.doctor.findings import session
 from sparkdl_runner.doctor.findings.checks import SESSION
 from sparkdl_runner.doctor.findings.finding import OK, PROBLEM, WARNING
@@ -83,7 +83,6 @@ def started(**changes: Any) -> dict[str, Any]:
         "master": "spark://a:7077",
         "version": "3.5.9",
         "java": "17.0.9",
-        "python": "3.11.7",
         "single_host": False,
         "gpus_per_executor": 0.0,
         "encryption": [],
@@ -165,7 +164,7 @@ def test_a_master_at_whose_address_nobody_answers_is_named(shut_port):
         Installation(master=f"spark://{nobody},b"),
         Installation(settings={"spark.master": f"spark://{nobody},b"}),
     ):
-        found = one(standalone_master.standalone_master(known))
+        found = one(installation.standalone_master(known))
         assert (found.check, found.status) == ("spark.master", PROBLEM)
         assert f"Nobody answers at {nobody} ([Errno 111] Connection refused) or b (" in found.found
 
@@ -174,10 +173,10 @@ def test_one_master_that_answers_will_do(shut_port):
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         master = f"spark://127.0.0.1:{shut_port},{address}"
-        found = one(standalone_master.standalone_master(Installation(master=master)))
+        found = one(installation.standalone_master(Installation(master=master)))
     assert (found.status, found.found) == (OK, f"somebody answers at {address}")
 
 
 @pytest.mark.parametrize("master", [None, "local[2]", "yarn", "k8s://https://h:6443"])
 def test_other_masters_are_not_called(master):
-    assert not standalone_master.standalone_master(Installation(master=master))
+    assert not installation.standalone_master(Installation(master=master))

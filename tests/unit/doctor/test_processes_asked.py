@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from one_module import replace_in
-from sparkdl_runner.doctor import observation
-from sparkdl_runner.doctor.child import NoAnswerError
+from sparkdl_runner.doctor import examination
 from sparkdl_runner.doctor.question import UNPACK_SECONDS
+from sparkdl_runner.doctor.session import request_of_executors
 
 QUESTION: Any = SimpleNamespace(
     backends=["horovod", "torch"],
@@ -28,9 +28,7 @@ class Answering:
 
     def answer(self, deadline: float) -> Any:
         answer = self._answers.pop(0)
-        if isinstance(answer, str):
-            raise NoAnswerError(answer)
-        return answer
+        return {"error": answer} if isinstance(answer, str) else answer
 
     def output(self) -> list[str]:
         return ["first", "second", "third"]
@@ -55,7 +53,7 @@ OUTPUT = ["first", "second", "third"]
 def test_a_session_answers_in_two_parts_of_which_each_may_fail(
     answers: list[Any], facts: dict[str, Any]
 ) -> None:
-    assert observation.answers_of_session(Answering(*answers), {}) == facts
+    assert examination.answers_of_session(Answering(*answers), {}) == facts
 
 
 @pytest.mark.parametrize("name", ["spark.archives", "spark.yarn.dist.archives"])
@@ -69,15 +67,10 @@ def test_a_session_may_take_longer_where_hosts_unpack_an_environment(
             deadlines.append(deadline)
             return super().answer(deadline)
 
-    replace_in(monkeypatch, observation, "time", monotonic=lambda: 0.0)
+    replace_in(monkeypatch, examination, "time", monotonic=lambda: 0.0)
     for settings in ({}, {name: "environment.tar.gz#environment"}):
-        observation.answers_of_session(Asked("it died"), settings)
+        examination.answers_of_session(Asked("it died"), settings)
     assert deadlines[1] - deadlines[0] == UNPACK_SECONDS
-
-
-def test_a_host_that_does_not_answer_is_told_with_its_last_words() -> None:
-    assert observation.facts_of(Answering({"cores": 2}), 0.0) == {"cores": 2}
-    assert observation.facts_of(Answering("it died"), 0.0) == {"error": "it died; second; third"}
 
 
 @pytest.mark.parametrize(
@@ -98,15 +91,17 @@ def test_the_driver_is_looked_at_where_it_keeps_its_files(
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    asked = observation.host_request(QUESTION, settings)
+    asked = examination.host_request(QUESTION, settings)
     found = asked["directories"]
     assert found.keys() == directories.keys()
     assert all(found[path].startswith(words) for path, words in directories.items())
     assert asked["native"] == ["torch", "horovod"]
-    assert (asked["folders"], asked["servers"], asked["is_driver"]) == (["/shared"], [], True)
-    assert asked["marker"] != observation.host_request(QUESTION, settings)["marker"]
-    of_session = observation._session_request(QUESTION, asked)
-    assert (of_session["np"], of_session["master"]) == (4, "local[4]")
-    assert (of_session["conf"], of_session["backend"]) == ([("spark.x", "1")], "horovod")
-    on_executors = {"servers": ["http://h:5000/health"], "is_driver": False}
-    assert of_session["host_request"] == {**asked, **on_executors}
+    assert (asked["folders"], asked["servers"]) == ([], [])
+    assert asked["marker"] != examination.host_request(QUESTION, settings)["marker"]
+    of_executors = request_of_executors(asked, QUESTION)
+    assert of_executors["folders"] == ["/shared"]
+    assert of_executors["servers"] == ["http://h:5000/health"]
+    assert of_executors["scripts"].keys() == {"native", "folder"}
+    assert {name for name in asked if asked[name] == of_executors[name]} == {
+        *("native", "directories", "marker", "seconds")
+    }
