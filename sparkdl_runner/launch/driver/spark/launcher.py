@@ -279,7 +279,8 @@ class SparkGang(Gang):
         """
         self._raise_launch_problem()
         failures = self.failures
-        application_end, loss = end_of(self._context), failure.executor_loss(error)
+        loss = failure.executor_loss(error, failure.container_memory(self._context))
+        application_end = end_of(self._context)
         if application_end:  # Its tasks are lost because of it.
             failures = [one for one in failures if one.status != Status.LOST]
         elif (loss or failures) and all(one.status == Status.LOST for one in failures):
