@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from sparkdl_runner.base.shown_text import tell
 from sparkdl_runner.launch.driver.spark import yarn
+from sparkdl_runner.launch.driver.spark.bounded import answer_within
 from sparkdl_runner.launch.driver.spark.executors import Executor, list_executors
 from sparkdl_runner.launch.driver.spark.pods import replace_pods
 from sparkdl_runner.launch.wire import network
@@ -82,10 +82,10 @@ class LostHosts:
                 "Spark is asked for other executors in place of "
                 f"{', '.join(gone)}: its cluster manager may miss a host for minutes."
             )
-        if self._within(lambda: yarn.replace_master(self._context, self._is_lost)):
+        if answer_within(_ASK_SECONDS, lambda: yarn.replace_master(self._context, self._is_lost)):
             self._wait_until_gone({one.identifier for one in listed})
         elif gone:
-            self._within(lambda: self._replace(gone))
+            answer_within(_ASK_SECONDS, lambda: self._replace(gone))
             replace_pods(self._context, gone)
         self._names.clear()
         self._addresses.clear()
@@ -95,18 +95,6 @@ class LostHosts:
         for one in executors:
             with suppress(Exception):  # It may have gone meanwhile.
                 self._context._jsc.sc().killAndReplaceExecutor(one)
-
-    def _within(self, ask: Callable[[], bool | None]) -> bool:
-        answers = []
-
-        def run() -> None:
-            with suppress(Exception):  # The session ends meanwhile.
-                answers.append(ask())
-
-        asking = threading.Thread(target=run, name="sparkdl-lost-hosts", daemon=True)
-        asking.start()
-        asking.join(_ASK_SECONDS)
-        return any(answers)
 
     def _wait_until_gone(self, executors: set[str]) -> None:
         deadline = time.monotonic() + REPLACEMENT_SECONDS

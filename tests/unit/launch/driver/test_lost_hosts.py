@@ -89,7 +89,7 @@ def test_a_manager_that_does_not_answer_is_waited_for_shortly(
     lost.replace_executors()  # It would never return.
     never.set()
     for thread in threading.enumerate():
-        if thread.name == "sparkdl-lost-hosts":
+        if thread.name == "sparkdl-asking":
             thread.join()
 
 
