@@ -11,7 +11,7 @@ from typing import Any
 
 from sparkdl_runner.doctor import scripts, tracking_server
 from sparkdl_runner.doctor.child import Child, NoAnswerError
-from sparkdl_runner.doctor.question import Question, unpack_seconds
+from sparkdl_runner.doctor.question import YARN_ATTEMPTS, Question, unpack_seconds
 from sparkdl_runner.launch.config import RunConfig
 
 HOST_SECONDS = 45.0
@@ -88,10 +88,12 @@ def host_request(question: Question, settings: Mapping[str, str]) -> dict[str, A
 def _session_request(question: Question, host_request: dict[str, Any]) -> dict[str, Any]:
     page = tracking_server.health_page(question.tracking_uri)
     servers: Sequence[str] = [page] if page else []
+    # A master that comes when this session was given up finds no driver: YARN is to start no other.
+    once = [(YARN_ATTEMPTS, "1")] if question.master == "yarn" else []
     return {
         "np": question.num_proc,
         "master": question.master,
-        "conf": list(question.conf.items()),
+        "conf": [*once, *question.conf.items()],
         "backend": question.backends[0],
         "script": scripts.text_of("host"),
         # The driver's own places need not be an executor's.

@@ -117,10 +117,21 @@ def _describe(context: SparkContext, request: dict[str, Any]) -> dict[str, Any]:
         ),
         "encryption": checks.encryption_asked_for(context),
         "refusals": refusals,
+        "is_restarted": _is_restarted(context),
         "slots": _settled(
             lambda: slots.count_slots(context, profile), 0.0 if single_host else SETTLE_SECONDS
         ),
     }
+
+
+def _is_restarted(context: SparkContext) -> bool:
+    """Whether YARN starts this driver, which runs there, again when it ends with an error."""
+    from sparkdl_runner.doctor.question import YARN_ATTEMPTS
+    from sparkdl_runner.launch.driver.spark.context import settings_of
+
+    settings = settings_of(context)
+    is_there = context.master == "yarn" and settings.get("spark.submit.deployMode") == "cluster"
+    return is_there and settings.get(YARN_ATTEMPTS) != "1"
 
 
 def _profile(context: SparkContext) -> ResourceProfile | None:

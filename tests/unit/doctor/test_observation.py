@@ -110,3 +110,9 @@ def test_the_driver_is_looked_at_where_it_keeps_its_files(
     assert (of_session["conf"], of_session["backend"]) == ([("spark.x", "1")], "horovod")
     on_executors = {"servers": ["http://h:5000/health"], "is_driver": False}
     assert of_session["host_request"] == {**asked, **on_executors}
+
+
+def test_yarn_is_to_start_no_second_master_for_a_session_that_was_given_up() -> None:
+    asked = SimpleNamespace(**{**vars(QUESTION), "master": "yarn"})
+    once = ("spark.yarn.maxAppAttempts", "1")
+    assert observation._session_request(asked, {})["conf"] == [once, ("spark.x", "1")]
