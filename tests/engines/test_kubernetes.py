@@ -248,7 +248,8 @@ class Stepping(Submitted):
     ) -> None:
         super().__init__(
             *(cluster, name, "--function", f"{SHARED}/stepping.py:train", "--backend", backend),
-            *("--num-proc", "2", "--checkpoint-url", f"{SHARED}/{name}/checkpoints"),
+            *("--name", name, "--num-proc", "2"),
+            *("--checkpoint-url", f"{SHARED}/{name}/checkpoints"),
             *("--hyperparameters", f"folder={SHARED}/{name}", f"backend={backend}"),
             *("--runner", "max_restarts=100", *runner),
             options=options,
@@ -321,6 +322,89 @@ class Survival:
             f"known after {self.known:.0f} s, on after {self.on:.0f} s; checkpoint before "
             f"{self.saved}, last step {self.last}, went on after {self.resumed}"
         )
+
+
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
+def test_all_ends_with_the_drivers_pod_and_goes_on_when_submitted_again(cluster, capsys, backend):
+    name = f"driver-{backend}"
+    with Stepping(cluster, name, backend) as stepping:
+        stepping.wait_until_steady()
+        workers = stepping.processes(WORKER)
+        cluster.kubectl("delete", "pod", f"--namespace={NAMESPACE}", "--wait=false", name)
+        deleted = time.monotonic()
+        wait_for(lambda: not any(one.is_running() for one in workers), "workers are left")
+        ranks = time.monotonic() - deleted
+        wait_for(lambda: not stepping.pods(), "pods are left")
+        pods = time.monotonic() - deleted
+        assert stepping.runs() == ["KILLED"]
+    saved, last = stepping.saved(), stepping.steps()[-1]
+    # Executors that have a place are waited for, however short the wait for slots.
+    soon = ("--conf", "spark.scheduler.maxRegisteredResourcesWaitingTime=1s")
+    submitted = time.time()
+    with Stepping(cluster, name, backend, "slot_wait_seconds=1", options=soon) as stepping:
+        stepping.wait_for(lambda: stepping.steps()[-1] != last, "no step")
+        on = next(one for one in stepping.steps() if one[0] > submitted)
+        (stepping.folder / "enough").touch()
+        stepping.succeed()
+        assert "executors have been given a place" in stepping.output()
+        assert stepping.runs() == ["FINISHED"]
+    with capsys.disabled():
+        print(
+            f"\nthe driver's pod deleted: ranks gone after {ranks:.0f} s, pods {pods:.0f} s; on "
+            f"{on[0] - submitted:.0f} s after it was submitted again; checkpoint before {saved}, "
+            f"last step {last[3]}, went on after {on[2]}"
+        )
+    assert saved <= on[2] <= last[3]
+
+
+SCRIPT = """
+import sys
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+print("rank", dist.get_rank(), "of", int(total), "has", sys.argv[1:])
+"""
+TUNE = """
+example: digits
+num_proc: 1
+backend: torch
+hyperparameters: {epochs: 1}
+tune: {metric: accuracy, trials: 2, search_space: {batch_size: {choices: [16, 32]}}}
+"""
+
+
+def test_what_one_session_runs_and_what_is_refused(cluster):
+    """At the same time: another with dynamic allocation."""
+    name, folder = "session", f"{SHARED}/session"
+    dynamic = ("dynamic", *digits("torch"), "--cache-url", f"file://{SHARED}/dynamic")
+    options = [
+        word
+        for setting in ("enabled", "shuffleTracking.enabled")
+        for word in ("--conf", f"spark.dynamicAllocation.{setting}=true")
+    ]
+    session = Submitted(cluster, name, folder, script=f"local://{SHARED}/one_session.py")
+    with session, Submitted(cluster, *dynamic, options=tuple(options)) as refused:
+        (session.folder / "said.py").write_text(SCRIPT)
+        (session.folder / "train.yaml").write_text(
+            f"script: {folder}/said.py\nargs: [--word, two words]\nnum_proc: 2\n"
+        )
+        (session.folder / "tune.yaml").write_text(f"{TUNE}cache_url: file://{folder}/cache\n")
+        assert "spark.dynamicAllocation.enabled is true" in refused.end()
+        told = session.end()
+    for words in (
+        "3 ranks need 3 task slots at once, and the cluster has 2",
+        "rank 0 of 2 has ['--word', 'two words']",
+        "rank 1 of 2 has ['--word', 'two words']",
+        "train ends with 0",
+        "2 trials, 2 at a time",
+        "tune ends with 0",
+        "all sums are predicted",
+    ):
+        assert words in told, told[-6000:]
 
 
 @pytest.fixture(scope="module", params=EVERY_BACKEND)
@@ -418,87 +502,3 @@ def test_a_container_over_its_memory_is_named_and_the_training_goes_on(stepping,
 
     report(stepping.survives(hoard))
     assert re.search(OVER_ITS_MEMORY[memory], stepping.output())
-
-
-@pytest.mark.parametrize("backend", EVERY_BACKEND)
-def test_all_ends_with_the_drivers_pod_and_goes_on_when_submitted_again(cluster, capsys, backend):
-    name = f"driver-{backend}"
-    with Stepping(cluster, name, backend, f"name={name}") as stepping:
-        stepping.wait_until_steady()
-        workers = stepping.processes(WORKER)
-        cluster.kubectl("delete", "pod", f"--namespace={NAMESPACE}", "--wait=false", name)
-        deleted = time.monotonic()
-        wait_for(lambda: not any(one.is_running() for one in workers), "workers are left")
-        ranks = time.monotonic() - deleted
-        wait_for(lambda: not stepping.pods(), "pods are left")
-        pods = time.monotonic() - deleted
-        assert stepping.runs() == ["KILLED"]
-    saved, last = stepping.saved(), stepping.steps()[-1]
-    # Executors that have a place are waited for, however short the wait for slots.
-    soon = ("--conf", "spark.scheduler.maxRegisteredResourcesWaitingTime=1s")
-    again = (f"name={name}", "slot_wait_seconds=1")
-    submitted = time.time()
-    with Stepping(cluster, name, backend, *again, options=soon) as stepping:
-        stepping.wait_for(lambda: stepping.steps()[-1] != last, "no step")
-        on = next(one for one in stepping.steps() if one[0] > submitted)
-        (stepping.folder / "enough").touch()
-        stepping.succeed()
-        assert "executors have been given a place" in stepping.output()
-        assert stepping.runs() == ["FINISHED"]
-    with capsys.disabled():
-        print(
-            f"\nthe driver's pod deleted: ranks gone after {ranks:.0f} s, pods {pods:.0f} s; on "
-            f"{on[0] - submitted:.0f} s after it was submitted again; checkpoint before {saved}, "
-            f"last step {last[3]}, went on after {on[2]}"
-        )
-    assert saved <= on[2] <= last[3]
-
-
-SCRIPT = """
-import sys
-
-import torch
-import torch.distributed as dist
-
-dist.init_process_group("gloo")
-total = torch.ones(1)
-dist.all_reduce(total)
-print("rank", dist.get_rank(), "of", int(total), "has", sys.argv[1:])
-"""
-TUNE = """
-example: digits
-num_proc: 1
-backend: torch
-hyperparameters: {epochs: 1}
-tune: {metric: accuracy, trials: 2, search_space: {batch_size: {choices: [16, 32]}}}
-"""
-
-
-def test_what_one_session_runs_and_what_is_refused(cluster):
-    """At the same time: another with dynamic allocation."""
-    name, folder = "session", f"{SHARED}/session"
-    dynamic = ("dynamic", *digits("torch"), "--cache-url", f"file://{SHARED}/dynamic")
-    options = [
-        word
-        for setting in ("enabled", "shuffleTracking.enabled")
-        for word in ("--conf", f"spark.dynamicAllocation.{setting}=true")
-    ]
-    session = Submitted(cluster, name, folder, script=f"local://{SHARED}/one_session.py")
-    with session, Submitted(cluster, *dynamic, options=tuple(options)) as refused:
-        (session.folder / "said.py").write_text(SCRIPT)
-        (session.folder / "train.yaml").write_text(
-            f"script: {folder}/said.py\nargs: [--word, two words]\nnum_proc: 2\n"
-        )
-        (session.folder / "tune.yaml").write_text(f"{TUNE}cache_url: file://{folder}/cache\n")
-        assert "spark.dynamicAllocation.enabled is true" in refused.end()
-        told = session.end()
-    for words in (
-        "3 ranks need 3 task slots at once, and the cluster has 2",
-        "rank 0 of 2 has ['--word', 'two words']",
-        "rank 1 of 2 has ['--word', 'two words']",
-        "train ends with 0",
-        "2 trials, 2 at a time",
-        "tune ends with 0",
-        "all sums are predicted",
-    ):
-        assert words in told, told[-6000:]
