@@ -77,7 +77,10 @@ def test_executors_that_were_never_heard_of_are_replaced_unless_they_answer(
     given_up: list[str] = []
     spark = SimpleNamespace(killAndReplaceExecutor=given_up.append)
     context = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: spark), master="k8s://https://h")
-    monkeypatch.setattr(lost_hosts.yarn, "replace_master", lambda context, is_lost: False)
+    asked: list[object] = []
+    monkeypatch.setattr(
+        lost_hosts.yarn, "replace_master", lambda *arguments: asked.append(arguments)
+    )
     monkeypatch.setattr(lost_hosts, "replace_pods", lambda _, names: replaced.extend(names))
     replaced: list[str] = []
     with network.listen("127.0.0.1") as there, closed_port() as gone:
@@ -91,6 +94,7 @@ def test_executors_that_were_never_heard_of_are_replaced_unless_they_answer(
         lost.add_executors(["1", "2", "no longer listed"])
         assert lost.replace_executors() == lost_hosts.REPLACEMENT_SECONDS
     assert given_up == replaced == ["2", "no longer listed"]
+    assert asked == []
     assert "vanished" not in capsys.readouterr().err
     assert lost.replace_executors() == 0
 
