@@ -405,6 +405,7 @@ def test_what_one_session_runs_and_what_is_refused(cluster):
         "all sums are predicted",
     ):
         assert words in told, told[-6000:]
+    assert "atplotlib" not in told
 
 
 @pytest.fixture(scope="module", params=EVERY_BACKEND)
