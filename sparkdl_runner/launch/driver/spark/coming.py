@@ -35,4 +35,4 @@ def _in_containers(context: SparkContext) -> int:
 
 def _in_pods(context: SparkContext) -> int:
     registered = {one.identifier for one in list_executors(context)}
-    return len(pods.started_executors(context) - registered)
+    return len(pods.starting_executors(context) - registered)

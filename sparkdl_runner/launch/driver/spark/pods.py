@@ -71,15 +71,21 @@ def _replace(context: SparkContext, executors: Collection[str]) -> None:
             )
 
 
-def started_executors(context: SparkContext) -> set[str]:
+def starting_executors(context: SparkContext) -> set[str]:
     """The executors whose pods a node has taken, whether or not they have registered."""
     return {
         str(pod.getMetadata().getLabels()["spark-exec-id"])
         for pod in _Pods(context).all()
-        if pod.getStatus().getStartTime() is not None
-        and pod.getStatus().getPhase() in ("Pending", "Running")
-        and pod.getMetadata().getDeletionTimestamp() is None
+        if pod.getMetadata().getDeletionTimestamp() is None and _is_starting(pod.getStatus())
     }
+
+
+def _is_starting(status: Any) -> bool:
+    if status.getStartTime() is None or status.getPhase() not in ("Pending", "Running"):
+        return False
+    waiting = [one.getState().getWaiting() for one in status.getContainerStatuses()]
+    # Else for a reason that does not pass, such as ImagePullBackOff.
+    return all(one is None or one.getReason() == "ContainerCreating" for one in waiting)
 
 
 class _Pods:

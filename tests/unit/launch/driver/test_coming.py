@@ -29,7 +29,7 @@ def test_containers_of_yarn(monkeypatch, containers, found):
 
 @pytest.mark.parametrize(("pods", "found"), [({"1", "2", "3"}, 2), ({"1"}, 0), (set(), 0)])
 def test_pods(monkeypatch, pods, found):
-    monkeypatch.setattr(coming.pods, "started_executors", lambda context: pods)
+    monkeypatch.setattr(coming.pods, "starting_executors", lambda context: pods)
     assert coming_executors(KUBERNETES) == found
 
 
