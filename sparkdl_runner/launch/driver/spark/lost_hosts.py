@@ -95,7 +95,7 @@ class LostHosts:
                 "Spark is asked for other executors in place of "
                 f"{', '.join(gone)}: its cluster manager may miss a host for minutes."
             )
-        if self._names and answer_within(
+        if bool(self._names) and answer_within(
             _ASK_SECONDS, lambda: yarn.replace_master(self._context, self._is_lost)
         ):
             self._wait_until_gone({one.identifier for one in listed})
