@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 UNPACK_SECONDS = 300.0
+YARN_ATTEMPTS = "spark.yarn.maxAppAttempts"
 
 
 @dataclass(frozen=True, kw_only=True)

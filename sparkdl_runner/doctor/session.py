@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner.doctor import scripts
-from sparkdl_runner.doctor.question import Question, unpack_seconds
+from sparkdl_runner.doctor.question import YARN_ATTEMPTS, Question, unpack_seconds
 from sparkdl_runner.doctor.tracking_server import health_page
 
 if TYPE_CHECKING:
@@ -69,10 +69,7 @@ def _end_with_parent() -> None:
 def _start(question: Question) -> SparkContext:
     from pyspark import SparkConf, SparkContext
 
-    submitted = [item for pair in question.conf.items() for item in ("--conf", "=".join(pair))]
-    if question.master:  # Spark is told when it starts: only then does YARN get pyspark's files.
-        submitted += ["--master", question.master]
-    if submitted:
+    if submitted := submitted_options(question):
         given = os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
         os.environ["PYSPARK_SUBMIT_ARGS"] = f"{shlex.join(submitted)} {given}"
     # Starts the JVM, which reads what Spark is configured to.
@@ -89,6 +86,18 @@ def _start(question: Question) -> SparkContext:
     configuration.set("spark.ui.showConsoleProgress", "false")
     configuration.set("spark.ui.enabled", "false")
     return SparkContext.getOrCreate(configuration)
+
+
+def submitted_options(question: Question) -> list[str]:
+    """The options of ``spark-submit`` for what is asked."""
+    conf = dict(question.conf)
+    if question.master == "yarn":
+        # A master that comes when this session was given up finds no driver: it is to be the last.
+        conf = {YARN_ATTEMPTS: "1", **conf}
+    submitted = [item for pair in conf.items() for item in ("--conf", "=".join(pair))]
+    if question.master:  # Spark is told when it starts: only then does YARN get pyspark's files.
+        submitted += ["--master", question.master]
+    return submitted
 
 
 def _describe(context: SparkContext, question: Question) -> dict[str, Any]:
@@ -120,10 +129,20 @@ def _describe(context: SparkContext, question: Question) -> dict[str, Any]:
         ),
         "encryption": checks.encryption_asked_for(context),
         "refusals": refusals,
+        "is_restarted": _is_restarted(context),
         "slots": _settled(
             lambda: slots.count_slots(context, profile), 0.0 if single_host else SETTLE_SECONDS
         ),
     }
+
+
+def _is_restarted(context: SparkContext) -> bool:
+    """Whether YARN starts this driver, which runs there, again when it ends with an error."""
+    from sparkdl_runner.launch.driver.spark.context import settings_of
+
+    settings = settings_of(context)
+    is_there = context.master == "yarn" and settings.get("spark.submit.deployMode") == "cluster"
+    return is_there and settings.get(YARN_ATTEMPTS) != "1"
 
 
 def _profile(context: SparkContext) -> ResourceProfile | None:

@@ -53,8 +53,10 @@ class RunConfig:
     one below the temporary folder, where only the logs of ranks that failed stay, for a week."""
 
     slot_wait_seconds: float = 60.0
-    """How long to wait for executors to register when the cluster has too few slots. Slots that
-    exist and are busy are waited for without limit, as Databricks documents."""
+    """How long to wait for executors to register when the cluster has too few slots. Those that
+    YARN or Kubernetes has given a place, and that have yet to start, are waited for up to ten
+    minutes more, unless this is 0. Slots that exist and are busy are waited for without limit, as
+    Databricks documents."""
 
     start_timeout_seconds: float = 120.0
     """How long the ranks may take to find one another, from the start of the first; and then each

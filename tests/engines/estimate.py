@@ -10,9 +10,10 @@ from pyspark.sql import SparkSession
 
 from sparkdl_runner.estimator import TorchEstimator
 
-if __name__ == "__main__":
-    spark = SparkSession.builder.getOrCreate()
-    spark.conf.set("petastorm.spark.converter.parentCacheDirUrl", sys.argv[1])
+
+def fit(spark: SparkSession, cache_url: str) -> None:
+    """Fits and predicts in a session, with a folder for conversions."""
+    spark.conf.set("petastorm.spark.converter.parentCacheDirUrl", cache_url)
     rows = spark.range(256).selectExpr(
         "float(id % 8) AS one", "float(id % 4) AS two", "float(id % 8 + id % 4) AS total"
     )
@@ -30,4 +31,9 @@ if __name__ == "__main__":
     worst = predicted.selectExpr("max(abs(prediction - total)) AS worst").first().worst
     assert worst < 0.2, worst
     print("all sums are predicted")
-    spark.stop()
+
+
+if __name__ == "__main__":
+    session = SparkSession.builder.getOrCreate()
+    fit(session, sys.argv[1])
+    session.stop()

@@ -99,6 +99,18 @@ class Kubernetes:
         found: list[dict] = json.loads(self.kubectl("get", "--output=json", *arguments))["items"]
         return found
 
+    def processes(self, word: str, pods: list[dict]) -> list[psutil.Process]:
+        """Those of some pods that have a word in their command line."""
+        groups = [f"/pod{one['metadata']['uid']}/" for one in pods]
+        found = []
+        for one in psutil.process_iter(["cmdline"]):
+            with contextlib.suppress(psutil.Error, OSError):
+                is_one = any(word in argument for argument in one.info["cmdline"] or ())
+                group = Path(f"/proc/{one.pid}/cgroup").read_text()
+                if is_one and any(name in group for name in groups):
+                    found.append(one)
+        return found
+
     def lose(self, name: str) -> None:
         """Cuts a node's power, and so its network first."""
         self.control.run("ip", "link", "set", name, "down")
@@ -384,16 +396,6 @@ class Node:
         layers = [*base, pod_image.Blob.of(layer)]
         pod_image.write_archive(archive, IMAGE, layers, pod_image.configuration(), [layer])
         self.import_image(archive)
-
-    def processes(self, word: str) -> list[psutil.Process]:
-        """Those of its pods that have a word in their command line."""
-        found = []
-        for one in psutil.process_iter(["cmdline"]):
-            with contextlib.suppress(psutil.Error, OSError):
-                is_one = any(word in argument for argument in one.info["cmdline"] or ())
-                if is_one and f"/{self._cgroup}/" in Path(f"/proc/{one.pid}/cgroup").read_text():
-                    found.append(one)
-        return found
 
     def end(self) -> None:
         """Ends all that runs there."""

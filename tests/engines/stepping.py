@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+HOARD_MB = 2100
+
+
+def hoard(kind: str) -> None:
+    """Takes more memory than a container has.
+
+    Args:
+        kind: ``"own"`` for this process's, so that the kernel ends it; ``"shared"`` for what
+            belongs to no process, so that the kernel ends Java, and the container with it.
+    """
+    import os
+    from pathlib import Path
+
+    if kind == "own":
+        os.urandom(1 << 20) * HOARD_MB
+        return
+    for name in Path("/proc").glob("[0-9]*/comm"):
+        if name.read_text() == "java\n":
+            name.with_name("oom_score_adj").write_text("1000")
+    with open("/dev/shm/hoard", "wb") as file:
+        for _ in range(HOARD_MB):
+            file.write(bytes(1 << 20))
+
 
 def train(folder: str, backend: str, checkpoint_url: str) -> int:
     """Steps until the file ``enough`` is in a folder that all hosts share.
 
     Rank 0 adds a line to the file ``steps`` for each: the time, the attempt, the step at which the
-    attempt began, and the step.
+    attempt began, and the step. Rank 1 removes a file ``hoard`` there, and takes memory.
 
     Args:
         folder: The shared one.
@@ -51,6 +74,11 @@ def train(folder: str, backend: str, checkpoint_url: str) -> int:
                 is_enough += os.path.exists(f"{folder}/enough")
                 with open(f"{folder}/steps", "a") as steps:
                     steps.write(f"{time.time()} {world.attempt} {first} {step}\n")
+            elif os.path.exists(wanted := f"{folder}/hoard"):
+                with open(wanted) as file:
+                    kind = file.read()
+                os.remove(wanted)
+                hoard(kind)
             all_reduce(is_enough)
             log_metrics(step, steps=step)
             if checkpoints.due(step) or is_enough:

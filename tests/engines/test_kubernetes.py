@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
+import psutil
 import pyspark
 import pytest
 from kubernetes_cluster import CONTROL, IMAGE, TOKEN, Kubernetes, why_not  # noqa: F401
@@ -37,6 +38,7 @@ TIMES = int(os.environ.get("TIMES", "1"))
 # From the moment at which the run knows that a node is dead.
 GOES_ON_SECONDS = 60.0
 IN_PODS = "local:///opt/sparkdl-runner/jobs/train.py"
+WORKER = "sparkdl_runner.launch.worker"
 
 
 def wait_for(holds: Callable[[], object], what: str, minutes: float = MINUTES) -> None:
@@ -49,7 +51,8 @@ def wait_for(holds: Callable[[], object], what: str, minutes: float = MINUTES) -
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Kubernetes]:
     with Kubernetes(ENGINES) as cluster:
-        shutil.copy(Path(__file__).with_name("stepping.py"), cluster.shared)
+        for name in ("stepping.py", "one_session.py", "estimate.py"):
+            shutil.copy(Path(__file__).with_name(name), cluster.shared)
         cluster.control.run("mount", "-t", "tmpfs", "none", "/mnt")
         cluster.control.run("mkdir", SHARED)
         cluster.control.run("mount", "--bind", cluster.shared, SHARED)
@@ -74,10 +77,10 @@ class Submitted:
 
     Args:
         cluster: Where.
-        name: The job's, and of its driver's pod.
+        name: The job's, and of its driver's pod and its folder.
         job: The arguments of ``jobs/train.py``.
         options: Of ``spark-submit``.
-        script: The job's file.
+        script: The job's file, in the pods if it begins with ``local:``.
     """
 
     def __init__(
@@ -92,7 +95,7 @@ class Submitted:
         self.name = name
         # A folder of the pods' user alone, as a volume of theirs would be.
         self.folder = cluster.shared / name
-        self.folder.mkdir()
+        self.folder.mkdir(exist_ok=True)
         os.chown(self.folder, 185, 185)
         settings = {
             "executor.cores": "1",
@@ -106,7 +109,7 @@ class Submitted:
             "kubernetes.driver.node.selector.kubernetes.io/hostname": "node-1",
             "executorEnv.OMP_NUM_THREADS": "1",
         }
-        if script == IN_PODS:
+        if script.startswith("local:"):
             settings["kubernetes.driver.pod.name"] = name
         for role in ("driver", "executor"):
             volume = f"kubernetes.{role}.volumes.hostPath.shared"
@@ -143,8 +146,9 @@ class Submitted:
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-        named = (f"--namespace={NAMESPACE}", "--all", "--grace-period=0", "--force")
-        self.cluster.kubectl("delete", "pods", *named)
+        if left := [pod["metadata"]["name"] for pod in self.pods()]:
+            by_force = (f"--namespace={NAMESPACE}", "--grace-period=0", "--force")
+            self.cluster.kubectl("delete", "pods", "--ignore-not-found", *by_force, *left)
 
     def output(self, *options: str) -> str:
         """The driver's log."""
@@ -165,15 +169,22 @@ class Submitted:
             if node in (None, pod["spec"].get("nodeName")) and pod["status"]["phase"] == "Running"
         ]
 
+    def processes(self, word: str) -> list[psutil.Process]:
+        """Those of its pods that have a word in their command line."""
+        return self.cluster.processes(word, self.pods())
+
+    def end(self) -> str:
+        """Waits for its end, good or bad. Returns the driver's log."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(MINUTES * 60)
+        return self.output()
+
     def succeed(self) -> dict:
         """Waits for its good end. Returns the job's last line."""
-        try:
-            code = self._process.wait(MINUTES * 60)
-        except subprocess.TimeoutExpired:
-            code = -1
-        assert code == 0, self.output()[-6000:]
-        ends = [line for line in self.output().splitlines() if line.startswith("{")]
-        assert ends, self.output()[-6000:]
+        told = self.end()
+        assert self._process.poll() == 0, told[-6000:]
+        ends = [line for line in told.splitlines() if line.startswith("{")]
+        assert ends, told[-6000:]
         return json.loads(ends[-1])
 
     def runs(self) -> list[str]:
@@ -227,12 +238,21 @@ def test_a_training_in_client_mode(cluster, backend):
 class Stepping(Submitted):
     """A long training; see ``stepping.py``."""
 
-    def __init__(self, cluster: Kubernetes, name: str, backend: str) -> None:
+    def __init__(
+        self,
+        cluster: Kubernetes,
+        name: str,
+        backend: str,
+        *runner: str,
+        options: tuple[str, ...] = (),
+    ) -> None:
         super().__init__(
             *(cluster, name, "--function", f"{SHARED}/stepping.py:train", "--backend", backend),
-            *("--num-proc", "2", "--checkpoint-url", f"{SHARED}/{name}/checkpoints"),
+            *("--name", name, "--num-proc", "2"),
+            *("--checkpoint-url", f"{SHARED}/{name}/checkpoints"),
             *("--hyperparameters", f"folder={SHARED}/{name}", f"backend={backend}"),
-            *("--runner", "max_restarts=100"),
+            *("--runner", "max_restarts=100", *runner),
+            options=options,
         )
 
     def steps(self) -> list[tuple[float, int, int, int]]:
@@ -304,6 +324,90 @@ class Survival:
         )
 
 
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
+def test_all_ends_with_the_drivers_pod_and_goes_on_when_submitted_again(cluster, capsys, backend):
+    name = f"driver-{backend}"
+    with Stepping(cluster, name, backend) as stepping:
+        stepping.wait_until_steady()
+        workers = stepping.processes(WORKER)
+        cluster.kubectl("delete", "pod", f"--namespace={NAMESPACE}", "--wait=false", name)
+        deleted = time.monotonic()
+        wait_for(lambda: not any(one.is_running() for one in workers), "workers are left")
+        ranks = time.monotonic() - deleted
+        wait_for(lambda: not stepping.pods(), "pods are left")
+        pods = time.monotonic() - deleted
+        assert stepping.runs() == ["KILLED"]
+    saved, last = stepping.saved(), stepping.steps()[-1]
+    # Executors that have a place are waited for, however short the wait for slots.
+    soon = ("--conf", "spark.scheduler.maxRegisteredResourcesWaitingTime=1s")
+    submitted = time.time()
+    with Stepping(cluster, name, backend, "slot_wait_seconds=1", options=soon) as stepping:
+        stepping.wait_for(lambda: stepping.steps()[-1] != last, "no step")
+        on = next(one for one in stepping.steps() if one[0] > submitted)
+        (stepping.folder / "enough").touch()
+        stepping.succeed()
+        assert "executors have been given a place" in stepping.output()
+        assert stepping.runs() == ["FINISHED"]
+    with capsys.disabled():
+        print(
+            f"\nthe driver's pod deleted: ranks gone after {ranks:.0f} s, pods {pods:.0f} s; on "
+            f"{on[0] - submitted:.0f} s after it was submitted again; checkpoint before {saved}, "
+            f"last step {last[3]}, went on after {on[2]}"
+        )
+    assert saved <= on[2] <= last[3]
+
+
+SCRIPT = """
+import sys
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+print("rank", dist.get_rank(), "of", int(total), "has", sys.argv[1:])
+"""
+TUNE = """
+example: digits
+num_proc: 1
+backend: torch
+hyperparameters: {epochs: 1}
+tune: {metric: accuracy, trials: 2, search_space: {batch_size: {choices: [16, 32]}}}
+"""
+
+
+def test_what_one_session_runs_and_what_is_refused(cluster):
+    """At the same time: another with dynamic allocation."""
+    name, folder = "session", f"{SHARED}/session"
+    dynamic = ("dynamic", *digits("torch"), "--cache-url", f"file://{SHARED}/dynamic")
+    options = [
+        word
+        for setting in ("enabled", "shuffleTracking.enabled")
+        for word in ("--conf", f"spark.dynamicAllocation.{setting}=true")
+    ]
+    session = Submitted(cluster, name, folder, script=f"local://{SHARED}/one_session.py")
+    with session, Submitted(cluster, *dynamic, options=tuple(options)) as refused:
+        (session.folder / "said.py").write_text(SCRIPT)
+        (session.folder / "train.yaml").write_text(
+            f"script: {folder}/said.py\nargs: [--word, two words]\nnum_proc: 2\n"
+        )
+        (session.folder / "tune.yaml").write_text(f"{TUNE}cache_url: file://{folder}/cache\n")
+        assert "spark.dynamicAllocation.enabled is true" in refused.end()
+        told = session.end()
+    for words in (
+        "3 ranks need 3 task slots at once, and the cluster has 2",
+        "rank 0 of 2 has ['--word', 'two words']",
+        "rank 1 of 2 has ['--word', 'two words']",
+        "train ends with 0",
+        "2 trials, 2 at a time",
+        "tune ends with 0",
+        "all sums are predicted",
+    ):
+        assert words in told, told[-6000:]
+    assert "atplotlib" not in told
+
+
 @pytest.fixture(scope="module", params=EVERY_BACKEND)
 def stepping(request, cluster) -> Iterator[Stepping]:
     """One training for all faults: at its end it has one MLflow run, and no pod is left."""
@@ -330,12 +434,7 @@ def report(capsys, request) -> Callable[[Survival], None]:
 @pytest.mark.parametrize("_time", range(TIMES))
 def test_a_killed_rank(stepping, report, _time):
     def kill() -> None:
-        worker = next(
-            one
-            for node in stepping.cluster.nodes.values()
-            for one in node.processes("sparkdl_runner.launch.worker")
-        )
-        worker.kill()
+        stepping.processes(WORKER)[0].kill()
 
     report(stepping.survives(kill))
 
@@ -343,13 +442,8 @@ def test_a_killed_rank(stepping, report, _time):
 @pytest.mark.parametrize("_time", range(TIMES))
 def test_a_killed_jvm(stepping, report, _time):
     def kill() -> None:
-        executor = next(
-            one
-            for node in stepping.cluster.nodes.values()
-            for one in node.processes("KubernetesExecutorBackend")
-            if one.name() == "java"
-        )
-        executor.kill()
+        executors = stepping.processes("KubernetesExecutorBackend")
+        next(one for one in executors if one.name() == "java").kill()
 
     report(stepping.survives(kill))
 
@@ -392,22 +486,20 @@ def test_a_dead_node(stepping, report, _time):
         cluster.revive("node-2")
 
 
-@pytest.mark.parametrize("backend", EVERY_BACKEND)
-def test_all_ends_with_the_drivers_pod(cluster, capsys, backend):
-    with Stepping(cluster, f"driver-{backend}", backend) as stepping:
-        stepping.wait_until_steady()
-        cluster.kubectl("delete", "pod", f"--namespace={NAMESPACE}", "--wait=false", stepping.name)
-        deleted = time.monotonic()
+OVER_ITS_MEMORY = {
+    "own": r"Rank 1 of 2 on host \S+ was ended by SIGKILL\. .*the memory limit of its container "
+    r"\(cgroup, 2,202,009,600 bytes\) was reached.*spark\.executor\.memoryOverhead.*Restarting",
+    "shared": r"Rank 1 of 2 on host \S+ is lost: executor \d+ .*possible container OOM\)\)\. .*"
+    r"limit \(spark\.executor\.memory=600m, spark\.executor\.memoryOverhead=1500m\).*Restarting",
+}
 
-        def workers() -> bool:
-            return any(
-                node.processes("sparkdl_runner.launch.worker") for node in cluster.nodes.values()
-            )
 
-        wait_for(lambda: not workers(), "workers are left")
-        ranks = time.monotonic() - deleted
-        wait_for(lambda: not stepping.pods(), "pods are left")
-        with capsys.disabled():
-            pods = time.monotonic() - deleted
-            print(f"\nthe driver's pod deleted: ranks gone after {ranks:.0f} s, pods {pods:.0f} s")
-        assert stepping.runs() == ["KILLED"]
+@pytest.mark.parametrize("memory", OVER_ITS_MEMORY)
+def test_a_container_over_its_memory_is_named_and_the_training_goes_on(stepping, report, memory):
+    def hoard() -> None:
+        part = stepping.folder / "part"
+        part.write_text(memory)
+        part.rename(stepping.folder / "hoard")
+
+    report(stepping.survives(hoard))
+    assert re.search(OVER_ITS_MEMORY[memory], stepping.output())

@@ -378,6 +378,16 @@ def test_what_cannot_run_is_refused_in_a_sentence(yarn, server, tmp_path, settin
     assert told in submission.output
 
 
+def test_executors_that_have_a_container_are_waited_for(yarn, server, tmp_path):
+    """However short the wait for slots; as where a host first unpacks an environment."""
+    job = [COUNT_STEPS, "--folder", str(tmp_path / "checkpoints"), "--slot-wait-seconds", "0.5"]
+    job += ["--tracking-uri", server, "--experiment", "slow", "--steps", "1"]
+    soon = {"spark.scheduler.maxRegisteredResourcesWaitingTime": "1s"}
+    with Submission(yarn, tmp_path / "log", job, settings=soon) as submission:
+        told = submission.succeed()
+    assert re.search(r"[12] executors? ha(s|ve) been given a place", told)
+
+
 def test_a_folder_that_hosts_do_not_share_is_told_before_the_conversion(yarn, server, tmp_path):
     cache = tmp_path / "cache"
     cache.mkdir()

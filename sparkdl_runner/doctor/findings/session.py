@@ -6,7 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 from sparkdl_runner.doctor.findings.checks import SESSION, START
-from sparkdl_runner.doctor.findings.finding import Finding, not_checked, ok, problem, refused
+from sparkdl_runner.doctor.findings.finding import (
+    Finding,
+    not_checked,
+    ok,
+    problem,
+    refused,
+    warning,
+)
+from sparkdl_runner.doctor.question import YARN_ATTEMPTS
 from sparkdl_runner.launch.driver.spark import java
 
 
@@ -77,6 +85,19 @@ def idle_timeout(session: dict[str, Any]) -> Finding | None:
     """Whether Spark would kill ranks for their silence."""
     name = "idle_timeout"
     return _launchers(session, name) if name in session["refusals"] else None
+
+
+@SESSION("yarn.attempts", expected=f"{YARN_ATTEMPTS}=1 in cluster mode")
+def yarn_attempts(session: dict[str, Any]) -> Finding | None:
+    """Whether YARN starts a driver again that has failed, the doctor's as well."""
+    if not session["is_restarted"]:
+        return None
+    return warning(
+        f"{YARN_ATTEMPTS} is not 1: YARN starts a driver that ends with an error again, this "
+        "doctor as well.",
+        advice=f"Submit with conf/yarn/submit.sh, or with --conf {YARN_ATTEMPTS}=1. What can go on "
+        "is started again by the run itself (RunConfig.max_restarts).",
+    )
 
 
 @SESSION("spark.python", expected="a Python of the driver's version, and one path, on every host")

@@ -9,8 +9,8 @@ import pytest
 
 from one_module import replace_in
 from sparkdl_runner.doctor import examination
-from sparkdl_runner.doctor.question import UNPACK_SECONDS
-from sparkdl_runner.doctor.session import request_of_executors
+from sparkdl_runner.doctor.question import UNPACK_SECONDS, Question
+from sparkdl_runner.doctor.session import request_of_executors, submitted_options
 
 QUESTION: Any = SimpleNamespace(
     backends=["horovod", "torch"],
@@ -105,3 +105,9 @@ def test_the_driver_is_looked_at_where_it_keeps_its_files(
     assert {name for name in asked if asked[name] == of_executors[name]} == {
         *("native", "directories", "marker", "seconds")
     }
+
+
+def test_yarn_is_to_start_no_second_master_for_a_session_that_was_given_up() -> None:
+    asked = Question(num_proc=4, backends=("torch",), master="yarn", conf={"spark.x": "1"})
+    once = ["--conf", "spark.yarn.maxAppAttempts=1", "--conf", "spark.x=1", "--master", "yarn"]
+    assert submitted_options(asked) == once

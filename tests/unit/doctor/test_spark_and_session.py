@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from sparkdl_runner.doctor.findings.checks import SESSION
 from sparkdl_runner.doctor.findings.finding import OK, PROBLEM, WARNING
 from sparkdl_runner.doctor.installation import Installation
 from sparkdl_runner.doctor.question import Question
+from sparkdl_runner.doctor.session import _is_restarted
 
 
 def test_spark_home_that_is_no_spark(tmp_path):
@@ -87,6 +89,7 @@ def started(**changes: Any) -> dict[str, Any]:
         "gpus_per_executor": 0.0,
         "encryption": [],
         "refusals": {},
+        "is_restarted": False,
         "slots": 4,
         "num_proc": 2,
         "stage": {"hosts": []},
@@ -110,6 +113,27 @@ def test_what_the_launcher_refuses_is_a_problem_in_its_words():
     found = [one for one in SESSION.run(started(refusals=refusals)) if one.status == PROBLEM]
     assert [one.check for one in found] == ["spark.allocation", "spark.encryption", "gpu.amounts"]
     assert {(one.found, one.advice) for one in found} == {("It is on.", "Set it to false.")}
+
+
+@pytest.mark.parametrize(
+    ("master", "mode", "attempts", "is_restarted"),
+    [
+        ("yarn", "cluster", None, True),
+        ("yarn", "cluster", "2", True),
+        ("yarn", "cluster", "1", False),
+        ("yarn", "client", None, False),
+        ("k8s://https://10.0.0.1:6443", "cluster", None, False),
+    ],
+)
+def test_a_driver_that_yarn_would_start_again(master, mode, attempts, is_restarted):
+    settings = {"spark.submit.deployMode": mode, "spark.yarn.maxAppAttempts": attempts}
+    context = SimpleNamespace(master=master, _conf=settings)
+    assert _is_restarted(context) is is_restarted
+    found = session.yarn_attempts(started(is_restarted=is_restarted))
+    assert bool(found) is is_restarted
+    if is_restarted:
+        assert (found[0].check, found[0].status) == ("yarn.attempts", WARNING)
+        assert "--conf spark.yarn.maxAppAttempts=1" in found[0].advice
 
 
 def test_no_executors_where_gpus_are_asked_for():

@@ -11,6 +11,7 @@ from sparkdl_runner import errors
 from sparkdl_runner.launch.driver.consequences import consequences
 from sparkdl_runner.launch.driver.diagnosis import to_error
 from sparkdl_runner.launch.driver.spark import java
+from sparkdl_runner.launch.driver.spark.context import settings_of
 from sparkdl_runner.launch.driver.spark.sizes import LESS_TO_CARRY
 from sparkdl_runner.launch.wire.failure_report import UnheardFailureError
 from sparkdl_runner.launch.wire.outcome import Outcome
@@ -146,16 +147,39 @@ def failed_partition(error: Exception) -> int | None:
     return None if found is None else int(found[1])
 
 
-def executor_loss(error: Exception) -> str:
-    """Why Spark ended a stage if it lost an executor or a task's Python; else empty."""
-    if "Python worker exited unexpectedly" in java.text_of(error):
+def executor_loss(error: Exception, container: str = "") -> str:
+    """Why Spark ended a stage if it lost an executor or a task's Python; else empty.
+
+    Args:
+        error: What pyspark raised.
+        container: How large an executor's container is; see ``container_memory``.
+    """
+    text = java.text_of(error)
+    if "Python worker exited unexpectedly" in text:
         return "the Python process of its Spark task was killed, perhaps for want of memory"
     # Kubernetes' reasons begin with an empty line.
     pattern = r"ExecutorLostFailure \(([^)\n]*)\)(?: Reason: \s*([^\n]*))?"
-    found = re.search(pattern, java.text_of(error))
+    found = re.search(pattern, text)
     if found is None:
         return ""
-    return found[1] + (f" ({found[2]})" if found[2] else "")
+    reason = (found[2] or "").rstrip(". ")
+    told = found[1] + (f" ({reason})" if reason else "")
+    # Of the container's state, which Kubernetes tells below.
+    if "termination reason: OOMKilled" in text:
+        told += (
+            f". Its container was over its memory limit{container}: raise "
+            "spark.executor.memoryOverhead, or use less: smaller batches, a smaller "
+            "memory_budget_bytes"
+        )
+    return told
+
+
+def container_memory(context: SparkContext) -> str:
+    """The settings by which an executor's container is as large as it is, to follow its limit."""
+    heap = "spark.executor.memory"
+    overhead = "spark.executor.memoryOverhead"
+    settings = settings_of(context)
+    return f" ({heap}={settings.get(heap, '1g')}, {overhead}={settings.get(overhead, 'unset')})"
 
 
 def _stage_failure(text: str) -> str:

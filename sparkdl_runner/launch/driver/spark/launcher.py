@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -112,6 +112,7 @@ class SparkLauncher:
                 finally:
                     for one in () if self.is_single_host else filter(is_silent, gang.failures):
                         self._lost.add(one.world, gang.addresses_of(one.world))
+                    self._lost.add_executors(gang.unheard_executors())
                     self._leaving |= gang.leaving_executors()
 
 
@@ -218,7 +219,13 @@ class SparkGang(Gang):
     def leaving_executors(self) -> set[str]:
         """The executors of ranks whose hosts will be taken away, as they said at their end."""
         leaving = {rank for one in self.failures for rank in one.preempted_ranks}
-        partitions = self.watch.partitions_of(leaving)
+        return self._executors_with(self.watch.partitions_of(leaving))
+
+    def unheard_executors(self) -> set[str]:
+        """The executors of tasks that Spark has started, and whose agents have never come."""
+        return self._executors_with(self.watch.unheard())
+
+    def _executors_with(self, partitions: Set[int]) -> set[str]:
         if self._is_single_host or not partitions:
             return set()
         executors = executors_of(self._context, self._tag)
@@ -279,7 +286,8 @@ class SparkGang(Gang):
         """
         self._raise_launch_problem()
         failures = self.failures
-        application_end, loss = end_of(self._context), failure.executor_loss(error)
+        loss = failure.executor_loss(error, failure.container_memory(self._context))
+        application_end = end_of(self._context)
         if application_end:  # Its tasks are lost because of it.
             failures = [one for one in failures if one.status != Status.LOST]
         elif (loss or failures) and all(one.status == Status.LOST for one in failures):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from sparkdl_runner.base.shown_text import tell
 from sparkdl_runner.launch.driver.spark import yarn
+from sparkdl_runner.launch.driver.spark.bounded import answer_within
 from sparkdl_runner.launch.driver.spark.executors import Executor, list_executors
 from sparkdl_runner.launch.driver.spark.pods import replace_pods
 from sparkdl_runner.launch.wire import network
@@ -41,6 +41,8 @@ class LostHosts:
         self._names: dict[str, str] = {}
         """Names of hosts, by the address that ranks use."""
         self._addresses: set[str] = set()
+        self._executors: set[str] = set()
+        """Those that were lost, if their host was, before a rank could say where it is."""
         # A standalone master has its own hosts alone, and starts executors there by itself.
         self._has_manager = (context.master or "").startswith(("yarn", "k8s://"))
 
@@ -55,6 +57,13 @@ class LostHosts:
         self._addresses |= {world.address}
         self._addresses |= {one for one in addresses if not network.is_loopback(one)}
 
+    def add_executors(self, executors: Iterable[str]) -> None:
+        """Takes executors that were given tasks, and of which nothing was ever heard.
+
+        Their host may have vanished while they started. Those that answer are left alone.
+        """
+        self._executors |= set(executors)
+
     def replace_executors(self) -> float:
         """Lets Spark give up the executors of these hosts, and asks its manager for others.
 
@@ -65,16 +74,20 @@ class LostHosts:
         Returns:
             How many seconds it may take until what was asked for is there; 0 if nothing was.
         """
-        if not self._names:
+        if not self._names and not self._executors:
             return 0.0
         try:
             listed = list_executors(self._context)
         except Exception:  # The session has ended, as the wait for slots then tells.
             return 0.0
-        lost = [one for one in listed if self._is_lost(one.host)]
+        lost = [
+            one for one in listed if one.identifier in self._executors or self._is_lost(one.host)
+        ]
         with ThreadPoolExecutor(_MOST_LOOKS) as looks:
             answers = list(looks.map(_answers, lost))
         gone = [one.identifier for one, is_there in zip(lost, answers, strict=True) if not is_there]
+        # Spark itself has given up others meanwhile, but for their pods.
+        gone += sorted(self._executors - {one.identifier for one in listed})
         for address, name in self._names.items():
             tell(f"host {name} ({address}) has vanished: its slots do not count any more.")
         if gone:
@@ -82,31 +95,22 @@ class LostHosts:
                 "Spark is asked for other executors in place of "
                 f"{', '.join(gone)}: its cluster manager may miss a host for minutes."
             )
-        if self._within(lambda: yarn.replace_master(self._context, self._is_lost)):
+        if bool(self._names) and answer_within(
+            _ASK_SECONDS, lambda: yarn.replace_master(self._context, self._is_lost)
+        ):
             self._wait_until_gone({one.identifier for one in listed})
         elif gone:
-            self._within(lambda: self._replace(gone))
+            answer_within(_ASK_SECONDS, lambda: self._replace(gone))
             replace_pods(self._context, gone)
         self._names.clear()
         self._addresses.clear()
+        self._executors.clear()
         return REPLACEMENT_SECONDS if gone and self._has_manager else 0.0
 
     def _replace(self, executors: list[str]) -> None:
         for one in executors:
             with suppress(Exception):  # It may have gone meanwhile.
                 self._context._jsc.sc().killAndReplaceExecutor(one)
-
-    def _within(self, ask: Callable[[], bool | None]) -> bool:
-        answers = []
-
-        def run() -> None:
-            with suppress(Exception):  # The session ends meanwhile.
-                answers.append(ask())
-
-        asking = threading.Thread(target=run, name="sparkdl-lost-hosts", daemon=True)
-        asking.start()
-        asking.join(_ASK_SECONDS)
-        return any(answers)
 
     def _wait_until_gone(self, executors: set[str]) -> None:
         deadline = time.monotonic() + REPLACEMENT_SECONDS

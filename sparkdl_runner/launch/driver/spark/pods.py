@@ -1,4 +1,4 @@
-"""The pods of executors that are gone with their node.
+"""The pods of executors: those that start, and those that are gone with their node.
 
 Spark asks Kubernetes for a new pod once the old one is gone. Kubernetes itself hears of a dead node
 after some 50 seconds, evicts its pods 300 seconds later, and keeps them until the node is back. A
@@ -71,6 +71,23 @@ def _replace(context: SparkContext, executors: Collection[str]) -> None:
             )
 
 
+def starting_executors(context: SparkContext) -> set[str]:
+    """The executors whose pods a node has taken, whether or not they have registered."""
+    return {
+        str(pod.getMetadata().getLabels()["spark-exec-id"])
+        for pod in _Pods(context).all()
+        if pod.getMetadata().getDeletionTimestamp() is None and _is_starting(pod.getStatus())
+    }
+
+
+def _is_starting(status: Any) -> bool:
+    if status.getStartTime() is None or status.getPhase() not in ("Pending", "Running"):
+        return False
+    waiting = [one.getState().getWaiting() for one in status.getContainerStatuses()]
+    # Else for a reason that does not pass, such as ImagePullBackOff.
+    return all(one is None or one.getReason() == "ContainerCreating" for one in waiting)
+
+
 class _Pods:
     """The pods of an application's executors, by the client that Spark itself uses."""
 
@@ -85,7 +102,12 @@ class _Pods:
         field.setAccessible(True)
         namespace = settings_of(context).get("spark.kubernetes.namespace", "default")
         self._pods: Any = field.get(backend).pods().inNamespace(namespace)
-        self._own = self._pods.withLabel("spark-app-selector", context.applicationId)
+        of_application = self._pods.withLabel("spark-app-selector", context.applicationId)
+        self._own = of_application.withLabel("spark-role", "executor")
+
+    def all(self) -> list[Any]:
+        """The pods of all executors."""
+        return list(self._own.list().getItems())
 
     def of_executor(self, executor: str) -> list[Any]:
         """The pods of an executor: one, or none if it has gone."""
@@ -95,7 +117,7 @@ class _Pods:
         """The pods of which one of some nodes has taken no notice."""
         return [
             pod
-            for pod in self._own.list().getItems()
+            for pod in self.all()
             if pod.getSpec().getNodeName() in nodes and pod.getStatus().getStartTime() is None
         ]
 

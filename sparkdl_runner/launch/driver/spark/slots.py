@@ -9,6 +9,7 @@ from sparkdl_runner.base.shown_text import tell
 from sparkdl_runner.errors import LaunchError, RunCancelledError
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.spark.asked import nothing_fits
+from sparkdl_runner.launch.driver.spark.coming import coming_executors
 from sparkdl_runner.launch.driver.spark.context import end_of, is_single_host
 from sparkdl_runner.launch.driver.stop_request import StopRequest
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.5
 SAY_SECONDS = 10.0
+# How long executors may take that have been given a place, beyond the wait for slots.
+COMING_SECONDS = 600.0
 CHECK_SECONDS = 5.0
 
 
@@ -50,6 +53,10 @@ def wait_for_slots(
 ) -> int:
     """Makes sure that the cluster has enough slots, or will have soon.
 
+    Executors that have been given a place are waited for longer than ``config`` says, as far as
+    ``COMING_SECONDS``: their hosts may fetch an image or unpack an environment. Not if ``least``
+    slots are there, or the wait is 0.
+
     Args:
         context: The application's context.
         needed: How many ranks there will be; 0 for as many as there are slots, which must then be
@@ -73,11 +80,25 @@ def wait_for_slots(
     if not is_single_host(context):
         seconds = max(config.slot_wait_seconds, asked_seconds if least is None else 0.0)
     deadline = time.monotonic() + seconds
+    last = deadline + (COMING_SECONDS if seconds else 0.0)
     wanted = needed or config.min_num_proc or 1
     available = _count_slots(context, profile)
     say_at = time.monotonic()
-    while available < wanted and (now := time.monotonic()) < deadline:
-        if now >= say_at:
+    while available < wanted:
+        now = time.monotonic()
+        if now >= deadline:
+            is_enough = least is not None and available >= least
+            coming = 0 if is_enough or now >= last else coming_executors(context)
+            if not coming:
+                break
+            tell(
+                f"{counted(coming, 'executor has', 'executors have')} been given a place and "
+                f"{'has' if coming == 1 else 'have'} yet to start, as where a host first fetches "
+                f"an image or unpacks an environment: waiting up to {last - now:.0f} s more."
+            )
+            deadline = min(last, now + SAY_SECONDS)
+            say_at = deadline
+        elif now >= say_at:
             say_at = now + SAY_SECONDS
             then = f", and {available} will do after that" if least and available >= least else ""
             tell(

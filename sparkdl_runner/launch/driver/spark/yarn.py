@@ -1,12 +1,13 @@
-"""YARN in client mode: another application master in place of one whose host has vanished.
+"""What the driver asks of YARN itself.
 
-YARN itself misses a host after ten minutes. Until then nobody answers the driver, which can have no
-new executors.
+In client mode, another application master in place of one whose host has vanished: YARN misses a
+host after ten minutes, and until then nobody answers the driver, which can have no new executors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner.base.shown_text import tell
@@ -28,15 +29,7 @@ def replace_master(context: SparkContext, is_lost: Callable[[str], bool]) -> boo
     """
     if context.master != "yarn" or settings_of(context).get("spark.submit.deployMode") == "cluster":
         return False
-    jvm: Any = context._jvm
-    yarn = jvm.org.apache.hadoop.yarn
-    settings = yarn.conf.YarnConfiguration(context._jsc.hadoopConfiguration())
-    client = yarn.client.api.YarnClient.createYarnClient()
-    client.init(settings)
-    client.start()
-    try:
-        application = yarn.api.records.ApplicationId.fromString(context.applicationId)
-        report = client.getApplicationReport(application)
+    with _asked(context) as (client, report, settings):
         if not is_lost(report.getHost()):
             return False
         attempt = report.getCurrentApplicationAttemptId()
@@ -53,6 +46,27 @@ def replace_master(context: SparkContext, is_lost: Callable[[str], bool]) -> boo
         )
         client.failApplicationAttempt(attempt)
         return True
+
+
+def count_containers(context: SparkContext) -> int:
+    """How many containers YARN has given to executors, whether or not these have registered."""
+    with _asked(context) as (_, report, _settings):
+        used = report.getApplicationResourceUsageReport().getNumUsedContainers()
+        return int(used) - 1  # The application master's.
+
+
+@contextmanager
+def _asked(context: SparkContext) -> Iterator[tuple[Any, Any, Any]]:
+    """YARN's client, its report of the application, and its settings."""
+    jvm: Any = context._jvm
+    yarn = jvm.org.apache.hadoop.yarn
+    settings = yarn.conf.YarnConfiguration(context._jsc.hadoopConfiguration())
+    client = yarn.client.api.YarnClient.createYarnClient()
+    client.init(settings)
+    client.start()
+    try:
+        application = yarn.api.records.ApplicationId.fromString(context.applicationId)
+        yield client, client.getApplicationReport(application), settings
     finally:
         client.stop()
 

@@ -26,17 +26,32 @@ def test_spark_is_asked_nothing_where_no_executor_goes():
     decommission(None, [], "its host will be taken away")
 
 
+class Gang(launcher.SparkGang):
+    """One that has ended, of three ranks."""
+
+    _context, _tag, _is_single_host, failures, watch = STOPPED, "tag", False, (), None
+
+    def __init__(self):
+        pass
+
+
+def a_gang(monkeypatch):
+    monkeypatch.setattr(launcher, "executors_of", lambda *_: {"7": {0}, "8": {1}, "9": {2}})
+    return Gang()
+
+
 def test_all_hosts_that_had_a_notice_are_left_out(monkeypatch):
     """Their ranks had notices at once, and one of them ended all."""
-    monkeypatch.setattr(launcher, "executors_of", lambda *_: {"7": {0}, "8": {1}, "9": {2}})
-    gang = SimpleNamespace(
-        _context=STOPPED,
-        _tag="tag",
-        _is_single_host=False,
-        watch=SimpleNamespace(partitions_of=lambda ranks: {rank - 1 for rank in ranks}),
-        failures=[SimpleNamespace(preempted_ranks=(1, 3)), SimpleNamespace(preempted_ranks=())],
-    )
-    assert launcher.SparkGang.leaving_executors(gang) == {"7", "9"}
+    gang = a_gang(monkeypatch)
+    gang.failures = [SimpleNamespace(preempted_ranks=(1, 3)), SimpleNamespace(preempted_ranks=())]
+    gang.watch = SimpleNamespace(partitions_of=lambda ranks: {rank - 1 for rank in ranks})
+    assert gang.leaving_executors() == {"7", "9"}
+
+
+def test_executors_of_which_nothing_was_heard(monkeypatch):
+    gang = a_gang(monkeypatch)
+    gang.watch = SimpleNamespace(unheard=lambda: {1, 2})
+    assert gang.unheard_executors() == {"8", "9"}
 
 
 def test_ranks_on_executors_that_will_go_are_told_each_time_and_the_user_once(monkeypatch, capsys):

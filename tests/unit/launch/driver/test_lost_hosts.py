@@ -71,6 +71,34 @@ def test_an_executor_that_answers_is_left_alone(monkeypatch: pytest.MonkeyPatch)
     assert given_up == [str(gone)]
 
 
+def test_executors_that_were_never_heard_of_are_replaced_unless_they_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given_up: list[str] = []
+    spark = SimpleNamespace(killAndReplaceExecutor=given_up.append)
+    context = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: spark), master="k8s://https://h")
+    asked: list[object] = []
+    monkeypatch.setattr(
+        lost_hosts.yarn, "replace_master", lambda *arguments: asked.append(arguments)
+    )
+    monkeypatch.setattr(lost_hosts, "replace_pods", lambda _, names: replaced.extend(names))
+    replaced: list[str] = []
+    with network.listen("127.0.0.1") as there, closed_port() as gone:
+        ports = {"1": there.getsockname()[1], "2": gone, "3": gone}
+        listed = [
+            Executor(identifier=name, host="127.0.0.1", port=port, tasks=0)
+            for name, port in ports.items()
+        ]
+        monkeypatch.setattr(lost_hosts, "list_executors", lambda _: listed)
+        lost = LostHosts(context)
+        lost.add_executors(["1", "2", "no longer listed"])
+        assert lost.replace_executors() == lost_hosts.REPLACEMENT_SECONDS
+    assert given_up == replaced == ["2", "no longer listed"]
+    assert asked == []
+    assert "vanished" not in capsys.readouterr().err
+    assert lost.replace_executors() == 0
+
+
 def test_a_manager_that_does_not_answer_is_waited_for_shortly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -89,7 +117,7 @@ def test_a_manager_that_does_not_answer_is_waited_for_shortly(
     lost.replace_executors()  # It would never return.
     never.set()
     for thread in threading.enumerate():
-        if thread.name == "sparkdl-lost-hosts":
+        if thread.name == "sparkdl-asking":
             thread.join()
 
 

@@ -8,17 +8,38 @@ from types import SimpleNamespace
 import pytest
 
 from sparkdl_runner.launch.driver.spark import pods
-from sparkdl_runner.launch.driver.spark.pods import replace_pods
+from sparkdl_runner.launch.driver.spark.pods import replace_pods, starting_executors
 
 Pod = SimpleNamespace
 
 
-def a_pod(name: str, executor: str, node: str, started: str | None = "now") -> Pod:
+def a_pod(
+    name: str,
+    executor: str,
+    node: str,
+    started: str | None = "now",
+    *,
+    phase: str = "Running",
+    deleted: str | None = None,
+    waiting: str | None = None,
+) -> Pod:
+    metadata = SimpleNamespace(
+        getName=lambda: name,
+        getLabels=lambda: {"spark-exec-id": executor},
+        getDeletionTimestamp=lambda: deleted,
+    )
+    reason = waiting and SimpleNamespace(getReason=lambda: waiting)
+    state = SimpleNamespace(getWaiting=lambda: reason)
+    status = SimpleNamespace(
+        getStartTime=lambda: started,
+        getPhase=lambda: phase,
+        getContainerStatuses=lambda: [SimpleNamespace(getState=lambda: state)],
+    )
     return SimpleNamespace(
         executor=executor,
-        getMetadata=lambda: SimpleNamespace(getName=lambda: name),
+        getMetadata=lambda: metadata,
         getSpec=lambda: SimpleNamespace(getNodeName=lambda: node),
-        getStatus=lambda: SimpleNamespace(getStartTime=lambda: started),
+        getStatus=lambda: status,
     )
 
 
@@ -176,3 +197,16 @@ def test_an_application_that_ends_meanwhile_is_not_told_of(capsys):
     assert thread is not None
     thread.join()
     assert capsys.readouterr().err == ""
+
+
+def test_executors_whose_pods_a_node_has_taken():
+    client = Client(
+        a_pod("exec-1", "1", "here"),
+        a_pod("exec-2", "2", "here", phase="Pending", waiting="ContainerCreating"),
+        a_pod("exec-3", "3", "dead or full", None, phase="Pending"),
+        a_pod("exec-4", "4", "here", phase="Failed"),
+        a_pod("exec-5", "5", "here", deleted="now"),
+        a_pod("exec-6", "6", "here", phase="Pending", waiting="ImagePullBackOff"),
+    )
+    assert starting_executors(a_context(client)) == {"1", "2"}
+    assert ("spark-role", "executor") in client.labels

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, call
 
 import pytest
 
@@ -82,6 +82,9 @@ class LosesSlots:
     def leaving_executors(self):
         return set()
 
+    def unheard_executors(self):
+        return {"7"} if self.num_proc > 1 else set()
+
 
 @pytest.fixture
 def launcher_of_two(monkeypatch):
@@ -100,6 +103,7 @@ def launcher_of_two(monkeypatch):
 def test_a_queued_run_starts_with_the_slots_that_are_left_if_fewer_ranks_will_do(launcher_of_two):
     attempt = replace(ATTEMPT, config=RunConfig(min_num_proc=1))
     assert launcher_of_two.run(attempt, (), StopRequest()) == ["one rank"]
+    assert launcher.LostHosts.return_value.add_executors.call_args_list[0] == call({"7"})
 
 
 def test_a_queued_run_that_needs_all_its_slots_ends(launcher_of_two):

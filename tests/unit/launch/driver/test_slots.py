@@ -28,10 +28,15 @@ class Clock:
         monkeypatch.setattr(slots, "is_single_host", lambda context: context is LOCAL)
         monkeypatch.setattr(slots, "end_of", lambda context: self.end)
         monkeypatch.setattr(slots, "nothing_fits", lambda context: ("It asks.", ""))
+        self.coming = [0]
+        monkeypatch.setattr(slots, "coming_executors", self._come)
 
     def _count(self, context: Any, profile: Any) -> int:
         self.looks += 1
         return self._counts.pop(0) if len(self._counts) > 1 else self._counts[0]
+
+    def _come(self, context: Any) -> int:
+        return self.coming.pop(0) if len(self.coming) > 1 else self.coming[0]
 
     def request(self) -> StopRequest:
         """A request whose wait lets time pass."""
@@ -162,3 +167,44 @@ def test_a_setting_that_no_worker_meets_is_what_to_lower(monkeypatch: pytest.Mon
     monkeypatch.setattr(slots, "nothing_fits", lambda context: ("It asks.", "Lower this to 2"))
     with pytest.raises(LaunchError, match=r"It asks\. Lower this to 2, or add workers that have m"):
         slots.wait_for_slots(CLUSTER, 4, CONFIG, stop=clock.request())
+
+
+def test_executors_that_have_a_place_are_waited_for_longer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = Clock(monkeypatch, *[1] * 100, 2)
+    clock.coming = [2, 1]
+    assert slots.wait_for_slots(CLUSTER, 2, CONFIG, stop=clock.request()) == 2
+    assert clock.now == 150
+    told = capsys.readouterr().err
+    assert "2 executors have been given a place and have yet to start, as where a host" in told
+    assert "1 executor has been given a place and has yet to start, as where a host" in told
+    assert "an environment: waiting up to 590 s more." in told
+    assert told.count("waiting up to 30 s for executors") == 1
+
+
+@pytest.mark.parametrize(
+    ("coming", "config", "least", "waits"),
+    [
+        ([1], CONFIG, None, 630),
+        ([1, 1, 0], CONFIG, None, 50),
+        ([1], CONFIG, 1, 30),
+        ([1], RunConfig(slot_wait_seconds=0), None, 0),
+    ],
+    ids=["who never start", "who come no more", "where fewer will do", "where nobody waits"],
+)
+def test_executors_that_have_a_place_are_not_waited_for_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+    coming: list[int],
+    config: RunConfig,
+    least: int | None,
+    waits: float,
+) -> None:
+    clock = Clock(monkeypatch, 1)
+    clock.coming = coming
+    if least is None:
+        with pytest.raises(LaunchError, match="2 ranks need 2 task slots at once"):
+            slots.wait_for_slots(CLUSTER, 2, config, least=least, stop=clock.request())
+    else:
+        assert slots.wait_for_slots(CLUSTER, 2, config, least=least, stop=clock.request()) == 1
+    assert clock.now == 100 + waits

@@ -1,9 +1,16 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from sparkdl_runner.errors import LaunchError, RunCancelledError, WorkerFailedError
-from sparkdl_runner.launch.driver.spark.failure import executor_loss, explain, failed_partition
+from sparkdl_runner.launch.driver.spark.failure import (
+    container_memory,
+    executor_loss,
+    explain,
+    failed_partition,
+)
 from sparkdl_runner.launch.wire.failure_report import UnheardFailureError
 from sparkdl_runner.launch.wire.outcome import Outcome, Status
 from sparkdl_runner.rank.world import Peer, assign_ranks
@@ -171,9 +178,28 @@ def test_the_loss_of_an_executor_is_told_in_sparks_words_without_its_stack():
         "\nThe executor with id 1 exited with exit code 137(SIGKILL, possible container OOM).\n\n",
     )
     assert executor_loss(RuntimeError(of_kubernetes)).endswith(
-        "(The executor with id 1 exited with exit code 137(SIGKILL, possible container OOM).)"
+        "(The executor with id 1 exited with exit code 137(SIGKILL, possible container OOM))"
     )
     assert executor_loss(RuntimeError("something else")) == ""
+
+
+def test_a_pod_over_its_memory_is_told_with_its_limit_and_the_setting():
+    text = (
+        "ExecutorLostFailure (executor 1 exited caused by one of the running tasks) Reason: \n"
+        "The executor with id 1 exited with exit code 137(SIGKILL, possible container OOM).\n\n"
+        "The API gave the following container statuses:\n\n\n\t container state: terminated\n"
+        "\t exit code: 137\n\t termination reason: OOMKilled\n      \n"
+        "Driver stacktrace:\n\tat org.apache.spark.DAGScheduler(DAGScheduler.scala:2856)\n"
+    )
+    given = {"spark.executor.memory": "600m", "spark.executor.memoryOverhead": "1500m"}
+    said = executor_loss(RuntimeError(text), container_memory(SimpleNamespace(_conf=given)))
+    assert said.endswith(
+        "(The executor with id 1 exited with exit code 137(SIGKILL, possible container OOM)). Its "
+        "container was over its memory limit (spark.executor.memory=600m, "
+        "spark.executor.memoryOverhead=1500m): raise spark.executor.memoryOverhead, or use less: "
+        "smaller batches, a smaller memory_budget_bytes"
+    )
+    assert container_memory(SimpleNamespace(_conf={})).endswith("memoryOverhead=unset)")
 
 
 def test_a_python_without_pyspark_is_named():

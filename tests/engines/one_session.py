@@ -1,0 +1,29 @@
+"""What people run in one session, one after another. Its argument is a folder that pods share."""
+
+from __future__ import annotations
+
+import argparse
+
+from estimate import fit
+from pyspark.sql import SparkSession
+
+from sparkdl_runner import DistributedRunner, RunConfig
+from sparkdl_runner.cli import main
+from sparkdl_runner.errors import LaunchError
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder")
+    parser.add_argument("--mlflow", nargs=2)
+    options = parser.parse_args()
+    spark = SparkSession.builder.getOrCreate()
+    config = RunConfig(slot_wait_seconds=1, tracking=None)
+    try:
+        DistributedRunner(num_proc=3, config=config).run(print)
+    except LaunchError as refusal:
+        print(refusal)
+    for job in ("train", "tune"):
+        also = ["--mlflow", *options.mlflow, "--config", f"{options.folder}/{job}.yaml"]
+        print(f"{job} ends with {main([job, *also])}")
+    fit(spark, f"file://{options.folder}/cache")
+    spark.stop()
