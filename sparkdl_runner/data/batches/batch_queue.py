@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -135,7 +136,7 @@ class BatchQueue:
         ticket = None
         if self.transform is None:
             ticket = self.memory.send([whole])
-        batches: Iterable[Batch] = self._split(whole, chunk)
+        batches: Iterable[Batch] = itertools.chain.from_iterable(self._split(whole, chunk))
         if chunk.variable:
             batches = list(batches)
             for index, batch in enumerate(batches):
@@ -156,18 +157,22 @@ class BatchQueue:
             ends_epoch=chunk.step + len(chunk.bounds) - 1 == self.chunker.steps,
         )
 
-    def _split(self, whole: Mapping[str, Any], chunk: Chunk) -> Iterator[Batch]:
+    def _split(self, whole: Mapping[str, Any], chunk: Chunk) -> Iterator[list[Batch]]:
         """Cuts a chunk's arrays into its batches: views, not copies, made when they are asked for.
 
-        All at once, the views of small batches would take more memory than the rows.
+        A few at a time: all at once, the views of small batches would take more memory than the
+        rows.
         """
         sizes = np.diff(chunk.bounds).tolist()
         for first in range(0, len(sizes), _CUT_TOGETHER):
             some = sizes[first : first + _CUT_TOGETHER]
             begin, end = chunk.bounds[first], chunk.bounds[first + len(some)]
-            parts = [self.memory.split(array[begin:end], some) for array in whole.values()]
-            for index in range(len(some)):
-                yield {name: part[index] for name, part in zip(whole, parts, strict=True)}
+            batches: list[Batch] = [{} for _ in some]
+            for name, array in whole.items():
+                parts = self.memory.split(array[begin:end], some)
+                for batch, part in zip(batches, parts, strict=True):
+                    batch[name] = part
+            yield batches
 
 
 def _transformed(transform: Transform, batch: Batch) -> Batch:

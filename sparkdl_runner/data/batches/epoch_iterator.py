@@ -76,18 +76,19 @@ class EpochIterator:
             end_epoch = self.position.first_epoch + self.num_epochs
         feed = self._feed = open_feed(self.position, end_epoch)
         try:
+            first = self.position.first_epoch
             for epoch, step, batch in feed.batches():
                 self._is_resumed = False
-                first = self.position.first_epoch
                 done = step + 1
-                pass_is_over = done == steps and epoch + 1 == end_epoch
                 if done < steps:
                     self.position = Position(epoch, done, first)
-                else:
-                    first = epoch + 1 if pass_is_over else first
-                    self.position = Position(epoch=epoch + 1, first_epoch=first)
+                    yield batch
+                    continue
+                pass_is_over = epoch + 1 == end_epoch
                 if pass_is_over:  # One who counts batches, as Lightning does, asks for no more.
                     self._active = None
+                    first = epoch + 1
+                self.position = Position(epoch=epoch + 1, first_epoch=first)
                 yield batch
                 if pass_is_over:
                     return

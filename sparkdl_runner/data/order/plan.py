@@ -24,7 +24,6 @@ row, except the permutation of one block.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -196,33 +195,38 @@ class EpochPlan:
         next_segment, last = int(self.first_segment[lane]), int(self.first_segment[lane + 1])
         while next_segment < last:
             window = self.window_of(lane, next_segment)
-            begin, end = window.start, window.stop
-            next_segment = end
-            rows, span = self.rows[window], self.span[window]
-            parts = -(-int(rows.sum()) // self.order.block_rows)
-            # Segments that are shorter than the number of parts give their rows to different ones.
-            spread = np.arange(end - begin) % parts
-            if self.order.version > 2:
-                spread[rows >= parts] = 0  # Lanes that share a row group cut it alike.
+            next_segment = window.stop
+            # Plain numbers: a window has few segments, for which NumPy's calls would take longer.
+            fields = (self.group, self.start, self.rows, self.span, self.stream)
+            numbers = zip(*(field[window].tolist() for field in fields), strict=True)
+            segments = list(zip(range(window.start, window.stop), numbers, strict=True))
+            parts = -(-int(self.rows[window].sum()) // self.order.block_rows)
             dealt = {
-                begin + number: self._dealt(begin + number)
-                for number in np.flatnonzero(span != rows).tolist()
+                segment: self._dealt(segment)
+                for segment, (_, _, rows, span, _) in segments
+                if span != rows
             }
-            edges = [np.zeros_like(rows)]
-            edges += [(rows * part + spread) // parts for part in range(1, parts + 1)]
-            for done, upto in itertools.pairwise(edges):
-                columns = (
-                    np.arange(begin, end),
-                    self.group[window],
-                    self.start[window] + done,
-                    upto - done,
-                    self.start[window] + span,
-                    (upto - done) == rows,
-                    self.stream[window],
-                )
-                found = zip(*(column.tolist() for column in columns), strict=True)
-                pieces = [piece for piece in map(Piece._make, found) if piece.rows]
-                yield [run for piece in pieces for run in _runs(piece, dealt.get(piece.segment))]
+            for part in range(parts):
+                found: list[Piece] = []
+                for segment, (group, start, rows, span, stream) in segments:
+                    # Segments that are shorter than the number of parts give their rows to
+                    # different ones. Lanes that share a row group cut it alike.
+                    is_long = rows >= parts and self.order.version > 2
+                    spread = 0 if is_long else (segment - window.start) % parts
+                    begin = (rows * part + spread) // parts
+                    count = (rows * (part + 1) + spread) // parts - begin
+                    if count:
+                        piece = Piece(
+                            segment,
+                            group,
+                            start + begin,
+                            count,
+                            start + span,
+                            count == rows,
+                            stream,
+                        )
+                        found += _runs(piece, dealt.get(segment))
+                yield found
 
     def _dealt(self, segment: int) -> Dealt:
         first = int(self.stream[segment])

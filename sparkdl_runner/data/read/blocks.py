@@ -239,14 +239,16 @@ class BlockLoader:
             if loaded.pieces_left:
                 return
         block, is_kept = loaded.block, bool(loaded.variable)
-        order = np.arange(block.rows) if is_kept else self.arena.ascending(block.rows)
+        loaded.order, loaded.place = np.arange(block.rows if is_kept else 0), None
+        if not self.order.shuffle:
+            return
+        order = loaded.order if is_kept else self.arena.ascending(block.rows)
         order = self.order.block_order(loaded.epoch, block.lane, block.number, order)
         if self.order.balance is not None:
             lengths = loaded.lengths(self.order.balance)
             order = balanced(order, lengths, block.position, self.order.lane_batch)
-        # Only shuffled rows are balanced; others stay as they were read.
-        loaded.place = self.arena.shuffle(loaded.pages, order) if self.order.shuffle else None
-        loaded.order = order if is_kept else np.arange(0)
+        loaded.place = self.arena.shuffle(loaded.pages, order)
+        loaded.order = order if is_kept else loaded.order
 
     def _copy(self, part: tuple[int, int, list[Any]], targets: list[_Target]) -> None:
         first, length, decoded = part

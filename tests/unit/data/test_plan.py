@@ -85,6 +85,15 @@ def test_without_shuffle_a_single_lane_is_the_data_set_in_order() -> None:
     )
 
 
+def test_a_windows_short_row_groups_go_to_different_blocks() -> None:
+    an_order = order([40, 1, 1, 1, 1, 1], lanes=1, window_groups=6, shuffle=False)
+    blocks = list(an_order.epoch(0).blocks(0))
+    block_of = {
+        piece.group: block.number for block in blocks for piece in block.pieces if piece.group
+    }
+    assert len(set(block_of.values())) == 5
+
+
 def test_every_epoch_and_seed_has_an_order_of_its_own() -> None:
     rows = [10] * 20
     orders = {
