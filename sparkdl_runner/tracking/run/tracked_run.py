@@ -191,11 +191,12 @@ class TrackedRun(Reports):
         self._own += self._ranks.add(world, report)
         if dropped := report.get("dropped"):
             self._count_lost(dropped)
-        entries = report["entries"]
-        if entries:
-            self._log(entries)
-            names = [entry[2] for entry in entries if entry[:2] == ["tag", NAME_TAG]]
-            self._run_name = names[-1] if names else self._run_name
+
+    def logged(self, world: World, entries: list[Entry]) -> None:
+        """See ``Reports.logged``."""
+        self._log(entries)
+        names = [entry[2] for entry in entries if entry[:2] == ["tag", NAME_TAG]]
+        self._run_name = names[-1] if names else self._run_name
         if any(entry[0] in ("param", "metric") for entry in entries):
             self._log_own()
 
