@@ -24,7 +24,7 @@ from sparkdl_runner.tracking.report.run_summary import LOST_TAG, WARNING_TAG
 from sparkdl_runner.tracking.run import left_run, undelivered
 from sparkdl_runner.tracking.run import parameters_and_tags as description
 from sparkdl_runner.tracking.run.attempts import Attempts
-from sparkdl_runner.tracking.run.delivery import Delivery
+from sparkdl_runner.tracking.run.delivery import Delivery, TrackingServer
 from sparkdl_runner.tracking.run.heartbeat import Heartbeat
 from sparkdl_runner.tracking.run.journal import Journal, earlier_values
 from sparkdl_runner.tracking.run.left_run import LeftRun, report_facts
@@ -37,7 +37,6 @@ from sparkdl_runner.tracking.run.rank_reports import RankReports
 from sparkdl_runner.tracking.run.run_end import RunEnd, status_of
 from sparkdl_runner.tracking.run.server import (
     REQUEST_SECONDS,
-    TrackingServer,
     credentials,
     wait_for_server,
 )
