@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -12,7 +13,6 @@ from typing import Any
 
 from sparkdl_runner.base.shown_text import tell
 from sparkdl_runner.launch.backends import get_backend
-from sparkdl_runner.launch.driver.console import Console
 from sparkdl_runner.launch.driver.diagnosis import with_failures
 from sparkdl_runner.launch.driver.returned_values import ReturnedValues
 from sparkdl_runner.launch.driver.watch import Verdict, Watch
@@ -36,6 +36,7 @@ from sparkdl_runner.launch.wire.messages import (
     VitalSigns,
 )
 from sparkdl_runner.launch.wire.outcome import Outcome, Status
+from sparkdl_runner.launch.wire.rank_lines import write_lines
 from sparkdl_runner.rank.loader_plans import LoaderPlans
 from sparkdl_runner.rank.reports import Reports
 from sparkdl_runner.rank.world import World
@@ -51,7 +52,7 @@ class Gang(ABC):
         attempt: What they run.
         num_proc: How many there are.
         reports: Who takes what they tell of their training.
-        show_output: Whether the lines that they print are shown.
+        show_output: Whether the lines that they print are shown, or only ``log_to_driver``'s.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Gang(ABC):
             on_verdict=self.act_on,
             lost_slots=self.lost_slots,
         )
-        self.console = Console(show_output=show_output)
+        self._show_output = show_output
         self._reports = reports
         self._has_complained = False
         self._plans = LoaderPlans()
@@ -103,9 +104,10 @@ class Gang(ABC):
         """Hands a message of a rank to whom it concerns; see ``Receiver.take``."""
         match message:
             case Output(lines):
-                self.console.output(world, lines)
+                if self._show_output:
+                    write_lines(sys.stdout, world, lines)
             case Text(text):
-                self.console.message(world, text)
+                write_lines(sys.stdout, world, [text])
             case Failed(outcome):
                 self.failed(outcome)
             case VitalSigns():
@@ -130,7 +132,7 @@ class Gang(ABC):
     def _reported(self, world: World, report: dict[str, Any]) -> None:
         entries = report.pop("entries")
         for problem in report["problems"]:
-            self.console.problem(world, problem)
+            write_lines(sys.stderr, world, [problem])
         self._pass_on(lambda one: one.progress(world, report))
         if entries:
             self._pass_on(lambda one: one.logged(world, entries))
