@@ -10,7 +10,7 @@ import pytest
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver import gang
 from sparkdl_runner.launch.wire.attempt import AttemptSpec
-from sparkdl_runner.launch.wire.messages import HostMetrics, Logged, Progress
+from sparkdl_runner.launch.wire.messages import HostMetrics, Logged, Output, Progress, Text
 from sparkdl_runner.launch.wire.outcome import Outcome, Status
 from sparkdl_runner.rank.reports import Reports
 from sparkdl_runner.rank.world import Peer, assign_ranks
@@ -25,9 +25,9 @@ LOST_PEER = Outcome(world=WORLD, status=Status.FAILED, ended_at=0.0, is_communic
 class Gang(gang.Gang):
     """A gang of no processes, which notes that it is ended."""
 
-    def __init__(self, *reports):
+    def __init__(self, *reports, show_output=False):
         attempt = AttemptSpec(backend="torch", function=b"", config=RunConfig(), run="r")
-        super().__init__(attempt, 1, reports, show_output=False)
+        super().__init__(attempt, 1, reports, show_output=show_output)
         self.times_ended = 0
 
     def run(self):
@@ -129,3 +129,11 @@ def test_a_report_that_is_not_understood_is_said_once_and_others_hear_all(capsys
     assert capsys.readouterr().err == (
         "sparkdl_runner: a report of the ranks was not understood: KeyError(1)\n"
     )
+
+
+@pytest.mark.parametrize("shows", [True, False])
+def test_a_message_is_shown_whether_or_not_what_ranks_print_is(shows, capsys):
+    ranks = Gang(show_output=shows)
+    ranks.take(WORLD, Output(["printed"]))
+    ranks.take(WORLD, Text("sent"))
+    assert capsys.readouterr().out == shows * "[rank 0] printed\n" + "[rank 0] sent\n"
